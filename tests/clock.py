@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from rmqd.clock import F
+from tests.waiting import LOOK_SECONDS, eventually
 
 TURNS_PER_SECOND = 30
 FLOW_SECONDS = 0.5  # how far time that flows goes on between two looks
-LOOK_SECONDS = 0.005  # of real time
 REAL_SECONDS = 10.0  # for what is under way in other threads when `until` has no more time to give
 
 
@@ -67,11 +67,7 @@ class ManualClock:
         await self._let_others_run(1.0)
         while not condition() and self.now < end:
             await self._step(min(end, self.now + 1.0))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(REAL_SECONDS):
-                while not condition():  # noqa: ASYNC110 - there is no event for it
-                    await asyncio.sleep(LOOK_SECONDS)
-        assert condition(), f"not within {most:g} s: {what}"
+        await eventually(condition, f"{what} (nor within {most:g} s of this clock)", REAL_SECONDS)
 
     @contextlib.asynccontextmanager
     async def flowing(self) -> AsyncIterator[None]:

@@ -13,7 +13,7 @@ from rmqd.codes import ResponseCode
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import messages_of, pop, pop_fields, popped, texts
-from tests.daemon.waiting import until
+from tests.waiting import eventually
 
 POP, NOTIFICATION, POLLING_INFO = 200050, 200054, 200055
 ANY = Place("T", "g", -1)
@@ -21,7 +21,7 @@ ANY = Place("T", "g", -1)
 
 async def waiting(embedded: EmbeddedRocketMQ, place: Place, count: int = 1) -> None:
     """Return once so many pops wait."""
-    await until(lambda: embedded.broker.held_pops.waiting(place) == count, f"{count} pops wait for {place}")
+    await eventually(lambda: embedded.broker.held_pops.waiting(place) == count, f"{count} pops wait for {place}")
 
 
 def held(peer: Peer, **changed: Any) -> int:
@@ -176,7 +176,7 @@ def notification_fields(**changed: str) -> dict[str, str]:
 async def test_a_notification_says_whether_there_is_something(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     nothing = await peer.call(NOTIFICATION, notification_fields())
     opaque = peer.post(NOTIFICATION, notification_fields(pollTime="60000"))
-    await until(lambda: embedded.broker.held_notifications.count, "the second one waits")
+    await eventually(lambda: embedded.broker.held_notifications.count, "the second one waits")
 
     await peer.send("T", b"a")
     told = await peer.reply(opaque)

@@ -11,7 +11,7 @@ from rmqd.broker.embedded import EmbeddedRocketMQ
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import Peer, connected
 from tests.broker.test_pull import COMMIT, PULL, SUBSCRIPTION, SUSPEND, bodies, fields, summary
-from tests.integration.consuming import until
+from tests.waiting import eventually
 
 WAITS = SUBSCRIPTION | SUSPEND
 
@@ -20,7 +20,7 @@ async def held(embedded: EmbeddedRocketMQ, peer: Peer, **changed: object) -> int
     """Post a pull, and wait until it is held; its opaque."""
     before = embedded.broker.held_pulls.count
     opaque = peer.post(PULL, fields(sysFlag=WAITS, **changed))
-    await until(lambda: embedded.broker.held_pulls.count == before + 1, "a pull is held")
+    await eventually(lambda: embedded.broker.held_pulls.count == before + 1, "a pull is held")
     return opaque
 
 
@@ -77,7 +77,7 @@ async def test_unwanted_messages_are_passed_before_the_pulls_time_is_over(
 async def test_a_pull_commits_when_it_comes_and_not_when_it_is_woken(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     offsets = embedded.broker.offsets
     opaque = peer.post(PULL, fields(sysFlag=WAITS | COMMIT, commitOffset=0))
-    await until(lambda: embedded.broker.held_pulls.count == 1, "one pull is held")
+    await eventually(lambda: embedded.broker.held_pulls.count == 1, "one pull is held")
     assert offsets.get("g", "T", 0) == 0
     offsets.commit("g", "T", 0, 5)
     await peer.send("T")
@@ -105,7 +105,7 @@ async def test_pulls_of_a_connection_that_ended_are_dropped_at_once(embedded: Em
     async with connected(embedded.broker.address) as other:
         for queue_id in (0, 0, 1):
             await held(embedded, other, consumerGroup="goes", queueId=queue_id)
-    await until(lambda: embedded.broker.held_pulls.count == 1, "one pull is held")
+    await eventually(lambda: embedded.broker.held_pulls.count == 1, "one pull is held")
     assert embedded.broker.held_pulls.queues_of("stays") == {("T", 0)}
     assert embedded.broker.held_pulls.queues_of("goes") == set()
 

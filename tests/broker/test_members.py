@@ -16,7 +16,8 @@ from rmqd.wire.command import RemotingCommand
 from tests.broker.beats import UNREGISTER, beat, consumer, heard, members
 from tests.broker.peer import Peer, connected
 from tests.consumer.members import Member, member
-from tests.integration.consuming import Seen, until
+from tests.integration.consuming import Seen
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -257,7 +258,7 @@ async def test_rmqds_own_members_share_the_queues(embedded: EmbeddedRocketMQ) ->
 
     async def share(*members: Member) -> None:
         whole = {("T", queue) for queue in range(4)}
-        await until(
+        await eventually(
             lambda: (
                 [len(one.owned()) for one in members] == [4 // len(members)] * len(members)
                 and set().union(*(one.owned() for one in members)) == whole
@@ -286,15 +287,15 @@ async def test_rmqds_own_orderly_members_hand_their_locks_over(
     seen = Seen()
     options: dict[str, Any] = {"group": "g", "subscriptions": ["T"], "consume_mode": "orderly"}
     async with member(embedded.nameserver, seen, **options) as one:
-        await until(lambda: len(one.owned()) == 4, "one has all queues")
+        await eventually(lambda: len(one.owned()) == 4, "one has all queues")
         async with member(embedded.nameserver, seen, **options) as other:
-            await until(lambda: len(one.owned()) == len(other.owned()) == 2, "they share the queues")
+            await eventually(lambda: len(one.owned()) == len(other.owned()) == 2, "they share the queues")
             for number in range(40):
                 await producer.send("T", queue_id=number % 4, KEYS=str(number))
-            await until(lambda: len(seen.keys) == 40, "all is handled")
+            await eventually(lambda: len(seen.keys) == 40, "all is handled")
             assert embedded.broker.locks.has_any("g")
             await other.stop()
-        await until(lambda: len(one.owned()) == 4, "one has all queues again")
+        await eventually(lambda: len(one.owned()) == 4, "one has all queues again")
         await one.stop()
     assert not embedded.broker.locks.has_any("g")
     for queue in range(4):

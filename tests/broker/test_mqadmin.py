@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.broker.embedded_cluster import embedded  # noqa: F401 - a fixture
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, ledger, release, rpc
 from tests.rocketmq.admin_shell import ADMIN_FAILED, AdminShell
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.peers import PeerOptions, start_consumer
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(240)]
 

@@ -20,7 +20,8 @@ from rmqd.wire.message_queue import MessageQueue
 from tests.broker.beats import beat, consumer
 from tests.broker.peer import Peer, connected
 from tests.consumer.members import member
-from tests.integration.consuming import Seen, until
+from tests.integration.consuming import Seen
+from tests.waiting import eventually
 
 STATUS_OF_MEMBER, STATUS, RUNNING_INFO, DIRECTLY = 221, 223, 307, 309
 Q0 = MessageQueue("T", "broker-a", 0)
@@ -198,7 +199,7 @@ async def test_rmqds_own_consumer_answers(rocketmq: EmbeddedRocketMQ, peer: Peer
     handler = Seen()
     async with member(rocketmq.nameserver, handler, group="g", subscriptions=["T"]) as m:
         sent = await peer.send("T", KEYS="k")
-        await until(lambda: handler.keys == ["k"], "the message is handled")
+        await eventually(lambda: handler.keys == ["k"], "the message is handled")
         client_id = m.client.client_id
         info = await peer.call(RUNNING_INFO, about(client_id, jstackEnable="false"))
         held = await peer.call(STATUS, {"topic": "T", "group": "g"})

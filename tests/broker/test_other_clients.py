@@ -19,12 +19,12 @@ from rmqd.wire.pop import ANY_QUEUE
 from tests.broker.embedded_cluster import embedded  # noqa: F401 - a fixture
 from tests.conformance.attempts import Attempt
 from tests.consumer.members import member
-from tests.integration.consuming import Seen, dead_letter_count, until
-from tests.integration.waiting import wait_until
+from tests.integration.consuming import Seen, dead_letter_count
 from tests.rocketmq import RealCluster, go_peers, ledger, rpc
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.peers import Peer, PeerOptions, start_consumer, start_lite_pull, start_producer, start_scripted
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually, wait_until
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(420)]  # the Go program is built on first use
 
@@ -155,16 +155,16 @@ async def test_members_of_three_clients_share_a_group(
         go_consumer(embedded, topic, group, by_go, False),
     ):
         async with member(embedded.nameserver, by_rmqd, group=group, subscriptions=[topic]):
-            async with asyncio.timeout(60):
-                # in a thread: the rmqd member, which is asked too, answers in this one
-                while not await asyncio.to_thread(_is_shared, embedded, group, topic, java_member.client_id):  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
+            # in a thread: the rmqd member, which is asked too, answers in this one
+            await eventually(
+                lambda: asyncio.to_thread(_is_shared, embedded, group, topic, java_member.client_id), "all share", 60
+            )
             keys = {f"m-{number}" for number in range(MESSAGES)}
             with Producer(embedded.broker.address, topic, 4) as producer:
                 for key in sorted(keys):
                     producer.send(b"body", key=key)
             tail = ledger.Tail()
-            await until(lambda: keys <= {*tail.finished([by_java, by_go]), *by_rmqd.keys}, "all is handled", 60)
+            await eventually(lambda: keys <= {*tail.finished([by_java, by_go]), *by_rmqd.keys}, "all is handled", 60)
             # counted while all three are there: when one leaves, Go takes a queue of Java's before Java has committed
             finished = [entry.key for entry in ledger.read(by_java, by_go) if entry.event == ledger.FINISH]
             handled = Counter([*finished, *by_rmqd.keys])

@@ -13,8 +13,8 @@ from pathlib import Path
 from tests.campaigns.members import Group, Roster
 from tests.campaigns.verdict import Verdict, Window, judge
 from tests.integration.load import Load
-from tests.integration.waiting import wait_until
 from tests.rocketmq import ClusterError, RealCluster, ledger, offsets
+from tests.waiting import wait_until
 
 SLOTS = ("rmqd-a", "rmqd-b", "java-c")
 TOPIC, GROUP = "churn", "churn-group"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tests.campaigns.bad_line import BadLine
 from tests.campaigns.fault_scene import Scene
 from tests.integration.fault_proxy import FaultProxy
-from tests.integration.waiting import wait_until
 from tests.rocketmq import ClusterSpec, RealCluster, rpc
+from tests.waiting import wait_until
 
 A, B = "broker-a", "broker-b"
 HEAP = "384m"

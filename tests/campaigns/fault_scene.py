@@ -13,9 +13,9 @@ from tests.campaigns.bad_line import BadLine
 from tests.campaigns.commits import CommitWatch, Place
 from tests.campaigns.members import RmqdMember
 from tests.integration.load import Load
-from tests.integration.waiting import wait_until
 from tests.rocketmq import ClusterError, RealCluster, ledger, offsets, rpc
 from tests.rocketmq.producer import Producer
+from tests.waiting import wait_until
 
 GO_ON_SECONDS = 90.0  # for a member to find what it needs: its routes are at most 30 s old, and each try has a deadline
 GO_ON_MESSAGES = 100

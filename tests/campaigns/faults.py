@@ -15,9 +15,9 @@ from tests.campaigns.fault_kinds import Fault
 from tests.campaigns.fault_scene import Scene
 from tests.campaigns.fault_verdict import FELL, STARTS, FaultVerdict, judge
 from tests.campaigns.members import Group, RmqdMember
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.ledger import FINISH
+from tests.waiting import wait_until
 
 MEMBERS = ("rmqd-a", "rmqd-b")
 DRAIN_SECONDS = 120.0

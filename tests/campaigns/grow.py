@@ -20,9 +20,9 @@ from typing import Any, Final
 from tests.campaigns.grow_load import GrowingLoad, Place
 from tests.campaigns.members import Group, Roster
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.ledger import FINISH
+from tests.waiting import wait_until
 
 TOPIC: Final = "grow"
 RUNNING, AWAY, SPARK, MOVED = "grow-running", "grow-away", "grow-spark", "grow-moved"

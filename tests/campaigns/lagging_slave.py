@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from tests.integration.waiting import wait_until
 from tests.rocketmq import ClusterError, RealCluster, rpc
 from tests.rocketmq.node import Node
 from tests.rocketmq.spec import ClusterSpec
+from tests.waiting import wait_until
 
 GET_ALL_TOPIC_CONFIG: Final = 21
 COPIED_SECONDS: Final = 90.0  # a slave learns of a topic within 10 s

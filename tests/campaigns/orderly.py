@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tests.campaigns.members import JOIN, KILL, LEAVE, LEFT, Group, MemberEvent, Roster
 from tests.campaigns.orderly_verdict import OrderlyVerdict, judge
-from tests.integration.waiting import wait_until
 from tests.rocketmq import ClusterError, RealCluster, ledger, offsets
 from tests.rocketmq.peers import JavaPeer, PeerOptions, start_producer
+from tests.waiting import wait_until
 
 SLOTS = ("rmqd-a", "rmqd-b", "java-c")
 TOPIC, GROUP = "orderly", "orderly-group"

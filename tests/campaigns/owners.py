@@ -15,9 +15,9 @@ from rmqd.wire.topics import retry_topic
 from tests.campaigns.divisions import DIVISIONS, GO, JAVA, RMQD, ROOM_OF_SLOT, Division, written_down
 from tests.campaigns.members import JOIN, KILL, LEAVE
 from tests.integration.rmqd_process import RmqdProcess
-from tests.integration.waiting import POLL_SECONDS
 from tests.rocketmq import ClusterError, RealCluster, go_peers, offsets
 from tests.rocketmq.peers import Peer, start_program
+from tests.waiting import ASK_SECONDS
 
 TOPIC = "owners"
 QUEUES_EACH = 6
@@ -184,7 +184,7 @@ class Owners:
                     found[division.name] = self._difference(division)
                     if not found[division.name]:
                         seconds[division.name] = time.monotonic() - begin
-            time.sleep(POLL_SECONDS)
+            time.sleep(ASK_SECONDS)
         for division in DIVISIONS:  # once more: what was agreed must last
             found[division.name] = self._difference(division)
             if found[division.name] or division.name not in seconds:

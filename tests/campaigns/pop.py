@@ -15,8 +15,8 @@ from tests.campaigns.members import KILL, Group, RmqdMember, Roster
 from tests.campaigns.pop_verdict import PopVerdict, judge_pops
 from tests.campaigns.sending import send_numbered
 from tests.integration.load import Load
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, ledger
+from tests.waiting import wait_until
 
 SLOTS = ("rmqd-a", "rmqd-b", "java-c")
 TOPIC, GROUP = "pop", "pop-group"

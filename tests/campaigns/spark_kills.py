@@ -26,10 +26,10 @@ from rmqd.wire.message_queue import MessageQueue
 from tests.campaigns.lagging_slave import LaggingSlave
 from tests.campaigns.sending import send_numbered
 from tests.integration.rmqd_process import TOP, RmqdProcess, ledger_group
-from tests.integration.waiting import wait_until
 from tests.rocketmq import ClusterError, RealCluster, ledger, offsets
 from tests.rocketmq.ledger import FINISH, START
 from tests.spark.local_folder import LocalFolder
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.spark.standalone_cluster import StandaloneCluster

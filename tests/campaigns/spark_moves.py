@@ -23,9 +23,9 @@ from typing import Any, Final
 from tests.campaigns.lagging_slave import LaggingSlave
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.ledger import FAIL, FINISH, START, Entry
+from tests.waiting import wait_until
 
 TOPIC, GROUP = "moves", "moves-group"
 QUEUES: Final = 8

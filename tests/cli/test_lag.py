@@ -25,9 +25,9 @@ from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody, QueueTimeSpan
 from rmqd.wire.command import RemotingCommand
 from tests.cli.command import rmqd
 from tests.client.peer import Peer, Reply
-from tests.integration.waiting import wait_until
 from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.producer import Producer
+from tests.waiting import wait_until
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 NOW_MS = 1_800_000_000_000

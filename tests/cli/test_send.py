@@ -15,6 +15,7 @@ from rmqd.wire.messages.decode import decode_messages
 from tests.cli.command import rmqd
 from tests.conformance import behaviour
 from tests.rocketmq.cluster import RealCluster
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 
@@ -138,12 +139,8 @@ def test_a_delayed_message_arrives_in_its_topic(rocketmq: RealCluster, topic: st
     async def wait_for_it() -> int:
         remoting = RemotingClient()
         try:
-            async with asyncio.timeout(30):
-                while True:
-                    queue = MessageQueue(topic, "broker-a", 3)
-                    if offset := await get_max_offset(remoting, rocketmq.broker.address, queue):
-                        return offset
-                    await asyncio.sleep(0.1)
+            queue = MessageQueue(topic, "broker-a", 3)
+            return await eventually(lambda: get_max_offset(remoting, rocketmq.broker.address, queue), "it arrives", 30)
         finally:
             await remoting.close()
 

@@ -22,9 +22,7 @@ from rmqd.wire.command import (
     encode_request,
 )
 from rmqd.wire.frame import FrameDecoder
-
-# Ample for a busy machine, and less than the half minute after which what was missed is looked at anyway.
-WAIT_SECONDS = 25.0
+from tests.waiting import WAIT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +222,3 @@ def stored(queue_id: int = 0, queue_offset: int = 7, code: ResponseCode = Respon
     """A broker's answer to a message that it stored."""
     fields = {"msgId": "7F00000100002A9F0000000000000000", "queueId": str(queue_id), "queueOffset": str(queue_offset)}
     return Reply(code, ext_fields=fields)
-
-
-async def eventually(condition: Callable[[], object], what: str) -> None:
-    """Wait until something is true that no event tells; fails after `WAIT_SECONDS`."""
-    try:
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not condition():  # noqa: ASYNC110 - there is no event for it
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"not within {WAIT_SECONDS:g} s: {what}") from None

@@ -23,10 +23,11 @@ from rmqd.wire.bodies.heartbeat import HeartbeatData
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.command import encode_request
 from tests.client.members import Member
-from tests.client.peer import WAIT_SECONDS, Peer, Reply, eventually, route_of
+from tests.client.peer import Peer, Reply, route_of
 from tests.client.remoting.silent_line import SilentLine
 from tests.client.running import running
 from tests.clock import ManualClock
+from tests.waiting import WAIT_SECONDS, eventually
 
 HEART_BEAT = RequestCode.HEART_BEAT
 INTERVAL_SECONDS = 30.0

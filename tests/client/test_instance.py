@@ -15,9 +15,10 @@ from rmqd.wire.bodies.heartbeat import HeartbeatData
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.topics import retry_topic
 from tests.client.members import Member
-from tests.client.peer import WAIT_SECONDS, Peer, Reply, eventually, route_of, routes
+from tests.client.peer import Peer, Reply, route_of, routes
 from tests.client.running import running
 from tests.clock import ManualClock
+from tests.waiting import WAIT_SECONDS, eventually
 
 HEART_BEAT, UNREGISTER = RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT
 

@@ -19,10 +19,10 @@ from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.message_id import parse_offset_message_id
 from rmqd.wire.topics import retry_topic
 from tests.client.members import Member
-from tests.client.peer import eventually
 from tests.client.running import running
 from tests.rocketmq import release
 from tests.rocketmq.cluster import RealCluster
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.rocketmq
 of_5 = pytest.mark.skipif(release.is_4(), reason="asks for what only a RocketMQ 5 answers, or answers so")
@@ -102,9 +102,7 @@ async def test_messages_and_offsets(rocketmq: RealCluster, topic: str, group: st
 
         await send_message_back(client.remoting, broker, group, place.commit_log_offset, 1, max_reconsume_times=16)
         retry = MessageQueue(retry_topic(group), sent.queue.broker_name, 0)
-        async with asyncio.timeout(10):
-            while await offset.get_max_offset(client.remoting, broker, retry) == 0:  # noqa: ASYNC110 - no event tells
-                await asyncio.sleep(0.1)
+        await eventually(lambda: offset.get_max_offset(client.remoting, broker, retry), "it is stored again", 10)
 
 
 @of_5

@@ -17,9 +17,9 @@ from rmqd import Batch, Retry, Suspend
 from rmqd.consumer.options import Subscription
 from tests.conformance.attempts import Attempt, Attempts
 from tests.consumer.members import Member, member
-from tests.integration.consuming import until
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.peers import JavaPeer, start_scripted
+from tests.waiting import eventually
 
 PERSIST_MILLIS = 200
 
@@ -104,7 +104,7 @@ class Both:
     async def handled(self, attempts: int, timeout_seconds: float = 30.0) -> None:
         """Wait until each was handed so many messages."""
         for side in (self.java, self.rmqd):
-            await until(lambda side=side: len(side.attempts) >= attempts, f"{attempts} attempts", timeout_seconds)  # type: ignore[misc]
+            await eventually(lambda: len(side.attempts) >= attempts, f"{attempts} attempts", timeout_seconds)  # noqa: B023 awaited in the loop
 
     async def finish(
         self, *topics: str, attempts: int = 0, retries: bool = False, timeout_seconds: float = 30.0
@@ -116,14 +116,17 @@ class Both:
         """
         await self.handled(attempts, timeout_seconds)
         await self._committed(self.rmqd.group, topics, retries)
-        await until(lambda: len(self.java.attempts) >= len(self.rmqd.attempts), "Java was handed as many")
+        await eventually(lambda: len(self.java.attempts) >= len(self.rmqd.attempts), "Java was handed as many")
         java, rmqd = await self.stop()
         await self._committed(self.java.group, topics, retries)
         return java, rmqd
 
     async def _committed(self, group: str, topics: Sequence[str], retries: bool) -> None:
         for topic in [*topics, *([f"%RETRY%{group}"] if retries else [])]:
-            await until(lambda topic=topic: offsets.lag(self.cluster, group, topic) == 0, f"{group} commits {topic}")  # type: ignore[misc]
+            await eventually(
+                lambda: offsets.lag(self.cluster, group, topic) == 0,  # noqa: B023 awaited in the loop
+                f"{group} commits {topic}",
+            )
 
     async def stop(self) -> tuple[Attempts, Attempts]:
         """End both in order; what each was handed, Java's first."""

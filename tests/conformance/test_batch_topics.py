@@ -7,10 +7,10 @@ from pathlib import Path
 from tests.conformance import behaviour
 from tests.conformance.attempts import Attempts, differing, steps
 from tests.conformance.scripted import both
-from tests.integration.consuming import until
 from tests.rocketmq import RealCluster, offsets, release
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually
 
 SIZE = 5
 KEYS = [f"k{number}" for number in range(2 * SIZE)]
@@ -72,8 +72,8 @@ async def test_a_group_goes_on_in_the_middle_of_a_batch(rocketmq: RealCluster, g
         offsets.commit(rocketmq, name, topic, queue, middle)
     by_java = KEYS[middle if release.wanted() == release.EMBEDDED else SIZE :]
     async with both(rocketmq, group, tmp_path, [topic], names=names) as sides:
-        await until(lambda: set(sides.java.attempts.keys) >= set(by_java), "Java is handed its part")
-        await until(lambda: offsets.lag(rocketmq, sides.rmqd.group, topic) == 0, "rmqd commits the rest")
+        await eventually(lambda: set(sides.java.attempts.keys) >= set(by_java), "Java is handed its part")
+        await eventually(lambda: offsets.lag(rocketmq, sides.rmqd.group, topic) == 0, "rmqd commits the rest")
         java, rmqd = await sides.stop()
     assert sorted(filter(None, java.keys)) == by_java
     assert sorted(filter(None, rmqd.keys)) == KEYS[middle:]
@@ -116,6 +116,6 @@ async def test_tags_choose_among_members(rocketmq: RealCluster, group: str, tmp_
     topic = batch_topic(rocketmq, group)
     async with both(rocketmq, group, tmp_path, {topic: "a"}, consume_from_where="first_offset") as sides:
         await sides.handled(SIZE)
-        await until(lambda: offsets.lag(rocketmq, sides.rmqd.group, topic) == 0, "rmqd commits all")
+        await eventually(lambda: offsets.lag(rocketmq, sides.rmqd.group, topic) == 0, "rmqd commits all")
         java, rmqd = await sides.stop()
     assert sorted(filter(None, java.keys)) == sorted(filter(None, rmqd.keys)) == KEYS[::2]

@@ -8,10 +8,10 @@ from rmqd.consumer.options import Subscription
 from tests.conformance import behaviour
 from tests.conformance.attempts import Attempts
 from tests.conformance.scripted import both
-from tests.integration.consuming import until
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually
 
 MESSAGES = {
     "red": ("A", {"colour": "red", "amount": "5"}),
@@ -59,12 +59,12 @@ async def test_filters_choose_what_they_choose_for_java(rocketmq: RealCluster, g
 
     async with both(rocketmq, group, tmp_path, subscriptions, consume_from_where="first_offset") as sides:
         for topic in subscriptions:
-            await until(
-                lambda topic=topic: offsets.lag(rocketmq, sides.rmqd.group, topic) == 0,  # type: ignore[misc]
+            await eventually(
+                lambda: offsets.lag(rocketmq, sides.rmqd.group, topic) == 0,  # noqa: B023 awaited in the loop
                 f"rmqd is through with {subscriptions[topic]}",
             )
         # Java counts what it did not want at the end of a queue as consumed only when its held pull comes back
-        await until(lambda: len(sides.java.attempts) >= len(sides.rmqd.attempts), "Java was handed as many")
+        await eventually(lambda: len(sides.java.attempts) >= len(sides.rmqd.attempts), "Java was handed as many")
         seen_by_java, seen_by_rmqd = await sides.stop()
 
     def chosen(attempts: Attempts) -> dict[str, list[str]]:

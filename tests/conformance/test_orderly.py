@@ -10,10 +10,11 @@ import pytest
 from tests.conformance import behaviour
 from tests.conformance.attempts import Attempts
 from tests.conformance.scripted import both
-from tests.integration.consuming import dead_letters, until
+from tests.integration.consuming import dead_letters
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually
 
 ORDERLY = {"orderly": "true"}
 
@@ -143,13 +144,13 @@ async def test_manual_commits(rocketmq: RealCluster, queue: str, group: str, tmp
         suspend_current_queue_time_seconds=0.05,
     ) as sides:
         await sides.handled(7)
-        await until(lambda: committed(rocketmq, sides.rmqd.group, queue) == [4], "rmqd committed four")
+        await eventually(lambda: committed(rocketmq, sides.rmqd.group, queue) == [4], "rmqd committed four")
         seen_by_java, seen_by_rmqd = await sides.stop()
 
     assert [keys for keys, _ in order(seen_by_rmqd)] == ["m0", "m1", "m2", "m3", "m2", "m3", "m4"]
     assert order(seen_by_rmqd) == order(seen_by_java)
     for name in (sides.java.group, sides.rmqd.group):
-        await until(lambda name=name: committed(rocketmq, name, queue) == [4], f"{name} left four committed")  # type: ignore[misc]
+        await eventually(lambda: committed(rocketmq, name, queue) == [4], f"{name} left four committed")  # noqa: B023 awaited in the loop
 
 
 def committed(cluster: RealCluster, group: str, topic: str) -> list[int]:

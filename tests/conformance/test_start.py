@@ -13,10 +13,10 @@ import pytest
 from tests.conformance import behaviour
 from tests.conformance.attempts import Attempts
 from tests.conformance.scripted import both
-from tests.integration.consuming import until
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually
 
 QUEUES = 2
 
@@ -56,13 +56,13 @@ async def test_a_new_group_starts_where_it_says(
         }
         options: dict[str, Any] = {"consume_from_where": where, "consume_timestamp_ms": moment * 1000}
         async with both(rocketmq, group, tmp_path, [topic], java=java, **options) as sides:
-            await until(lambda: len(sides.rmqd.member.owned()) == QUEUES, "rmqd took the queues")
+            await eventually(lambda: len(sides.rmqd.member.owned()) == QUEUES, "rmqd took the queues")
             for number in range(4):
                 producer.send(key=f"new{number}")
             everything = {"early", "late", "new"}
             expected = everything if rocketmq.spec.version == "4.9.7" else wanted
-            await until(lambda: len(sides.java.attempts) >= 12, "Java handled all that there is")
-            await until(lambda: len(sides.rmqd.attempts) >= 4 * len(expected), f"rmqd handled {expected}")
+            await eventually(lambda: len(sides.java.attempts) >= 12, "Java handled all that there is")
+            await eventually(lambda: len(sides.rmqd.attempts) >= 4 * len(expected), f"rmqd handled {expected}")
             seen_by_java, seen_by_rmqd = await sides.stop()
 
     assert kinds(seen_by_java) == everything

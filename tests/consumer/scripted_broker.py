@@ -35,7 +35,8 @@ from rmqd.wire.messages import properties as names
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.properties import parse_properties
 from rmqd.wire.topics import retry_topic
-from tests.client.peer import Peer, Reply, eventually, route_of, routes, stored
+from tests.client.peer import Peer, Reply, route_of, routes, stored
+from tests.waiting import eventually
 
 BROKER = "a"
 

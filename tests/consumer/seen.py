@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rmqd.handler import Batch
-from tests.client.peer import eventually
+from tests.waiting import eventually
 
 
 class Seen:

@@ -14,10 +14,11 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler import Batch
 from rmqd.wire.acl import SECRET_FIELDS, Credentials
 from rmqd.wire.command import RemotingCommand
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
 
 OLD, NEW = Credentials("user", "old-secret"), Credentials("user", "new-secret")
 

@@ -16,12 +16,12 @@ from rmqd.clock import SystemClock
 from rmqd.consumer.hooks import GroupHooks, Hook, HookContext
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler import LoadedHandler
-from tests.client.peer import eventually
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen, keeping
 from tests.handlers.messages import make_batch, make_message
+from tests.waiting import eventually
 
 
 class Recording:

@@ -16,11 +16,12 @@ from rmqd.handler import Batch
 from rmqd.wire.bodies.heartbeat import CheckClientRequestBody, HeartbeatData, SubscriptionData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 SQL = Subscription("price > 1", "SQL92")
 

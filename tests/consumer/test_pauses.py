@@ -8,12 +8,12 @@ from rmqd.codes import ResponseCode
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.handler import Batch
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import eventually
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 QUEUE = MessageQueue("t", "b", 3)
 

@@ -15,11 +15,11 @@ from rmqd.codes import RequestCode
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler import Batch, LoadedHandler
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import WAIT_SECONDS, eventually
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import WAIT_SECONDS, eventually
 
 RETRY = f"%RETRY%{GROUP}"
 

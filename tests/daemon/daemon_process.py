@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from tests.daemon.waiting import until
+from tests.waiting import eventually
 
 # Port 1 is nobody's: the daemon must live without a cluster.
 CONFIG = """
@@ -71,7 +71,7 @@ class DaemonProcess:
             return found
 
         try:
-            await until(is_there, f"{name} in the log", 60)
+            await eventually(is_there, f"{name} in the log", 60)
         except AssertionError as error:
             error.add_note("".join(self.text))
             raise

@@ -23,8 +23,8 @@ from rmqd.wire.message_queue import MessageQueue
 from tests.cli.command import Ended, rmqd
 from tests.daemon.daemon_process import DaemonProcess, daemon
 from tests.daemon.seeing_handler import PLUGIN, seen
-from tests.daemon.waiting import until
 from tests.rocketmq.spec import free_port
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 
@@ -74,9 +74,11 @@ async def ask(*arguments: str | Path) -> Ended:
 async def ready(process: DaemonProcess) -> Any:
     """A client of the daemon's endpoint, once every group has its queues."""
     client = await process.started()
-    async with asyncio.timeout(60):
-        while (await client.get("/readyz")).status_code != 200:  # noqa: ASYNC110 nothing tells
-            await asyncio.sleep(0.05)
+
+    async def is_ready() -> bool:
+        return bool((await client.get("/readyz")).status_code == 200)
+
+    await eventually(is_ready, "every group has its queues", 60)
     return client
 
 
@@ -89,7 +91,7 @@ async def test_a_group_in_a_namespace_is_known_by_it_to_brokers_alone(tmp_path: 
             client = await ready(process)
             sent = [await ask("send", "orders", "x", "--keys", key, "-c", config) for key in ("plain", "retry", "dead")]
             assert [(one.code, "  orders  broker-a  " in one.out) for one in sent] == [(0, True)] * 3
-            await until(lambda: len(seen(tmp_path / "seen")) == 4, "all are handled, and one of them again", 60)
+            await eventually(lambda: len(seen(tmp_path / "seen")) == 4, "all are handled, and one of them again", 60)
             assert sorted(seen(tmp_path / "seen")) == [
                 ["dead", "orders", "orders", "orders", 0],
                 ["plain", "orders", "orders", "orders", 0],
@@ -136,7 +138,7 @@ async def test_so_is_one_that_is_orderly_or_pops(tmp_path: Path, mode: str, retr
             client = await ready(process)
             for key in ("retry", "dead"):
                 assert (await ask("send", "orders", "x", "--keys", key, "-c", config)).code == 0
-            await until(lambda: len(seen(tmp_path / "seen")) == 3, "both are handled, and one of them again", 60)
+            await eventually(lambda: len(seen(tmp_path / "seen")) == 3, "both are handled, and one of them again", 60)
             shown = [(await client.get(path)).text for path in ("/metrics", "/api/v1/status")]
             process.send(signal.SIGTERM)
             assert await process.exit_code() == 0
@@ -160,8 +162,8 @@ async def test_two_clusters_in_one_daemon(tmp_path: Path, workers: int) -> None:
                 assert (await ask("send", "orders", "x", "--keys", f"n{number}", "-c", config)).code == 0
             sent = await ask("send", "orders", "x", "--keys", "f", "--count", "2", "--cluster", "tokyo", "-c", config)
             assert sent.code == 0, sent.err
-            await until(lambda: len(seen(tmp_path / "near")) == 3, "the near group has its messages", 60)
-            await until(lambda: len(seen(tmp_path / "far")) == 2, "the far group has its messages", 60)
+            await eventually(lambda: len(seen(tmp_path / "near")) == 3, "the near group has its messages", 60)
+            await eventually(lambda: len(seen(tmp_path / "far")) == 2, "the far group has its messages", 60)
             assert {line[0] for line in seen(tmp_path / "near")} == {"n0", "n1", "n2"}
             assert {line[0] for line in seen(tmp_path / "far")} == {"f"}
             status = (await client.get("/api/v1/status")).json()
@@ -189,7 +191,7 @@ async def test_a_cluster_that_is_away_keeps_only_its_own_groups_unready(tmp_path
         async with daemon(config) as process:
             client = await process.started()
             await ask("send", "orders", "x", "--keys", "one", "-c", config)
-            await until(lambda: seen(tmp_path / "near"), "the near group handles", 60)
+            await eventually(lambda: seen(tmp_path / "near"), "the near group handles", 60)
             readiness = (await client.get("/readyz")).text.splitlines()
             (reason,) = [line for line in readiness if line.startswith("[-]")]
             assert reason.startswith("[-] group far: group far waits for its first assignment of orders: no name")
@@ -200,7 +202,7 @@ async def test_a_cluster_that_is_away_keeps_only_its_own_groups_unready(tmp_path
             process.send(signal.SIGHUP)
             reloaded = await process.event("config.reloaded")
             assert (reloaded["unchanged"], reloaded["restarted"]) == (["near"], ["far"])
-            await until(lambda: seen(tmp_path / "far"), "the far group handles what is here", 60)
+            await eventually(lambda: seen(tmp_path / "far"), "the far group handles what is here", 60)
             assert not any(secret in line for line in process.text for secret in ("AKAK", "SKSK"))
 
 
@@ -214,7 +216,7 @@ async def test_a_unit_is_told_to_brokers_over_the_vip_channel(tmp_path: Path) ->
         assert sent.code == 0, sent.err
         async with daemon(config) as process:
             status = (await (await ready(process)).get("/api/v1/status")).json()
-            await until(lambda: seen(tmp_path / "near"), "the message is handled", 60)
+            await eventually(lambda: seen(tmp_path / "near"), "the message is handled", 60)
         assert status["client_id"].endswith("@u1")
         topics = {name: mq.broker.topics.get(name) for name in ("orders", "%RETRY%near")}
         assert {name: topic and topic.topic_sys_flag for name, topic in topics.items()} == {

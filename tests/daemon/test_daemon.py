@@ -14,7 +14,7 @@ import pytest
 
 from rmqd.exit_codes import ExitCode
 from tests.daemon.daemon_process import daemon, write_config
-from tests.daemon.waiting import until
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 
@@ -129,10 +129,10 @@ async def test_a_stop_does_not_wait_for_a_reload_that_is_under_way(tmp_path: Pat
         assert (await client.get("/livez")).status_code == 200  # the server, which closes the socket at the end, is up
         path.write_text(path.read_text().replace("plugin: log", "plugin: 'dawdling:handle'"))
         running.send(signal.SIGHUP)
-        await until((tmp_path / "importing").exists, "the reload is under way")
+        await eventually((tmp_path / "importing").exists, "the reload is under way")
         running.send(signal.SIGTERM)
         await running.event("group.left")
-        await until(lambda: not is_listening(client.base_url.port), "the HTTP server has ended")
+        await eventually(lambda: not is_listening(client.base_url.port), "the HTTP server has ended")
         (tmp_path / "go").touch()
         assert await running.exit_code() == ExitCode.OK
         assert not running.events("daemon.failed")

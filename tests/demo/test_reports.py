@@ -19,6 +19,7 @@ from rmqd.demo.options import DemoOptions
 from rmqd.demo.play import SAMPLE, read_group
 from rmqd.demo.reports import LOOPBACK, PORT, install_reporter, reports_received
 from rmqd.plugins.runnable import load_runnable
+from tests.waiting import eventually
 
 SECONDS: Final = 20.0
 # As an executor's Python process does: it loads the installed hooks, and calls them around its handler.
@@ -54,9 +55,7 @@ async def test_the_ledger_hears_of_every_message(tmp_path: Path) -> None:
     async with reports_received(ledger):
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", EXECUTOR, str(tmp_path))
         assert await process.wait() == 0
-        async with asyncio.timeout(SECONDS):
-            while len(ledger.handled) < 4:  # noqa: ASYNC110 they are on their way
-                await asyncio.sleep(0.01)
+        await eventually(lambda: len(ledger.handled) >= 4, "the reports arrive", SECONDS)
 
     assert [(one.key, one.tag, one.attempt, one.verdict) for one in ledger.handled] == [
         ("order-2", "paid", 1, "dead letter"),
@@ -79,9 +78,7 @@ async def test_what_is_no_report_is_passed_over() -> None:
         for nonsense in (b"\xff", b"{}", b"[1]", b'["k", "t", "!", 1, "acked", null]', b'["k", "", "", "x", "", 0]'):
             transport.sendto(nonsense)
         transport.sendto(b'["k", "t", "", 1, "acked", 0.5]')
-        async with asyncio.timeout(SECONDS):
-            while not ledger.handled:  # noqa: ASYNC110 as above
-                await asyncio.sleep(0.01)
+        await eventually(lambda: ledger.handled, "the last one arrives", SECONDS)
         transport.close()
 
     assert [one.key for one in ledger.handled] == ["k"]

@@ -17,10 +17,10 @@ import yaml
 from rmqd.daemon.metrics.catalogue import CATALOGUE
 from tests.deploy.missing import require
 from tests.integration.rmqd_process import RmqdProcess
-from tests.integration.waiting import wait_until
 from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.producer import Producer
 from tests.rocketmq.spec import free_port
+from tests.waiting import wait_until
 
 FOLDER = Path(__file__).parent.parent.parent / "deploy" / "prometheus"
 RULES = FOLDER / "rmqd-alerts.yml"

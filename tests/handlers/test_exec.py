@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from rmqd import DeadLetter, Retry
 from rmqd_handlers.exec import CommandFailed, Exec
 from tests.handlers.messages import make_batch, make_message
-from tests.integration.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

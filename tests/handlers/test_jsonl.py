@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from rmqd import Batch
 from rmqd_handlers.jsonl import JsonLines
 from tests.handlers.messages import make_batch, make_message
-from tests.integration.waiting import wait_until
+from tests.waiting import wait_until
 
 
 def make_handler(path: Path, **options: object) -> JsonLines:
@@ -225,7 +225,7 @@ def test_processes_share_the_file_and_one_may_be_killed_at_any_moment(tmp_path: 
     for process in writers:
         process.start()
     try:
-        wait_until(lambda: all(map(_has_begun, ledgers)), "each writer wrote 50 batches", timeout_seconds=60)
+        wait_until(lambda: all(map(_has_begun, ledgers)), "each writer wrote 50 batches", seconds=60)
         for process in writers:  # one after the other: the others go on
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from rmqd.handler import Batch
@@ -12,8 +11,7 @@ from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.members import member
 from tests.rocketmq import ClusterError, RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name
-
-POLL_SECONDS = 0.02
+from tests.waiting import eventually
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +57,6 @@ class Seen:
         return [attempt for attempt in self.attempts if attempt.key == key]
 
 
-async def until(question: Callable[[], object], what: str, timeout_seconds: float = 25.0) -> None:
-    """Wait beside a consumer that runs in this loop; AssertionError after `timeout_seconds`."""
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            while not question():  # noqa: ASYNC110 - there is no event for it
-                await asyncio.sleep(POLL_SECONDS)
-    except TimeoutError:
-        raise AssertionError(f"not within {timeout_seconds:g} s: {what}") from None
-
-
 def dead_letter_count(cluster: RealCluster, group: str) -> int:
     """How many dead letters a group has."""
     with contextlib.suppress(ClusterError):
@@ -79,8 +67,8 @@ def dead_letter_count(cluster: RealCluster, group: str) -> int:
 async def dead_letters(cluster: RealCluster, group: str, count: int) -> list[Handled]:
     """A group's dead letters, once there are so many."""
     seen, topic = Seen(), f"%DLQ%{group}"
-    await until(lambda: dead_letter_count(cluster, group) == count, f"{count} dead letters are stored")
+    await eventually(lambda: dead_letter_count(cluster, group) == count, f"{count} dead letters are stored")
     reader = fresh_name("dead_letters", "group")
     async with member(cluster.nameserver, seen, group=reader, subscriptions=[topic], consume_from_where="first_offset"):
-        await until(lambda: len(seen.attempts) >= count, "the dead letters are read")
+        await eventually(lambda: len(seen.attempts) >= count, "the dead letters are read")
     return seen.attempts

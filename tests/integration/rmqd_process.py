@@ -19,8 +19,8 @@ from typing import Any, Self
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.waiting import wait_until
 from tests.rocketmq.spec import free_port
+from tests.waiting import wait_until
 
 TOP = Path(__file__).parent.parent.parent
 LINE_LENGTH = 400  # of the log in an error text; a traceback is one line there

@@ -8,12 +8,12 @@ import pytest
 
 from rmqd.handler import Batch, DeadLetter
 from tests.consumer.members import member
-from tests.integration.consuming import Seen, dead_letters, until
-from tests.integration.waiting import wait_until
+from tests.integration.consuming import Seen, dead_letters
 from tests.rocketmq import RealCluster, ledger, offsets, release
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.peers import PeerOptions, start_consumer
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually, wait_until
 
 pytestmark = pytest.mark.skipif(release.is_4(), reason="RocketMQ 4.9 has no such topics")
 
@@ -41,7 +41,7 @@ async def test_members_are_handled_and_committed_one_by_one(
     async with member(
         rocketmq.nameserver, seen, group=group, consume_from_where="first_offset", subscriptions=[topic], concurrency=1
     ):
-        await until(lambda: len(seen.keys) >= len(KEYS), "all are handled")
+        await eventually(lambda: len(seen.keys) >= len(KEYS), "all are handled")
     assert seen.keys == KEYS
     assert [attempt.offset for attempt in seen.attempts] == list(range(len(KEYS)))
     assert offsets.lag(rocketmq, group, topic) == 0
@@ -51,7 +51,7 @@ async def test_members_are_handled_and_committed_one_by_one(
     async with member(
         rocketmq.nameserver, late, group=group, consume_from_where="first_offset", subscriptions=[topic], concurrency=1
     ):
-        await until(lambda: len(late.keys) >= len(KEYS) - middle, "the rest is handled")
+        await eventually(lambda: len(late.keys) >= len(KEYS) - middle, "the rest is handled")
     assert late.keys == KEYS[middle:]
 
     theirs = tmp_path / "java"
@@ -77,7 +77,7 @@ async def test_retries_and_dead_letters_are_of_single_members(
     async with member(
         cluster.nameserver, handle, group=group, consume_from_where="first_offset", subscriptions=[topic]
     ):
-        await until(lambda: len(seen.keys) > len(KEYS), "the retry is handled")
+        await eventually(lambda: len(seen.keys) > len(KEYS), "the retry is handled")
         [dead] = await dead_letters(cluster, group, 1)
     assert sorted(seen.keys) == sorted([*KEYS, "k3"])
     again = seen.of("k3")[1]
@@ -91,5 +91,5 @@ async def test_tags_are_those_of_members(rocketmq: RealCluster, request: pytest.
     async with member(
         rocketmq.nameserver, seen, group=group, consume_from_where="first_offset", subscriptions={topic: "a"}
     ):
-        await until(lambda: sum(offsets.committed(rocketmq, group, topic).values()) == len(KEYS), "all are passed")
+        await eventually(lambda: sum(offsets.committed(rocketmq, group, topic).values()) == len(KEYS), "all are passed")
     assert sorted(seen.keys) == sorted(KEYS[::2])

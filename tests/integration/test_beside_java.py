@@ -9,10 +9,10 @@ import pytest
 
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, ledger, offsets, release
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.peers import PeerOptions, start_consumer
+from tests.waiting import wait_until
 
 PATIENCE_SECONDS = 90
 FAIL_EVERY = 20  # what fails is popped again after ten seconds

@@ -19,10 +19,10 @@ from tests.conformance import behaviour
 from tests.consumer.offsets.disks import small_disk
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.waiting import wait_until
 from tests.rocketmq import ClusterError, RealCluster, ledger, offsets
 from tests.rocketmq.peers import JavaPeer, PeerOptions, start_consumer
 from tests.rocketmq.producer import Producer
+from tests.waiting import wait_until
 
 MESSAGES = int(os.environ.get("RMQD_TEST_BROADCAST_MESSAGES", "3000"))
 PERSIST_SECONDS = 1.0

@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.conformance import behaviour
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
+from tests.waiting import wait_until
 
 PULL = 32
 BODY_BYTES = 4096

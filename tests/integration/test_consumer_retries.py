@@ -13,10 +13,11 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
-from tests.integration.consuming import Seen, dead_letter_count, dead_letters, until
+from tests.integration.consuming import Seen, dead_letter_count, dead_letters
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.rocketmq
 
@@ -60,7 +61,7 @@ async def test_failing_messages_are_retried_with_growing_levels_and_end_in_the_d
         second.send(key="worse")
     options: dict[str, Any] = {"subscriptions": [topic, other], "max_reconsume_times": 2}
     async with member(cluster.nameserver, handle, group=group, **options, consume_from_where="first_offset") as one:
-        await until(lambda: len(seen.of("bad")) == len(seen.of("worse")) == 3, "both were tried three times")
+        await eventually(lambda: len(seen.of("bad")) == len(seen.of("worse")) == 3, "both were tried three times")
         letters = {letter.key: letter for letter in await dead_letters(cluster, group, 2)}
         handled = counts(one)
         exceptions = {t.topic: t.exceptions for t in one.consumer.snapshot().topics if t.is_retry}
@@ -123,7 +124,7 @@ async def test_each_message_of_a_batch_goes_its_own_way(cluster: RealCluster, to
         consume_message_batch_max_size=4,
         consume_from_where="first_offset",
     ) as one:
-        await until(lambda: len(seen.keys) == 6, "two messages came again")
+        await eventually(lambda: len(seen.keys) == 6, "two messages came again")
         [letter] = await dead_letters(cluster, group, 1)
         handled = counts(one)
     assert len({attempt.at for attempt in seen.attempts[:4]}) == 1, "they were one batch"
@@ -194,12 +195,12 @@ async def test_where_send_back_fails_nothing_reaches_the_dead_letters_early(
         member(cluster.nameserver, handle, remoting=NoSendBack(), **options) as one,
         member(cluster.nameserver, handle, remoting=NoSendBack(), **options) as two,
     ):
-        await until(lambda: len(one.owned()) == len(two.owned()) == 2, "both members hold queues")
+        await eventually(lambda: len(one.owned()) == len(two.owned()) == 2, "both members hold queues")
         await asyncio.sleep(1.2)  # for the members to lock what they took without asking
         with Producer(cluster.broker.address, topic, 4) as producer:
             for number in range(8):
                 producer.send(key=f"m{number}")
-        await until(lambda: len(seen.keys) == 24, "each message was tried three times")
+        await eventually(lambda: len(seen.keys) == 24, "each message was tried three times")
         assert dead_letter_count(cluster, group) == 0
     assert sorted(attempt.reconsume_times for attempt in seen.attempts) == [0] * 8 + [1] * 8 + [2] * 8
     assert [attempt.delay_level for attempt in seen.of("m0")] == [None, "3", "4"]
@@ -226,10 +227,10 @@ async def test_a_handler_that_hangs_loses_its_batch_at_the_deadline_and_harms_no
 
     options: dict[str, Any] = {"subscriptions": [topic], "consume_timeout_seconds": 2.0, "concurrency": 2}
     async with member(cluster.nameserver, handle, group=group, heartbeat_seconds=0.25, **options) as one:
-        await until(lambda: len(one.owned()) == 4, "the queues are taken")
+        await eventually(lambda: len(one.owned()) == 4, "the queues are taken")
         with Producer(cluster.broker.address, topic, 4) as producer:
             producer.send(key="hangs", queue=0)
-            await until(lambda: seen.of("hangs"), "it hangs")
+            await eventually(lambda: seen.of("hangs"), "it hangs")
             begin = asyncio.get_running_loop().time()
             beats = one.client.snapshot().requests[RequestCode.HEART_BEAT].count
             sent: dict[str, float] = {}
@@ -241,9 +242,9 @@ async def test_a_handler_that_hangs_loses_its_batch_at_the_deadline_and_harms_no
                 await asyncio.sleep(0.1)
         waited = asyncio.get_running_loop().time() - begin
         beats = one.client.snapshot().requests[RequestCode.HEART_BEAT].count - beats
-        await until(lambda: len(seen.of("hangs")) == 2, "it came again")
-        await until(lambda: sent.keys() <= set(seen.keys), "the others are handled")
-        await until(lambda: one.topic(is_retry=True).handled["acked"] == 1, "it is handled")
+        await eventually(lambda: len(seen.of("hangs")) == 2, "it came again")
+        await eventually(lambda: sent.keys() <= set(seen.keys), "the others are handled")
+        await eventually(lambda: one.topic(is_retry=True).handled["acked"] == 1, "it is handled")
         handled = counts(one)
     assert 1.9 < waited < 3.0
     assert beats >= waited / 0.25 * 0.7

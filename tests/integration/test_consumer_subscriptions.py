@@ -10,10 +10,11 @@ from rmqd.consumer.options import Subscription
 from rmqd.handler import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import member
-from tests.integration.consuming import Seen, until
+from tests.integration.consuming import Seen
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.rocketmq
 
@@ -41,8 +42,8 @@ async def test_only_messages_with_the_wanted_tags_come(rocketmq: RealCluster, to
         persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
         consume_from_where="first_offset",
     ) as one:
-        await until(lambda: len(seen.keys) >= 16, "the wanted messages are handled")
-        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "what was not wanted is no lag")
+        await eventually(lambda: len(seen.keys) >= 16, "the wanted messages are handled")
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "what was not wanted is no lag")
         assert one.topic().received == 16
     assert {attempt.properties["TAGS"] for attempt in seen.attempts} == {"BB", "paid"}
     assert len(seen.keys) == 16
@@ -73,8 +74,8 @@ async def test_sql_conditions_are_evaluated_by_the_broker(rocketmq: RealCluster,
         persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
         consume_from_where="first_offset",
     ):
-        await until(lambda: len(seen.keys) >= 6, "the wanted messages are handled")
-        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "what was not wanted is no lag")
+        await eventually(lambda: len(seen.keys) >= 6, "the wanted messages are handled")
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "what was not wanted is no lag")
     assert sorted(seen.keys) == ["m21", "m22", "m23", "m24", "m25", "tagged"]
 
 
@@ -103,7 +104,7 @@ async def test_broker_offsets_follow_what_was_handled(rocketmq: RealCluster, top
         persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
         consume_from_where="first_offset",
     ) as one:
-        await until(
+        await eventually(
             lambda: offsets.committed(rocketmq, group, topic) == {**expected, held: slow_offset},
             "everything below the slow message is committed, and nothing above it",
         )

@@ -12,9 +12,9 @@ import pytest
 from tests.integration.fault_proxy import FaultProxy
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.fixtures import fresh_name
+from tests.waiting import wait_until
 
 PAUSE_SECONDS = 20
 

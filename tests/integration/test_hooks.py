@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.rocketmq
 

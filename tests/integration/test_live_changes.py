@@ -20,11 +20,11 @@ from tests.cli.command import rmqd as run_rmqd
 from tests.conformance import behaviour
 from tests.consumer.groups import group_options
 from tests.consumer.members import Member, member
-from tests.integration.consuming import Seen, until
+from tests.integration.consuming import Seen
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually, wait_until
 
 pytestmark = pytest.mark.rocketmq
 
@@ -100,7 +100,7 @@ async def test_filters_that_flip_lose_nothing_that_both_match(
         ) as m,
         sending(rocketmq, topic) as sender,
     ):  # fmt: skip
-        await until(lambda: len(seen.attempts) > 50, "it consumes")
+        await eventually(lambda: len(seen.attempts) > 50, "it consumes")
         with Producer(rocketmq.broker.address, topic) as marker:
             for number, filter_now in zip(range(40), itertools.cycle(filters), strict=False):
                 await change(m, group, topic, filter_now)
@@ -108,10 +108,10 @@ async def test_filters_that_flip_lose_nothing_that_both_match(
                 for queue in range(8):
                     marks.append(f"mark{number}.{queue}")
                     marker.send(key=marks[-1], tags=tag, queue=queue)
-                await until(lambda: set(marks[-8:]) <= set(seen.keys), f"what is sent after change {number}")
+                await eventually(lambda: set(marks[-8:]) <= set(seen.keys), f"what is sent after change {number}")
         sender.end()
-        await until(lambda: sender.wanted <= set(seen.keys), "all that every filter matches")
-        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+        await eventually(lambda: sender.wanted <= set(seen.keys), "all that every filter matches")
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
     counts = Counter(key for key in seen.keys if key in sender.wanted or key in set(marks))
     assert counts.keys() == sender.wanted | set(marks)
     assert set(counts.values()) == {1}
@@ -130,16 +130,16 @@ async def test_members_that_change_at_different_moments_lose_nothing_that_both_f
         member(rocketmq.nameserver, seen, **values) as two,
         sending(rocketmq, topic) as sender,
     ):
-        await until(lambda: len(one.owned()) == len(two.owned()) == 4, "each has half of the queues")
+        await eventually(lambda: len(one.owned()) == len(two.owned()) == 4, "each has half of the queues")
         flips: list[str | Subscription] = ["a || c", SQL_A_OR_B, "a || c", "a || b", SQL_A_OR_C, SQL_A_OR_B, "a || b"]
         for filter_now in flips:
             for m in (one, two):
                 await change(m, group, topic, filter_now)
                 count = len(seen.attempts)
-                await until(lambda count=count: len(seen.attempts) > count + 30, "it goes on")  # type: ignore[misc]
+                await eventually(lambda count=count: len(seen.attempts) > count + 30, "it goes on")  # type: ignore[misc]
         sender.end()
-        await until(lambda: sender.wanted <= set(seen.keys), "all that every filter matches")
-        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+        await eventually(lambda: sender.wanted <= set(seen.keys), "all that every filter matches")
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
     counts = Counter(key for key in seen.keys if key in sender.wanted)
     assert counts.keys() == sender.wanted
     assert set(counts.values()) == {1}

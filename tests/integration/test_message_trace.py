@@ -9,10 +9,10 @@ import pytest
 
 from tests.cli.command import rmqd
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster
 from tests.rocketmq.admin_shell import AdminShell
 from tests.rocketmq.fixtures import fresh_name
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.rocketmq
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from tests.conformance import behaviour
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.offsets import Queue
 from tests.rocketmq.producer import Producer
+from tests.waiting import wait_until
 
 PERSIST_SECONDS = 5.0
 MARGIN_SECONDS = 10.0

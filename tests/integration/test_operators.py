@@ -14,12 +14,12 @@ from rmqd.wire.bodies.running_info import ConsumerRunningInfo
 from rmqd.wire.messages.message import Message
 from tests.conformance import behaviour
 from tests.consumer.members import member
-from tests.integration.consuming import Seen, until
+from tests.integration.consuming import Seen
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.integration.test_resets import finished, send, switch, times_handled, until_done
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, offsets, peers, rpc
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually, wait_until
 
 PERSIST_SECONDS = 5.0
 REPEAT_SECONDS = 30.0
@@ -173,13 +173,13 @@ async def test_one_message_is_consumed_directly(rocketmq: RealCluster, topic: st
     async with member(
         rocketmq.nameserver, handler, group=group, subscriptions=[topic], consume_from_where="first_offset"
     ) as m:
-        await until(lambda: len(handler.messages) == 8, "all are handled")
+        await eventually(lambda: len(handler.messages) == 8, "all are handled")
         await m.stop()
     before = offsets.committed(rocketmq, group, topic)
     async with member(
         rocketmq.nameserver, handler, group=group, subscriptions=[topic], consume_from_where="first_offset"
     ) as m:
-        await until(lambda: len(m.owned()) == 8, "it runs again")
+        await eventually(lambda: len(m.owned()) == 8, "it runs again")
         message, client_id = handler.messages[0], m.client.client_id
 
         async def admin(*arguments: str) -> str:

@@ -13,12 +13,12 @@ import pytest
 from rmqd import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
-from tests.integration.consuming import until
 from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.ledger import FINISH, START, Entry
 from tests.rocketmq.peers import PeerOptions, start_consumer
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.rocketmq
 
@@ -89,19 +89,19 @@ async def test_queues_move_to_a_java_member_and_back(rocketmq: RealCluster, grou
     async with member(
         rocketmq.nameserver, writer, group=group, subscriptions=[topic], **OPTIONS, consume_from_where="first_offset"
     ) as one:
-        await until(lambda: writer.finished > QUEUES * 5, "rmqd is at work")
+        await eventually(lambda: writer.finished > QUEUES * 5, "rmqd is at work")
         peer = PeerOptions(rocketmq.nameserver, topic, path)
         writer.seconds = 0.5  # so that something is left for Java, however long it takes to start
         java = await asyncio.to_thread(start_consumer, peer, group, orderly=True, handle_millis=50)
         writer.seconds = 0.05
         try:
-            await until(lambda: owned(one) == QUEUES // 2, "rmqd gave half of them up")
-            await until(lambda: len(ledger.read(path)) > 20, "Java is at work on them")
+            await eventually(lambda: owned(one) == QUEUES // 2, "rmqd gave half of them up")
+            await eventually(lambda: len(ledger.read(path)) > 20, "Java is at work on them")
             assert await asyncio.to_thread(java.stop) is not None
         finally:
             java.kill()
-        await until(lambda: owned(one) == QUEUES, "rmqd has them again", 40)
-        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed", 40)
+        await eventually(lambda: owned(one) == QUEUES, "rmqd has them again", 40)
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed", 40)
         assert one.topic().duplicates == {}
     # Java's own end commits one-way and may lose that: only what rmqd gave up is held to come once
     taken_back = {(entry.queue, entry.offset) for entry in ledger.read(path)}
@@ -129,8 +129,8 @@ async def test_a_broker_that_forgot_its_locks_gives_them_back(rocketmq_faulty: R
         **OPTIONS,
         consume_from_where="first_offset",
     ) as one:
-        await until(lambda: writer.finished > QUEUES * 5, "it is at work")
+        await eventually(lambda: writer.finished > QUEUES * 5, "it is at work")
         await asyncio.to_thread(rocketmq_faulty.restart, "broker")
-        await until(lambda: offsets.lag(rocketmq_faulty, group, topic) == 0, "all is committed", 60)
+        await eventually(lambda: offsets.lag(rocketmq_faulty, group, topic) == 0, "all is committed", 60)
         assert one.topic().duplicates == {}
     check_order(writer.entries)

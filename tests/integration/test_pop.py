@@ -10,9 +10,9 @@ import pytest
 
 from rmqd import Batch
 from tests.consumer.members import Member, member
-from tests.integration.consuming import until
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.rocketmq
 
@@ -51,18 +51,20 @@ async def test_two_members_share_a_popped_topic_and_finish_it(rocketmq: RealClus
         member(rocketmq.nameserver, handle, consume_mode="pop", **options) as one,
         member(rocketmq.nameserver, handle, consume_mode="pop", **options) as two,
     ):
-        await until(lambda: popped(one) and popped(two), "both pop")
+        await eventually(lambda: popped(one) and popped(two), "both pop")
         # what is sent before was there before the new group, which begins at the end
-        await until(lambda: len(offsets.committed(rocketmq, group, topic)) == 8, "the group is founded")
+        await eventually(lambda: len(offsets.committed(rocketmq, group, topic)) == 8, "the group is founded")
         with Producer(rocketmq.broker.address, topic, 8) as producer:
             for number in range(300):
                 producer.send(key=f"{number}")
                 await asyncio.sleep(0)  # the members take turns at what comes
             producer.send(key="slow")
             producer.send(key="fails")
-        await until(lambda: len(calls) == 302, "all are handled", 60)
-        await until(lambda: calls["fails"] == 2, "the failed one came again, at level 0 after 10 s", 60)
-        await until(lambda: one.topic().handled["acked"] + two.topic().handled["acked"] == 301, "slow one done", 30)
+        await eventually(lambda: len(calls) == 302, "all are handled", 60)
+        await eventually(lambda: calls["fails"] == 2, "the failed one came again, at level 0 after 10 s", 60)
+        await eventually(
+            lambda: one.topic().handled["acked"] + two.topic().handled["acked"] == 301, "slow one done", 30
+        )
         assert one.topic().received
         assert two.topic().received
         await asyncio.sleep(INVISIBLE_SECONDS)
@@ -115,11 +117,11 @@ async def test_a_group_is_switched_to_pull_and_back_under_load_and_loses_nothing
         producing = asyncio.create_task(produce())
         for mode in ("POP", "PULL", "POP"):
             await switch(mode)
-            await until(lambda mode=mode: {popped(each) for each in members} == {mode == "POP"}, f"all {mode}", 60)  # type: ignore[misc]
+            await eventually(lambda: {popped(each) for each in members} == {mode == "POP"}, f"all {mode}", 60)  # noqa: B023 awaited in the loop
             already = len(sent)
-            await until(lambda already=already: len(sent) > already + 200, "it goes on", 60)  # type: ignore[misc]
+            await eventually(lambda: len(sent) > already + 200, "it goes on", 60)  # noqa: B023 awaited in the loop
         await one.die()  # what it had popped is shown to the other
         producing.cancel()
         await asyncio.wait((producing,))
-        await until(lambda: calls.keys() >= set(sent), "nothing is lost", 120)
+        await eventually(lambda: calls.keys() >= set(sent), "nothing is lost", 120)
     assert len(sent) > 600

@@ -12,10 +12,11 @@ from structlog.testing import capture_logs
 from rmqd.handler import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
-from tests.integration.consuming import Seen, until
+from tests.integration.consuming import Seen
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.rocketmq
 
@@ -34,7 +35,7 @@ def send(cluster: RealCluster, topic: str, queues: int, prefix: str, count: int)
 
 async def all_handled(seen: Seen, keys: set[str]) -> None:
     """Wait until these keys were handled; each must have been once, and nothing else."""
-    await until(lambda: keys <= set(seen.keys), f"{len(keys)} messages are handled; it is {len(seen.keys)}")
+    await eventually(lambda: keys <= set(seen.keys), f"{len(keys)} messages are handled; it is {len(seen.keys)}")
     assert Counter(seen.keys) == Counter(keys)
 
 
@@ -69,12 +70,12 @@ async def test_queues_that_are_added_are_consumed_and_those_removed_are_given_up
         keys |= send(rocketmq, topic, 6, "six", 60)
         await all_handled(seen, keys)
         assert len(m.owned()) == 6
-        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
         rocketmq.create_topic(topic, 3)
-        await until(lambda: len(m.owned()) == 3, "the removed queues are given up")
+        await eventually(lambda: len(m.owned()) == 3, "the removed queues are given up")
         keys |= send(rocketmq, topic, 3, "three", 30)
         await all_handled(seen, keys)
-        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
 
 
 @behaviour(
@@ -135,7 +136,7 @@ async def test_a_topic_that_is_only_read_is_consumed_to_its_end(rocketmq: RealCl
             assert len(m.owned()) == 8
         finally:
             await asyncio.to_thread(rocketmq.admin, "addWritePerm", *arguments)
-        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
 
 
 @behaviour(
@@ -163,15 +164,15 @@ async def test_a_topic_that_is_only_written_waits_and_is_consumed_when_it_may_be
         await all_handled(seen, keys)
         rocketmq.create_topic(topic, permission=2)
         keys |= send(rocketmq, topic, 8, "closed", 40)
-        await until(lambda: m.consumer.snapshot().problems, "the group says that it may not read", 60)
+        await eventually(lambda: m.consumer.snapshot().problems, "the group says that it may not read", 60)
         [problem] = m.consumer.snapshot().problems
         assert problem.cause == "no_permission"
         handled = len(seen.keys)
         rocketmq.create_topic(topic, permission=6)
         await all_handled(seen, keys)
         assert handled < len(keys)
-        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
-        await until(lambda: not m.consumer.snapshot().problems, "the problem is over")
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+        await eventually(lambda: not m.consumer.snapshot().problems, "the problem is over")
 
 
 @behaviour(
@@ -198,12 +199,12 @@ async def test_a_topic_that_is_deleted_and_made_again_is_consumed_from_its_new_b
         ) as m:
             keys = send(rocketmq, topic, 1, "old", 30)
             await all_handled(seen, keys)
-            await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+            await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
             await asyncio.to_thread(rocketmq.admin, "deleteTopic", "-c", "DefaultCluster", "-t", topic)
             rocketmq.create_topic(topic, 1)
             keys |= send(rocketmq, topic, 1, "new", 10)
-            await until(lambda: keys <= set(seen.keys), "all is handled", 60)
-            await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+            await eventually(lambda: keys <= set(seen.keys), "all is handled", 60)
+            await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
             falls = m.topic().falls
     assert Counter(seen.keys) == Counter(keys)
     assert sum(falls.values()) == 1, falls
@@ -236,19 +237,19 @@ async def test_a_queue_that_is_taken_away_while_its_messages_are_handled(
         "queue_handover_timeout_seconds": 100.0,  # longer than all waits of this test
     }
     async with member(rocketmq.nameserver, slow, **options, consume_from_where="first_offset") as m:
-        await until(lambda: len(m.consumer.snapshot().queues) == 9, "it has all queues")
-        await until(
+        await eventually(lambda: len(m.consumer.snapshot().queues) == 9, "it has all queues")
+        await eventually(
             lambda: sum(queue.handling > 0 for queue in m.consumer.snapshot().queues) == 8, "it handles some of each"
         )
         async with member(rocketmq.nameserver, second, **options, consume_from_where="first_offset") as other:
-            await until(lambda: len(m.owned()) == 8 and m.consumer.snapshot().assigned[topic] == 8, "queues wait")
+            await eventually(lambda: len(m.owned()) == 8 and m.consumer.snapshot().assigned[topic] == 8, "queues wait")
             await asyncio.sleep(1)
             assert not second.keys
             release.set()
-            await until(lambda: len(m.owned()) == len(other.owned()) == 4, "the queues are divided")
-            await until(lambda: len(first.keys) >= len(keys), "all is handled")
+            await eventually(lambda: len(m.owned()) == len(other.owned()) == 4, "the queues are divided")
+            await eventually(lambda: len(first.keys) >= len(keys), "all is handled")
             keys |= send(rocketmq, topic, 8, "n", 80)
-            await until(lambda: len(first.keys) + len(second.keys) >= len(keys), "all that came later is handled")
-            await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+            await eventually(lambda: len(first.keys) + len(second.keys) >= len(keys), "all that came later is handled")
+            await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
     assert Counter(first.keys + second.keys) == Counter(keys)
     assert {key[0] for key in second.keys} == {"n"}

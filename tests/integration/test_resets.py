@@ -13,10 +13,10 @@ import pytest
 from tests.conformance import behaviour
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.producer import Producer
 from tests.rocketmq.settings import CLUSTER_NAME
+from tests.waiting import wait_until
 
 PULLING_SECONDS = 2.0  # until a reset holds on a queue that is pulling, from the end of mqadmin's command
 HELD_SECONDS = 12.0  # ... that is held back: it is asked for every 10 s

@@ -10,9 +10,10 @@ import pytest
 from rmqd.handler import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import member
-from tests.integration.consuming import Seen, until
+from tests.integration.consuming import Seen
 from tests.rocketmq import ClusterSpec, RealCluster, offsets, rpc
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -69,23 +70,23 @@ async def test_what_is_cached_outlives_the_brokers_retention() -> None:
             cluster.nameserver, fail_once, group=group, subscriptions=[topic], consume_from_where="first_offset",
             persist_consumer_offset_interval_seconds=0.2, **options,
         ) as m:  # fmt: skip
-            await until(lambda: (q := m.queue()) and q.cached == PULLED, "messages are cached", WITHIN_SECONDS)
+            await eventually(lambda: (q := m.queue()) and q.cached == PULLED, "messages are cached", WITHIN_SECONDS)
 
             def is_passed() -> bool:
                 rpc.call(cluster.broker.address, DELETE_EXPIRED_COMMITLOG)
                 return min_offset(cluster, topic) > PULLED + 20
 
-            await until(is_passed, "retention has passed what is cached", WITHIN_SECONDS)
-            await until(
+            await eventually(is_passed, "retention has passed what is cached", WITHIN_SECONDS)
+            await eventually(
                 lambda: (q := m.queue()) and (q.position or 0) > PULLED, "the member hears of it", WITHIN_SECONDS
             )
             gone = min_offset(cluster, topic)
             assert set(offsets.committed(cluster, group, topic).values()) <= {0}
             release.set()
-            await until(lambda: offsets.lag(cluster, group, topic) == 0, "all is committed", WITHIN_SECONDS)
-            await until(lambda: len(seen.of("m3")) == len(seen.of("m40")) == 2, "two are retried", WITHIN_SECONDS)
+            await eventually(lambda: offsets.lag(cluster, group, topic) == 0, "all is committed", WITHIN_SECONDS)
+            await eventually(lambda: len(seen.of("m3")) == len(seen.of("m40")) == 2, "two are retried", WITHIN_SECONDS)
             store(cluster, topic, COUNT, COUNT + 1)
-            await until(lambda: seen.of(f"m{COUNT}"), "what comes then is handled", WITHIN_SECONDS)
+            await eventually(lambda: seen.of(f"m{COUNT}"), "what comes then is handled", WITHIN_SECONDS)
     handled = {int(key[1:]) for key in seen.keys}
     assert handled >= set(range(PULLED)) | set(range(gone, COUNT + 1))
     assert len(seen.keys) == len(handled) + 2

@@ -9,9 +9,10 @@ import pytest
 
 from rmqd.handler import Batch
 from tests.consumer.members import Member, member
-from tests.integration.consuming import Seen, until
+from tests.integration.consuming import Seen
 from tests.rocketmq import RealCluster, offsets, rpc
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]
 
@@ -37,20 +38,22 @@ def slave_has(cluster: RealCluster, topic: str, count: int) -> bool:
 
 async def before_the_fault(cluster: RealCluster, topic: str, group: str, m: Member, seen: Seen) -> None:
     """Messages are handled and committed; more wait, on both replicas."""
-    await until(lambda: len(seen.keys) == FIRST, "the first messages are handled", WITHIN_SECONDS)
-    await until(lambda: committed(cluster, group, topic) == FIRST, "and committed", WITHIN_SECONDS)
+    await eventually(lambda: len(seen.keys) == FIRST, "the first messages are handled", WITHIN_SECONDS)
+    await eventually(lambda: committed(cluster, group, topic) == FIRST, "and committed", WITHIN_SECONDS)
     m.consumer.pause()
     await asyncio.to_thread(send, cluster, topic, FIRST, BACKLOG)
-    await until(lambda: slave_has(cluster, topic, FIRST + BACKLOG), "the slave has the rest", WITHIN_SECONDS)
+    await eventually(lambda: slave_has(cluster, topic, FIRST + BACKLOG), "the slave has the rest", WITHIN_SECONDS)
 
 
 async def after_the_fault(cluster: RealCluster, topic: str, group: str, m: Member, seen: Seen) -> None:
     """The master has the offsets, is read again, and nothing was handled twice."""
     everything = FIRST + BACKLOG
-    await until(lambda: committed(cluster, group, topic) == everything, "the master has the offset", WITHIN_SECONDS)
+    await eventually(
+        lambda: committed(cluster, group, topic) == everything, "the master has the offset", WITHIN_SECONDS
+    )
     await asyncio.to_thread(send, cluster, topic, everything, LAST)
-    await until(lambda: len(set(seen.keys)) == everything + LAST, "what comes then is handled", WITHIN_SECONDS)
-    await until(lambda: is_read_from(m, cluster, "broker"), "from the master", WITHIN_SECONDS)
+    await eventually(lambda: len(set(seen.keys)) == everything + LAST, "what comes then is handled", WITHIN_SECONDS)
+    await eventually(lambda: is_read_from(m, cluster, "broker"), "from the master", WITHIN_SECONDS)
     assert sorted(seen.keys) == sorted({f"m{number}" for number in range(everything + LAST)})
     assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
 
@@ -99,9 +102,9 @@ async def test_a_slave_serves_what_it_has_while_its_master_does_not_answer(
     ) as m:
         await before_the_fault(cluster, topic, group, m, seen)
         await asyncio.to_thread(begin, "broker")
-        await until(lambda: not all(m.client.heartbeat.brokers_up.values()), "it is seen", WITHIN_SECONDS)
+        await eventually(lambda: not all(m.client.heartbeat.brokers_up.values()), "it is seen", WITHIN_SECONDS)
         m.consumer.resume()
-        await until(lambda: len(set(seen.keys)) == FIRST + BACKLOG, "the slave serves the rest", WITHIN_SECONDS)
+        await eventually(lambda: len(set(seen.keys)) == FIRST + BACKLOG, "the slave serves the rest", WITHIN_SECONDS)
         assert is_read_from(m, cluster, "slave")
         await asyncio.to_thread(end, "broker")
         await after_the_fault(cluster, topic, group, m, seen)

@@ -19,13 +19,13 @@ from rmqd.consumer.stats.problem import Problem
 from rmqd.handler import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
-from tests.integration.consuming import Seen, until
+from tests.integration.consuming import Seen
 from tests.integration.fault_proxy import FaultProxy
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, offsets, release, rpc
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually, wait_until
 
 pytestmark = pytest.mark.rocketmq
 
@@ -65,7 +65,9 @@ def stall(m: Member) -> Problem | None:
 
 async def stands_still(m: Member, cause: str, state: str) -> Problem:
     """Wait until the queue is shown to stand still for this cause, in this state."""
-    await until(lambda: (p := stall(m)) and p.cause == cause, f"the queue stands still for {cause}", WITHIN_SECONDS)
+    await eventually(
+        lambda: (p := stall(m)) and p.cause == cause, f"the queue stands still for {cause}", WITHIN_SECONDS
+    )
     problem, queue = stall(m), m.queue()
     assert problem is not None
     assert queue is not None
@@ -84,8 +86,8 @@ async def consuming(cluster: RealCluster, group: str, topic: str, handle: Any, *
 
 async def goes_on(cluster: RealCluster, group: str, topic: str, m: Member) -> None:
     """Wait until everything is handled and committed, and nothing stands still."""
-    await until(lambda: offsets.lag(cluster, group, topic) == 0, "the lag is 0", WITHIN_SECONDS)
-    await until(lambda: stall(m) is None, "nothing stands still", WITHIN_SECONDS)
+    await eventually(lambda: offsets.lag(cluster, group, topic) == 0, "the lag is 0", WITHIN_SECONDS)
+    await eventually(lambda: stall(m) is None, "nothing stands still", WITHIN_SECONDS)
 
 
 @pytest.fixture
@@ -115,11 +117,11 @@ async def test_a_pause(rocketmq: RealCluster, group: str, one_queue: str) -> Non
     """Its lag is still known."""
     seen = Seen()
     async with consuming(rocketmq, group, one_queue, seen) as m:
-        await until(lambda: m.queue(), "it has the queue")
+        await eventually(lambda: m.queue(), "it has the queue")
         m.consumer.pause()
         send(rocketmq, one_queue, 10)
         await stands_still(m, "paused", "paused")
-        await until(lambda: (q := m.queue()) and q.lag == 10, "the lag is known")
+        await eventually(lambda: (q := m.queue()) and q.lag == 10, "the lag is known")
         m.consumer.resume()
         await goes_on(rocketmq, group, one_queue, m)
 
@@ -128,7 +130,7 @@ async def test_a_pause(rocketmq: RealCluster, group: str, one_queue: str) -> Non
 async def test_a_topic_that_may_not_be_read(rocketmq: RealCluster, group: str, one_queue: str) -> None:
     """As by `mqadmin updateTopic -p 2`."""
     async with consuming(rocketmq, group, one_queue, Seen()) as m:
-        await until(lambda: m.queue(), "it has the queue")
+        await eventually(lambda: m.queue(), "it has the queue")
         rocketmq.create_topic(one_queue, 1, permission=2)
         send(rocketmq, one_queue, 10)
         await stands_still(m, "no_permission", "stuck")
@@ -141,7 +143,7 @@ async def test_a_broker_that_may_not_be_read(rocketmq_faulty: RealCluster, group
     """Its brokerPermission says so."""
     topic = rocketmq_faulty.create_topic(f"{group}_topic", 1)
     async with consuming(rocketmq_faulty, group, topic, Seen()) as m:
-        await until(lambda: m.queue(), "it has the queue")
+        await eventually(lambda: m.queue(), "it has the queue")
         rocketmq_faulty.set_broker(brokerPermission=2)
         try:
             send(rocketmq_faulty, topic, 10)
@@ -156,7 +158,7 @@ async def test_a_broker_that_may_not_be_read(rocketmq_faulty: RealCluster, group
 async def test_a_group_that_may_not_consume(rocketmq: RealCluster, group: str, one_queue: str) -> None:
     """As by `mqadmin updateSubGroup -s false`."""
     async with consuming(rocketmq, group, one_queue, Seen()) as m:
-        await until(lambda: m.queue(), "it has the queue")
+        await eventually(lambda: m.queue(), "it has the queue")
         set_group(rocketmq, group, consumeEnable=False)
         send(rocketmq, one_queue, 10)
         await stands_still(m, "consumption_disabled", "stuck")
@@ -190,7 +192,7 @@ async def test_messages_that_the_broker_does_not_take_back(rocketmq_faulty: Real
             assert "at offset 0" in problem.evidence
             rocketmq_faulty.set_broker(brokerPermission=6)
             await goes_on(rocketmq_faulty, group, topic, m)
-            await until(lambda: seen.of("m0")[-1].reconsume_times == 1, "it is retried")
+            await eventually(lambda: seen.of("m0")[-1].reconsume_times == 1, "it is retried")
     finally:
         rocketmq_faulty.set_broker(brokerPermission=6)
 
@@ -251,7 +253,7 @@ async def test_a_rate_limit_below_what_comes(rocketmq: RealCluster, group: str, 
     """Seconds between two pulls are no fault, and are told as what they are."""
     send(rocketmq, one_queue, 8)
     async with consuming(rocketmq, group, one_queue, Seen(), pull_rate_limit=1, pull_batch_size=8) as m:
-        await until(lambda: m.queue(), "it has the queue")
+        await eventually(lambda: m.queue(), "it has the queue")
         send(rocketmq, one_queue, 2)
         m.consumer._context.rate_limit._free_at += 3  # as after a pull that brought more than the limit
         await stands_still(m, "rate_limit", "pulling")
@@ -262,7 +264,7 @@ async def test_a_rate_limit_below_what_comes(rocketmq: RealCluster, group: str, 
 async def test_a_topic_that_is_deleted(rocketmq: RealCluster, group: str, one_queue: str) -> None:
     """It goes on when somebody creates it again."""
     async with consuming(rocketmq, group, one_queue, Seen()) as m:
-        await until(lambda: m.queue(), "it has the queue")
+        await eventually(lambda: m.queue(), "it has the queue")
         await asyncio.to_thread(rocketmq.admin, "deleteTopic", "-c", "DefaultCluster", "-t", one_queue)
         await stands_still(m, "topic_missing", "stuck")
         rocketmq.create_topic(one_queue, 1)
@@ -277,8 +279,8 @@ async def test_a_broker_that_does_not_answer(rocketmq_faulty: RealCluster, group
     topic, seen = rocketmq_faulty.create_topic(f"{group}_topic", 1), Seen()
     send(rocketmq_faulty, topic, 5)
     async with consuming(rocketmq_faulty, group, topic, seen) as m:
-        await until(lambda: len(seen.keys) == 5, "it consumes")
-        await until(lambda: offsets.lag(rocketmq_faulty, group, topic) == 0, "it has committed")
+        await eventually(lambda: len(seen.keys) == 5, "it consumes")
+        await eventually(lambda: offsets.lag(rocketmq_faulty, group, topic) == 0, "it has committed")
         begun = time.monotonic()
         (rocketmq_faulty.kill if way == "kill" else rocketmq_faulty.pause)("broker")
         await stands_still(m, "broker_unreachable", "stuck")
@@ -301,16 +303,16 @@ async def test_a_pull_whose_answer_is_lost(
     broker, seen = rocketmq.broker.address, Seen()
     with FaultProxy(broker) as line, FaultProxy(rocketmq.nameserver, {broker: line.address}) as names:
         async with member(names.address, seen, group=group, subscriptions=[one_queue]) as m:
-            await until(lambda: m.queue(), "it has the queue")
+            await eventually(lambda: m.queue(), "it has the queue")
             with Producer(broker, one_queue, 1) as producer:
                 producer.send(key="first")
-                await until(lambda: seen.keys == ["first"], "it consumes")
+                await eventually(lambda: seen.keys == ["first"], "it consumes")
                 line.lose_next_frame(above_bytes=1000)
                 producer.send(b"x" * 1000, key="lost")
-                await until(lambda: not line.armed, "the answer is lost")
+                await eventually(lambda: not line.armed, "the answer is lost")
             problem = await stands_still(m, "stalled_queue", "stuck")
             assert "no answer" in problem.evidence
-            await until(lambda: seen.keys == ["first", "lost"], "it is pulled again")
+            await eventually(lambda: seen.keys == ["first", "lost"], "it is pulled again")
 
 
 # --- members that do not agree
@@ -339,17 +341,17 @@ async def test_members_with_different_subscriptions_are_told_on_both_sides(rocke
     """The broker knows only what the later one said, so each asks the other; it is over when one has left."""
     topics = [rocketmq.create_topic(fresh_name(name, "topic"), 2) for name in ("one", "two")]
     async with member(rocketmq.nameserver, Seen(), group=group, subscriptions={topics[0]: "a"}) as first:
-        await until(lambda: len(first.owned()) == 2, "the first has its queues")
+        await eventually(lambda: len(first.owned()) == 2, "the first has its queues")
         async with member(
             rocketmq.nameserver, Seen(), group=group, subscriptions={topics[0]: "a || b", topics[1]: "*"}
         ) as second:
-            await until(lambda: causes(first) == causes(second) == {"subscription_mismatch"}, "both tell it", 40)
+            await eventually(lambda: causes(first) == causes(second) == {"subscription_mismatch"}, "both tell it", 40)
             told = " ".join(problem.evidence for problem in second.consumer.snapshot().problems)
             assert f"subscribe to TAG 'a' of {topics[0]}, this one to TAG 'a || b'" in told
             assert f"do not subscribe to {topics[1]}, this one does" in told
             assert first.client.client_id in told
             await second.stop()
-        await until(lambda: not causes(first), "it is over", 40)
+        await eventually(lambda: not causes(first), "it is over", 40)
 
 
 @behaviour(
@@ -366,13 +368,13 @@ async def test_two_members_with_one_client_id_are_told(
     """As two containers with one address and one process id."""
     monkeypatch.setattr("rmqd.client.instance.make_client_id", lambda *_: "10.0.0.1@7")
     async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=[topic]) as first:
-        await until(lambda: len(first.owned()) == 8, "the first has its queues")
+        await eventually(lambda: len(first.owned()) == 8, "the first has its queues")
         async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=[topic]) as second:
-            await until(lambda: causes(first) == causes(second) == {"client_id_conflict"}, "both tell it", 40)
+            await eventually(lambda: causes(first) == causes(second) == {"client_id_conflict"}, "both tell it", 40)
             [problem] = first.consumer.snapshot().problems
             assert "10.0.0.1@7 is also connected from 127.0.0.1:" in problem.evidence
             await second.stop()
-        await until(lambda: not causes(first), "it is over", 40)
+        await eventually(lambda: not causes(first), "it is over", 40)
 
 
 # --- a daemon, and the times that users have

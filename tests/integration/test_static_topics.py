@@ -16,12 +16,12 @@ from tests.conformance import behaviour
 from tests.conformance.attempts import differing, steps
 from tests.conformance.scripted import both
 from tests.consumer.members import member
-from tests.integration.consuming import Seen, until
-from tests.integration.waiting import wait_until
+from tests.integration.consuming import Seen
 from tests.rocketmq import ClusterError, ClusterSpec, NotEmbeddedError, RealCluster, ledger
 from tests.rocketmq.fixtures import DELAY_LEVELS, fresh_name
 from tests.rocketmq.peers import PeerOptions, start_consumer, start_producer
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually, wait_until
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]
 
@@ -106,15 +106,15 @@ async def test_all_logical_queues_are_read(
     topic, seen = static_topic(two_brokers, request.node.name), Seen()
     options: dict[str, Any] = {"group": group, "subscriptions": [topic], "consume_mode": mode}
     async with member(two_brokers.nameserver, seen, poll_seconds=1.0, **options) as m:
-        await until(lambda: len(m.owned()) == QUEUES, "it has the logical queues")
+        await eventually(lambda: len(m.owned()) == QUEUES, "it has the logical queues")
         await asyncio.to_thread(send, two_brokers, topic, tmp_path, 0, MESSAGES)
-        await until(lambda: len(seen.keys) >= MESSAGES, "all are handled")
+        await eventually(lambda: len(seen.keys) >= MESSAGES, "all are handled")
         assert {queue.broker for queue in m.consumer.snapshot().queues if queue.topic == topic} >= {LOGICAL}
     assert Counter(seen.keys) == Counter(f"m-{number}" for number in range(MESSAGES))
     async with member(two_brokers.nameserver, seen, **options) as m:  # goes on where the first one committed
-        await until(lambda: len(m.owned()) == QUEUES, "the next one has the queues")
+        await eventually(lambda: len(m.owned()) == QUEUES, "the next one has the queues")
         await asyncio.to_thread(send, two_brokers, topic, tmp_path, MESSAGES, MESSAGES + 1)
-        await until(lambda: len(seen.keys) > MESSAGES, "what comes then is handled")
+        await eventually(lambda: len(seen.keys) > MESSAGES, "what comes then is handled")
     assert len(seen.keys) == MESSAGES + 1
 
 
@@ -140,10 +140,10 @@ async def test_queues_are_moved_while_they_are_read(
     async with member(two_brokers.nameserver, seen, group=group, **begin):
         with start_consumer(PeerOptions(two_brokers.nameserver, topic, theirs), fresh_name("java", "group")):
             await asyncio.to_thread(send, two_brokers, topic, tmp_path, 0, MESSAGES)
-            await until(lambda: len(seen.keys) >= MESSAGES, "all are handled before the move")
+            await eventually(lambda: len(seen.keys) >= MESSAGES, "all are handled before the move")
             await asyncio.to_thread(two_brokers.admin, "remappingStaticTopic", "-t", topic, "-b", "broker-a")
             await asyncio.to_thread(send, two_brokers, topic, tmp_path, MESSAGES, 2 * MESSAGES)
-            await until(lambda: len(seen.keys) >= 2 * MESSAGES, "all are handled after it", 60)
+            await eventually(lambda: len(seen.keys) >= 2 * MESSAGES, "all are handled after it", 60)
             await asyncio.to_thread(wait_until, lambda: len(by_java()) >= 2 * MESSAGES, "Java has handled all", 60)
     assert Counter(seen.keys) == Counter(by_java()) == Counter(f"m-{number}" for number in range(2 * MESSAGES))
     late = Seen()  # reads what lies on the former broker through the new one
@@ -154,7 +154,7 @@ async def test_queues_are_moved_while_they_are_read(
         subscriptions=[topic],
         consume_from_where="first_offset",
     ):
-        await until(lambda: len(late.keys) >= 2 * MESSAGES, "a new group has all", 60)
+        await eventually(lambda: len(late.keys) >= 2 * MESSAGES, "a new group has all", 60)
     assert Counter(late.keys) == Counter(seen.keys)
     places = {(attempt.queue, attempt.offset): attempt.key for attempt in seen.attempts}
     assert places == {(attempt.queue, attempt.offset): attempt.key for attempt in late.attempts}
@@ -181,7 +181,7 @@ async def test_queues_are_divided_with_a_java_member(
 
     async with member(two_brokers.nameserver, fail_first, group=group, subscriptions=[topic]) as m:
         with start_consumer(PeerOptions(two_brokers.nameserver, topic, theirs), group):
-            await until(lambda: len(m.owned()) == QUEUES // 2, "each has half of the queues", 60)
+            await eventually(lambda: len(m.owned()) == QUEUES // 2, "each has half of the queues", 60)
             await asyncio.to_thread(send, two_brokers, topic, tmp_path, 0, MESSAGES)
 
             def keys() -> set[str]:

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.producer import Producer
+from tests.waiting import wait_until
 
 
 def finished(path: Path) -> Counter[str]:

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from rmqd.client.sending.queue_selector import by_id
 from rmqd.config.load import load_config
 from rmqd.errors import RmqdError
 from rmqd.wire.topics import dlq_topic, retry_topic
+from tests.waiting import eventually, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,16 +111,20 @@ class ParityRun:
 
     def until(self, expected: Mapping[str, int]) -> None:
         """Wait until groups made so many attempts, and have committed all that is in their topics."""
-        deadline = time.monotonic() + SECONDS
-        while True:
-            missing = {name: (len(self.attempts(name)), most) for name, most in expected.items()}
-            missing = {name: counts for name, counts in missing.items() if counts[0] < counts[1]}
-            behind = {} if missing else self.behind(expected)
-            if not missing and not behind:
-                return
+        left: dict[str, object] = {}
+
+        def is_done() -> bool:
             self._alive()
-            assert time.monotonic() < deadline, f"attempts of those expected: {missing}; not committed: {behind}"
-            time.sleep(0.2)
+            counts = {name: (len(self.attempts(name)), most) for name, most in expected.items()}
+            left["attempts of those expected"] = {name: each for name, each in counts.items() if each[0] < each[1]}
+            left["not committed"] = {} if any(left.values()) else self.behind(expected)
+            return not any(left.values())
+
+        try:
+            wait_until(is_done, "all attempts are made and committed", SECONDS)
+        except AssertionError as error:
+            error.add_note(f"{left}")
+            raise
 
     def behind(self, groups: Mapping[str, int]) -> dict[str, dict[str, tuple[int | None, int]]]:
         """By group, the queues whose committed offset is not where the queue ends."""
@@ -229,10 +233,11 @@ class ParityRun:
 
 async def _known(client: ClientInstance, topic: str) -> None:
     """Wait until a name server tells of all queues of a topic."""
-    async with asyncio.timeout(20):
-        while True:
-            with contextlib.suppress(RmqdError):
-                await client.routes.refresh(topic)
-                if len(client.routes.queues(topic)) == QUEUES:
-                    return
-            await asyncio.sleep(0.05)
+
+    async def is_known() -> bool:
+        with contextlib.suppress(RmqdError):
+            await client.routes.refresh(topic)
+            return len(client.routes.queues(topic)) == QUEUES
+        return False
+
+    await eventually(is_known, f"all queues of {topic} are known", 20)

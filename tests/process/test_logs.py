@@ -30,6 +30,7 @@ from rmqd.process.logs.repeats import MOST_REPEATED_KINDS, RepeatLimiter
 from rmqd.process.logs.writer import finish_writing, lines_dropped
 from tests.consumer.handling.odd_handlers import NoAttributes, NoText, NoTextToSpeakOf, nested_groups, odd_syntax_error
 from tests.daemon.daemon_process import write_config
+from tests.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -471,8 +472,9 @@ async def test_a_daemon_without_standard_streams_runs(tmp_path: Path, closed: st
 
 
 async def _ask(client: httpx.AsyncClient) -> httpx.Response:
-    async with asyncio.timeout(30):
-        while True:
-            with suppress(httpx.ConnectError):  # it has not started yet
-                return await client.post("/api/v1/reload", timeout=10)
-            await asyncio.sleep(0.01)
+    async def answer() -> httpx.Response | None:
+        with suppress(httpx.ConnectError):  # it has not started yet
+            return await client.post("/api/v1/reload", timeout=10)
+        return None
+
+    return await eventually(answer, "the endpoint answers", 30)

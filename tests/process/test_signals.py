@@ -6,7 +6,7 @@ import os
 import signal
 
 from rmqd.process.signals import signals_handled
-from tests.daemon.waiting import until
+from tests.waiting import eventually
 
 
 async def test_signals_are_heard_and_handlers_restored() -> None:
@@ -18,6 +18,6 @@ async def test_signals_are_heard_and_handlers_restored() -> None:
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             os.kill(os.getpid(), number)
             count = len(heard)
-            await until(lambda count=count: len(heard) > count, f"{number.name} is heard")  # type: ignore[misc]
+            await eventually(lambda count=count: len(heard) > count, f"{number.name} is heard")  # type: ignore[misc]
     assert heard == ["reload", signal.SIGTERM, signal.SIGINT]
     assert [signal.getsignal(number) for number in watched] == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import signal
@@ -23,8 +22,8 @@ from rmqd.daemon.groups.reload import refused_changes
 from rmqd.errors import ConfigError
 from rmqd.plugins.runnable import load_runnable
 from tests.daemon.daemon_process import DaemonProcess, daemon
-from tests.daemon.waiting import until
 from tests.process.collector import CONSUMER_KIND, ERROR_STATUS, CollectedSpan, Collector
+from tests.waiting import eventually
 
 HANDLERS = """
 from opentelemetry import trace
@@ -121,7 +120,7 @@ async def spans(collector: Collector, count: int, name: str, running: DaemonProc
     def found() -> list[CollectedSpan]:
         return [span for span in collector.spans if span.name == name]
 
-    await until(lambda: len(found()) >= count, f"{count} spans {name!r}:\n{''.join(running.text)}", 60)
+    await eventually(lambda: len(found()) >= count, f"{count} spans {name!r}:\n{''.join(running.text)}", 60)
     return found()
 
 
@@ -246,9 +245,10 @@ async def test_a_collector_that_is_not_there_delays_the_end_by_seconds_only(shop
     async with shop.run("sync") as running:
         client = await running.started()
 
-        async with asyncio.timeout(60):
-            while not HANDLED_ONE.search((await client.get("/metrics")).text):  # noqa: ASYNC110 - there is no event for it
-                await asyncio.sleep(0.05)
+        async def is_handled() -> bool:
+            return HANDLED_ONE.search((await client.get("/metrics")).text) is not None
+
+        await eventually(is_handled, "the message is handled", 60)
         await stop(running)
     assert running.events("tracing.not_flushed") or running.events("tracing.spans_lost")
 

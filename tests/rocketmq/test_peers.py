@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 import zlib
 from pathlib import Path
 
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, ledger
 from tests.rocketmq.peers import PeerOptions, start_consumer, start_producer
 from tests.rocketmq.producer import Producer
+from tests.waiting import wait_until
 
 
 def test_java_consumer_writes_down_what_java_and_test_producer_sent(
@@ -28,10 +27,8 @@ def test_java_consumer_writes_down_what_java_and_test_producer_sent(
     stored |= {entry.key: (entry.queue, entry.offset) for entry in ledger.read(sent)}
 
     with start_consumer(PeerOptions(rocketmq.nameserver, topic, handled), group, handle_millis=1) as consumer:
-        deadline = time.monotonic() + 40
-        while sum(entry.event == ledger.FINISH for entry in ledger.read(handled)) < 100:
-            assert time.monotonic() < deadline, f"handled only {len(ledger.read(handled)) // 2} of 100"
-            time.sleep(0.05)
+        tail = ledger.Tail()
+        wait_until(lambda: len(tail.finished([handled])) >= 100, "all are handled", 40)
         member = consumer.client_id
         assert consumer.stop() == 143  # the JVM's status after SIGTERM
 

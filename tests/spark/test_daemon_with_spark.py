@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,9 @@ import pytest
 
 from rmqd.clock import SystemClock
 from tests.daemon.daemon_process import DaemonProcess, daemon
-from tests.daemon.waiting import until
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +91,7 @@ class Life:
 
     async def until_handled(self, group: str, *bodies: str) -> None:
         """Each of them once, and nothing else."""
-        await until(lambda: len(self.handled(group)) >= len(bodies), self.what(group), SECONDS)
+        await eventually(lambda: len(self.handled(group)) >= len(bodies), self.what(group), SECONDS)
         assert self.handled(group) == Counter(bodies)
 
     def let_go(self, group: str) -> None:
@@ -104,12 +104,14 @@ class Life:
         (found,) = [group for group in document["groups"] if group["name"] == name]
         return dict(found)
 
-    async def group_when(self, name: str, condition: Any) -> dict[str, Any]:
+    async def group_when(self, name: str, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """The same, once something holds of it."""
-        async with asyncio.timeout(SECONDS):
-            while not condition(group := await self.group(name)):  # noqa: ASYNC110 what another process tells
-                await asyncio.sleep(0.05)
-        return group
+
+        async def found() -> dict[str, Any] | None:
+            group = await self.group(name)
+            return group if condition(group) else None
+
+        return await eventually(found, f"{name} is as wanted", SECONDS)
 
     def what(self, group: str) -> str:
         """For when it was waited for in vain."""
@@ -145,14 +147,14 @@ def processes_of(group: int) -> list[int]:
 async def kill_the_driver(life: Life) -> None:
     """As soon as it has started a JVM; another one takes its place, and nothing of it stays."""
     pid = (await life.process.event("spark.driver_started"))["pid"]
-    await until(lambda: len(processes_of(pid)) > 1, "the driver starts Java", SECONDS)
+    await eventually(lambda: len(processes_of(pid)) > 1, "the driver starts Java", SECONDS)
     for other in set(processes_of(pid)) - {pid}:
         os.kill(other, signal.SIGSTOP)  # it cannot notice that it is alone
     os.kill(pid, signal.SIGKILL)
     failed = await life.process.event("group.failed")
     assert (failed["group"], failed["retry_in_seconds"]) == ("archive", 1.0)
     assert failed["error"].endswith(f"the Spark driver (pid {pid}) ended by SIGKILL, and did not say why")
-    await until(lambda: not processes_of(pid), "its JVM is gone, too")
+    await eventually(lambda: not processes_of(pid), "its JVM is gone, too")
     await life.process.event("spark.driver_started", count=2)
 
 
@@ -212,7 +214,7 @@ async def test_one_daemon_runs_a_group_on_each_engine(life: Life, spark: SparkSe
 
     # a stop while a handler is at work
     life.broker.send("orders", "slow")
-    await until(lambda: "slow" in life.begun("archive"), life.what("archive"), SECONDS)
+    await eventually(lambda: "slow" in life.begun("archive"), life.what("archive"), SECONDS)
     life.let_go("mailer")
     life.process.send(signal.SIGTERM)
     await life.process.event("signal.received")

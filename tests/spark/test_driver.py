@@ -21,9 +21,9 @@ from rmqd.daemon.groups.spark_group import SparkDriverProcess
 from rmqd.errors import ConfigError
 from rmqd.process.channel import BuildOrder
 from tests.config.configs import config
-from tests.daemon.waiting import until
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 
@@ -145,4 +145,6 @@ async def test_a_signal_has_it_drain(broker: EmbeddedBroker) -> None:
         assert (await process.ask("snapshot")).state == "starting"
         os.kill(process.pid, signal.SIGTERM)
         assert await asyncio.wait_for(reading, SECONDS) == 0
-        await until(lambda: process.last_snapshot is not None and process.last_snapshot.state == "stopped", "farewell")
+        await eventually(
+            lambda: process.last_snapshot is not None and process.last_snapshot.state == "stopped", "farewell"
+        )

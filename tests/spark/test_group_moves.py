@@ -21,6 +21,7 @@ from tests.rocketmq import ledger
 from tests.rocketmq.ledger import FINISH
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
+from tests.waiting import eventually
 
 need("pyspark", "pyarrow")
 
@@ -119,9 +120,7 @@ class Group:
 
     async def finished(self, messages: int) -> None:
         """Wait until so many messages were finished, by whoever it was."""
-        async with asyncio.timeout(SECONDS):
-            while sum(self.counts().values()) < messages:  # noqa: ASYNC110 other processes write it
-                await asyncio.sleep(0.05)
+        await eventually(lambda: sum(self.counts().values()) >= messages, f"{messages} are finished", SECONDS)
 
     def counts(self) -> Counter[str]:
         """How often each key was finished."""

@@ -12,8 +12,8 @@ import pytest
 from rmqd.clock import SystemClock
 from rmqd.config.model.root import RootConfig
 from rmqd.errors import GroupHeldElsewhereError, RmqdError
-from tests.daemon.waiting import until
 from tests.spark.needed import need
+from tests.waiting import eventually
 
 need("pyspark")
 
@@ -46,8 +46,8 @@ class Running:
 
     async def query(self, number: int = 1) -> FakeQuery:
         """The query of that number, awaited, and the group with it."""
-        await until(lambda: len(self.parts.queries) >= number, f"query {number}")
-        await until(lambda: self.state == "running", "the group runs")
+        await eventually(lambda: len(self.parts.queries) >= number, f"query {number}")
+        await eventually(lambda: self.state == "running", "the group runs")
         return self.parts.queries[number - 1]
 
     @property
@@ -86,7 +86,7 @@ async def test_a_stop_lets_the_batch_end_and_commits_before_it_leaves() -> None:
         query = await one.query()
         query.busy = True
         one.group.stop()
-        await until(query.pause_file.exists, "nothing more is taken up")
+        await eventually(query.pause_file.exists, "nothing more is taken up")
         assert one.state == "draining"
         assert "stop of the query" not in one.parts.log
         query.busy = False
@@ -117,7 +117,7 @@ async def test_hurry_waits_for_no_batch_and_not_for_spark() -> None:
 async def test_a_stop_while_spark_starts_waits_for_nothing() -> None:
     async with running() as one:
         one.parts.session_waits.clear()
-        await until(lambda: "start of Spark" in one.parts.log, "Spark starts")
+        await eventually(lambda: "start of Spark" in one.parts.log, "Spark starts")
         one.group.stop()
         await one.task
         assert one.parts.log == ["join", "start of Spark", "leave"]
@@ -180,7 +180,7 @@ async def test_a_rival_ends_the_group_after_its_batch() -> None:
         query = await one.query()
         query.busy = True
         one.parts.rival.set_exception(HELD)
-        await until(query.pause_file.exists, "nothing more is taken up")
+        await eventually(query.pause_file.exists, "nothing more is taken up")
         query.busy = False
         with pytest.raises(GroupHeldElsewhereError):
             await one.task
@@ -205,12 +205,12 @@ async def test_a_group_that_is_sent_elsewhere_goes_on_with_another_query(by: str
             one.parts.sent = {queue("orders", 0): 0}
         else:
             one.parts.on_reset({queue("orders", 0): 0})
-        await until(query.pause_file.exists, "nothing more is taken up")
+        await eventually(query.pause_file.exists, "nothing more is taken up")
         assert len(one.parts.queries) == 1
         query.busy = False
         second = await one.query(2)
         assert one.parts.log[3:] == ["stop of the query", "last commit", "query 2"]
-        await until(lambda: not second.pause_file.exists(), "it may take up what there is")
+        await eventually(lambda: not second.pause_file.exists(), "it may take up what there is")
         assert one.group.snapshot().failure is None
 
 
@@ -224,7 +224,7 @@ async def test_what_was_there_is_handled_and_the_run_ends() -> None:
 async def test_a_paused_group_that_handles_what_is_there_waits_to_go_on() -> None:
     """Its query would find nothing, and end for good."""
     async with running(trigger="available_now", paused=True) as one:
-        await until(lambda: "start of Spark" in one.parts.log, "Spark starts")
+        await eventually(lambda: "start of Spark" in one.parts.log, "Spark starts")
         await asyncio.sleep(0.05)
         assert one.parts.queries == []
         one.group.resume()
@@ -244,7 +244,7 @@ async def test_outcomes_and_progress_come_from_other_threads() -> None:
         await asyncio.to_thread(
             one.parts.on_progress, BatchProgress(0, False, {"triggerExecution": 500, "addBatch": 400})
         )
-        await until(lambda: (batches := one.group.snapshot().batches) is not None and batches.lost == 2, "counted")
+        await eventually(lambda: (batches := one.group.snapshot().batches) is not None and batches.lost == 2, "counted")
         batches = one.group.snapshot().batches
         assert batches is not None
         assert (batches.duration.count, batches.duration.sum, batches.phase_seconds["handling"]) == (1, 0.5, 0.4)
@@ -257,7 +257,7 @@ async def test_a_group_that_cannot_go_on_fails_when_its_batch_is_done() -> None:
         query.busy = True
         stuck = RangeOutcome(queue=queue("orders", 0), start=5, end=7, reset_to=6, failure="offset 6 is corrupt")
         query.on_batch(3, [stuck])
-        await until(query.pause_file.exists, "nothing more is taken up")
+        await eventually(query.pause_file.exists, "nothing more is taken up")
         assert not one.task.done()
         query.busy = False
         with pytest.raises(RmqdError, match="offset 6 is corrupt"):

@@ -14,11 +14,11 @@ from rmqd.errors import GroupHeldElsewhereError
 from rmqd.spark.cluster import Cluster, cluster_of, everyone
 from rmqd.spark.engine.presence import Presence
 from rmqd.spark.group_order import GroupOrder
-from tests.client.peer import eventually
 from tests.consumer.members import member
 from tests.consumer.seen import Seen
 from tests.rocketmq import RealCluster
 from tests.rocketmq.producer import Producer
+from tests.waiting import eventually
 
 
 def order_of(rocketmq: RealCluster, topic: str, group: str) -> GroupOrder:

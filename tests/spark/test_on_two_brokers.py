@@ -18,7 +18,6 @@ from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.client.sending.queue_selector import by_id
 from rmqd.errors import DataLossError
-from tests.integration.waiting import wait_until
 from tests.rocketmq import rpc
 from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.errors import NotEmbeddedError
@@ -26,6 +25,7 @@ from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.settings import CLUSTER_NAME
 from tests.rocketmq.spec import ClusterSpec
 from tests.spark.needed import need
+from tests.waiting import wait_until
 
 need("pyspark", "pyarrow")
 

@@ -17,9 +17,9 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors import ConfigError, RmqdError
-from tests.integration.waiting import wait_until
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
+from tests.waiting import wait_until
 
 need("pyspark", "pyarrow")
 

@@ -24,11 +24,11 @@ from rmqd.spark.group_order import GroupOrder
 from rmqd.wire.bodies.group import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import eventually
 from tests.clock import next_millisecond
 from tests.consumer.members import Member, member
 from tests.consumer.seen import Seen
 from tests.spark.embedded_broker import EmbeddedBroker, queue
+from tests.waiting import eventually
 
 GROUP = "reports"
 
@@ -259,9 +259,7 @@ async def test_it_is_in_the_group_again_after_the_broker_came_back(broker: Embed
             except RmqdError:
                 return False
 
-        async with asyncio.timeout(10):
-            while not await is_listed():  # noqa: ASYNC110 the broker has to be asked
-                await asyncio.sleep(0.05)
+        await eventually(is_listed, "it is listed again", 10)
         assert not watching.done()
         watching.cancel()
 

@@ -14,11 +14,12 @@ from rmqd.errors import GroupHeldElsewhereError, RemotingConnectError
 from rmqd.spark.engine import presence as module
 from rmqd.spark.engine.presence import Presence
 from rmqd.spark.group_order import GroupOrder
-from tests.client.peer import Peer, eventually, route_of, routes
+from tests.client.peer import Peer, route_of, routes
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 LOCAL, SPARK = "10.0.0.1@7#1", "10.0.0.2@spark-7#1"
 

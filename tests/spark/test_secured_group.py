@@ -10,9 +10,9 @@ import pytest
 
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.integration.secured_world import WRONG_SECRET, World, secrets_in
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, offsets
 from tests.spark.needed import need
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

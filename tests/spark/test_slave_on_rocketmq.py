@@ -11,11 +11,11 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, rpc
 from tests.rocketmq.errors import ClusterError
 from tests.rocketmq.producer import Producer
 from tests.spark.needed import need
+from tests.waiting import wait_until
 
 need("pyspark", "pyarrow")
 

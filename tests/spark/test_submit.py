@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ import pytest
 from rmqd.errors import RmqdError
 from rmqd.spark.submit.run import find_spark_submit
 from tests.spark.test_submission import submission
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -68,10 +68,7 @@ class Running:
 
     def await_file(self, name: str) -> str:
         """What the stand-in wrote."""
-        deadline = time.monotonic() + SECONDS
-        while not (self.folder / name).exists():
-            assert time.monotonic() < deadline, f"no {name}"
-            time.sleep(0.02)
+        wait_until((self.folder / name).exists, f"there is {name}", SECONDS)
         return (self.folder / name).read_text()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +13,7 @@ from rmqd import Batch
 from rmqd.testing import RocketMQ, RunResult
 from rmqd.testing.background import LoopBlockedError
 from tests.testing.user_folder import TOP, UserFolder
+from tests.waiting import wait_until
 
 WITHOUT_ASYNCIO = """
 from rmqd.testing import make_message as by_import
@@ -119,9 +119,7 @@ def test_nothing_is_left_behind(folder: UserFolder) -> None:
     with RocketMQ() as rocketmq:
         rocketmq.send("orders", "one")
         rocketmq.run_handler(lambda batch: None, topic="orders", group="mailer")
-    deadline = time.monotonic() + 10
-    while set(threading.enumerate()) - before:  # the handler's own thread was told to end
-        assert time.monotonic() < deadline, threading.enumerate()
+    wait_until(lambda: before.issuperset(threading.enumerate()), "the handler's own thread, which was told to, ends")
 
 
 def test_logging_is_left_as_it_was() -> None:

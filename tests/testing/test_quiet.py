@@ -11,8 +11,8 @@ from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.handler import LoadedHandler
 from rmqd.testing.clock import JumpingClock
 from rmqd.testing.run import LOOK_SECONDS, HandlerRun
-from tests.client.peer import eventually
 from tests.consumer.groups import group_options
+from tests.waiting import eventually
 
 LOOKS = 30
 

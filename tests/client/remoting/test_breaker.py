@@ -13,8 +13,9 @@ from rmqd.codes import RequestCode
 from rmqd.consumer.rebalance.departures import SURE_SECONDS
 from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, RemotingTimeoutError, TlsError
 from rmqd.wire.command import RemotingCommand
-from tests.client.peer import Peer, Reply, eventually
+from tests.client.peer import Peer, Reply
 from tests.clock import ManualClock
+from tests.waiting import eventually
 
 ASK = RequestCode.GET_MAX_OFFSET
 OTHER = RequestCode.GET_MIN_OFFSET

@@ -20,9 +20,10 @@ from rmqd.errors import (
 )
 from rmqd.wire.command import RemotingCommand, encode_response
 from tests.client.members import Member
-from tests.client.peer import WAIT_SECONDS, Peer, eventually, route_of, routes
+from tests.client.peer import Peer, route_of, routes
 from tests.client.raw_server import RawServer, read_command
 from tests.client.running import running
+from tests.waiting import WAIT_SECONDS, eventually
 
 ASK = RequestCode.GET_MAX_OFFSET
 OTHER = RequestCode.GET_MIN_OFFSET

@@ -25,7 +25,8 @@ from rmqd.errors import (
 )
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand
-from tests.client.peer import WAIT_SECONDS, Peer, Reply, eventually
+from tests.client.peer import Peer, Reply
+from tests.waiting import WAIT_SECONDS, eventually
 
 ASK = RequestCode.GET_MAX_OFFSET
 OTHER = RequestCode.GET_MIN_OFFSET

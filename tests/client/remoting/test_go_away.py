@@ -10,7 +10,8 @@ import pytest
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
-from tests.client.peer import Peer, Reply, eventually
+from tests.client.peer import Peer, Reply
+from tests.waiting import eventually
 
 ASK = RequestCode.GET_MAX_OFFSET
 OTHER = RequestCode.GET_MIN_OFFSET

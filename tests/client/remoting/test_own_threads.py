@@ -12,7 +12,7 @@ import pytest
 from rmqd.client.routing.address_server import fetch_text
 from rmqd.client.routing.name_server import resolve_host
 from rmqd.own_threads import in_own_thread
-from tests.client.peer import eventually
+from tests.waiting import eventually
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ from rmqd.codes import RequestCode
 from rmqd.errors import ConnectionRenewedError, RemotingConnectError, RemotingError, RemotingTimeoutError, RmqdError
 from rmqd.wire.command import RemotingCommand, encode_request
 from tests.certificates import CA, server_context
-from tests.client.peer import WAIT_SECONDS, Peer, Reply, eventually, route_of, routes
+from tests.client.peer import Peer, Reply, route_of, routes
 from tests.client.remoting.silent_line import SilentLine
 from tests.clock import ManualClock
+from tests.waiting import WAIT_SECONDS, eventually
 
 ASK = RequestCode.GET_MAX_OFFSET
 PULL = RequestCode.PULL_MESSAGE

@@ -36,8 +36,9 @@ from tests.certificates import (
     key,
     server_context,
 )
-from tests.client.peer import Peer, Reply, eventually
+from tests.client.peer import Peer, Reply
 from tests.client.raw_server import RawServer, read_command
+from tests.waiting import eventually
 
 ASK = RequestCode.GET_ROUTEINFO_BY_TOPIC
 NOTICE = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED

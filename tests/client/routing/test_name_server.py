@@ -17,8 +17,9 @@ from rmqd.client.routing.address_server import fetch_text
 from rmqd.client.routing.name_server import NameServers, parse_addresses
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import NameServerError, TopicNotExistError
-from tests.client.peer import Peer, Reply, eventually, route_of, routes
+from tests.client.peer import Peer, Reply, route_of, routes
 from tests.client.running import running
+from tests.waiting import eventually
 
 ROUTE = route_of({"broker-a": "127.0.0.1:1"})
 ASKED = RequestCode.GET_ROUTEINFO_BY_TOPIC

@@ -30,7 +30,8 @@ from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import parse_properties
-from tests.client.peer import WAIT_SECONDS, Peer, Reply, route_of, stored
+from tests.client.peer import Peer, Reply, route_of, stored
+from tests.waiting import eventually
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -333,9 +334,7 @@ async def test_cancellation_ends_a_send_at_once(world: World, brokers: list[Peer
     for peer in brokers:
         peer.on(SEND, None)
     sending = asyncio.create_task(world.producer.send(OutgoingMessage("T", b"")))
-    async with asyncio.timeout(WAIT_SECONDS):
-        while sum(counts(brokers)) == 0:  # noqa: ASYNC110 - any of three may get it
-            await asyncio.sleep(0.005)
+    await eventually(lambda: sum(counts(brokers)), "one of the three gets it")
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending

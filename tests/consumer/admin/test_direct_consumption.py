@@ -19,12 +19,12 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.properties import RETRY_TOPIC
 from rmqd.wire.topics import retry_topic
-from tests.client.peer import eventually
 from tests.consumer.blocks import corrupted
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.handling.odd_handlers import NoText
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
+from tests.waiting import eventually
 
 DIRECTLY = RequestCode.CONSUME_MESSAGE_DIRECTLY
 FIELDS = ConsumeMessageDirectlyResultRequestHeader(

@@ -19,12 +19,13 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.loose_json import dumps
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 RESET = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
 UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET

@@ -12,13 +12,14 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
 from tests.consumer.two_masters import Two
+from tests.waiting import eventually
 
 WHERES = ["last_offset", "first_offset", "timestamp"]
 RETRY = retry_topic(GROUP)

@@ -13,10 +13,11 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode
 from rmqd.consumer.handling.slots import CANCEL_GRACE_SECONDS, HandlerHungError
 from rmqd.handler import Batch
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
 
 GRACE_SECONDS = 5.5  # and a little: for a cancelled handler to end
 

@@ -14,11 +14,11 @@ from rmqd.client.sending import trace_dispatcher
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler import Batch, DeadLetter, ManualBatch, Retry, Suspend
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import eventually
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options, handler_of
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen, keeping
+from tests.waiting import eventually
 from tests.wire.trace_reader import read_trace
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"

@@ -13,11 +13,11 @@ from rmqd.handler import Batch
 from rmqd.wire.bodies.lock import LockBatchRequestBody
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
-from tests.client.peer import eventually
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 ORDERLY: dict[str, Any] = {"consume_mode": "orderly", "persist_consumer_offset_interval_seconds": 0.05}
 RETRY_QUEUE = MessageQueue(retry_topic(GROUP), BROKER, 0)
@@ -91,7 +91,7 @@ async def test_a_queue_that_another_member_holds_is_waited_for_without_end(broke
     await broker.store(queue, b"1", b"2", b"3")
     broker.locks[GROUP, queue] = "java"
     async with member(broker.peer.address, seen, **ORDERLY, queue_handover_timeout_seconds=0.1) as one:
-        await eventually(lambda: one.queue() is not None and one.queue().state == "locked_out", "it is shown")  # type: ignore[union-attr]
+        await eventually(lambda: (shown := one.queue()) and shown.state == "locked_out", "it is shown")
         await eventually(lambda: len(requests(broker, RequestCode.LOCK_BATCH_MQ)) > 4, "it is asked for")
         assert not broker.pulled_offsets(queue)
         assert not broker.commits_of(queue)

@@ -9,9 +9,10 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler import Batch, DeadLetter, Retry
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.consumer.pool import StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
 
 BATCHES: dict[str, Any] = {
     "consume_mode": "orderly",

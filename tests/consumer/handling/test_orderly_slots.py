@@ -15,11 +15,12 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.slots import HandlerHungError
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler import Batch, DeadLetter, Retry, Suspend
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import TOPIC
 from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
 
 ORDERLY: dict[str, Any] = {"consume_mode": "orderly", "suspend_current_queue_time_seconds": 0.02}
 LONG_SECONDS = 0.8  # of a rest in which a test has something to do

@@ -23,10 +23,11 @@ from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.message import MessageBlock
 from rmqd.wire.messages.properties import MAX_PROPERTIES_BYTES
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.consumer.blocks import QUEUE
 from tests.consumer.groups import GROUP, TOPIC, group_options
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
 
 REFUSED = Reply(ResponseCode.SYSTEM_ERROR, "look message by offset failed")
 

@@ -13,11 +13,11 @@ import structlog
 from rmqd.consumer.handling.threads import HandlerNotAwaitedError, HandlerThread
 from rmqd.consumer.stats.snapshot import GroupSnapshot
 from rmqd.handler import Batch
-from tests.client.peer import eventually
 from tests.consumer.blocks import QUEUE, block_of
 from tests.consumer.groups import GROUP, TOPIC, handler_of
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
 
 
 class Coroutines:

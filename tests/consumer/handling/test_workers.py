@@ -11,9 +11,10 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler import Batch
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.consumer.pool import Gate, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 20])

@@ -18,11 +18,12 @@ from rmqd.wire.bodies.stats import Connection, ConsumerConnection
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.filter import sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 US = "this one"
 OTHER = "10.0.0.9@java"

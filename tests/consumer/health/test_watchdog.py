@@ -13,12 +13,13 @@ from rmqd.consumer.health.watchdog import STALL_SECONDS, TICK_SECONDS
 from rmqd.consumer.stats.problem import Problem
 from rmqd.handler import Batch
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import Peer, Reply, eventually
+from tests.client.peer import Peer, Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 Logs = list[MutableMapping[str, Any]]
 

@@ -15,10 +15,11 @@ from rmqd.consumer.offsets.broker_store import REPEAT_SECONDS, RemoteBrokerOffse
 from rmqd.errors import BrokerError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
 
 UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
 

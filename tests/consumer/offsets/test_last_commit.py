@@ -13,11 +13,12 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler import Batch
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
 
 UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
 SLOW_SECONDS = 1.3  # longer than anybody is patient who should not be asked to be

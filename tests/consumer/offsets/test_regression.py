@@ -12,11 +12,12 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
-from tests.client.peer import Peer, Reply, eventually
+from tests.client.peer import Peer, Reply
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 MOVED = ResponseCode.PULL_OFFSET_MOVED
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -25,17 +24,7 @@ from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 
 BROKER_NAME: Final = "broker-a"
-LONG_SECONDS: Final = 60.0
-
-
-async def finally_(condition: Callable[[], object], what: str) -> None:
-    """As `eventually`, for what takes a broker's rounds: retries, invisible times."""
-    try:
-        async with asyncio.timeout(LONG_SECONDS):
-            while not condition():  # noqa: ASYNC110 - there is no event for it
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"not within {LONG_SECONDS:g} s: {what}") from None
+LONG_SECONDS: Final = 60.0  # for what takes a broker's rounds: retries, invisible times
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,14 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.pop import PopHandle
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.blocks import corrupted, with_bit_flipped
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 INVISIBLE_MS = 60_000
 PLACE = MessageQueue(TOPIC, BROKER, -1)

@@ -19,13 +19,14 @@ from rmqd.handler import Batch, Retry
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import dlq_topic, pop_retry_topic
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.clock import next_millisecond
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import Member, member
-from tests.consumer.pop.popping import BROKER_NAME, Popping, finally_, popping
+from tests.consumer.pop.popping import BROKER_NAME, LONG_SECONDS, Popping, popping
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 BODIES = [b"%d" % number for number in range(100)]
 
@@ -100,7 +101,7 @@ async def test_what_a_handler_has_is_kept_hidden_for_as_long_as_it_takes(pop: Po
 
     await pop.send(b"one", b"two")
     async with pop.member(slow, pop_invisible_time_seconds=1.0) as one:
-        await finally_(lambda: renewals(one) >= 6, "both are hidden for longer three times")
+        await eventually(lambda: renewals(one) >= 6, "both are hidden for longer three times", LONG_SECONDS)
         handler.release.set()
         await eventually(lambda: one.topic().handled["acked"] == 2, "both are handled")
         await eventually(pop.hides_nothing, "nothing will come again")
@@ -118,7 +119,7 @@ async def test_what_no_handler_has_in_time_is_left_to_others(pop: Popping) -> No
         async with pop.member(first, concurrency=1, pop_invisible_time_seconds=1.0) as one:
             await eventually(lambda: one.topic().received == 10, "it has popped all")
             async with pop.member(second, pop_invisible_time_seconds=1.0):
-                await finally_(lambda: len(second.bodies) == 9, "the others went to the second member")
+                await eventually(lambda: len(second.bodies) == 9, "the others went to the second member", LONG_SECONDS)
                 first.release.set()
                 await eventually(lambda: one.topic().handled["acked"] == 1, "its own is done")
     assert sum(entry["messages"] for entry in logs if entry["event"] == "pop.left_to_others") >= 9
@@ -136,7 +137,7 @@ async def test_a_failed_message_comes_again_and_ends_in_the_dead_letters(
 
     await pop.send(b"poison")
     async with pop.member(fail, max_reconsume_times=2) as one:
-        await finally_(lambda: one.topic(is_retry=True).handled["dead_lettered"] == 1, "it is given up")
+        await eventually(lambda: one.topic(is_retry=True).handled["dead_lettered"] == 1, "it is given up", LONG_SECONDS)
         assert attempts == [(b"poison", times, TOPIC) for times in (0, 1, 2)]
         assert one.topic().retries == {0: 1}
         assert one.topic(is_retry=True).retries == {1: 1}
@@ -151,7 +152,7 @@ async def test_a_member_that_leaves_shows_the_others_what_it_did_not_begin(pop: 
         await eventually(lambda: one.topic().received == 20, "it has popped all")
         stopping = asyncio.create_task(one.stop())
         async with pop.member(second):
-            await finally_(lambda: len(second.bodies) == 19, "long before the invisible time is over")
+            await eventually(lambda: len(second.bodies) == 19, "long before the invisible time is over", LONG_SECONDS)
             first.release.set()
             await stopping
             assert len(set(second.bodies)) == 19
@@ -178,7 +179,7 @@ async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_re
 
     await pop.send(b"x")
     async with pop.member(fail) as running:
-        await finally_(lambda: len(attempts) == 3, "it was handled three times")
+        await eventually(lambda: len(attempts) == 3, "it was handled three times", LONG_SECONDS)
         await eventually(lambda: running.topic(is_retry=True).handled["acked"] == 1, "it is done")
     retry = pop_retry_topic(GROUP, TOPIC)
     assert attempts == [(TOPIC, TOPIC), (TOPIC, retry), (TOPIC, f"%RETRY%{GROUP}")]
@@ -194,17 +195,18 @@ async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: 
         await one.die()
     await pop.set_mode("PULL")
     async with pop.member(second, pop_invisible_time_seconds=2.0) as two:
-        await finally_(lambda: set(second.bodies) == set(BODIES[:20]), "all of it is handled")
+        await eventually(lambda: set(second.bodies) == set(BODIES[:20]), "all of it is handled", LONG_SECONDS)
         topics = [queue.topic for queue in two.consumer.snapshot().queues]
         assert pop_retry_topic(GROUP, TOPIC) in topics
-        await finally_(
+        await eventually(
             lambda: pop_retry_topic(GROUP, TOPIC) not in [one.topic for one in two.consumer.snapshot().queues],
             "it was empty for as long as messages are hidden",
+            LONG_SECONDS,
         )
         assert two.queue(0) is not None
         await pop.set_mode("POP")
         two.consumer.on_consumer_ids_changed()
-        await finally_(lambda: two.queue(-1) is not None, "it pops")
+        await eventually(lambda: two.queue(-1) is not None, "it pops", LONG_SECONDS)
         await pop.send(b"popped")
         await eventually(lambda: b"popped" in second.bodies, "it handles what it pops")
 
@@ -262,7 +264,7 @@ async def test_in_a_namespace_handlers_see_plain_names(pop: Popping, monkeypatch
     async with pop.member(fail_once, group=group, subscriptions=[topic], namespace="NS") as one:
         await eventually(lambda: pop.rocketmq.broker.offsets.queues(group, topic), "the group is founded, at the end")
         await pop.client.producer.send(OutgoingMessage(topic, b"x"))
-        await finally_(lambda: one.topic(is_retry=True).handled["acked"] == 1, "it is done")
+        await eventually(lambda: one.topic(is_retry=True).handled["acked"] == 1, "it is done", LONG_SECONDS)
         assert one.topic(is_retry=True).topic == TOPIC
     assert seen == [(TOPIC, TOPIC), (TOPIC, pop_retry_topic(GROUP, TOPIC))]
     assert await pop.lag(pop_retry_topic(group, topic), group) == 0

@@ -14,12 +14,13 @@ from rmqd.consumer.options import OnCorruptMessage
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import encode_message
 from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.consumer.blocks import corrupted, with_bit_flipped
 from tests.consumer.groups import GROUP, TOPIC, group_options
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 OFTEN: dict[str, Any] = {"persist_consumer_offset_interval_seconds": 0.05}
 TOTAL_SIZE_AT, BODY_SIZE_AT = 2, 86  # the bytes of a record whose bits are worth 256 to 32,768

@@ -11,12 +11,12 @@ from structlog.testing import capture_logs
 from rmqd.codes import ResponseCode
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import encode_message
-from tests.client.peer import eventually
 from tests.consumer.blocks import corrupted, with_bit_flipped
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 NOT_FOUND, RETRY_IMMEDIATELY = ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY
 OFTEN: dict[str, Any] = {"persist_consumer_offset_interval_seconds": 0.05}

@@ -9,11 +9,12 @@ import pytest
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 PULL = RequestCode.PULL_MESSAGE
 BODIES = [b"%d" % number for number in range(6)]

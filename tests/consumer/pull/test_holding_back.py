@@ -11,12 +11,12 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler import Batch, LoadedHandler
-from tests.client.peer import eventually
 from tests.client.running import running
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
 
 # --- thresholds
 

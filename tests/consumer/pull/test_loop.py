@@ -11,12 +11,13 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler import Batch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 NOT_FOUND = ResponseCode.PULL_NOT_FOUND
 RETRY_IMMEDIATELY = ResponseCode.PULL_RETRY_IMMEDIATELY

@@ -8,12 +8,13 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 OLD = [b"%d" % number for number in range(6)]
 QUICK: dict[str, Any] = {"poll_seconds": 0.05, "persist_consumer_offset_interval_seconds": 0.05}

@@ -14,11 +14,12 @@ from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler import Batch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, Blocked
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 MOVED = ResponseCode.PULL_OFFSET_MOVED
 

@@ -17,12 +17,12 @@ from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
-from tests.client.peer import eventually
 from tests.consumer.blocks import with_bit_flipped
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member
 from tests.consumer.pop.popping import popping
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("hasty")
 

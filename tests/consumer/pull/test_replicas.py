@@ -17,12 +17,13 @@ from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponse
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.sys_flag import PullSysFlag
 from rmqd.wire.topics import retry_topic
-from tests.client.peer import Peer, Reply, eventually, route_of, routes
+from tests.client.peer import Peer, Reply, route_of, routes
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 PULL = RequestCode.PULL_MESSAGE
 UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET

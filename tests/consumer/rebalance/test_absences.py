@@ -13,12 +13,13 @@ from rmqd.codes import RequestCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group import GetConsumerListByGroupRequestHeader
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
 from tests.consumer.two_masters import Two
+from tests.waiting import eventually
 
 LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 

@@ -15,13 +15,13 @@ from rmqd.errors import OffsetStoreError
 from rmqd.handler import Batch, DeadLetter, Retry
 from rmqd.wire.bodies.heartbeat import HeartbeatData
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import eventually
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import member
 from tests.consumer.offsets.disks import disk_error, small_disk
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 CLUSTERING_ONLY = (
     RequestCode.GET_CONSUMER_LIST_BY_GROUP,

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from rmqd.codes import RequestCode
-from tests.client.peer import eventually
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 NOTICE = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED

@@ -18,12 +18,13 @@ from rmqd.handler import Batch, Suspend
 from rmqd.wire.bodies.lock import LockBatchRequestBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.client.running import running
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
 
 ORDERLY: dict[str, Any] = {"consume_mode": "orderly"}
 ELSEWHERE = "another member"

@@ -13,11 +13,12 @@ from rmqd.codes import RequestCode
 from rmqd.consumer.allocate import AllocateError, AllocateStrategy, ByConfig
 from rmqd.consumer.stats.problem import Problem
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.waiting import eventually
 
 RETRY = f"%RETRY%{GROUP}"
 

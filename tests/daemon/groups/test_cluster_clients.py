@@ -12,7 +12,7 @@ from rmqd.errors import ConfigError
 from tests.config.configs import config
 from tests.daemon.fakes import FakeClient, FakeEngine
 from tests.daemon.groups.test_local_groups import by_name, running
-from tests.daemon.waiting import until
+from tests.waiting import eventually
 
 FAR = {"far": {"cluster": "tokyo"}}
 
@@ -45,7 +45,7 @@ async def test_a_cluster_without_groups_is_not_connected_to() -> None:
     async with running(two("near"), engine) as (groups, _):
         assert [one.options.instance_name for one in engine.clients] == ["here"]
         await groups.apply(two("near", "far"))
-        await until(lambda: client(engine, "there").running, "the new client runs")
+        await eventually(lambda: client(engine, "there").running, "the new client runs")
         await groups.apply(two("near"))
         assert not client(engine, "there").running
         assert client(engine, "here").running
@@ -80,7 +80,7 @@ async def test_another_name_server_starts_the_groups_of_that_cluster_anew() -> N
         changes = await groups.apply(two(unit_name="u"))
         assert (changes.unchanged, changes.restarted) == (("near",), ("far",))
         assert not before.running
-        await until(lambda: client(engine, "there").running, "another client runs")
+        await eventually(lambda: client(engine, "there").running, "another client runs")
         assert client(engine, "there") is not before
         assert len(engine.consumers["near"]) == 1
 

@@ -28,7 +28,7 @@ from rmqd.plugins.consumer_options import options_of_group
 from tests.certificates import CA, OTHER_CA
 from tests.config.configs import config
 from tests.daemon.fakes import FakeEngine
-from tests.daemon.waiting import until
+from tests.waiting import eventually
 
 
 @asynccontextmanager
@@ -118,7 +118,7 @@ async def test_stop_drains_in_parallel_and_ends_the_client_last() -> None:
             engine.last(name).drained.clear()
         groups.stop()
         engine.last("audit").drained.set()
-        await until(lambda: engine.last("audit").ended, "the fast group ends")
+        await eventually(lambda: engine.last("audit").ended, "the fast group ends")
         assert not engine.last("mailer").ended
         assert engine.clients[0].running
         assert not readiness(await groups.view(), groups.stopping)[0].ok
@@ -158,7 +158,7 @@ async def test_what_can_change_while_it_runs_restarts_nothing() -> None:
         assert options.pull_rate_limit == 10
         assert groups.longest_drain_seconds == 40
         consumer.fail(OSError("away"))
-        await until(lambda: len(engine.consumers["audit"]) == 2, "its successor")
+        await eventually(lambda: len(engine.consumers["audit"]) == 2, "its successor")
         assert engine.options["audit"] == options
 
 
@@ -189,10 +189,10 @@ async def test_a_group_that_has_failed_starts_with_the_new_values_at_once() -> N
     engine = FakeEngine()
     async with running(config("mailer"), engine) as (groups, _):
         engine.last("mailer").fail(OSError("refused"))
-        await until(lambda: by_name(groups)["mailer"].state == "failed", "the failure")
+        await eventually(lambda: by_name(groups)["mailer"].state == "failed", "the failure")
         await groups.apply(config("mailer", changes={"mailer": {"subscriptions": {"orders": "paid"}}}))
         assert len(engine.consumers["mailer"]) == 2
-        await until(lambda: by_name(groups)["mailer"].state == "running", "the successor")
+        await eventually(lambda: by_name(groups)["mailer"].state == "running", "the successor")
         assert engine.options["mailer"].subscriptions["orders"].expression == "paid"
 
 
@@ -233,12 +233,12 @@ async def test_a_changed_group_is_drained_before_its_successor_starts() -> None:
         reload = asyncio.create_task(
             groups.apply(config("mailer", changes={"mailer": {"consume_message_batch_max_size": 8}}))
         )
-        await until(lambda: len(engine.consumers["mailer"]) == 2, "the successor is built")
+        await eventually(lambda: len(engine.consumers["mailer"]) == 2, "the successor is built")
         old, new = engine.consumers["mailer"]
         assert not new.running.is_set()
         old.drained.set()
         await reload
-        await until(new.running.is_set, "the successor runs")
+        await eventually(new.running.is_set, "the successor runs")
 
 
 async def test_a_reload_that_cannot_be_built_changes_nothing() -> None:
@@ -285,9 +285,9 @@ async def test_a_stop_during_a_reload_starts_nothing_more() -> None:
         engine.last("mailer").drained.clear()
         changed = config("mailer", "audit", "new", changes={"mailer": {"consume_message_batch_max_size": 8}})
         reload = asyncio.create_task(groups.apply(changed))
-        await until(lambda: len(engine.consumers["mailer"]) == 2, "the reload has begun")
+        await eventually(lambda: len(engine.consumers["mailer"]) == 2, "the reload has begun")
         groups.stop()
-        await until(lambda: engine.last("audit").ended, "the unchanged group drains at once")
+        await eventually(lambda: engine.last("audit").ended, "the unchanged group drains at once")
         engine.consumers["mailer"][0].drained.set()
         await asyncio.gather(reload, task)
         assert not engine.last("mailer").running.is_set()

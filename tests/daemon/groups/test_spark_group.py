@@ -19,7 +19,7 @@ from rmqd.process.channel import BuildOrder
 from rmqd.process.child import ChildGoneError
 from tests.config.configs import config
 from tests.daemon.fakes import group_snapshot
-from tests.daemon.waiting import until
+from tests.waiting import eventually
 
 
 class FakeDriver:
@@ -101,7 +101,7 @@ async def test_the_driver_gets_the_group_alone_and_is_asked_how_it_is() -> None:
         before = group.snapshot()
         assert (before.state, before.engine, before.ready) == ("starting", "spark", False)
         assert before.topics[0].handled["acked"] == 0
-        await until(lambda: driver.asked > 0, "the driver is asked")
+        await eventually(lambda: driver.asked > 0, "the driver is asked")
         driver.last_snapshot = told(client_id="10.0.0.1@spark-1")
         assert list(driver.orders[0].config.groups) == ["mailer"]
         assert (group.snapshot().state, group.snapshot().client_id) == ("running", "10.0.0.1@spark-1")
@@ -110,7 +110,7 @@ async def test_the_driver_gets_the_group_alone_and_is_asked_how_it_is() -> None:
 async def test_a_stop_is_passed_on_and_waited_for() -> None:
     driver = FakeDriver()
     async with running(driver) as (group, task):
-        await until(lambda: driver.asked > 0, "it runs")
+        await eventually(lambda: driver.asked > 0, "it runs")
         group.stop()
         assert driver.told == [("stop", None)]
         await asyncio.sleep(0)
@@ -134,7 +134,7 @@ async def test_a_stop_while_the_driver_builds_reaches_it() -> None:
     driver = FakeDriver()
     driver.hung = True
     async with running(driver) as (group, _):
-        await until(lambda: bool(driver.orders), "it has its order")
+        await eventually(lambda: bool(driver.orders), "it has its order")
         group.stop()
         assert driver.told == [("stop", None)]
 
@@ -142,7 +142,7 @@ async def test_a_stop_while_the_driver_builds_reaches_it() -> None:
 async def test_what_the_driver_says_is_wrong_is_the_groups_failure() -> None:
     driver = FakeDriver()
     async with running(driver) as (_, task):
-        await until(lambda: driver.asked > 0, "it runs")
+        await eventually(lambda: driver.asked > 0, "it runs")
         driver.end(1, told("failed", failure="data loss in orders@broker-a:0"))
         with pytest.raises(SparkDriverError, match=r"^data loss in orders@broker-a:0$"):
             await task
@@ -156,7 +156,7 @@ async def test_a_driver_that_just_ends_is_a_failure(exit_code: int, words: str) 
     driver = FakeDriver()
     driver.last_snapshot = told()
     async with running(driver) as (group, task):
-        await until(lambda: driver.asked > 0, "it runs")
+        await eventually(lambda: driver.asked > 0, "it runs")
         driver.end(exit_code)
         with pytest.raises(SparkDriverError, match=rf"Spark driver \(pid 4711\).*{words}"):
             await task
@@ -167,9 +167,9 @@ async def test_a_group_that_handles_what_is_there_stays_as_stopped() -> None:
     """It is not started again and again; it ends when it is asked to."""
     driver = FakeDriver()
     async with running(driver, trigger="available_now") as (group, task):
-        await until(lambda: driver.asked > 0, "it runs")
+        await eventually(lambda: driver.asked > 0, "it runs")
         driver.end(0, told("stopped"))
-        await until(lambda: group.snapshot().state == "stopped", "it has ended")
+        await eventually(lambda: group.snapshot().state == "stopped", "it has ended")
         assert not task.done()
         group.stop()
         await task
@@ -188,7 +188,7 @@ async def test_a_pause_holds_before_and_after_the_start() -> None:
     driver = FakeDriver()
     async with running(driver) as (group, _):
         group.pause()
-        await until(lambda: bool(driver.orders), "it has its order")
+        await eventually(lambda: bool(driver.orders), "it has its order")
         assert driver.orders[0].pauses == {"mailer": (WHOLE_GROUP,)}
         assert group.snapshot().paused
         group.resume()
@@ -202,19 +202,19 @@ async def test_a_silent_driver_is_not_ready(capsys: pytest.CaptureFixture[str]) 
     driver = FakeDriver()
     driver.last_snapshot = told()
     async with running(driver, silent_seconds=0.05) as (group, _):
-        await until(lambda: driver.asked > 0, "it runs")
+        await eventually(lambda: driver.asked > 0, "it runs")
         assert group.snapshot().ready
         driver.hung = True
-        await until(lambda: not group.snapshot().ready, "it is missed")
+        await eventually(lambda: not group.snapshot().ready, "it is missed")
         assert group.snapshot().not_ready_reason == "the Spark driver (pid 4711) has not answered for 0.05 s"
         driver.hung = False
-        await until(lambda: group.snapshot().ready, "it answers again")
+        await eventually(lambda: group.snapshot().ready, "it answers again")
 
 
 async def test_giving_up_kills_the_driver() -> None:
     driver = FakeDriver()
     async with running(driver) as (_, task):
-        await until(lambda: driver.asked > 0, "it runs")
+        await eventually(lambda: driver.asked > 0, "it runs")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

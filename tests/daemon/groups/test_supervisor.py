@@ -13,7 +13,7 @@ from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.daemon.groups import supervisor as module
 from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor
 from tests.daemon.fakes import FakeConsumer
-from tests.daemon.waiting import until
+from tests.waiting import eventually
 
 
 class Factory:
@@ -57,12 +57,12 @@ async def test_a_failed_group_is_shown_as_failed_with_its_reason_and_restarted()
     async with supervised(build, rest=0.05) as (group, _):
         await build.made[0].running.wait()
         build.made[0].fail(ValueError("no such table"))
-        await until(lambda: group.snapshot().state == "failed", "the failure is shown")
+        await eventually(lambda: group.snapshot().state == "failed", "the failure is shown")
         shown = group.snapshot()
         assert (shown.failure, shown.ready) == ("ValueError: no such table", False)
         assert shown.not_ready_reason == "ValueError: no such table"
-        await until(lambda: len(build.made) == 2, "a new consumer")
-        await until(lambda: group.snapshot().state == "running", "it runs again")
+        await eventually(lambda: len(build.made) == 2, "a new consumer")
+        await eventually(lambda: group.snapshot().state == "running", "it runs again")
         assert group.snapshot().failure is None
 
 
@@ -73,11 +73,11 @@ async def test_counters_never_fall_over_a_restart() -> None:
         await build.made[0].running.wait()
         build.made[0].received = 7
         build.made[0].fail(ValueError())
-        await until(lambda: len(build.made) == 2, "a new consumer")
+        await eventually(lambda: len(build.made) == 2, "a new consumer")
         build.made[1].received = 5
         assert group.snapshot().topics[0].received == 12
         build.made[1].fail(ValueError())
-        await until(lambda: len(build.made) == 3, "a third consumer")
+        await eventually(lambda: len(build.made) == 3, "a third consumer")
         assert group.snapshot().topics[0].received == 12
 
 
@@ -87,7 +87,7 @@ async def test_a_consumer_that_ends_by_itself_is_a_failure() -> None:
     async with supervised(build, rest=0.05) as (group, _):
         await build.made[0].running.wait()
         build.made[0].end()
-        await until(lambda: group.snapshot().state == "failed", "the end is noticed")
+        await eventually(lambda: group.snapshot().state == "failed", "the end is noticed")
         assert "although nobody stopped it" in (group.snapshot().failure or "")
 
 
@@ -98,9 +98,9 @@ async def test_a_consumer_that_cannot_be_built_again_is_tried_again() -> None:
         await build.made[0].running.wait()
         build.error = OSError("database is away")
         build.made[0].fail(ValueError())
-        await until(lambda: group.snapshot().failure == "OSError: database is away", "the newer reason is shown")
+        await eventually(lambda: group.snapshot().failure == "OSError: database is away", "the newer reason is shown")
         build.error = None
-        await until(lambda: group.snapshot().state == "running", "it runs again")
+        await eventually(lambda: group.snapshot().state == "running", "it runs again")
 
 
 async def test_stop_drains() -> None:
@@ -151,7 +151,7 @@ async def test_stop_while_resting_ends_at_once() -> None:
     async with supervised(build, rest=1000) as (group, running):
         await build.made[0].running.wait()
         build.made[0].fail(ValueError())
-        await until(lambda: group.snapshot().state == "failed", "the failure is shown")
+        await eventually(lambda: group.snapshot().state == "failed", "the failure is shown")
         group.stop()
         await asyncio.wait_for(running, 25)
 
@@ -164,7 +164,7 @@ async def test_a_pause_holds_over_a_restart() -> None:
         group.pause()
         group.pause(PauseScope("orders"))
         build.made[0].fail(ValueError())
-        await until(lambda: len(build.made) == 2, "a new consumer")
+        await eventually(lambda: len(build.made) == 2, "a new consumer")
         assert build.made[1].pauses.scopes == (WHOLE_GROUP, PauseScope("orders"))
         group.resume()
         assert not build.made[1].pauses.scopes
@@ -186,4 +186,4 @@ async def test_a_group_that_is_cancelled_by_its_own_code_comes_back() -> None:
         return made[-1]
 
     async with supervised(build):
-        await until(lambda: len(made) == 2, "it is made anew")
+        await eventually(lambda: len(made) == 2, "it is made anew")

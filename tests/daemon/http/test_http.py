@@ -31,7 +31,7 @@ from rmqd.daemon.metrics.exposition import DaemonFacts
 from tests.config.configs import config
 from tests.daemon.daemon_process import daemon, write_config
 from tests.daemon.fakes import FakeEngine, queue_snapshot
-from tests.daemon.waiting import until
+from tests.waiting import eventually
 
 
 @dataclass
@@ -109,7 +109,7 @@ async def test_readiness_names_the_group_that_is_not(served: Served) -> None:
     """503, with a line per check."""
     engine_consumer = served.engine.last("audit")
     engine_consumer.fail(ValueError("boom"))
-    await until(lambda: served.engine.last("audit").ended, "the group fails")
+    await eventually(lambda: served.engine.last("audit").ended, "the group fails")
     answer = await served.client.get("/readyz")
     assert answer.status_code == 503
     assert "[+] group mailer: ok" in answer.text
@@ -522,7 +522,7 @@ async def test_a_client_that_does_not_read_is_let_go(served: Served, monkeypatch
     request = b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     async with connections(served.address, 1, request) as (answer,):
         assert (await answer.read(100)).startswith(b"HTTP/1.1 200")
-        await until(lambda: not _is_established(served.address), "the daemon has closed it")
+        await eventually(lambda: not _is_established(served.address), "the daemon has closed it")
 
 
 def _is_established(address: str) -> bool:

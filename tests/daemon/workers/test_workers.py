@@ -13,7 +13,7 @@ import pytest
 from rmqd.exit_codes import ExitCode
 from tests.certificates import CA, OTHER_CA, SERVER_EXPIRED, server_context
 from tests.daemon.daemon_process import DaemonProcess, daemon, write_config
-from tests.daemon.waiting import until
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 
@@ -35,9 +35,11 @@ async def worker_pids(client: httpx.AsyncClient) -> dict[int, int]:
 async def both_run(running: DaemonProcess) -> httpx.AsyncClient:
     """A client of the daemon's HTTP endpoint, once both workers run: the daemon starts without one that is slow."""
     client = await running.started()
-    async with asyncio.timeout(60):
-        while len(await worker_pids(client)) < 2:  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.05)
+
+    async def is_so() -> bool:
+        return len(await worker_pids(client)) == 2
+
+    await eventually(is_so, "both workers run", 60)
     return client
 
 
@@ -52,11 +54,12 @@ def gone(pid: int) -> bool:
 
 async def restarted(running: DaemonProcess, client: httpx.AsyncClient, old: dict[int, int], number: int) -> int:
     """The pid of the worker that replaced another, once it runs."""
-    async with asyncio.timeout(60):
-        while (pid := (await worker_pids(client)).get(number, old[number])) == old[number]:
-            await running.event("worker.started", len(running.events("worker.started")))
-            await asyncio.sleep(0.05)
-    return pid
+
+    async def new_pid() -> int | None:
+        pid = (await worker_pids(client)).get(number)
+        return None if pid == old[number] else pid
+
+    return await eventually(new_pid, f"worker {number} is replaced", 60)
 
 
 async def test_workers_are_one_daemon_with_client_ids_of_their_own(tmp_path: Path) -> None:
@@ -119,7 +122,7 @@ async def test_workers_end_when_the_parent_is_gone(tmp_path: Path) -> None:
         pids = await worker_pids(await both_run(running))
         running.send(signal.SIGKILL)
         assert await running.exit_code() == -signal.SIGKILL
-        await until(lambda: all(gone(pid) for pid in pids.values()), "the workers end", 60)
+        await eventually(lambda: all(gone(pid) for pid in pids.values()), "the workers end", 60)
         assert len(running.events("worker.parent_gone")) == 2
 
 
@@ -214,6 +217,8 @@ async def test_what_servers_refuse_is_said_once_for_all_workers(tmp_path: Path) 
 
 async def refused_in_all(client: httpx.AsyncClient, reason: str) -> None:
     """Until each of two workers is unready for this reason."""
-    async with asyncio.timeout(60):
-        while (await client.get("/readyz")).text.count(reason) < 2:  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.05)
+
+    async def are_refused() -> bool:
+        return (await client.get("/readyz")).text.count(reason) == 2
+
+    await eventually(are_refused, f"each of two workers is unready for {reason}", 60)
