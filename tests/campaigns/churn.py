@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tests.campaigns.churn_verdict import ChurnVerdict, Window, judge
 from tests.campaigns.members import Group, Roster
-from tests.campaigns.verdict import Verdict, Window, judge
 from tests.integration.load import Load
 from tests.rocketmq import ClusterError, RealCluster, ledger, offsets
 from tests.waiting import wait_until
@@ -43,7 +43,7 @@ class ChurnResult:
     """What a run gave: the verdict, the events by action and kind, and how long membership took to settle."""
 
     plan: ChurnPlan
-    verdict: Verdict
+    verdict: ChurnVerdict
     events: Counter[str]
     settle_seconds: list[float]
     seconds: float

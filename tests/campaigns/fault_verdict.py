@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.campaigns.commits import LOG_RESOLUTION_MICROS, Commit, History, LogLine, unexplained_falls
-from tests.campaigns.orderly_verdict import SHOWN, STORED_TWICE
-from tests.campaigns.verdict import told
-from tests.rocketmq.ledger import FAIL, FINISH, START, Entry
+from tests.campaigns.verdict import STORED_TWICE, Handling, Handlings, Verdict, listed
+from tests.rocketmq.ledger import FAIL, Entry
 
 STARTS, FELL = "queue.started", "offset.fell"
 
@@ -25,68 +24,51 @@ FORBIDDEN = (SENT_BACK, SAME_OWNERSHIP)
 
 
 @dataclass(frozen=True, slots=True)
-class FaultVerdict:
+class FaultVerdict(Verdict):
     """What ledger, commits and logs say."""
 
-    sent: int
-    lost: list[str]
-    repeated: Counter[str]
-    """Second and later attempts, by cause."""
-    examples: dict[str, tuple[Entry, Entry]]
-    """For each cause one pair of attempts at one message."""
+    forbidden = FORBIDDEN
+
     falls: list[str]
     """Commits that fell within one ownership, or at a take-over without a word in the log."""
     fell_at_takeover: int
     """Those that the log tells of: a take-over begins where the broker says."""
 
-    @property
-    def passed(self) -> bool:
-        """Nothing lost, no commit fell, and no repetition that rmqd promises not to cause."""
-        return not self.lost and not self.falls and not any(self.repeated[cause] for cause in FORBIDDEN)
+    def broken(self) -> list[str]:
+        """Commits that fell."""
+        return self.falls
 
-    def report(self) -> str:
-        """For the person who ran it."""
-        lines = told(self.sent, self.lost, self.repeated, self.examples, FORBIDDEN)
-        lines.append(f"commits that fell: {len(self.falls)}; told of at a take-over: {self.fell_at_takeover}")
-        return "\n".join([*lines, *(f"  {text}" for text in self.falls[:SHOWN])])
+    def details(self) -> list[str]:
+        """They again."""
+        return listed(f"commits that fell (told of at a take-over: {self.fell_at_takeover})", self.falls)
 
 
 def judge(
-    sent: Collection[str], entries: Sequence[Entry], commits: Sequence[Commit], log: Iterable[LogLine]
+    sent: Collection[str], entries: Iterable[Entry], commits: Sequence[Commit], log: Iterable[LogLine]
 ) -> FaultVerdict:
     """Judge a run; `entries` and `commits` are in the order of time, `log` has STARTS and FELL of every member."""
     lines = sorted(log, key=lambda line: line.at_micros)
     fell = [line for line in lines if line.event == FELL]
-    evidence = _Evidence(entries, commits, lines)
-    repeated: Counter[str] = Counter()
-    examples: dict[str, tuple[Entry, Entry]] = {}
-    latest: dict[str, Entry] = {}
-    for entry in entries:
-        if entry.event != START:
-            continue
-        if entry.key in latest:
-            cause = evidence.cause(latest[entry.key], entry)
-            repeated[cause] += 1
-            examples.setdefault(cause, (latest[entry.key], entry))
-        latest[entry.key] = entry
-    finished = {entry.key for entry in entries if entry.event == FINISH}
+    handlings = Handlings(entries)
+    evidence = _Evidence(handlings, commits, lines)
     falls = unexplained_falls(commits, fell)
-    return FaultVerdict(len(sent), sorted(set(sent) - finished), repeated, examples, falls, len(fell))
+    return FaultVerdict.of(sent, handlings, evidence.cause, falls=falls, fell_at_takeover=len(fell))
 
 
 class _Evidence:
     """Ledger, commits and log, arranged for questions."""
 
-    def __init__(self, entries: Iterable[Entry], commits: Iterable[Commit], lines: Iterable[LogLine]) -> None:
+    def __init__(self, handlings: Iterable[Handling], commits: Iterable[Commit], lines: Iterable[LogLine]) -> None:
         self._history = History(commits)
-        self._failed = {(entry.member, entry.key) for entry in entries if entry.event == FAIL}
+        self._failed = {(one.begin.member, one.begin.key) for one in handlings if one.outcome == FAIL}
         self._starts: dict[tuple[str, str], list[int]] = defaultdict(list)
         for line in lines:
             if line.event == STARTS:
                 _, _, place = line.place.rpartition("@")
                 self._starts[line.member, place].append(line.at_micros)
 
-    def cause(self, first: Entry, again: Entry) -> str:
+    def cause(self, before: Handling, after: Handling) -> str:
+        first, again = before.begin, after.begin
         if again.reconsume_times > first.reconsume_times:
             return SENT_BACK
         if (first.broker, first.queue, first.offset) != (again.broker, again.queue, again.offset):

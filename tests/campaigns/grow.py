@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from tests.campaigns.grow_load import GrowingLoad, Place
 from tests.campaigns.members import Group, Roster
+from tests.campaigns.verdict import Handlings
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.ledger import FINISH
@@ -248,8 +249,9 @@ class Grow:
         sent = {entry.key for entry in ledger.read(self._sent_path)}
         lost, again = {}, Counter[str]()
         for name in self.plan.groups:
-            finished = Counter(entry.key for entry in ledger.read(*self._ledgers(name)) if entry.event == FINISH)
-            lost[name] = sorted(sent - finished.keys())
+            handlings = Handlings(ledger.read(*self._ledgers(name)))
+            lost[name] = handlings.lost(sent)
+            finished = Counter(one.begin.key for one in handlings if one.outcome == FINISH)
             again[name] = sum(count - 1 for key, count in finished.items() if key in sent)
         not_committed = {name: self._lag(name) for name in self.plan.groups}
         return GrowResult(self.plan, len(sent), lost, again, not_committed, time.monotonic() - begin)

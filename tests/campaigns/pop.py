@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.campaigns.members import KILL, Group, RmqdMember, Roster
-from tests.campaigns.pop_verdict import PopVerdict, judge_pops
+from tests.campaigns.pop_verdict import PopVerdict, judge
 from tests.campaigns.sending import send_numbered
 from tests.integration.load import Load
 from tests.rocketmq import RealCluster, ledger
@@ -135,7 +135,7 @@ class PopCampaign:
         try:
             drain_seconds = self._drain_with_kills(sent)
             self._watch_for_repetitions()
-            drained = judge_pops(sent, self._entries(), self._roster.events())
+            drained = judge(sent, self._entries(), self._roster.events())
             if plan.switches:
                 switched = self._switch_under_load()
             for slot in list(self._roster.running):
@@ -188,7 +188,7 @@ class PopCampaign:
             wait_until(lambda: self._finished() >= sent, "all is handled", DRAIN_SECONDS)
             self._watch_for_repetitions()
         entries = [entry for entry in self._entries() if entry.at_micros >= begin and entry.key in sent]
-        return judge_pops(sent, entries, self._roster.events(), self._switches)
+        return judge(sent, entries, self._roster.events(), self._switches)
 
     def _switch(self, mode: str) -> None:
         """As administrators do it."""

@@ -25,9 +25,9 @@ from rmqd.spark.engine.checkpoint import read_done
 from rmqd.wire.message_queue import MessageQueue
 from tests.campaigns.lagging_slave import LaggingSlave
 from tests.campaigns.sending import send_numbered
+from tests.campaigns.verdict import Handlings
 from tests.integration.rmqd_process import TOP, RmqdProcess, ledger_group
 from tests.rocketmq import ClusterError, RealCluster, ledger, offsets
-from tests.rocketmq.ledger import FINISH, START
 from tests.spark.local_folder import LocalFolder
 from tests.waiting import wait_until
 
@@ -284,14 +284,13 @@ class Kills:
 
     def _result(self, topic: str, watch: Watch, problems: list[str], seconds: float) -> KillsResult:
         entries = ledger.read(self._ledger)
-        finished = {entry.key for entry in entries if entry.event == FINISH}
-        begun = Counter(entry.key for entry in entries if entry.event == START)
+        handlings = Handlings(entries)
         wanted = {f"m{number}" for number in range(self._plan.messages)}
         return KillsResult(
             plan=self._plan,
             killed=self._killed_so_far(),
-            lost=sorted(wanted - finished),
-            repeated=begun.total() - len(begun),
+            lost=handlings.lost(wanted),
+            repeated=sum(1 for _ in handlings.again()),
             archived=keys_in(self._archive) if self._plan.archives else Counter(),
             ahead=watch.ahead,
             looks=watch.looks,

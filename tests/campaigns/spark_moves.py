@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.campaigns.lagging_slave import LaggingSlave
+from tests.campaigns.verdict import Handlings
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.rocketmq import RealCluster, ledger, offsets
@@ -252,7 +253,7 @@ class Moves:
             plan=self._plan,
             legs=legs,
             sent=len(sent),
-            lost=sorted(sent - {entry.key for entry in finished}),
+            lost=Handlings(entries).lost(sent),
             twice=begun_twice(entries, cut),
             handled=Counter(entry.member.partition("-")[2] for entry in finished),
             failed=sum(entry.event == FAIL for entry in entries),

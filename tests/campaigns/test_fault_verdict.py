@@ -18,7 +18,7 @@ from tests.campaigns.fault_verdict import (
     judge,
 )
 from tests.campaigns.faults import standstill
-from tests.campaigns.orderly_verdict import STORED_TWICE
+from tests.campaigns.verdict import STORED_TWICE
 from tests.rocketmq.ledger import FAIL, FINISH, START, Entry
 
 SECOND = 1_000_000

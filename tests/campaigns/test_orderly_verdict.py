@@ -9,7 +9,7 @@ import pytest
 from tests.campaigns import orderly_verdict
 from tests.campaigns.members import JAVA, JOIN, KILL, LEAVE, LEFT, RMQD, MemberEvent
 from tests.campaigns.orderly_verdict import OrderlyVerdict, judge
-from tests.campaigns.verdict import JAVA_GAVE_UP, KILLED, SAME_MEMBER
+from tests.campaigns.verdict import JAVA_GAVE_UP, KILLED, SAME_MEMBER, STORED_TWICE
 from tests.rocketmq.ledger import FAIL, FINISH, SENT, START, Entry
 
 SECOND = 1_000_000
@@ -154,7 +154,7 @@ CASES = {
     ),
     JAVA_GAVE_UP: judged(attempt("s.0", "java-c.1", 1, 2), attempt("s.0", "rmqd-b.1", 3, 4)),
     orderly_verdict.FAILED: judged(attempt("s.0", "rmqd-a.1", 1, 2, outcome=FAIL), attempt("s.0", "rmqd-b.1", 3, 4)),
-    orderly_verdict.STORED_TWICE: judged(attempt("s.0", "rmqd-a.1", 1, 2), attempt("s.0", "rmqd-a.1", 3, 4, offset=7)),
+    STORED_TWICE: judged(attempt("s.0", "rmqd-a.1", 1, 2), attempt("s.0", "rmqd-a.1", 3, 4, offset=7)),
 }
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.campaigns.members import KILL, MemberEvent
-from tests.campaigns.pop_verdict import KILLED, NOT_HIDDEN, SEEN_AGAIN, SWITCHED, PopVerdict, judge_pops
+from tests.campaigns.pop_verdict import NOT_HIDDEN, SEEN_AGAIN, SWITCHED, PopVerdict, judge
+from tests.campaigns.verdict import KILLED
 from tests.rocketmq.ledger import FINISH, START, Entry
 
 SECOND = 1_000_000
@@ -20,7 +21,7 @@ def killed(member: str, at_seconds: float) -> MemberEvent:
 
 
 def judged(*entries: Entry, kills: tuple[MemberEvent, ...] = (), switches: tuple[float, ...] = ()) -> PopVerdict:
-    return judge_pops({"m0"}, entries, kills, [round(at * SECOND) for at in switches])
+    return judge({"m0"}, entries, kills, [round(at * SECOND) for at in switches])
 
 
 def test_once_is_well() -> None:

@@ -1,158 +1,139 @@
-"""The verdict over a ledger: what was lost, what was handled again and why, and whether a queue had two owners."""
+"""What every verdict over a ledger has: attempts at messages, what was lost, and what was handled again and why."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
-from tests.campaigns.members import JAVA, KILL, LEAVE, MemberEvent
-from tests.rocketmq.ledger import FINISH, START, Entry
+from tests.rocketmq.ledger import FAIL, FINISH, START, Entry
 
 KILLED = "the member was killed with -9"
 JAVA_GAVE_UP = "a Java member gave the queue up"
-JAVA_TOOK = "a Java member took the queue over, and does not wait"
-JAVA_BETWEEN = "a Java member had the queue in between"
-TIMED_OUT = "a handler took longer than queue_handover_timeout"
-LEFT_TO_JAVA = "an rmqd member left, and a Java member took over"
 SAME_MEMBER = "one rmqd member, twice"
-RMQD_TO_RMQD = "from one rmqd member to another"
-
-# what a graceful leave or a join of an rmqd member must never cause
-FORBIDDEN = (LEFT_TO_JAVA, SAME_MEMBER, RMQD_TO_RMQD)
+STORED_TWICE = "the topic has it twice"
+SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A time in which membership did not change and had settled, in microseconds since 1970."""
+@dataclass(slots=True)
+class Handling:
+    """One attempt at one message by one member, from its begin to its end, in microseconds since 1970."""
 
-    begin_micros: int
-    end_micros: int
+    begin: Entry
+    end_micros: int | None = None
+    outcome: str = ""
+    """FINISH or FAIL; empty where the member ended in the middle."""
+
+    @property
+    def queue(self) -> tuple[str, int]:
+        """Broker and number."""
+        return self.begin.broker, self.begin.queue
+
+    @property
+    def finished_micros(self) -> int | None:
+        """None where it did not come to its end."""
+        return self.end_micros if self.outcome == FINISH else None
+
+    def __str__(self) -> str:
+        """For the report."""
+        begin = self.begin
+        return f"{begin.key} at {begin.broker}/{begin.queue} by {begin.member} at {begin.at_micros}..{self.end_micros}"
 
 
-def told(
-    sent: int,
-    lost: Sequence[str],
-    repeated: Counter[str],
-    examples: Mapping[str, tuple[Entry, Entry]],
-    forbidden: Collection[str],
-) -> list[str]:
-    """The lines that every verdict begins with: what was lost, and what was handled again by cause."""
-    lines = [f"sent {sent}, lost {len(lost)}{''.join(f' {key}' for key in lost[:10])}"]
-    lines.append(f"handled again: {sum(repeated.values())}")
-    for cause, count in repeated.most_common():
-        lines.append(f"  {count:6} {cause}{' (FORBIDDEN)' if cause in forbidden else ''}")
-        if cause in forbidden:
-            lines += [f"         {entry.line().rstrip()}" for entry in examples[cause]]
-    return lines
+class Handlings(list[Handling]):
+    """Every attempt of a ledger, in the order of their begins."""
+
+    def __init__(self, entries: Iterable[Entry], ends: Mapping[str, int] | None = None) -> None:
+        """`entries` are in the order of time. What a member's end (`ends`) cut short ends there."""
+        super().__init__()
+        self.by_key: defaultdict[str, list[Handling]] = defaultdict(list)
+        self.by_queue: defaultdict[tuple[str, int], list[Handling]] = defaultdict(list)
+        running: dict[tuple[str, str], Handling] = {}
+        for entry in entries:
+            at = (entry.member, entry.key)
+            if entry.event == START:
+                if at in running:
+                    running[at].end_micros = entry.at_micros
+                running[at] = handling = Handling(entry)
+                self.append(handling)
+                self.by_key[entry.key].append(handling)
+                self.by_queue[handling.queue].append(handling)
+            elif entry.event in (FINISH, FAIL) and at in running:
+                running[at].end_micros, running[at].outcome = entry.at_micros, entry.event
+                del running[at]
+        for handling in running.values():
+            handling.end_micros = (ends or {}).get(handling.begin.member)
+
+    @property
+    def finished(self) -> set[str]:
+        """The keys that were handled."""
+        return {one.begin.key for one in self if one.outcome == FINISH}
+
+    def lost(self, sent: Collection[str]) -> list[str]:
+        """What nobody finished of these keys."""
+        return sorted(set(sent) - self.finished)
+
+    def again(self) -> Iterator[tuple[Handling, Handling]]:
+        """Each second and later attempt at a message, behind the one before it."""
+        for attempts in self.by_key.values():
+            yield from itertools.pairwise(attempts)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What a ledger says."""
 
+    forbidden: ClassVar[tuple[str, ...]]
+    """Causes that rmqd promises not to have."""
+
     sent: int
     lost: list[str]
     repeated: Counter[str]
-    """Second and later deliveries, by cause."""
-    examples: dict[str, tuple[Entry, Entry]]
-    """For each cause one pair of deliveries of one message."""
-    owned_twice: list[str]
+    """Second and later attempts, by cause."""
+    examples: dict[str, tuple[Handling, Handling]]
+    """For each cause one pair of attempts at one message."""
+
+    @classmethod
+    def of(
+        cls, sent: Collection[str], handlings: Handlings, cause: Callable[[Handling, Handling], str], **more: Any
+    ) -> Self:
+        """`cause` says why the second attempt was made; `more` are a verdict's own fields."""
+        repeated: Counter[str] = Counter()
+        examples: dict[str, tuple[Handling, Handling]] = {}
+        for before, again in handlings.again():
+            why = cause(before, again)
+            repeated[why] += 1
+            examples.setdefault(why, (before, again))
+        return cls(len(sent), handlings.lost(sent), repeated, examples, **more)
+
+    def broken(self) -> list[str]:
+        """What broke a promise of this campaign's own."""
+        return []
+
+    def details(self) -> list[str]:
+        """The lines of this campaign's own."""
+        return []
 
     @property
     def passed(self) -> bool:
-        """Nothing lost, no queue with two owners, and no repetition that rmqd promises not to cause."""
-        return not self.lost and not self.owned_twice and not any(self.repeated[cause] for cause in FORBIDDEN)
+        """Nothing lost, nothing broken, and no repetition that rmqd promises not to cause."""
+        return not self.lost and not self.broken() and not any(self.repeated[cause] for cause in self.forbidden)
 
     def report(self) -> str:
         """For the person who ran it."""
-        lines = told(self.sent, self.lost, self.repeated, self.examples, FORBIDDEN)
-        lines.append(f"queues with two owners: {len(self.owned_twice)}")
-        return "\n".join([*lines, *(f"  {text}" for text in self.owned_twice[:10])])
+        lines = [
+            f"sent {self.sent}, lost {len(self.lost)}{''.join(f' {key}' for key in self.lost[:SHOWN])}",
+            f"handled again: {self.repeated.total()}",
+        ]
+        for cause, count in self.repeated.most_common():
+            lines.append(f"  {count:6} {cause}{' (FORBIDDEN)' if cause in self.forbidden else ''}")
+            if cause in self.forbidden:
+                lines += [f"         {handling}" for handling in self.examples[cause]]
+        return "\n".join([*lines, *self.details()])
 
 
-@dataclass(slots=True)
-class _Evidence:
-    """The ledger, arranged for questions."""
-
-    kinds: Mapping[str, str]
-    killed: Mapping[str, int]
-    left: Mapping[str, int]
-    java_starts: dict[tuple[str, int], list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Queue to the times when a Java member began a message of it."""
-    long_handlings: dict[tuple[str, str, int], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    """Member and queue to begin and end of what took longer than the timeout."""
-
-
-def judge(
-    sent: Collection[str],
-    entries: Sequence[Entry],
-    events: Iterable[MemberEvent],
-    windows: Iterable[Window],
-    handover_timeout_seconds: float,
-) -> Verdict:
-    """Judge a run; `entries` are in the order of time."""
-    events = list(events)
-    evidence = _Evidence(
-        kinds={event.member: event.kind for event in events},
-        killed={event.member: event.at_micros for event in events if event.action == KILL},
-        left={event.member: event.at_micros for event in events if event.action == LEAVE},
-    )
-    _arrange(evidence, entries, handover_timeout_seconds)
-    repeated: Counter[str] = Counter()
-    examples: dict[str, tuple[Entry, Entry]] = {}
-    latest: dict[str, Entry] = {}
-    for entry in entries:
-        if entry.event != START:
-            continue
-        if entry.key in latest:
-            cause = _cause(evidence, latest[entry.key], entry)
-            repeated[cause] += 1
-            examples.setdefault(cause, (latest[entry.key], entry))
-        latest[entry.key] = entry
-    finished = {entry.key for entry in entries if entry.event == FINISH}
-    owned_twice = [text for window in windows for text in _owned_twice(entries, window)]
-    return Verdict(len(sent), sorted(set(sent) - finished), repeated, examples, owned_twice)
-
-
-def _arrange(evidence: _Evidence, entries: Sequence[Entry], timeout_seconds: float) -> None:
-    open_since: dict[tuple[str, str], Entry] = {}
-    for entry in entries:
-        if entry.event == START:
-            open_since[entry.member, entry.key] = entry
-            if evidence.kinds.get(entry.member) == JAVA:
-                evidence.java_starts[entry.broker, entry.queue].append(entry.at_micros)
-        elif entry.event == FINISH:
-            begin = open_since.pop((entry.member, entry.key), entry)
-            if entry.at_micros - begin.at_micros > timeout_seconds * 1e6:
-                queue = (entry.member, entry.broker, entry.queue)
-                evidence.long_handlings[queue].append((begin.at_micros, entry.at_micros))
-
-
-def _cause(evidence: _Evidence, first: Entry, again: Entry) -> str:
-    between = range(first.at_micros, again.at_micros)
-    if evidence.killed.get(first.member, again.at_micros) < again.at_micros:
-        return KILLED
-    if evidence.kinds.get(first.member) == JAVA:
-        return JAVA_GAVE_UP
-    if evidence.kinds.get(again.member) == JAVA:
-        return LEFT_TO_JAVA if evidence.left.get(first.member, again.at_micros) < again.at_micros else JAVA_TOOK
-    if any(at in between for at in evidence.java_starts[first.broker, first.queue]):
-        return JAVA_BETWEEN
-    long = evidence.long_handlings[first.member, first.broker, first.queue]
-    # one long handler holds back the offset of everything that was finished above it in its queue
-    if any(begin <= again.at_micros and end >= first.at_micros for begin, end in long):
-        return TIMED_OUT
-    return SAME_MEMBER if first.member == again.member else RMQD_TO_RMQD
-
-
-def _owned_twice(entries: Iterable[Entry], window: Window) -> list[str]:
-    members: dict[tuple[str, int], set[str]] = defaultdict(set)
-    for entry in entries:
-        if entry.event == START and window.begin_micros <= entry.at_micros <= window.end_micros:
-            members[entry.broker, entry.queue].add(entry.member)
-    return [
-        f"{broker}/{queue} was handled by {', '.join(sorted(names))} after membership had settled"
-        for (broker, queue), names in sorted(members.items())
-        if len(names) > 1
-    ]
+def listed(what: str, texts: Collection[str]) -> list[str]:
+    """A line with their number, and the first of them."""
+    return [f"{what}: {len(texts)}", *(f"  {text}" for text in itertools.islice(texts, SHOWN))]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.campaigns import verdict
+from tests.campaigns import churn_verdict, verdict
+from tests.campaigns.churn_verdict import ChurnVerdict, Window, judge
 from tests.campaigns.members import JAVA, JOIN, KILL, LEAVE, RMQD, MemberEvent
-from tests.campaigns.verdict import Verdict, Window, judge
 from tests.rocketmq.ledger import FINISH, START, Entry
 
 SECOND = 1_000_000
@@ -25,7 +25,9 @@ def handling(key: str, member: str, begin: float, end: float | None, *, queue: i
     return entries
 
 
-def judged(*handlings: list[Entry], events: tuple[MemberEvent, ...] = (), sent: tuple[str, ...] = ("m",)) -> Verdict:
+def judged(
+    *handlings: list[Entry], events: tuple[MemberEvent, ...] = (), sent: tuple[str, ...] = ("m",)
+) -> ChurnVerdict:
     """The verdict over these, with a handover timeout of 5 s and one window from 100 s to 200 s."""
     entries = sorted((entry for entries in handlings for entry in entries), key=lambda entry: entry.at_micros)
     return judge(sent, entries, [*MEMBERS, *events], [Window(100 * SECOND, 200 * SECOND)], 5.0)
@@ -48,7 +50,7 @@ def test_all_handled_once_passes() -> None:
 
 
 CASES = {
-    verdict.RMQD_TO_RMQD: judged(handling("m", "rmqd-a.1", 1, 2), handling("m", "rmqd-b.1", 3, 4)),
+    churn_verdict.RMQD_TO_RMQD: judged(handling("m", "rmqd-a.1", 1, 2), handling("m", "rmqd-b.1", 3, 4)),
     verdict.SAME_MEMBER: judged(handling("m", "rmqd-a.1", 1, 2), handling("m", "rmqd-a.1", 3, 4)),
     verdict.KILLED: judged(
         handling("m", "rmqd-a.1", 1, 2),
@@ -56,16 +58,16 @@ CASES = {
         events=(MemberEvent(int(2.5 * SECOND), KILL, "rmqd-a.1", RMQD),),
     ),
     verdict.JAVA_GAVE_UP: judged(handling("m", "java-c.1", 1, 2), handling("m", "rmqd-b.1", 3, 4)),
-    verdict.JAVA_TOOK: judged(handling("m", "rmqd-a.1", 1, 4), handling("m", "java-c.1", 3, 4)),
-    verdict.LEFT_TO_JAVA: judged(
+    churn_verdict.JAVA_TOOK: judged(handling("m", "rmqd-a.1", 1, 4), handling("m", "java-c.1", 3, 4)),
+    churn_verdict.LEFT_TO_JAVA: judged(
         handling("m", "rmqd-a.1", 1, 2),
         handling("m", "java-c.1", 3, 4),
         events=(MemberEvent(int(1.5 * SECOND), LEAVE, "rmqd-a.1", RMQD),),
     ),
-    verdict.JAVA_BETWEEN: judged(
+    churn_verdict.JAVA_BETWEEN: judged(
         handling("m", "rmqd-a.1", 1, 2), handling("n", "java-c.1", 2.5, 2.6), handling("m", "rmqd-b.1", 3, 4)
     ),
-    verdict.TIMED_OUT: judged(
+    churn_verdict.TIMED_OUT: judged(
         handling("m", "rmqd-a.1", 1, 2), handling("slow", "rmqd-a.1", 1, 9), handling("m", "rmqd-b.1", 7, 8)
     ),
 }
@@ -77,7 +79,7 @@ def test_a_repetition_has_its_cause(cause: str) -> None:
     found = CASES[cause]
 
     assert dict(found.repeated) == {cause: 1}
-    assert found.passed == (cause not in verdict.FORBIDDEN)
+    assert found.passed == (cause not in churn_verdict.FORBIDDEN)
     assert cause in found.report()
 
 
@@ -87,7 +89,7 @@ def test_a_slow_handler_in_another_queue_excuses_nothing() -> None:
 
     found = judged(handling("m", "rmqd-a.1", 1, 2), slow, handling("m", "rmqd-b.1", 7, 8))
 
-    assert dict(found.repeated) == {verdict.RMQD_TO_RMQD: 1}
+    assert dict(found.repeated) == {churn_verdict.RMQD_TO_RMQD: 1}
 
 
 def test_two_owners_in_a_settled_time_are_reported() -> None:
