@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.embedded import VIP_DISTANCE, EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.client.api.group import send_heartbeat, unregister_client
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
@@ -28,6 +29,26 @@ SECONDS = 30.0
 HOUR_SECONDS = 3600.0
 
 
+def hold_ports(stack: contextlib.ExitStack) -> tuple[int, int]:
+    """A port for a name server and one for a broker, which with its VIP port are theirs until the end of the stack.
+
+    Each is bound by a socket that does not listen: who connects is refused, no other process is given it, and a server
+    may listen beside it, as both reuse addresses.
+    """
+
+    def bind(port: int) -> int:
+        held = stack.enter_context(socket.socket())
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", port))
+        return int(held.getsockname()[1])
+
+    while True:
+        broker = bind(0)
+        with contextlib.suppress(OSError):  # what is below it may belong to another process
+            bind(broker - VIP_DISTANCE)
+            return bind(0), broker
+
+
 class EmbeddedBroker:
     """A name server and a broker between `with` and its end. Every method may be called in any thread."""
 
@@ -36,7 +57,8 @@ class EmbeddedBroker:
         self._clock = JumpingClock()
         self._background = BackgroundLoop("tests.spark")
         self._ending = contextlib.AsyncExitStack()
-        self._ports = 0, 0
+        self._holding = contextlib.ExitStack()
+        self._ports = hold_ports(self._holding)
 
     def __enter__(self) -> Self:
         self._background.__enter__()
@@ -46,6 +68,7 @@ class EmbeddedBroker:
     def __exit__(self, *_: TracebackType | type[BaseException] | BaseException | None) -> None:
         self.stop()
         self._background.__exit__(None, None, None)
+        self._holding.close()
 
     @property
     def nameserver(self) -> str:
@@ -53,7 +76,7 @@ class EmbeddedBroker:
         return f"127.0.0.1:{self._ports[0]}"
 
     def start(self) -> None:
-        """Start, at the former addresses where there are any, with what was stored."""
+        """Start, at the same addresses each time, with what was stored."""
 
         async def start() -> EmbeddedRocketMQ:
             port, broker_port = self._ports
@@ -64,8 +87,6 @@ class EmbeddedBroker:
             return embedded
 
         self._embedded = self._run(start)
-        addresses = self._embedded.nameserver, self._embedded.broker.address
-        self._ports = int(addresses[0].rpartition(":")[2]), int(addresses[1].rpartition(":")[2])
 
     def stop(self) -> None:
         """Go away; a second time does nothing."""
