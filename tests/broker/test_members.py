@@ -16,7 +16,7 @@ from rmqd.wire.command import RemotingCommand
 from tests.broker.beats import UNREGISTER, beat, consumer, heard, members
 from tests.broker.peer import Peer, connected
 from tests.consumer.members import Member, member
-from tests.integration.consuming import Seen
+from tests.seen import Seen
 from tests.waiting import eventually
 
 

@@ -20,7 +20,7 @@ from rmqd.wire.message_queue import MessageQueue
 from tests.broker.beats import beat, consumer
 from tests.broker.peer import Peer, connected
 from tests.consumer.members import member
-from tests.integration.consuming import Seen
+from tests.seen import Seen
 from tests.waiting import eventually
 
 STATUS_OF_MEMBER, STATUS, RUNNING_INFO, DIRECTLY = 221, 223, 307, 309

@@ -19,11 +19,12 @@ from rmqd.wire.pop import ANY_QUEUE
 from tests.broker.embedded_cluster import embedded  # noqa: F401 - a fixture
 from tests.conformance.attempts import Attempt
 from tests.consumer.members import member
-from tests.integration.consuming import Seen, dead_letter_count
+from tests.integration.consuming import dead_letter_count
 from tests.rocketmq import RealCluster, go_peers, ledger, rpc
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.peers import Peer, PeerOptions, start_consumer, start_lite_pull, start_producer, start_scripted
 from tests.rocketmq.producer import Producer
+from tests.seen import Seen
 from tests.waiting import eventually, wait_until
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(420)]  # the Go program is built on first use

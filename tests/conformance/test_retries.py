@@ -10,10 +10,11 @@ import pytest
 from tests.conformance import behaviour
 from tests.conformance.attempts import Attempt, differing, steps
 from tests.conformance.scripted import both
-from tests.integration.consuming import Handled, dead_letters
+from tests.integration.consuming import dead_letters
 from tests.rocketmq import RealCluster
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
+from tests.seen import Handled
 
 QUEUES = 2
 # where a copy lies differs by group, and the broker tells its place in these

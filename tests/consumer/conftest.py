@@ -14,8 +14,8 @@ from tests.client.peer import Peer
 from tests.consumer.groups import TOPIC
 from tests.consumer.pool import pool
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.consumer.seen import Seen
 from tests.consumer.two_masters import Two
+from tests.seen import Seen
 
 __all__ = ["clock", "flowing", "no_task_left", "pool"]
 

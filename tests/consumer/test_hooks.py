@@ -19,8 +19,8 @@ from rmqd.handler import LoadedHandler
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.consumer.seen import Seen, keeping
 from tests.handlers.messages import make_batch, make_message
+from tests.seen import Seen
 from tests.waiting import eventually
 
 
@@ -210,14 +210,13 @@ async def test_a_group_with_a_broken_hook_consumes_as_without(
     broker: ScriptedBroker, queue: MessageQueue, is_async: bool
 ) -> None:
     """Sync handlers' hooks run in the handlers' threads."""
-    bodies: list[bytes] = []
-
+    seen = Seen()
     await broker.store(queue, b"1", b"2", b"3")
     recording = Recording("after")
-    async with Consuming(broker, keeping(bodies, is_async=is_async), hook(recording), is_async=is_async) as consumer:
+    async with Consuming(broker, seen.handler(is_async=is_async), hook(recording), is_async=is_async) as consumer:
         await broker.committed(GROUP, queue, 3)
         await eventually(lambda: consumer.snapshot().hook_failures == {"recording": 3}, "the failures are counted")
-    assert sorted(bodies) == [b"1", b"2", b"3"]
+    assert sorted(seen.bodies) == [b"1", b"2", b"3"]
     assert (threading.get_ident() in recording.threads) is is_async
     assert broker.sent_back == []
 

@@ -20,7 +20,7 @@ from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.consumer.seen import Seen
+from tests.seen import Seen
 from tests.waiting import eventually
 
 SQL = Subscription("price > 1", "SQL92")

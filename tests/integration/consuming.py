@@ -1,60 +1,14 @@
-"""What the tests of the engine against a real RocketMQ share: handlers that remember, and looks at the dead letters."""
+"""What the tests of the engine against a real RocketMQ share: looks at the dead letters."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from dataclasses import dataclass
 
-from rmqd.handler import Batch
-from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.members import member
 from tests.rocketmq import ClusterError, RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name
+from tests.seen import Handled, Seen
 from tests.waiting import eventually
-
-
-@dataclass(frozen=True, slots=True)
-class Handled:
-    """A message as a handler saw it."""
-
-    topic: str
-    body: bytes
-    queue: MessageQueue
-    offset: int
-    reconsume_times: int
-    properties: dict[str, str]
-    at: float
-
-    @property
-    def key(self) -> str:
-        return self.properties["KEYS"]
-
-    @property
-    def delay_level(self) -> str | None:
-        """The level at which it was sent back the last time."""
-        return self.properties.get("DELAY")
-
-
-class Seen:
-    """A handler that remembers every attempt; to be wrapped by one that fails where a test wants it."""
-
-    def __init__(self) -> None:
-        self.attempts: list[Handled] = []
-
-    async def __call__(self, batch: Batch) -> None:
-        now = asyncio.get_running_loop().time()
-        self.attempts += [
-            Handled(m.topic, m.body, m.message_queue, m.queue_offset, m.reconsume_times, dict(m.properties), now)
-            for m in batch
-        ]
-
-    @property
-    def keys(self) -> list[str]:
-        return [attempt.key for attempt in self.attempts]
-
-    def of(self, key: str) -> list[Handled]:
-        return [attempt for attempt in self.attempts if attempt.key == key]
 
 
 def dead_letter_count(cluster: RealCluster, group: str) -> int:

@@ -8,11 +8,12 @@ import pytest
 
 from rmqd.handler import Batch, DeadLetter
 from tests.consumer.members import member
-from tests.integration.consuming import Seen, dead_letters
+from tests.integration.consuming import dead_letters
 from tests.rocketmq import RealCluster, ledger, offsets, release
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.peers import PeerOptions, start_consumer
 from tests.rocketmq.producer import Producer
+from tests.seen import Seen
 from tests.waiting import eventually, wait_until
 
 pytestmark = pytest.mark.skipif(release.is_4(), reason="RocketMQ 4.9 has no such topics")

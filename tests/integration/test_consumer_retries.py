@@ -13,10 +13,11 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
-from tests.integration.consuming import Seen, dead_letter_count, dead_letters
+from tests.integration.consuming import dead_letter_count, dead_letters
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
+from tests.seen import Seen
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.rocketmq

@@ -10,10 +10,10 @@ from rmqd.consumer.options import Subscription
 from rmqd.handler import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import member
-from tests.integration.consuming import Seen
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
+from tests.seen import Seen
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.rocketmq

@@ -20,10 +20,10 @@ from tests.cli.command import rmqd as run_rmqd
 from tests.conformance import behaviour
 from tests.consumer.groups import group_options
 from tests.consumer.members import Member, member
-from tests.integration.consuming import Seen
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.producer import Producer
+from tests.seen import Seen
 from tests.waiting import eventually, wait_until
 
 pytestmark = pytest.mark.rocketmq

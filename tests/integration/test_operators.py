@@ -14,11 +14,11 @@ from rmqd.wire.bodies.running_info import ConsumerRunningInfo
 from rmqd.wire.messages.message import Message
 from tests.conformance import behaviour
 from tests.consumer.members import member
-from tests.integration.consuming import Seen
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.integration.test_resets import finished, send, switch, times_handled, until_done
 from tests.rocketmq import RealCluster, offsets, peers, rpc
 from tests.rocketmq.producer import Producer
+from tests.seen import Seen
 from tests.waiting import eventually, wait_until
 
 PERSIST_SECONDS = 5.0

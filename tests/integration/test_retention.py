@@ -10,9 +10,9 @@ import pytest
 from rmqd.handler import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import member
-from tests.integration.consuming import Seen
 from tests.rocketmq import ClusterSpec, RealCluster, offsets, rpc
 from tests.rocketmq.producer import Producer
+from tests.seen import Seen
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.slow, pytest.mark.timeout(300)]

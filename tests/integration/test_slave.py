@@ -9,9 +9,9 @@ import pytest
 
 from rmqd.handler import Batch
 from tests.consumer.members import Member, member
-from tests.integration.consuming import Seen
 from tests.rocketmq import RealCluster, offsets, rpc
 from tests.rocketmq.producer import Producer
+from tests.seen import Seen
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]

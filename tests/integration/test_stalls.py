@@ -19,12 +19,12 @@ from rmqd.consumer.stats.problem import Problem
 from rmqd.handler import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
-from tests.integration.consuming import Seen
 from tests.integration.fault_proxy import FaultProxy
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.rocketmq import RealCluster, offsets, release, rpc
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
+from tests.seen import Seen
 from tests.waiting import eventually, wait_until
 
 pytestmark = pytest.mark.rocketmq

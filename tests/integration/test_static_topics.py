@@ -16,11 +16,11 @@ from tests.conformance import behaviour
 from tests.conformance.attempts import differing, steps
 from tests.conformance.scripted import both
 from tests.consumer.members import member
-from tests.integration.consuming import Seen
 from tests.rocketmq import ClusterError, ClusterSpec, NotEmbeddedError, RealCluster, ledger
 from tests.rocketmq.fixtures import DELAY_LEVELS, fresh_name
 from tests.rocketmq.peers import PeerOptions, start_consumer, start_producer
 from tests.rocketmq.producer import Producer
+from tests.seen import Seen
 from tests.waiting import eventually, wait_until
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]

@@ -15,9 +15,9 @@ from rmqd.spark.cluster import Cluster, cluster_of, everyone
 from rmqd.spark.engine.presence import Presence
 from rmqd.spark.group_order import GroupOrder
 from tests.consumer.members import member
-from tests.consumer.seen import Seen
 from tests.rocketmq import RealCluster
 from tests.rocketmq.producer import Producer
+from tests.seen import Seen
 from tests.waiting import eventually
 
 

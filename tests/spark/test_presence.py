@@ -26,7 +26,7 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import next_millisecond
 from tests.consumer.members import Member, member
-from tests.consumer.seen import Seen
+from tests.seen import Seen
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.waiting import eventually
 

@@ -18,7 +18,7 @@ from tests.client.peer import Peer, route_of, routes
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
-from tests.consumer.seen import Seen
+from tests.seen import Seen
 from tests.waiting import eventually
 
 LOCAL, SPARK = "10.0.0.1@7#1", "10.0.0.2@spark-7#1"

@@ -15,21 +15,9 @@ import pytest
 from rmqd import Batch, DeadLetter
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.testing import RocketMQ, RunResult, StillBusyError
+from tests.seen import Seen
 
 Run = Callable[..., RunResult]
-
-
-class Seen:
-    """Handlers of every form; each takes down the bodies that it got."""
-
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
-
-    def sync(self, batch: Batch) -> None:
-        self.bodies += [message.body for message in batch]
-
-    async def coroutine(self, batch: Batch) -> None:
-        self.bodies += [message.body for message in batch]
 
 
 @pytest.fixture
@@ -41,7 +29,7 @@ def test_it_returns_when_all_is_consumed_and_committed(rocketmq: RocketMQ, run_h
     rocketmq.create_topic("orders", queues=3)
     for number in range(50):
         rocketmq.send("orders", f"order {number}")
-    result = run_handler(seen.coroutine, topic="orders", group="mailer")
+    result = run_handler(seen, topic="orders", group="mailer")
     assert len(seen.bodies) == len(set(seen.bodies)) == len(result.acked) == 50
     assert sum(rocketmq.offsets("mailer", "orders").values()) == 50
     assert set(rocketmq.offsets("mailer", "orders")) == {0, 1, 2}
@@ -63,18 +51,18 @@ def test_a_message_comes_as_it_was_sent(rocketmq: RocketMQ, run_handler: Run) ->
 def test_a_second_run_goes_on_where_the_first_committed(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
     rocketmq.create_topic("orders")
     rocketmq.send("orders", "one")
-    run_handler(seen.sync, topic="orders", group="mailer")
+    run_handler(seen.take, topic="orders", group="mailer")
     rocketmq.send("orders", "two")
-    assert [message.body for message in run_handler(seen.sync, topic="orders", group="mailer").acked] == [b"two"]
-    assert len(run_handler(seen.sync, topic="orders", group="other").acked) == 2
-    assert run_handler(seen.sync, topic="orders", group="mailer").attempts == ()
+    assert [message.body for message in run_handler(seen.take, topic="orders", group="mailer").acked] == [b"two"]
+    assert len(run_handler(seen.take, topic="orders", group="other").acked) == 2
+    assert run_handler(seen.take, topic="orders", group="mailer").attempts == ()
 
 
 def test_queues_of_a_topic_that_is_empty_are_waited_for_no_longer_than_needed(
     rocketmq: RocketMQ, run_handler: Run, seen: Seen
 ) -> None:
     rocketmq.create_topic("orders", queues=8)
-    assert run_handler(seen.sync, topic="orders", group="mailer").attempts == ()
+    assert run_handler(seen.take, topic="orders", group="mailer").attempts == ()
     assert rocketmq.offsets("mailer", "orders") == dict.fromkeys(range(8), 0)
 
 
@@ -202,7 +190,7 @@ def test_an_expression_filters_the_topic(rocketmq: RocketMQ, run_handler: Run, s
     rocketmq.create_topic("orders")
     rocketmq.send("orders", "paid", tags="paid")
     rocketmq.send("orders", "open", tags="open")
-    result = run_handler(seen.sync, topic="orders", group="mailer", expression="paid || refunded")
+    result = run_handler(seen.take, topic="orders", group="mailer", expression="paid || refunded")
     assert seen.bodies == [b"paid"]
     assert len(result.attempts) == 1
     assert rocketmq.offsets("mailer", "orders") == {0: 2}
@@ -211,20 +199,20 @@ def test_an_expression_filters_the_topic(rocketmq: RocketMQ, run_handler: Run, s
 def test_several_topics_by_subscriptions(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
     rocketmq.send("orders", "one")
     rocketmq.send("invoices", "two")
-    run_handler(seen.sync, group="mailer", subscriptions={"orders": "*", "invoices": "*"})
+    run_handler(seen.take, group="mailer", subscriptions={"orders": "*", "invoices": "*"})
     assert sorted(seen.bodies) == [b"one", b"two"]
 
 
 def test_a_topic_or_a_group_must_be_named(run_handler: Run, seen: Seen) -> None:
     with pytest.raises(TypeError, match="needs a group"):
-        run_handler(seen.sync, topic="orders")
+        run_handler(seen.take, topic="orders")
     with pytest.raises(TypeError, match="needs a topic"):
-        run_handler(seen.sync, group="mailer")
+        run_handler(seen.take, group="mailer")
 
 
 def test_a_topic_that_does_not_exist_is_told_at_once(run_handler: Run, seen: Seen) -> None:
     with pytest.raises(RmqdError, match=r"topic ordres does not exist: rocketmq.create_topic\('ordres'\)"):
-        run_handler(seen.sync, topic="ordres", group="mailer")
+        run_handler(seen.take, topic="ordres", group="mailer")
 
 
 class Broken(Exception):
@@ -342,7 +330,7 @@ def test_a_handler_may_send(rocketmq: RocketMQ, run_handler: Run) -> None:
 
 async def test_in_a_test_that_is_async_itself(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
     rocketmq.send("orders", "one")
-    assert len(run_handler(seen.coroutine, topic="orders", group="mailer").acked) == 1
+    assert len(run_handler(seen, topic="orders", group="mailer").acked) == 1
 
 
 def test_each_test_has_a_broker_of_its_own(rocketmq: RocketMQ) -> None:
@@ -358,14 +346,14 @@ def test_it_may_run_until_something_is_true(rocketmq: RocketMQ, run_handler: Run
     rocketmq.send("orders", "poison")
 
     def fail(batch: Batch) -> None:
-        seen.sync(batch)
+        seen.take(batch)
         raise Broken
 
     result = run_handler(fail, topic="orders", group="mailer", until=lambda: len(seen.bodies) == 3)
     assert [one.outcome for one in result.attempts] == ["retried"] * 3
     assert rocketmq.dead_letters("mailer") == []
     with pytest.raises(RmqdError, match="has nothing left to do, and what it should run until is false"):
-        run_handler(seen.sync, topic="orders", group="mailer", until=lambda: len(seen.bodies) == 9)
+        run_handler(seen.take, topic="orders", group="mailer", until=lambda: len(seen.bodies) == 9)
 
 
 @pytest.mark.parametrize("kind", [Mock, AsyncMock])
@@ -380,7 +368,7 @@ def test_a_condition_of_sql_filters_the_topic(rocketmq: RocketMQ, run_handler: R
     rocketmq.create_topic("orders")
     for amount in ("50", "150"):
         rocketmq.send("orders", amount, properties={"amount": amount})
-    run_handler(seen.sync, group="mailer", subscriptions={"orders": {"sql": "amount > 100"}})
+    run_handler(seen.take, group="mailer", subscriptions={"orders": {"sql": "amount > 100"}})
     assert seen.bodies == [b"150"]
 
 
@@ -397,6 +385,6 @@ def test_what_fails_in_a_broadcasting_group_is_dropped(rocketmq: RocketMQ, run_h
 
 def test_broadcasting_keeps_its_offsets_too(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
     rocketmq.send("orders", "one")
-    run_handler(seen.sync, topic="orders", group="mailer", message_model="broadcasting")
-    assert run_handler(seen.sync, topic="orders", group="mailer", message_model="broadcasting").attempts == ()
+    run_handler(seen.take, topic="orders", group="mailer", message_model="broadcasting")
+    assert run_handler(seen.take, topic="orders", group="mailer", message_model="broadcasting").attempts == ()
     assert seen.bodies == [b"one"]

@@ -24,7 +24,7 @@ from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
-from tests.consumer.seen import Seen
+from tests.seen import Seen
 from tests.waiting import eventually
 
 RESET = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
@@ -93,7 +93,7 @@ async def test_a_pushed_reset_moves_the_groups_queues(broker: ScriptedBroker, se
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05):
         await broker.committed(GROUP, first, 2)
         await broker.committed(GROUP, second, 2)
-        seen.bodies.clear()
+        seen.attempts.clear()
         foreign = {MessageQueue(TOPIC, "elsewhere", 0): 0, MessageQueue("other", BROKER, 0): 0}
         await broker.peer.push(RESET, reset_fields(), form({first: 1, **foreign}), oneway=True)
         await seen.has(b"1")

@@ -17,8 +17,8 @@ from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.consumer.seen import Seen
 from tests.consumer.two_masters import Two
+from tests.seen import Seen
 from tests.waiting import eventually
 
 WHERES = ["last_offset", "first_offset", "timestamp"]

@@ -17,7 +17,7 @@ from rmqd.wire.message_queue import MessageQueue
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options, handler_of
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.consumer.seen import Seen, keeping
+from tests.seen import Seen
 from tests.waiting import eventually
 from tests.wire.trace_reader import read_trace
 
@@ -67,15 +67,14 @@ async def test_each_message_has_a_record_before_and_one_after(
     broker: ScriptedBroker, queue: MessageQueue, tmp_path: Any, is_async: bool, consume_mode: str, message_model: str
 ) -> None:
     """In every mode and model, in the loop and in threads; what says TRACE_ON=false has none."""
-    bodies: list[bytes] = []
-
+    seen = Seen()
     for number in (1, 2):
         properties = {"UNIQ_KEY": f"ID{number}", "KEYS": f"order-{number} x", "MSG_REGION": "north"}
         await broker.store(queue, b"%d" % number, properties=properties)
     await broker.store(queue, b"3", properties={"UNIQ_KEY": "ID3", "TRACE_ON": "false"})
     traced = Traced(
         broker,
-        keeping(bodies, is_async=is_async),
+        seen.handler(is_async=is_async),
         is_async=is_async,
         consume_mode=consume_mode,
         message_model=message_model,
@@ -83,7 +82,7 @@ async def test_each_message_has_a_record_before_and_one_after(
         local_offsets_directory=str(tmp_path),
     )
     async with traced:
-        await eventually(lambda: len(bodies) == 3, "all are handled")
+        await eventually(lambda: len(seen.bodies) == 3, "all are handled")
         await eventually(lambda: traced.consumer.snapshot().trace_records["sent"] == 4, "all is sent")
     before = {one.pop("id"): one for one in traced.records("SubBefore")}
     after = {one.pop("id"): one for one in traced.records("SubAfter")}

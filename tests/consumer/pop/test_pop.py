@@ -25,7 +25,7 @@ from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import Member, member
 from tests.consumer.pop.popping import BROKER_NAME, LONG_SECONDS, Popping, popping
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.consumer.seen import Seen
+from tests.seen import Seen
 from tests.waiting import eventually
 
 BODIES = [b"%d" % number for number in range(100)]

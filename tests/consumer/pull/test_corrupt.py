@@ -19,7 +19,7 @@ from tests.consumer.blocks import corrupted, with_bit_flipped
 from tests.consumer.groups import GROUP, TOPIC, group_options
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.consumer.seen import Seen
+from tests.seen import Seen
 from tests.waiting import eventually
 
 OFTEN: dict[str, Any] = {"persist_consumer_offset_interval_seconds": 0.05}

@@ -13,7 +13,7 @@ from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.consumer.seen import Seen
+from tests.seen import Seen
 from tests.waiting import eventually
 
 PULL = RequestCode.PULL_MESSAGE

@@ -15,7 +15,7 @@ from tests.consumer.blocks import corrupted
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.consumer.seen import Seen
+from tests.seen import Seen
 from tests.wire.batch_records import batch_of
 
 pytestmark = pytest.mark.usefixtures("hasty")

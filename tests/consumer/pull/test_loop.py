@@ -16,7 +16,7 @@ from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
-from tests.consumer.seen import Seen
+from tests.seen import Seen
 from tests.waiting import eventually
 
 NOT_FOUND = ResponseCode.PULL_NOT_FOUND

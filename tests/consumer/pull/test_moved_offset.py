@@ -18,7 +18,7 @@ from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, Blocked
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.consumer.seen import Seen
+from tests.seen import Seen
 from tests.waiting import eventually
 
 MOVED = ResponseCode.PULL_OFFSET_MOVED

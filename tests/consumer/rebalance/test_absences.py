@@ -17,8 +17,8 @@ from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.consumer.seen import Seen
 from tests.consumer.two_masters import Two
+from tests.seen import Seen
 from tests.waiting import eventually
 
 LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP

@@ -1,0 +1,75 @@
+"""A handler that remembers what it was given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rmqd.handler import Batch
+from rmqd.wire.message_queue import MessageQueue
+from tests.waiting import eventually
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """An attempt at a message, as a handler saw it."""
+
+    topic: str
+    body: bytes
+    queue: MessageQueue
+    offset: int
+    reconsume_times: int
+    properties: dict[str, str]
+    at: float
+
+    @property
+    def key(self) -> str:
+        return self.properties["KEYS"]
+
+    @property
+    def delay_level(self) -> str | None:
+        """The level at which it was sent back the last time."""
+        return self.properties.get("DELAY")
+
+
+class Seen:
+    """Remembers every attempt; to be called by a handler that fails where a test wants it."""
+
+    def __init__(self) -> None:
+        self.attempts: list[Handled] = []
+
+    async def __call__(self, batch: Batch) -> None:
+        self.take(batch)
+
+    def take(self, batch: Batch) -> None:
+        """The same as a synchronous handler."""
+        now = time.monotonic()
+        self.attempts += [
+            Handled(m.topic, m.body, m.message_queue, m.queue_offset, m.reconsume_times, dict(m.properties), now)
+            for m in batch
+        ]
+
+    def handler(self, *, is_async: bool) -> Callable[[Batch], Any]:
+        """Either form."""
+        return self if is_async else self.take
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [attempt.body for attempt in self.attempts]
+
+    @property
+    def keys(self) -> list[str]:
+        return [attempt.key for attempt in self.attempts]
+
+    def of(self, key: str) -> list[Handled]:
+        return [attempt for attempt in self.attempts if attempt.key == key]
+
+    async def has(self, *bodies: bytes) -> None:
+        """Wait until just these were handled, in this order."""
+        try:
+            await eventually(lambda: self.bodies == list(bodies), f"{bodies} are handled")
+        except AssertionError as error:
+            error.add_note(f"it is {self.bodies}")
+            raise
