@@ -13,6 +13,14 @@ from rmqd.errors import ConfigError
 from rmqd.plugins.runnable import load_runnable
 
 NO_VARIABLES: Mapping[str, str] = {}
+GROUP = """\
+nameserver: 127.0.0.1:9876
+groups:
+  mailer:
+    subscriptions: {orders: "*"}
+    handler: {plugin: log}
+"""
+"""A good configuration: what a test appends is on line 6, and belongs to the group if it is indented by four."""
 
 
 def load(

@@ -21,7 +21,7 @@ from rmqd.errors import ConfigError
 from rmqd.plugins.consumer_options import options_of_group
 from rmqd.plugins.runnable import load_runnable
 from tests.certificates import CA, CLIENT, ENCRYPTED_KEY, certificate
-from tests.config.configuration import load
+from tests.config.configuration import GROUP, load
 
 SAMPLE = Path(__file__).parents[2] / "config" / "rmqd.yaml"
 MIB = 1 << 20
@@ -45,14 +45,6 @@ JAVA_RANGES = {
     "max_reconsume_times": ("-1", "2147483647", "-2", "2147483648"),
     "delay_level_when_next_consume": ("-1", "18", "-2", "-2"),
 }
-
-GROUP = """\
-nameserver: 127.0.0.1:9876
-groups:
-  mailer:
-    subscriptions: {orders: "*"}
-    handler: {plugin: log}
-"""
 
 
 @pytest.fixture

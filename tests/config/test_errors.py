@@ -14,16 +14,7 @@ from pydantic import BaseModel
 
 from rmqd.config.model.root import ClientConfig, ClusterConfig, GroupConfig, HandlerConfig, HttpConfig, RootConfig
 from rmqd.errors import ConfigError
-from tests.config.configuration import load, problems
-
-GROUP = """\
-nameserver: 127.0.0.1:9876
-groups:
-  mailer:
-    subscriptions: {orders: "*"}
-    handler: {plugin: log}
-"""
-"""A good configuration: what a test appends is on line 6, and belongs to the group if it is indented by four."""
+from tests.config.configuration import GROUP, load, problems
 
 BATCH = "consume_message_batch_max_size"
 

@@ -30,6 +30,13 @@ GROUP = """  {name}:
     handler: {{plugin: log}}
     {more}
 """
+NEVER_STOPS = """
+import asyncio
+class Handler:
+    def __init__(self, options): pass
+    async def handle(self, batch): pass
+    async def stop(self): await asyncio.sleep(3600)
+"""
 
 
 def write_config(folder: Path, *groups: str, listen: str = "127.0.0.1:0", more: str = "", extra: str = "") -> Path:
@@ -38,6 +45,14 @@ def write_config(folder: Path, *groups: str, listen: str = "127.0.0.1:0", more: 
     text = CONFIG.format(state_dir=folder / "state", listen=listen)
     path.write_text(text + "".join(GROUP.format(name=name, more=more) for name in groups) + extra)
     return path
+
+
+def plug_in(config: Path, source: str, options: str = "") -> dict[str, str]:
+    """Have the first group handled by the class `Handler` of a module; returns the environment in which it is found."""
+    (config.parent / "plugged_in.py").write_text(source)
+    plugin = "plugin: 'plugged_in:Handler'" + (f", options: {options}" if options else "")
+    config.write_text(config.read_text().replace("plugin: log", plugin, 1))
+    return {"PYTHONPATH": str(config.parent)}
 
 
 class DaemonProcess:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rmqd.exit_codes import ExitCode
-from tests.daemon.daemon_process import daemon, write_config
+from tests.daemon.daemon_process import NEVER_STOPS, daemon, plug_in, write_config
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
@@ -164,40 +164,35 @@ async def test_what_a_reload_cannot_change_is_refused_by_name(tmp_path: Path, ex
 
 async def test_handlers_that_write_to_standard_logging_are_in_the_same_log(tmp_path: Path) -> None:
     """Whatever they import, however they log: one format."""
-    (tmp_path / "chatty.py").write_text(
-        "import logging\nlogging.getLogger('chatty').warning('hello %s', 'there')\ndef handle(batch): pass\n"
-    )
-    path = write_config(tmp_path, "mailer")
-    path.write_text(path.read_text().replace("plugin: log", "plugin: 'chatty:Chatty'"))
-    (tmp_path / "chatty.py").write_text(
+    config = write_config(tmp_path, "mailer")
+    environment = plug_in(
+        config,
         "import logging\n"
-        "class Chatty:\n"
-        "    def __init__(self, options): pass\n"
+        "class Handler:\n"
         "    def start(self): logging.getLogger('chatty').warning('hello %s', 'there')\n"
-        "    def handle(self, batch): pass\n"
+        "    def handle(self, batch): pass\n",
     )
-    async with daemon(path, environment={"PYTHONPATH": str(tmp_path)}) as running:
+    async with daemon(config, environment=environment) as running:
         line = await running.event("hello there")
         assert (line["logger"], line["level"]) == ("chatty", "warning")
 
 
 async def test_a_failing_group_does_not_take_the_others_with_it(tmp_path: Path) -> None:
     """It is shown as failed, and tried again; the daemon goes on."""
-    (tmp_path / "broken.py").write_text(
-        "class Broken:\n"
-        "    def __init__(self, options): pass\n"
-        "    def start(self): raise OSError('no database')\n"
-        "    def handle(self, batch): pass\n"
+    config = write_config(tmp_path, "mailer", "audit")
+    environment = plug_in(
+        config,
+        "class Handler:\n    def start(self): raise OSError('no database')\n    def handle(self, batch): pass\n",
     )
-    path = write_config(tmp_path, "mailer", "audit")
-    path.write_text(path.read_text().replace("plugin: log", "plugin: 'broken:Broken'", 1))
-    async with daemon(path, environment={"PYTHONPATH": str(tmp_path)}) as running:
+    async with daemon(config, environment=environment) as running:
         client = await running.started()
         await running.event("group.restarted")
-        groups: dict[str, dict[str, Any]] = {}
-        async with asyncio.timeout(10):
-            while groups.get("mailer", {}).get("state") != "failed":  # for an instant it starts again
-                groups = {group["name"]: group for group in (await client.get("/api/v1/status")).json()["groups"]}
+
+        async def shown() -> dict[str, dict[str, Any]] | None:
+            groups = {group["name"]: group for group in (await client.get("/api/v1/status")).json()["groups"]}
+            return groups if groups["mailer"]["state"] == "failed" else None  # for an instant it starts again
+
+        groups = await eventually(shown, "it is shown as failed", 10)
         assert "no database" in groups["mailer"]["failure"]
         assert groups["audit"]["state"] == "running"
         assert (
@@ -209,16 +204,15 @@ async def test_a_failing_group_does_not_take_the_others_with_it(tmp_path: Path) 
 
 async def test_a_hung_handler_thread_does_not_delay_the_exit(tmp_path: Path) -> None:
     """Even one that the handler started itself."""
-    (tmp_path / "hanging.py").write_text(
+    config = write_config(tmp_path, "mailer")
+    environment = plug_in(
+        config,
         "import threading\n"
-        "class Hanging:\n"
-        "    def __init__(self, options): pass\n"
+        "class Handler:\n"
         "    def start(self): threading.Thread(target=threading.Event().wait).start()\n"
-        "    def handle(self, batch): pass\n"
+        "    def handle(self, batch): pass\n",
     )
-    path = write_config(tmp_path, "mailer")
-    path.write_text(path.read_text().replace("plugin: log", "plugin: 'hanging:Hanging'"))
-    async with daemon(path, environment={"PYTHONPATH": str(tmp_path)}) as running:
+    async with daemon(config, environment=environment) as running:
         await running.started()
         running.send(signal.SIGTERM)
         async with asyncio.timeout(10):
@@ -227,16 +221,8 @@ async def test_a_hung_handler_thread_does_not_delay_the_exit(tmp_path: Path) -> 
 
 async def test_a_second_signal_cuts_the_drain_short_and_shows_in_the_exit_code(tmp_path: Path) -> None:
     """128 plus the second signal's number."""
-    (tmp_path / "slow.py").write_text(
-        "import asyncio\n"
-        "class Slow:\n"
-        "    def __init__(self, options): pass\n"
-        "    async def handle(self, batch): pass\n"
-        "    async def stop(self): await asyncio.sleep(3600)\n"
-    )
-    path = write_config(tmp_path, "mailer")
-    path.write_text(path.read_text().replace("plugin: log", "plugin: 'slow:Slow'"))
-    async with daemon(path, environment={"PYTHONPATH": str(tmp_path)}) as running:
+    config = write_config(tmp_path, "mailer")
+    async with daemon(config, environment=plug_in(config, NEVER_STOPS)) as running:
         await running.started()
         running.send(signal.SIGTERM)
         await running.event("signal.received")
@@ -282,17 +268,16 @@ def test_what_messages_do_not_need_is_imported_after_the_groups_were_started() -
 
 async def test_a_handler_that_cancels_every_task_ends_the_daemon_with_a_word(tmp_path: Path) -> None:
     """Nothing of it would work any more; who started it starts it again."""
-    (tmp_path / "cancels.py").write_text(
+    config = write_config(tmp_path, "mailer")
+    environment = plug_in(
+        config,
         "import asyncio\n"
-        "class Cancels:\n"
+        "class Handler:\n"
         "    async def start(self):\n"
         "        for task in asyncio.all_tasks():\n"
         "            task.cancel()\n"
-        "    async def handle(self, batch):\n"
-        "        pass\n"
+        "    async def handle(self, batch): pass\n",
     )
-    config = write_config(tmp_path, "mailer")
-    config.write_text(config.read_text().replace("plugin: log", 'plugin: "cancels:Cancels"'))
-    async with daemon(config, environment={"PYTHONPATH": str(tmp_path)}) as running:
+    async with daemon(config, environment=environment) as running:
         assert await running.exit_code() == ExitCode.FAILURE
         assert "cancelled the tasks" in running.events("daemon.failed")[0]["error"]

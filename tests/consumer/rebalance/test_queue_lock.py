@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -52,10 +53,10 @@ class Holding:
     def is_told(self) -> bool:
         return self.batch is not None and self.batch.revoked
 
-
-def state(one: Member) -> str:
-    queue = one.queue()
-    return "" if queue is None else queue.state
+    async def let_go(self, one: Member) -> None:
+        """End the batch, and wait until the member shows that it is locked out."""
+        self.release.set()
+        await eventually(lambda: (queue := one.queue()) and queue.state == "locked_out", "it is shown")
 
 
 def locks(broker: ScriptedBroker, queue: MessageQueue) -> list[LockBatchRequestBody]:
@@ -64,12 +65,30 @@ def locks(broker: ScriptedBroker, queue: MessageQueue) -> list[LockBatchRequestB
     return [body for body in bodies if queue in body.queues]
 
 
-async def lose(broker: ScriptedBroker, queue: MessageQueue, holding: Holding) -> None:
-    """Wait until the handler has its batch, then give the lock to somebody else and wait until the handler knows."""
-    await eventually(lambda: holding.batch is not None, "the handler has the batch")
-    await broker.committed(GROUP, queue, 2)
-    broker.locks[GROUP, queue] = ELSEWHERE
-    await eventually(lambda: holding.is_told, "the handler is told")
+@asynccontextmanager
+async def losing(
+    broker: ScriptedBroker, queue: MessageQueue, clock: ManualClock, *, messages: int = 5, raises: bool = False
+) -> AsyncIterator[tuple[Member, Holding]]:
+    """A member that lost the lock to somebody else while its handler has a batch; the handler knows."""
+    await broker.store(queue, *[b"x"] * messages)
+    holding = Holding(raises=raises)
+    async with member(broker.peer.address, holding, clock=clock, **ORDERLY) as one:
+        await eventually(lambda: holding.batch is not None, "the handler has the batch")
+        await broker.committed(GROUP, queue, 2)
+        broker.locks[GROUP, queue] = ELSEWHERE
+        await eventually(lambda: holding.is_told, "the handler is told")
+        yield one, holding
+
+
+@asynccontextmanager
+async def locking(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[tuple[ClientInstance, QueueLock]]:
+    """The group's locks by themselves, over a client that knows the topic's brokers."""
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=clock)
+    await client.routes.lookup(TOPIC)
+    locks = QueueLock(client, GROUP, clock)
+    async with running(locks.run()):
+        yield client, locks
+    await client.remoting.close()
 
 
 async def test_all_locks_of_a_broker_are_renewed_in_one_request(broker: ScriptedBroker, flowing: ManualClock) -> None:
@@ -83,17 +102,12 @@ async def test_all_locks_of_a_broker_are_renewed_in_one_request(broker: Scripted
 
 
 async def test_a_lost_lock_stops_consumption_before_the_next_batch(
-    broker: ScriptedBroker, flowing: ManualClock
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
     """The handler that runs is told; nothing more is handed out, pulled or committed, and the queue is shown so."""
-    [queue] = broker.create_topic(TOPIC)
-    await broker.store(queue, *[b"x"] * 5)
-    holding = Holding()
     with capture_logs() as logs:
-        async with member(broker.peer.address, holding, clock=flowing, **ORDERLY) as one:
-            await lose(broker, queue, holding)
-            holding.release.set()
-            await eventually(lambda: state(one) == "locked_out", "it is shown")
+        async with losing(broker, queue, flowing) as (one, holding):
+            await holding.let_go(one)
             pulls = len(broker.pulled_offsets(queue))
             await flowing.sleep(5)
             assert holding.seen == [0, 1, 2]
@@ -105,30 +119,22 @@ async def test_a_lost_lock_stops_consumption_before_the_next_batch(
     assert [(e["queue"], e["log_level"]) for e in logs if e["event"] == "queue.lock_lost"] == [(str(queue), "warning")]
 
 
-async def test_a_lost_lock_ends_a_turn_that_is_under_way(broker: ScriptedBroker, flowing: ManualClock) -> None:
+async def test_a_lost_lock_ends_a_turn_that_is_under_way(
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
+) -> None:
     """However much of its time slice is left."""
-    [queue] = broker.create_topic(TOPIC)
-    await broker.store(queue, *[b"x"] * 5)
-    holding = Holding()
-    async with member(broker.peer.address, holding, clock=flowing, **ORDERLY) as one:
-        await lose(broker, queue, holding)
-        holding.release.set()
-        await eventually(lambda: state(one) == "locked_out", "it is shown")
+    async with losing(broker, queue, flowing) as (one, holding):
+        await holding.let_go(one)
         await flowing.sleep(5)
         assert holding.seen == [0, 1, 2]
 
 
 async def test_a_lock_won_back_goes_on_where_we_were_if_nobody_else_did(
-    broker: ScriptedBroker, flowing: ManualClock
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
     """Nothing is pulled or handled again; what was finished meanwhile is committed now."""
-    [queue] = broker.create_topic(TOPIC)
-    await broker.store(queue, *[b"x"] * 5)
-    holding = Holding()
-    async with member(broker.peer.address, holding, clock=flowing, **ORDERLY) as one:
-        await lose(broker, queue, holding)
-        holding.release.set()
-        await eventually(lambda: state(one) == "locked_out", "it is shown")
+    async with losing(broker, queue, flowing) as (one, holding):
+        await holding.let_go(one)
         del broker.locks[GROUP, queue]
         await broker.committed(GROUP, queue, 5)
         assert holding.seen == [0, 1, 2, 3, 4]
@@ -139,15 +145,11 @@ async def test_a_lock_won_back_goes_on_where_we_were_if_nobody_else_did(
 
 
 async def test_a_lock_won_back_goes_on_where_the_broker_says_if_others_did(
-    broker: ScriptedBroker, flowing: ManualClock
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
     """What is cached is let go, and the batch that a handler had is nobody's result."""
-    [queue] = broker.create_topic(TOPIC)
-    await broker.store(queue, *[b"x"] * 6)
-    holding = Holding()
     with capture_logs() as logs:
-        async with member(broker.peer.address, holding, clock=flowing, **ORDERLY) as one:
-            await lose(broker, queue, holding)
+        async with losing(broker, queue, flowing, messages=6) as (one, holding):
             broker.offsets[GROUP, queue] = 4
             del broker.locks[GROUP, queue]
             await eventually(lambda: 4 in broker.pulled_offsets(queue), "it is pulled from the broker's offset")
@@ -162,16 +164,11 @@ async def test_a_lock_won_back_goes_on_where_the_broker_says_if_others_did(
 
 
 async def test_an_offset_that_fell_while_the_lock_was_lost_holds_and_is_counted(
-    broker: ScriptedBroker, flowing: ManualClock
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
     """As at every take-over: it may be an operator's."""
-    [queue] = broker.create_topic(TOPIC)
-    await broker.store(queue, *[b"x"] * 4)
-    holding = Holding()
-    async with member(broker.peer.address, holding, clock=flowing, **ORDERLY) as one:
-        await lose(broker, queue, holding)
-        holding.release.set()
-        await eventually(lambda: state(one) == "locked_out", "it is shown")
+    async with losing(broker, queue, flowing, messages=4) as (one, holding):
+        await holding.let_go(one)
         broker.offsets[GROUP, queue] = 1
         del broker.locks[GROUP, queue]
         await broker.committed(GROUP, queue, 4)
@@ -180,14 +177,10 @@ async def test_an_offset_that_fell_while_the_lock_was_lost_holds_and_is_counted(
 
 
 async def test_a_handler_that_stops_because_it_is_told_has_its_batch_again(
-    broker: ScriptedBroker, flowing: ManualClock
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
     """If it raises, which is what leaves the batch to the next owner."""
-    [queue] = broker.create_topic(TOPIC)
-    await broker.store(queue, *[b"x"] * 3)
-    holding = Holding(raises=True)
-    async with member(broker.peer.address, holding, clock=flowing, **ORDERLY):
-        await lose(broker, queue, holding)
+    async with losing(broker, queue, flowing, messages=3, raises=True) as (_, holding):
         holding.release.set()
         await flowing.sleep(5)
         del broker.locks[GROUP, queue]
@@ -195,8 +188,7 @@ async def test_a_handler_that_stops_because_it_is_told_has_its_batch_again(
         assert holding.seen == [0, 1, 2, 2]
 
 
-async def test_a_thread_is_told_as_well(broker: ScriptedBroker, flowing: ManualClock) -> None:
-    [queue] = broker.create_topic(TOPIC)
+async def test_a_thread_is_told_as_well(broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock) -> None:
     await broker.store(queue, b"x")
     begun, told = threading.Event(), threading.Event()
 
@@ -217,10 +209,9 @@ async def test_a_thread_is_told_as_well(broker: ScriptedBroker, flowing: ManualC
 
 @pytest.mark.parametrize("silence", [None, Reply(ResponseCode.SYSTEM_ERROR, "busy")])
 async def test_a_lock_that_cannot_be_renewed_is_lost_before_the_broker_forgets_it(
-    broker: ScriptedBroker, silence: Reply | None, flowing: ManualClock
+    broker: ScriptedBroker, queue: MessageQueue, silence: Reply | None, flowing: ManualClock
 ) -> None:
     """After 30 s here, of the broker's 60. When it answers again, the lock is still ours, and we go on."""
-    [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, *[b"x"] * 5)
     holding, answering = Holding(), True
 
@@ -233,8 +224,7 @@ async def test_a_lock_that_cannot_be_renewed_is_lost_before_the_broker_forgets_i
         answering = False
         with capture_logs() as logs:
             await eventually(lambda: holding.is_told, "the lock is lost")
-            holding.release.set()
-            await eventually(lambda: state(one) == "locked_out", "it is shown")
+            await holding.let_go(one)
             await eventually(lambda: "queue.lock_lost" in [entry["event"] for entry in logs], "it is told")
         pulls = len(broker.pulled_offsets(queue))
         await flowing.sleep(5)
@@ -302,10 +292,9 @@ async def test_a_handler_that_never_ends_holds_a_hand_over_up_no_longer_than_jav
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_at_a_stop_the_lock_is_kept_as_long_as_a_handler_may_be_at_the_queue(
-    broker: ScriptedBroker, is_async: bool, flowing: ManualClock
+    broker: ScriptedBroker, queue: MessageQueue, is_async: bool, flowing: ManualClock
 ) -> None:
     """One that was cancelled is not; a thread may be, so its lock is left to end by itself."""
-    [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"x")
     begun, release = threading.Event(), threading.Event()
 
@@ -329,9 +318,10 @@ async def test_at_a_stop_the_lock_is_kept_as_long_as_a_handler_may_be_at_the_que
     assert ((GROUP, queue) in broker.locks) == (not is_async)
 
 
-async def test_a_lock_that_is_granted_too_late_is_given_back(broker: ScriptedBroker, clock: ManualClock) -> None:
+async def test_a_lock_that_is_granted_too_late_is_given_back(
+    broker: ScriptedBroker, queue: MessageQueue, clock: ManualClock
+) -> None:
     """Who gives a queue up while its lock is asked for unlocks after the answer, whatever that is."""
-    [queue] = broker.create_topic(TOPIC)
     asked, answer = asyncio.Event(), asyncio.Event()
 
     async def lock(command: RemotingCommand) -> Reply:
@@ -340,10 +330,7 @@ async def test_a_lock_that_is_granted_too_late_is_given_back(broker: ScriptedBro
         return broker.lock(command)
 
     broker.peer.on(RequestCode.LOCK_BATCH_MQ, lock)
-    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=clock)
-    await client.routes.lookup(TOPIC)
-    locks = QueueLock(client, GROUP, clock)
-    async with running(locks.run()):
+    async with locking(broker, clock) as (_, locks):
         acquiring = asyncio.create_task(locks.acquire(queue, lambda: None))
         await asked.wait()
         acquiring.cancel()
@@ -354,12 +341,13 @@ async def test_a_lock_that_is_granted_too_late_is_given_back(broker: ScriptedBro
         await releasing
         assert not locks.holds(queue)
         assert broker.locks == {}
-    await client.remoting.close()
 
 
-async def test_a_broker_that_refuses_locks_is_told_of_once(broker: ScriptedBroker, flowing: ManualClock) -> None:
+async def test_a_broker_that_refuses_locks_is_told_of_once(
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
+) -> None:
     """And asked on: its access control may change. Nothing is pulled without the lock."""
-    [queue], holding = broker.create_topic(TOPIC), Holding()
+    holding = Holding()
     await broker.store(queue, b"x")
     broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.NO_PERMISSION, "no sub permission on the group"))
     with capture_logs() as logs:
@@ -376,26 +364,19 @@ async def test_a_lock_does_not_outlive_a_suspended_machine(
     broker: ScriptedBroker, flowing: ManualClock, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own clock stood still, and the broker's did not: somebody else may have the queue by now."""
-    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=flowing)
-    await client.routes.lookup(TOPIC)
-    locks = QueueLock(client, GROUP, flowing)
-    async with running(locks.run()):
+    async with locking(broker, flowing) as (_, locks):
         await locks.acquire(queue, lambda: None)
         assert locks.holds(queue)
         monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.suspended_seconds", lambda: 3600.0)
         assert not locks.holds(queue)
-    await client.remoting.close()
 
 
 async def test_a_lock_counts_for_nothing_until_the_next_connection_granted_it(
     broker: ScriptedBroker, flowing: ManualClock, queue: MessageQueue
 ) -> None:
     """The broker may have been restarted. Nothing is handed out, and then it goes on where it was."""
-    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=flowing)
-    await client.routes.lookup(TOPIC)
-    locks = QueueLock(client, GROUP, flowing)
     told = asyncio.Event()
-    async with running(locks.run()):
+    async with locking(broker, flowing) as (client, locks):
         await locks.acquire(queue, told.set)
         lease = locks.lease(queue)
         broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.SYSTEM_BUSY, "starting"))
@@ -409,18 +390,14 @@ async def test_a_lock_counts_for_nothing_until_the_next_connection_granted_it(
         await locks.acquire(queue, told.set)
         assert locks.lease(queue) is lease
         assert lease.valid
-    await client.remoting.close()
 
 
 async def test_who_was_locked_out_lets_the_owner_find_a_restarted_broker_first(
     broker: ScriptedBroker, clock: ManualClock, queue: MessageQueue
 ) -> None:
     """A broker forgets its locks with its process; the owner's handler is still at work."""
-    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=clock)
-    await client.routes.lookup(TOPIC)
     broker.locks[GROUP, queue] = "owner"
-    locks = QueueLock(client, GROUP, clock)
-    async with running(locks.run()):
+    async with locking(broker, clock) as (client, locks):
         waiting = asyncio.create_task(locks.acquire(queue, lambda: None))
         await broker.peer.received(RequestCode.LOCK_BATCH_MQ)
         broker.locks.clear()
@@ -431,4 +408,3 @@ async def test_who_was_locked_out_lets_the_owner_find_a_restarted_broker_first(
         await clock.advance(RESTART_SECONDS - 1)
         assert len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) == asked
         await clock.until(waiting.done, "it has the lock")
-    await client.remoting.close()

@@ -12,14 +12,14 @@ import pytest
 
 from rmqd.exit_codes import ExitCode
 from tests.certificates import CA, OTHER_CA, SERVER_EXPIRED, server_context
-from tests.daemon.daemon_process import DaemonProcess, daemon, write_config
+from tests.daemon.daemon_process import NEVER_STOPS, DaemonProcess, daemon, plug_in, write_config
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 
 FRAGILE = """
 import os, pathlib
-class Fragile:
+class Handler:
     def __init__(self, options):
         if pathlib.Path(options["switch"]).exists() and "_worker" in open("/proc/self/cmdline").read():
             raise ValueError("the switch is set")
@@ -142,11 +142,9 @@ async def test_a_reload_reaches_all_workers(tmp_path: Path) -> None:
 
 async def test_a_reload_is_tried_in_a_fresh_worker_first(tmp_path: Path) -> None:
     """What can only be seen there is refused before any worker changes."""
-    (tmp_path / "fragile.py").write_text(FRAGILE)
     config = write_config(tmp_path, "mailer")
-    plugin = f"plugin: 'fragile:Fragile', options: {{switch: {tmp_path / 'switch'}}}"
-    config.write_text(config.read_text().replace("plugin: log", plugin))
-    async with daemon(config, "--workers", "2", environment={"PYTHONPATH": str(tmp_path)}) as running:
+    environment = plug_in(config, FRAGILE, f"{{switch: {tmp_path / 'switch'}}}")
+    async with daemon(config, "--workers", "2", environment=environment) as running:
         client = await both_run(running)
         before = await worker_pids(client)
         (tmp_path / "switch").touch()
@@ -160,12 +158,10 @@ async def test_a_reload_is_tried_in_a_fresh_worker_first(tmp_path: Path) -> None
 
 async def test_what_only_a_worker_finds_wrong_is_a_config_error_at_the_start(tmp_path: Path) -> None:
     """Exit code 78, before anything is connected."""
-    (tmp_path / "fragile.py").write_text(FRAGILE)
     (tmp_path / "switch").touch()
     config = write_config(tmp_path, "mailer")
-    plugin = f"plugin: 'fragile:Fragile', options: {{switch: {tmp_path / 'switch'}}}"
-    config.write_text(config.read_text().replace("plugin: log", plugin))
-    async with daemon(config, "--workers", "2", environment={"PYTHONPATH": str(tmp_path)}) as running:
+    environment = plug_in(config, FRAGILE, f"{{switch: {tmp_path / 'switch'}}}")
+    async with daemon(config, "--workers", "2", environment=environment) as running:
         assert await running.exit_code() == ExitCode.CONFIG
         assert "the switch is set" in "".join(running.text)
         assert not running.events("worker.started")
@@ -173,16 +169,8 @@ async def test_what_only_a_worker_finds_wrong_is_a_config_error_at_the_start(tmp
 
 async def test_a_second_signal_hurries_the_workers(tmp_path: Path) -> None:
     """As it does a single process."""
-    (tmp_path / "slow.py").write_text(
-        "import asyncio\n"
-        "class Slow:\n"
-        "    def __init__(self, options): pass\n"
-        "    async def handle(self, batch): pass\n"
-        "    async def stop(self): await asyncio.sleep(3600)\n"
-    )
     config = write_config(tmp_path, "mailer")
-    config.write_text(config.read_text().replace("plugin: log", "plugin: 'slow:Slow'"))
-    async with daemon(config, "--workers", "2", environment={"PYTHONPATH": str(tmp_path)}) as running:
+    async with daemon(config, "--workers", "2", environment=plug_in(config, NEVER_STOPS)) as running:
         await both_run(running)
         running.send(signal.SIGINT)
         await running.event("signal.received")
