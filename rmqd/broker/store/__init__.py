@@ -6,7 +6,8 @@ In memory, or in a folder's SQLite database. All messages are one log, as in Roc
     get_messages   what one pull gets of a queue
     consume_queue  the index of one queue
     record_log     the records, in memory
-    data_dir       records and journal in a folder, for one process
+    data_dir       records and journal in a folder, written at the end of each turn
+    database       the folder's database: opened, locked, and why it cannot be used
     last_record    a damaged database is noticed
     retention      which messages are given up
 """

@@ -1,4 +1,4 @@
-"""DataDir: the records and the journal in a folder, in one SQLite database (WAL) that only one process may have open.
+"""DataDir: the records and the journal in a folder, in one SQLite database (WAL).
 
 All changes of one turn of the event loop are one transaction, which is committed before the replies of the turn are
 sent. With synchronous=NORMAL a commit goes to the operating system and does not wait for the disk. So everything that
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,8 +19,7 @@ import structlog
 
 from rmqd.broker.journal import Kind
 from rmqd.broker.reply import Refusal
-from rmqd.broker.store.last_record import FILE_NAME as LAST_RECORD_NAME
-from rmqd.broker.store.last_record import LastRecord
+from rmqd.broker.store.database import open_database, unusable
 from rmqd.broker.store.record_log import LogRow, RecordRow
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, StorageError
@@ -29,10 +27,7 @@ from rmqd.errors import ProtocolError, StorageError
 log = structlog.get_logger(__name__)
 
 FILE_NAME: Final = "broker.sqlite3"
-FILE_MODE: Final = 0o640  # other users must not read messages
 DISK_BYTES: Final = 1024 * 1024 * 1024
-APPLICATION_ID: Final = 0x524D5144  # "RMQD"
-SCHEMA_VERSION: Final = 1
 HELD_BYTES: Final = 64 * 1024 * 1024  # of the newest records, which consumers without lag read from memory
 _RETRY_SECONDS: Final = 1.0
 _FULL: Final = (
@@ -40,22 +35,6 @@ _FULL: Final = (
     "the broker's disk is full, messages are put to the slave, message store has been shut down, etc."
 )
 
-_SCHEMA: Final = f"""
-BEGIN;
-CREATE TABLE record (
-    commit_log_offset INTEGER PRIMARY KEY,
-    topic TEXT NOT NULL,
-    queue_id INTEGER NOT NULL,
-    queue_offset INTEGER NOT NULL,
-    tags_code INTEGER NOT NULL,
-    store_timestamp INTEGER NOT NULL,
-    record BLOB NOT NULL
-);
-CREATE TABLE journal (kind TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {SCHEMA_VERSION};
-COMMIT;
-"""
 _APPEND: Final = "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?)"
 _READ: Final = "SELECT record FROM record WHERE commit_log_offset = ?"
 _READ_MANY: Final = "SELECT commit_log_offset, record FROM record WHERE commit_log_offset IN ({})"
@@ -85,7 +64,7 @@ class DataDir:
         self._newest_bytes = 0
         self._commit_due = False
         self._failing = False
-        self._connection, self._last = _open(directory / FILE_NAME)
+        self._connection, self._last = open_database(directory / FILE_NAME)
 
     def append(self, row: RecordRow) -> None:
         """Append a record. Raises Refusal while the disk cannot be written."""
@@ -104,7 +83,7 @@ class DataDir:
             try:
                 row = self._connection.execute(_READ, (commit_log_offset,)).fetchone()
             except sqlite3.Error as error:
-                raise _unusable(Path(self.name), error) from error
+                raise unusable(Path(self.name), error) from error
             record = None if row is None else row[0]
         return record
 
@@ -182,7 +161,7 @@ class DataDir:
         try:
             yield from self._connection.execute(query, values)
         except sqlite3.Error as error:
-            raise _unusable(Path(self.name), error) from error
+            raise unusable(Path(self.name), error) from error
 
     def _write(self) -> sqlite3.Error | None:
         """Write everything in one transaction. Raises StorageError, with nothing written."""
@@ -244,57 +223,3 @@ class DataDir:
         except StorageError:
             self._commit_due = True
             self._loop.call_later(_RETRY_SECONDS, self._commit_now)
-
-
-def _open(path: Path) -> tuple[sqlite3.Connection, LastRecord]:
-    """Open and lock the database of a folder, and the note beside it. They are created if they do not exist."""
-    try:
-        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDONLY | os.O_CREAT, FILE_MODE))  # SQLite gives its log the mode of the database
-        is_new = not path.stat().st_size
-        path.chmod(path.stat().st_mode & FILE_MODE)
-        connection = sqlite3.connect(path, timeout=0, isolation_level=None)
-    except (OSError, sqlite3.Error) as error:
-        raise StorageError(f"the data dir {path.parent} cannot be used: {error}") from error
-    try:
-        _prepare(connection, path)
-        last = LastRecord(path.with_name(LAST_RECORD_NAME), connection)
-        last.begin(is_new)
-    except sqlite3.Error as error:
-        connection.close()
-        raise _unusable(path, error) from error
-    except OSError as error:
-        connection.close()
-        raise StorageError(f"the data dir {path.parent} cannot be used: {error}") from error
-    except StorageError:
-        connection.close()
-        raise
-    return connection, last
-
-
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # before any access: WAL then needs no shared memory
-    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if tables and application_id != APPLICATION_ID:
-        raise StorageError(f"{path} is a database of something else than rmqd; name another data dir")
-    if version > SCHEMA_VERSION:
-        raise StorageError(f"{path} was written by a newer rmqd: its schema is {version}, ours {SCHEMA_VERSION}")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")  # pages of 4 KiB: each checkpoint waits for the disk
-    connection.execute("BEGIN IMMEDIATE")  # takes the lock that is not given up until the end
-    connection.execute("COMMIT")
-    if not tables:
-        connection.executescript(_SCHEMA)
-
-
-def _unusable(path: Path, error: sqlite3.Error) -> StorageError:
-    # Python's own errors, such as for text that is not UTF-8, have no code: the database holds what we never wrote.
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StorageError(f"the data dir {path.parent} is in use by another broker; end that one, or name another")
-    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return StorageError(f"{path} is damaged, or no database ({error}); move it away to start with an empty one")
-    return StorageError(f"{path} cannot be used: {error}")
