@@ -83,7 +83,7 @@ BODY = encode_batch(MEMBERS)
         (BODY[:3] + b"\xff" + BODY[4:], "3", "message 1 of a batch announces 255 bytes"),
         (BODY, "2", "announces 2 messages and holds 3"),
         (b"no batch at all, but a text", "1", "message 1 of a batch"),
-        (encode_batch([BatchMember(b"")] * 40_000), "40000", "more than 32767"),
+        (encode_batch([BatchMember(b"")]) * 40_000, "40000", "more than 32767"),
     ],
 )
 def test_a_batch_that_cannot_be_taken_apart_is_corrupt_as_a_whole(body: bytes, announced: str, reason: str) -> None:
