@@ -84,7 +84,9 @@ def _property_findings(group: GroupConfig) -> Iterator[Finding]:
 
 def missing_findings(name: str, group: GroupConfig) -> Iterator[Finding]:
     """Find packages that a group on Spark needs and that are not installed. Paths begin at the top."""
+    if group.engine != "spark":
+        return
     absent = [package for package in PACKAGES if find_spec(package) is None]
-    if group.engine == "spark" and absent:
+    if absent:
         message = f"spark needs {' and '.join(absent)}, not installed here; accepted: local, or spark after {INSTALL}"
         yield Finding(("groups", name, "engine"), message)
