@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from rmqd import __version__
 from rmqd.cli.app import app
 from rmqd.errors import RmqdError
+from tests.cli.in_process import rmqd
 
 TOP = Path(__file__).parents[2]
 SAMPLE = TOP / "config" / "rmqd.yaml"
@@ -50,15 +50,11 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RMQD_CONFIG", raising=False)
 
 
-def rmqd(*arguments: str) -> Any:
-    return CliRunner().invoke(app, arguments, prog_name="rmqd")
-
-
 def test_a_good_configuration_is_told_group_by_group() -> None:
     Path("rmqd.yaml").write_text(GOOD)
     result = rmqd("check", "--config", "rmqd.yaml")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines() == [
+    assert (result.code, result.err) == (0, "")
+    assert result.out.splitlines() == [
         "OK           nameserver 127.0.0.1:9876",
         "OK           mailer: orders (paid || refunded), invoices (amount > 100) to handler log",
     ]
@@ -69,16 +65,16 @@ def test_the_password_of_an_address_server_is_not_printed() -> None:
     url = "nameserver_url: http://user:s3cret@10.0.0.1/ns"
     Path("rmqd.yaml").write_text(GOOD.replace("nameserver: 127.0.0.1:9876", url))
     result = rmqd("check", "--config", "rmqd.yaml")
-    assert result.exit_code == 0
-    assert result.stdout.splitlines()[0] == "OK           nameserver http://user:***@10.0.0.1/ns"
-    assert "s3cret" not in result.output
+    assert result.code == 0
+    assert result.out.splitlines()[0] == "OK           nameserver http://user:***@10.0.0.1/ns"
+    assert "s3cret" not in result.out + result.err
 
 
 def test_a_bad_configuration_prints_every_problem_on_stderr_and_exits_with_78() -> None:
     Path("rmqd.yaml").write_text(BAD)
     result = rmqd("check", "--config", "rmqd.yaml")
-    assert (result.exit_code, result.stdout) == (78, "")
-    assert result.stderr.splitlines() == BAD_LINES
+    assert (result.code, result.out) == (78, "")
+    assert result.err.splitlines() == BAD_LINES
 
 
 @pytest.mark.process
@@ -94,8 +90,8 @@ def test_the_real_command_does_the_same() -> None:
 def test_json_has_the_problems_as_data() -> None:
     Path("rmqd.yaml").write_text(BAD)
     result = rmqd("check", "--config", "rmqd.yaml", "-o", "json")
-    assert result.exit_code == 78
-    document = json.loads(result.stdout)
+    assert result.code == 78
+    document = json.loads(result.out)
     assert (document["ok"], document["groups"]) == (False, [])
     assert document["problems"][0] == {
         "place": "rmqd.yaml:7:20",
@@ -104,16 +100,16 @@ def test_json_has_the_problems_as_data() -> None:
     }
     Path("rmqd.yaml").write_text(GOOD)
     result = rmqd("check", "--config", "rmqd.yaml", "-o", "json")
-    assert json.loads(result.stdout) == {"ok": True, "groups": ["mailer"], "problems": []}
+    assert json.loads(result.out) == {"ok": True, "groups": ["mailer"], "problems": []}
 
 
 def test_set_mends_and_breaks_what_is_checked() -> None:
     Path("rmqd.yaml").write_text(BAD)
     mended = ["--set", "groups.mailer.handler.concurrency=1", "--set", "groups.mailer.consume_timeout=15m"]
-    assert rmqd("check", "-c", "rmqd.yaml", *mended).exit_code == 0
+    assert rmqd("check", "-c", "rmqd.yaml", *mended).code == 0
     broken = rmqd("check", "-c", "rmqd.yaml", *mended, "--set", "log.level=loud")
     expected = "--set log.level: log.level: 'loud' is not a choice; accepted: debug | info | warning | error\n"
-    assert (broken.exit_code, broken.stderr) == (78, expected)
+    assert (broken.code, broken.err) == (78, expected)
 
 
 def test_a_constructor_that_fails_is_a_problem_of_the_configuration(
@@ -125,29 +121,29 @@ def test_a_constructor_that_fails_is_a_problem_of_the_configuration(
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("rmqd.yaml").write_text(GOOD.replace("plugin: log", "plugin: 'failing_mailer:Mailer'"))
     result = rmqd("check", "-c", "rmqd.yaml")
-    assert result.exit_code == 78
-    assert result.stderr.startswith(
+    assert result.code == 78
+    assert result.err.startswith(
         "rmqd.yaml:5:5: groups.mailer.handler.options: its constructor failed: ValueError: no sender ("
     )
 
 
 def test_without_a_configuration_the_places_are_named() -> None:
     result = rmqd("check", "-c", "absent.yaml")
-    assert (result.exit_code, result.stderr) == (78, "absent.yaml: no such file or folder, named by --config\n")
+    assert (result.code, result.err) == (78, "absent.yaml: no such file or folder, named by --config\n")
 
 
 def test_connect_exits_with_69_where_nothing_answers() -> None:
     Path("rmqd.yaml").write_text(GOOD.replace(":9876", ":1"))
     result = rmqd("check", "-c", "rmqd.yaml", "--connect", "-o", "json")
-    assert result.exit_code == 69
-    document = json.loads(result.stdout)
+    assert result.code == 69
+    document = json.loads(result.out)
     assert document["ok"] is False
     assert {one["level"] for one in document["checks"]} == {"unreachable"}
 
 
 @pytest.mark.parametrize("arguments", [["check", "-o", "xml"], ["check", "--nonsense"], ["nonsense"]])
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
-    assert rmqd(*arguments).exit_code == 2
+    assert rmqd(*arguments).code == 2
 
 
 def test_every_command_has_help_with_an_example() -> None:
@@ -155,13 +151,13 @@ def test_every_command_has_help_with_an_example() -> None:
     assert {"run", "check", "schema", "handlers", "status", "send", "lag", "pause", "resume", "reload"} <= set(commands)
     for name in commands:
         result = rmqd(str(name), "--help")
-        assert result.exit_code == 0
-        assert f"Example: rmqd {name}" in result.stdout
+        assert result.code == 0
+        assert f"Example: rmqd {name}" in result.out
 
 
 def test_version_and_no_arguments() -> None:
-    assert rmqd("--version").stdout == f"rmqd {__version__}\n"
-    assert "Usage: rmqd" in rmqd().output
+    assert rmqd("--version").out == f"rmqd {__version__}\n"
+    assert "Usage: rmqd" in rmqd().err
 
 
 @pytest.mark.process
@@ -177,8 +173,8 @@ def test_help_imports_nothing_that_a_command_needs() -> None:
 
 def schema() -> dict[str, Any]:
     result = rmqd("schema")
-    assert result.exit_code == 0
-    document = json.loads(result.stdout)
+    assert result.code == 0
+    document = json.loads(result.out)
     assert isinstance(document, dict)
     return document
 
@@ -268,15 +264,15 @@ def test_the_schema_gives_defaults_as_they_are_written_in_the_file() -> None:
 
 def test_installed_handlers_are_listed_with_their_options() -> None:
     result = rmqd("handlers")
-    assert result.exit_code == 0
-    blocks = {block.split()[0]: block for block in result.stdout.split("\n\n")}
+    assert result.code == 0
+    blocks = {block.split()[0]: block for block in result.out.split("\n\n")}
     assert {"exec", "jsonl", "log"} <= blocks.keys()
     assert "rmqd_handlers.jsonl:JsonLines" in blocks["jsonl"]
     assert "  path (string, required): " in blocks["jsonl"]
 
 
 def test_handlers_as_json() -> None:
-    found = {one["name"]: one for one in json.loads(rmqd("handlers", "-o", "json").stdout)}
+    found = {one["name"]: one for one in json.loads(rmqd("handlers", "-o", "json").out)}
     assert found["jsonl"]["distribution"] == "rmqd-handlers"
     assert found["jsonl"]["error"] is None
     assert {one["name"] for one in found["jsonl"]["options"] if one["required"]} == {"path"}
@@ -285,9 +281,9 @@ def test_handlers_as_json() -> None:
 def test_pipelines_are_listed_beside_handlers() -> None:
     """Without Spark being imported, so that it may be missing."""
     result = rmqd("handlers")
-    assert "per_minute (pipeline)  rmqd-handlers" in result.stdout
-    assert '  lateness (string, default "10m"): a duration: how far behind' in result.stdout
-    found = {one["name"]: one for one in json.loads(rmqd("handlers", "-o", "json").stdout)}
+    assert "per_minute (pipeline)  rmqd-handlers" in result.out
+    assert '  lateness (string, default "10m"): a duration: how far behind' in result.out
+    found = {one["name"]: one for one in json.loads(rmqd("handlers", "-o", "json").out)}
     assert (found["archive"]["kind"], found["jsonl"]["kind"]) == ("pipeline", "handler")
     assert found["archive"]["error"] is None
 
@@ -299,9 +295,9 @@ def test_a_broken_handler_is_listed_with_why(tmp_path: Path, monkeypatch: pytest
     (info / "entry_points.txt").write_text("[rmqd.handlers]\nmailer = absent_shop:Mailer\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     result = rmqd("handlers")
-    assert result.exit_code == 0
+    assert result.code == 0
     assert "mailer  shop 1.2  absent_shop:Mailer\n  broken: absent_shop:Mailer of shop cannot be imported: " in (
-        result.stdout
+        result.out
     )
 
 
@@ -312,13 +308,13 @@ def test_a_group_on_spark_needs_pyspark_and_a_java(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("rmqd.spark.check_versions", lambda: None)
     monkeypatch.setattr("rmqd.spark.java.find_java", lambda environ: None)
     result = rmqd("check", "--config", "rmqd.yaml")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines()[1].endswith("to handler log on Spark (local[*,4])")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.splitlines()[1].endswith("to handler log on Spark (local[*,4])")
 
     def no_java(environ: object) -> None:
         raise RmqdError("Spark needs Java 17 or later, and there is none")
 
     monkeypatch.setattr("rmqd.spark.java.find_java", no_java)
     result = rmqd("check", "--config", "rmqd.yaml")
-    assert result.exit_code == 78
-    assert result.stderr == ("rmqd.yaml:5:13: groups.mailer.engine: Spark needs Java 17 or later, and there is none\n")
+    assert result.code == 78
+    assert result.err == ("rmqd.yaml:5:13: groups.mailer.engine: Spark needs Java 17 or later, and there is none\n")

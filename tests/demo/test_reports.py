@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from typer.testing import CliRunner
 
-from rmqd.cli.app import app
 from rmqd.clock import SystemClock
 from rmqd.demo.ledger import Ledger
 from rmqd.demo.options import DemoOptions
 from rmqd.demo.play import SAMPLE, read_group
 from rmqd.demo.reports import LOOPBACK, PORT, install_reporter, reports_received
 from rmqd.plugins.runnable import load_runnable
+from tests.cli.in_process import rmqd
 from tests.waiting import eventually
 
 SECONDS: Final = 20.0
@@ -99,10 +98,10 @@ def test_the_first_group_is_put_on_spark_and_nothing_else_changes() -> None:
 def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
 
-    result = CliRunner().invoke(app, ["demo", "--engine", "spark"])
+    ended = rmqd("demo", "--engine", "spark")
 
-    assert result.exit_code == 78
-    assert result.output == (
+    assert ended.code == 78
+    assert ended.err == (
         "rmqd demo: --engine spark: PySpark is not installed: make spark in a clone, or pip install 'rmqd[spark]'; "
         "accepted: local\n"
     )

@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from rmqd.cli.app import app
 from tests.cli import command
-from tests.cli.command import Ended
+from tests.cli.in_process import rmqd
 from tests.testing.user_folder import TOP, UserFolder
 
 HANDLERS = """
@@ -60,13 +58,6 @@ GOOD = (
     expect: {dead_letters: [1]}
 """
 )
-
-
-def rmqd(*arguments: str | Path) -> Ended:
-    """The command in this process, and in the test's folder."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="rmqd")
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return Ended(result.exit_code, result.stdout, result.stderr)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,34 @@
+"""The `rmqd` command in this process, for tests that start none."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from typer.testing import CliRunner
+
+from rmqd.cli.app import app
+from tests.cli.command import Ended
+
+
+def rmqd(*arguments: str | Path) -> Ended:
+    """Run `rmqd` with these arguments, in the test's folder."""
+    code: Any = 0
+    with CliRunner().isolation() as (out, err, _):
+        try:
+            _command()([str(argument) for argument in arguments], prog_name="rmqd")
+        except SystemExit as end:
+            code = end.code
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return Ended(code, out.getvalue().decode(), err.getvalue().decode())
+
+
+@functools.cache
+def _command() -> Callable[..., Any]:
+    """Made once, and not at each call as CliRunner's own `invoke` does: that takes longer than most commands."""
+    return typer.main.get_command(app)
