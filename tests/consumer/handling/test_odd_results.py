@@ -212,7 +212,7 @@ async_or_not = pytest.mark.parametrize(
 
 
 @async_or_not
-@rows(RESULTS)
+@rows(RESULTS, quick=29)
 def test_what_becomes_of_the_message(stage: Stage, row: tuple[str, Odd, list[str]], is_async: bool) -> None:
     _, act, outcomes = row
     assert stage.play(act, is_async=is_async) == outcomes
@@ -227,7 +227,7 @@ def test_what_is_raised_is_a_failure(
 
 
 @async_or_not
-@rows(ERRORS)
+@rows(ERRORS, quick=3)
 def test_at_the_last_attempt_it_is_a_dead_letter(
     stage: Stage, row: tuple[str, Callable[[], BaseException]], is_async: bool
 ) -> None:

@@ -112,6 +112,7 @@ async def test_a_new_group_is_marked_at_the_brokers_that_lead(
     assert not [line for line in logs if line["event"] == "group.not_marked"]
 
 
+@pytest.mark.slow
 async def test_a_new_group_is_founded_without_a_leader_that_is_away(
     broker: ScriptedBroker, other: Peer, seen: Seen, flowing: ManualClock
 ) -> None:
