@@ -1,9 +1,8 @@
 """What is answered to each request, one module for a subject.
 
-A processor has a table of codes. For each it gives a reply, refuses by an exception, or answers later
-(`broker.reply`).
+A processor gives a reply to each request, refuses by an exception, or answers later (`broker.reply`).
 
-    table                                   every processor; the controller asks it for the codes' tables
+    base, table                             what processors have in common; every processor
     pull, queue_ends                        pulls; ends of queues, and offsets by time
     send, send_back                         messages; those that a consumer gives back
     clients, client_config                  heartbeats, good-byes; the check of a subscription

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
 from rmqd.broker.pop.order import OrderKey
 from rmqd.broker.pop.revive import Popped
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.processors.pop_checks import illegal_queue, known_topic
 from rmqd.broker.reply import NO_CODE, Refusal, Reply, refusing_with
 from rmqd.codes import RequestCode, ResponseCode
@@ -20,24 +21,11 @@ from rmqd.wire.headers.pop import (
 )
 from rmqd.wire.pop import ORDER_REVIVE_QUEUE, PopHandle
 
-if TYPE_CHECKING:
-    from rmqd.broker.controller import BrokerController
 
-
-class AckProcessor:
+class AckProcessor(RequestProcessor):
     """Answers acknowledgements and changes of invisible time. With an outdated handle they do nothing."""
 
-    def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
-
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {
-            RequestCode.ACK_MESSAGE: self.acknowledge,
-            RequestCode.BATCH_ACK_MESSAGE: self.acknowledge_many,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.hide_for_longer,
-        }
-
+    @answers(RequestCode.ACK_MESSAGE)
     def acknowledge(self, channel: Channel, request: RemotingCommand) -> Reply:
         """ACK_MESSAGE (200051): acknowledge one popped message."""
         header = AckMessageRequestHeader.from_ext_fields(request.ext_fields)
@@ -55,6 +43,7 @@ class AckProcessor:
             self._broker.revive.settle(popped)
         return Reply()
 
+    @answers(RequestCode.BATCH_ACK_MESSAGE)
     def acknowledge_many(self, channel: Channel, request: RemotingCommand) -> Reply:
         """BATCH_ACK_MESSAGE (200151): acknowledge many popped messages. Offsets outside of the queue are ignored."""
         acks = BatchAckMessageRequestBody.from_json(request.body).acks if request.body else ()
@@ -74,6 +63,7 @@ class AckProcessor:
                     self._broker.revive.settle(popped)
         return Reply()
 
+    @answers(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     def hide_for_longer(self, channel: Channel, request: RemotingCommand) -> Reply:
         """CHANGE_MESSAGE_INVISIBLETIME (200053): hide a message for another time from now on.
 

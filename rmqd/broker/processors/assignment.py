@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
 from rmqd.broker.pop.assignment import STRATEGIES, allocate_for_pop
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import Reply
 from rmqd.codes import RequestCode
 from rmqd.wire.bodies.heartbeat import MessageModel
@@ -22,19 +23,11 @@ from rmqd.wire.message_queue import MessageQueue
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rmqd.broker.controller import BrokerController
 
-
-class QueryAssignmentProcessor:
+class QueryAssignmentProcessor(RequestProcessor):
     """Answers which queues of a topic a member has, and whether it pulls or pops them."""
 
-    def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
-
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {RequestCode.QUERY_ASSIGNMENT: self.assignment}
-
+    @answers(RequestCode.QUERY_ASSIGNMENT)
     def assignment(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_ASSIGNMENT (400): a member's queues. There is no list for a client that is no member yet, and for an
         unknown topic or strategy."""

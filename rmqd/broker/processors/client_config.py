@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
 from rmqd.broker.filter.lexer import ExpressionError
 from rmqd.broker.filter.subscriptions import compiled, is_tag_type
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.processors.pull import no_property_filter
 from rmqd.broker.reply import Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.heartbeat import CheckClientRequestBody
 from rmqd.wire.command import RemotingCommand
 
-if TYPE_CHECKING:
-    from rmqd.broker.controller import BrokerController
 
-
-class ClientConfigProcessor:
+class ClientConfigProcessor(RequestProcessor):
     """Checks the SQL92 condition of a subscription."""
 
-    def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
-
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {RequestCode.CHECK_CLIENT_CONFIG: self.check}
-
+    @answers(RequestCode.CHECK_CLIENT_CONFIG)
     def check(self, channel: Channel, request: RemotingCommand) -> Reply:
         """CHECK_CLIENT_CONFIG (46): refuse a condition that cannot be parsed."""
         if not request.body:

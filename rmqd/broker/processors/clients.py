@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
 from rmqd.broker.members import ClientChannel
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import Reply
 from rmqd.codes import RequestCode
 from rmqd.wire.bodies.heartbeat import ConsumerData, HeartbeatData
@@ -19,20 +20,14 @@ if TYPE_CHECKING:
 _HAS_UNIT_SUB: Final = 2  # Java: TopicSysFlag.FLAG_UNIT_SUB
 
 
-class ClientManageProcessor:
+class ClientManageProcessor(RequestProcessor):
     """Answers heartbeats and unregistrations."""
 
     def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
+        super().__init__(broker)
         self._fingerprints: dict[str, int] = {}
 
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {
-            RequestCode.HEART_BEAT: self.heartbeat,
-            RequestCode.UNREGISTER_CLIENT: self.unregister,
-        }
-
+    @answers(RequestCode.HEART_BEAT)
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> Reply:
         """HEART_BEAT (34): note members and subscriptions of groups. A group that may not be created is ignored."""
         broker = self._broker
@@ -62,6 +57,7 @@ class ClientManageProcessor:
             ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if sub_change else "false"}
         )
 
+    @answers(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UNREGISTER_CLIENT (35): a client leaves a group."""
         broker = self._broker

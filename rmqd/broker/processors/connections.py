@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.cluster import TopicList
@@ -20,27 +21,13 @@ from rmqd.wire.headers.topic import (
 )
 
 if TYPE_CHECKING:
-    from rmqd.broker.controller import BrokerController
     from rmqd.broker.members import ClientChannel
 
 
-class ConnectionsProcessor:
+class ConnectionsProcessor(RequestProcessor):
     """Answers who is connected, and which topics groups subscribe to."""
 
-    def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
-
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumers,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
-            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
-            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
-            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
-        }
-
+    @answers(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumers(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_CONSUMER_CONNECTION_LIST (203): a group's members."""
         header = GetConsumerConnectionListRequestHeader.from_ext_fields(request.ext_fields)
@@ -57,6 +44,7 @@ class ConnectionsProcessor:
         )
         return Reply(body=body.to_json())
 
+    @answers(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     def producers(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_PRODUCER_CONNECTION_LIST (204): a group's producers."""
         header = GetProducerConnectionListRequestHeader.from_ext_fields(request.ext_fields)
@@ -66,6 +54,7 @@ class ConnectionsProcessor:
             raise Refusal(ResponseCode.SYSTEM_ERROR, text)
         return Reply(body=ProducerConnection(tuple(map(_connection, clients))).to_json())
 
+    @answers(RequestCode.GET_ALL_PRODUCER_INFO)
     def all_producers(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_ALL_PRODUCER_INFO (328): the producers of all groups."""
         wall, now = self._broker.clock.wall(), self._broker.now()
@@ -84,6 +73,7 @@ class ConnectionsProcessor:
         }
         return Reply(body=ProducerTableInfo(groups).to_json())
 
+    @answers(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_TOPIC_CONSUME_BY_WHO (300): groups that subscribe to the topic or committed an offset in it."""
         topic = QueryTopicConsumeByWhoRequestHeader.from_ext_fields(request.ext_fields).topic
@@ -91,6 +81,7 @@ class ConnectionsProcessor:
         groups = dict.fromkeys([*online, *self._broker.offsets.groups_of(topic)])
         return Reply(body=GroupList(tuple(groups)).to_json())
 
+    @answers(RequestCode.QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_TOPICS_BY_CONSUMER (343): topics in which the group committed an offset."""
         header = QueryTopicsByConsumerRequestHeader.from_ext_fields(request.ext_fields)
@@ -98,6 +89,7 @@ class ConnectionsProcessor:
             body=TopicList(tuple(self._broker.offsets.topics_of(header.group)), self._broker.address).to_json()
         )
 
+    @answers(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_SUBSCRIPTION_BY_CONSUMER (345): a group's subscription to a topic, by its members' heartbeats."""
         header = QuerySubscriptionByConsumerRequestHeader.from_ext_fields(request.ext_fields)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ProtocolError
@@ -15,24 +15,11 @@ from rmqd.wire.fields import parse_integer
 from rmqd.wire.headers.group import GetConsumerListByGroupRequestHeader
 from rmqd.wire.headers.offset import OffsetResponseHeader, QueryConsumerOffsetRequestHeader
 
-if TYPE_CHECKING:
-    from rmqd.broker.controller import BrokerController
 
-
-class ConsumerManageProcessor:
+class ConsumerManageProcessor(RequestProcessor):
     """Answers members' questions about their group: its members and its offsets."""
 
-    def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
-
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
-            RequestCode.QUERY_CONSUMER_OFFSET: self.query_offset,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_offset,
-        }
-
+    @answers(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     def consumer_list(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_CONSUMER_LIST_BY_GROUP (38): the client ids of the members."""
         header = GetConsumerListByGroupRequestHeader.from_ext_fields(request.ext_fields)
@@ -41,6 +28,7 @@ class ConsumerManageProcessor:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
         return Reply(body=GetConsumerListByGroupResponseBody(tuple(info.client_ids)).to_json())
 
+    @answers(RequestCode.QUERY_CONSUMER_OFFSET)
     def query_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_CONSUMER_OFFSET (14): the group's offset; 0 for a new group in a queue that has its first message."""
         header = QueryConsumerOffsetRequestHeader.from_ext_fields(request.ext_fields)
@@ -57,6 +45,7 @@ class ConsumerManageProcessor:
             offset = 0
         return Reply(ext_fields=OffsetResponseHeader(offset=offset).ext_fields())
 
+    @answers(RequestCode.UPDATE_CONSUMER_OFFSET)
     def update_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UPDATE_CONSUMER_OFFSET (15): commit an offset, unless a reset waits for the group's next pull."""
         broker, fields = self._broker, request.ext_fields

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
 from rmqd.broker.groups import validate_group
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire import fields, loose_json
@@ -29,42 +30,26 @@ from rmqd.wire.headers.group import (
 )
 from rmqd.wire.topics import is_retry_topic
 
-if TYPE_CHECKING:
-    from rmqd.broker.controller import BrokerController
-
 _MOST_GROUPS: Final = 2000  # in one reply; Java: splitMetadataSize
 
 
-class GroupAdminProcessor:
+class GroupAdminProcessor(RequestProcessor):
     """Answers administrators about consumer groups."""
 
-    def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
-
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_configs,
-            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.config,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
-            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbidden,
-            RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_request_mode,
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
-        }
-
+    @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def update(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200): create or change a group."""
         if request.body:
             self._update((SubscriptionGroupConfig.from_json(request.body),))
         return Reply()
 
+    @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def update_list(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): several groups; none if one has an illegal name."""
         self._update(SubscriptionGroupList.from_json(request.body).group_config_list)
         return Reply()
 
+    @answers(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def all_configs(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all groups, or a page of them by name.
 
@@ -81,6 +66,7 @@ class GroupAdminProcessor:
         fields = GetAllSubscriptionGroupResponseHeader(total_group_num=total).ext_fields()
         return Reply(ext_fields=fields, body=SubscriptionGroupWrapper(table, groups.data_version, forbidden).to_json())
 
+    @answers(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def config(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_SUBSCRIPTIONGROUP_CONFIG (352): one group. The request creates it if it does not exist."""
         header = GetSubscriptionGroupConfigRequestHeader.from_ext_fields(request.ext_fields)
@@ -89,6 +75,7 @@ class GroupAdminProcessor:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return Reply(body=config.to_json())
 
+    @answers(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     def delete(self, channel: Channel, request: RemotingCommand) -> Reply:
         """DELETE_SUBSCRIPTIONGROUP (207): delete a group, and if asked its offsets. Its retry topic stays."""
         header = DeleteSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
@@ -99,6 +86,7 @@ class GroupAdminProcessor:
             self._broker.pop_order.forget(group=header.group_name)
         return Reply()
 
+    @answers(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
     def forbidden(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UPDATE_AND_GET_GROUP_FORBIDDEN (353): whether a group may read a topic; the request may change that."""
         groups = self._broker.groups
@@ -110,6 +98,7 @@ class GroupAdminProcessor:
         readable = not groups.is_reading_forbidden(header.group, header.topic)
         return Reply(remark="", body=GroupForbidden(header.group, header.topic, readable).to_json())
 
+    @answers(RequestCode.SET_MESSAGE_REQUEST_MODE)
     def set_request_mode(self, channel: Channel, request: RemotingCommand) -> Reply:
         """SET_MESSAGE_REQUEST_MODE (401): have a group pull or pop a topic."""
         mode = SetMessageRequestModeRequestBody.from_json(request.body)
@@ -122,6 +111,7 @@ class GroupAdminProcessor:
         self._broker.groups.set_request_mode(mode)
         return Reply()
 
+    @answers(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     def request_modes(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_ALL_MESSAGE_REQUEST_MODE (402): what SET_MESSAGE_REQUEST_MODE set, by topic and group."""
         table: dict[str, dict[str, Any]] = {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
 from rmqd.broker.mq_version import TAKES_RESETS, version_desc
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import Refusal, Reply
 from rmqd.codes import LanguageCode, RequestCode, ResponseCode
 from rmqd.wire.bodies.data_version import DataVersion
@@ -28,22 +29,14 @@ _ALL_QUEUES: Final = -1
 _MAX_LONG: Final = 2**63 - 1
 
 
-class OffsetAdminProcessor:
+class OffsetAdminProcessor(RequestProcessor):
     """Answers administrators about groups' offsets: lists, resets, copies."""
 
     def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
+        super().__init__(broker)
         self._since = DataVersion(0, int(broker.clock.wall() * 1000))
 
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {
-            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
-            RequestCode.QUERY_CORRECTION_OFFSET: self.correction,
-            RequestCode.CLONE_GROUP_OFFSET: self.clone,
-        }
-
+    @answers(RequestCode.GET_ALL_CONSUMER_OFFSET)
     def all_offsets(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_ALL_CONSUMER_OFFSET (43): all offsets, as RocketMQ stores them in consumerOffset.json."""
         offsets = self._broker.offsets
@@ -54,6 +47,7 @@ class OffsetAdminProcessor:
         body = ConsumerOffsetSerializeWrapper(offsets.committed_table(), offsets.pulled_table(), topics, self._since)
         return Reply(body=body.to_json())
 
+    @answers(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset(self, channel: Channel, request: RemotingCommand) -> Reply:
         """INVOKE_BROKER_TO_RESET_OFFSET (222): reset here, or by a push to members (useServerSideResetOffset)."""
         header = ResetOffsetRequestHeader.from_ext_fields({**_UNSET, **request.ext_fields})
@@ -61,6 +55,7 @@ class OffsetAdminProcessor:
             return self._reset_here(header)
         return self._reset_members(header, as_list=request.language is LanguageCode.CPP)
 
+    @answers(RequestCode.QUERY_CORRECTION_OFFSET)
     def correction(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_CORRECTION_OFFSET (308): the lowest offsets of a topic's groups, if one group is not behind them.
 
@@ -81,6 +76,7 @@ class OffsetAdminProcessor:
                 least[queue_id] = _MAX_LONG
         return Reply(body=QueryCorrectionOffsetBody(least).to_json())
 
+    @answers(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, channel: Channel, request: RemotingCommand) -> Reply:
         """CLONE_GROUP_OFFSET (314): give a group the offsets of another one."""
         header = CloneGroupOffsetRequestHeader.from_ext_fields(request.ext_fields)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
 from rmqd.broker.members import ClientChannel
 from rmqd.broker.mq_version import TAKES_RESETS, TELLS_OPERATORS, version_desc
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.processors.offset_admin import NOT_SET
 from rmqd.broker.reply import Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
@@ -34,24 +35,17 @@ STATUS_SECONDS: Final = 5.0
 CALL_SECONDS: Final = 10.0
 
 
-class OperatorProcessor:
+class OperatorProcessor(RequestProcessor):
     """Forwards operators' questions to members, and their answers back. The times are how long a member may take."""
 
     def __init__(
         self, broker: BrokerController, *, status_seconds: float = STATUS_SECONDS, call_seconds: float = CALL_SECONDS
     ) -> None:
-        self._broker = broker
+        super().__init__(broker)
         self._status_seconds = status_seconds
         self._call_seconds = call_seconds
 
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
-        }
-
+    @answers(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     async def consumer_status(self, channel: Channel, request: RemotingCommand) -> Reply:
         """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): members' offsets. A member that does not answer is left out."""
         header = GetConsumerStatusRequestHeader.from_ext_fields(request.ext_fields)
@@ -73,11 +67,13 @@ class OperatorProcessor:
         told = {client.client_id: table for client, table in zip(asked, tables, strict=True) if table is not None}
         return Reply(remark=NOT_SET, body=GetConsumerStatusBody(consumer_table=told).to_json())
 
+    @answers(RequestCode.GET_CONSUMER_RUNNING_INFO)
     async def running_info(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_CONSUMER_RUNNING_INFO (307): a member's running info."""
         header = GetConsumerRunningInfoRequestHeader.from_ext_fields(request.ext_fields)
         return await self._relay(request, header.consumer_group, header.client_id, request.ext_fields)
 
+    @answers(RequestCode.CONSUME_MESSAGE_DIRECTLY)
     async def consume_directly(self, channel: Channel, request: RemotingCommand) -> Reply:
         """CONSUME_MESSAGE_DIRECTLY (309): have a member handle a stored message, which the offset id names."""
         broker = self._broker

@@ -6,10 +6,11 @@ import itertools
 import random
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.channel import Answer, Channel, Processors
+from rmqd.broker.channel import Answer, Channel
 from rmqd.broker.filter.lexer import ExpressionError
 from rmqd.broker.filter.subscriptions import filter_of, requested_subscription
 from rmqd.broker.pop.held_pops import HeldPop, Place
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.processors.pop_checks import check_reading
 from rmqd.broker.processors.pop_taking import Taking
 from rmqd.broker.reply import Refusal, Reply, refusing_with
@@ -30,17 +31,14 @@ NOTHING_POPPED: Final = PopMessageResponseHeader(pop_time=0, invisible_time=0, r
 """The ext fields of a refusal."""
 
 
-class PopMessageProcessor:
+class PopMessageProcessor(RequestProcessor):
     """Answers pops: gives members messages, and hides these from others for a while."""
 
     def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
+        super().__init__(broker)
         self._numbers = itertools.count()
 
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {RequestCode.POP_MESSAGE: self.pop}
-
+    @answers(RequestCode.POP_MESSAGE)
     def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
         """POP_MESSAGE (200050): answer at once, or when there is a message."""
         header = PopMessageRequestHeader.from_ext_fields({"bornTime": "0", **request.ext_fields})

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from rmqd.broker.channel import Answer, Channel, Processors
+from rmqd.broker.channel import Answer, Channel
 from rmqd.broker.pop.held_pops import HeldPop, Place
 from rmqd.broker.pop.order import OrderKey
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.processors.pop import DICE, NOTHING_POPPED
 from rmqd.broker.processors.pop_checks import QueueOfGroup, check_reading
 from rmqd.broker.processors.pop_taking import retry_topic_to_read
@@ -25,24 +25,11 @@ from rmqd.wire.headers.pop import (
     PopMessageResponseHeader,
 )
 
-if TYPE_CHECKING:
-    from rmqd.broker.controller import BrokerController
 
-
-class PopPollingProcessor:
+class PopPollingProcessor(RequestProcessor):
     """Answers questions about messages that could be popped, and pops none."""
 
-    def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
-
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {
-            RequestCode.PEEK_MESSAGE: self.peek,
-            RequestCode.NOTIFICATION: self.notification,
-            RequestCode.POLLING_INFO: self.polling_info,
-        }
-
+    @answers(RequestCode.PEEK_MESSAGE)
     def peek(self, channel: Channel, request: RemotingCommand) -> Reply:
         """PEEK_MESSAGE (200052): the messages that a pop would get, without popping them."""
         header = PeekMessageRequestHeader.from_ext_fields(request.ext_fields)
@@ -62,12 +49,14 @@ class PopPollingProcessor:
         fields = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=rest).ext_fields()
         return Reply(code, "FOUND" if records else "NO_MESSAGE_IN_QUEUE", fields, b"".join(records))
 
+    @answers(RequestCode.NOTIFICATION)
     def notification(self, channel: Channel, request: RemotingCommand) -> Answer:
         """NOTIFICATION (200054): answer at once, or when there is a message to pop."""
         header = NotificationRequestHeader.from_ext_fields({"bornTime": "0", **request.ext_fields})
         until_ms = (header.born_time or self._broker.now_ms()) + header.poll_time
         return self._notify(channel, request, header, until_ms)
 
+    @answers(RequestCode.POLLING_INFO)
     def polling_info(self, channel: Channel, request: RemotingCommand) -> Reply:
         """POLLING_INFO (200055): how many pops are held."""
         header = PollingInfoRequestHeader.from_ext_fields(request.ext_fields)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.channel import LANGUAGE, VERSION, Answer, Channel, Processors
+from rmqd.broker.channel import LANGUAGE, VERSION, Answer, Channel
 from rmqd.broker.filter.lexer import ExpressionError
 from rmqd.broker.filter.subscriptions import filter_of, is_tag_type, requested_subscription
 from rmqd.broker.held_pulls import HeldPull
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import SEE_FAQ, Refusal
 from rmqd.broker.store.get_messages import GetMessageStatus as Status
 from rmqd.broker.store.get_messages import GetResult
@@ -53,17 +54,14 @@ class _Forbidden(Refusal):
         super().__init__(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(by)})
 
 
-class PullMessageProcessor:
+class PullMessageProcessor(RequestProcessor):
     """Answers pulls (PULL_MESSAGE): with messages, at once or when some come, or with why there are none."""
 
     def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
+        super().__init__(broker)
         self._frame = PullReplyTemplate(LANGUAGE, VERSION).frame
 
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
-
+    @answers(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, channel: Channel, request: RemotingCommand) -> Answer:
         """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): answer at once, or when there is a message."""
         return self._answer(channel, request, first=True)

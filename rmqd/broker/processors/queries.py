@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from heapq import merge
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.admin import QueryMessageRequestHeader, QueryMessageResponseHeader, ViewMessageRequestHeader
 from rmqd.wire.messages.encode import decode_record
 from rmqd.wire.messages.properties import KEYS, TAGS, UNIQ_KEY
-
-if TYPE_CHECKING:
-    from rmqd.broker.controller import BrokerController
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 MOST_FOR_UNIQUE_KEY: Final = 32  # Java: defaultQueryMaxNum
@@ -25,16 +23,10 @@ TAG_INDEX: Final = "T"
 _AT_ONCE: Final = 1000  # records looked at in one turn of the loop, which takes it a millisecond
 
 
-class QueryMessageProcessor:
+class QueryMessageProcessor(RequestProcessor):
     """Answers queries by scanning a topic's records, the newest first. An index would make every send slower."""
 
-    def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
-
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
-
+    @answers(RequestCode.QUERY_MESSAGE)
     async def query(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_MESSAGE (12): the newest messages with a key, in the order in which they were stored."""
         header = QueryMessageRequestHeader.from_ext_fields(request.ext_fields)
@@ -51,6 +43,7 @@ class QueryMessageProcessor:
         fields = QueryMessageResponseHeader(index_last_update_timestamp=stored_ms, index_last_update_phyoffset=offset)
         return Reply(ext_fields=fields.ext_fields(), body=b"".join(reversed(found)))
 
+    @answers(RequestCode.VIEW_MESSAGE_BY_ID)
     def view(self, channel: Channel, request: RemotingCommand) -> Reply:
         """VIEW_MESSAGE_BY_ID (33): the message at a commit log offset."""
         offset = ViewMessageRequestHeader.from_ext_fields(request.ext_fields).offset

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import Reply
 from rmqd.codes import RequestCode
 from rmqd.wire.command import RemotingCommand
@@ -17,44 +18,33 @@ from rmqd.wire.headers.offset import (
     SearchOffsetRequestHeader,
 )
 
-if TYPE_CHECKING:
-    from rmqd.broker.controller import BrokerController
-
 _NO_TIME: Final = -1
 
 
-class QueueEndsProcessor:
+class QueueEndsProcessor(RequestProcessor):
     """Answers questions about the ends of a queue."""
 
-    def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
-
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {
-            RequestCode.GET_MAX_OFFSET: self.max_offset,
-            RequestCode.GET_MIN_OFFSET: self.min_offset,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
-        }
-
+    @answers(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_MAX_OFFSET (30): the offset that the next message gets."""
         header = GetMaxOffsetRequestHeader.from_ext_fields(request.ext_fields)
         return _offset(self._broker.store.max_offset(header.topic, header.queue_id))
 
+    @answers(RequestCode.GET_MIN_OFFSET)
     def min_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_MIN_OFFSET (31): the offset of the first message that is kept."""
         header = GetMinOffsetRequestHeader.from_ext_fields(request.ext_fields)
         reply = _offset(self._broker.store.min_offset(header.topic, header.queue_id))
         return reply._replace(remark="")  # as the real broker answers
 
+    @answers(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search(self, channel: Channel, request: RemotingCommand) -> Reply:
         """SEARCH_OFFSET_BY_TIMESTAMP (29): the offset of the first message stored at a time or later."""
         header = SearchOffsetRequestHeader.from_ext_fields(request.ext_fields)
         upper = (header.boundary_type or "").lower() == "upper"
         return _offset(self._broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp, upper=upper))
 
+    @answers(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_EARLIEST_MSG_STORETIME (32): when the first message that is kept was stored."""
         header = GetEarliestMsgStoretimeRequestHeader.from_ext_fields(request.ext_fields)

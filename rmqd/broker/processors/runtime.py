@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import Refusal, Reply
 from rmqd.broker.runtime_info import runtime_info
 from rmqd.broker.settings import UnknownSettingError
@@ -26,24 +27,14 @@ log = structlog.get_logger(__name__)
 _PROTECTED: Final = frozenset({"configBlackList", "brokerConfigPath"})
 
 
-class RuntimeProcessor:
+class RuntimeProcessor(RequestProcessor):
     """Answers requests about settings, runtime figures and cleaning."""
 
     def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
+        super().__init__(broker)
         self._version = DataVersion(timestamp=int(broker.clock.wall() * 1000))
 
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {
-            RequestCode.UPDATE_BROKER_CONFIG: self.update_settings,
-            RequestCode.GET_BROKER_CONFIG: self.get_settings,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.expire,
-            RequestCode.DELETE_EXPIRED_COMMITLOG: self.expire,
-            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused_topics,
-        }
-
+    @answers(RequestCode.UPDATE_BROKER_CONFIG)
     def update_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UPDATE_BROKER_CONFIG (25): change settings until the broker ends. Unknown ones are ignored, and logged."""
         values = load_properties(request.body)
@@ -60,20 +51,24 @@ class RuntimeProcessor:
             log.warning("broker.settings_ignored", server="broker", settings=ignored)
         return Reply()
 
+    @answers(RequestCode.GET_BROKER_CONFIG)
     def get_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_BROKER_CONFIG (26): the settings that this broker has."""
         version = GetBrokerConfigResponseHeader(version=json.dumps(self._version.to_dict(), separators=(",", ":")))
         return Reply(ext_fields=version.ext_fields(), body=dump_properties(self._broker.settings.as_properties()))
 
+    @answers(RequestCode.GET_BROKER_RUNTIME_INFO)
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_BROKER_RUNTIME_INFO (28): the broker's runtime figures."""
         return Reply(body=KVTable(runtime_info(self._broker)).to_json())
 
+    @answers(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.DELETE_EXPIRED_COMMITLOG)
     def expire(self, channel: Channel, request: RemotingCommand) -> Reply:
         """CLEAN_EXPIRED_CONSUMEQUEUE (306) and DELETE_EXPIRED_COMMITLOG (329): delete expired messages now."""
         self._broker.store.expire()
         return Reply()
 
+    @answers(RequestCode.CLEAN_UNUSED_TOPIC)
     def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
         """CLEAN_UNUSED_TOPIC (316): do nothing. The queues of a topic are deleted with it here."""
         return Reply()

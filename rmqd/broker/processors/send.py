@@ -8,7 +8,8 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import SEE_FAQ, Refusal, Reply
 from rmqd.broker.schedule import delay_level
 from rmqd.broker.system_topics import READ_WRITE
@@ -50,22 +51,15 @@ _FIELDS: Final = {MSG_REGION: REGION, TRACE_ON: "true"}
 _MAX_V1_TOPIC: Final = 127
 
 
-class SendMessageProcessor:
+class SendMessageProcessor(RequestProcessor):
     """Answers sends. Messages of transactions are refused, since nothing here would commit them."""
 
     def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
+        super().__init__(broker)
         self._store_host = parse_host(broker.address)
         self._unique_keys = UniqueKeys(self._store_host[:-4], os.getpid(), id(self))
 
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {
-            RequestCode.SEND_MESSAGE: self.send,
-            RequestCode.SEND_MESSAGE_V2: self.send,
-            RequestCode.SEND_BATCH_MESSAGE: self.send,
-        }
-
+    @answers(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def send(self, channel: Channel, request: RemotingCommand) -> Reply:
         """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320). A field, not the code, marks a batch."""
         header = ReceivedSendHeader.from_request(request)

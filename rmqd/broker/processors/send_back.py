@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.processors.send import DLQ_QUEUES, HEEDS_MAX_RECONSUME_TIMES
 from rmqd.broker.reply import SEE_FAQ, Refusal, Reply
 from rmqd.broker.system_topics import READ_WRITE
@@ -21,22 +22,13 @@ from rmqd.wire.messages.message_id import offset_message_id, parse_host
 from rmqd.wire.messages.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT
 from rmqd.wire.topics import dlq_topic, retry_topic
 
-if TYPE_CHECKING:
-    from rmqd.broker.controller import BrokerController
-
 FIRST_DELAY_LEVEL: Final = 3
 
 
-class SendBackProcessor:
+class SendBackProcessor(RequestProcessor):
     """Stores a message that is sent back once more: as a delayed retry, or as a dead letter."""
 
-    def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
-
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
-
+    @answers(RequestCode.CONSUMER_SEND_MSG_BACK)
     def send_back(self, channel: Channel, request: RemotingCommand) -> Reply:
         """CONSUMER_SEND_MSG_BACK (36). The commit log offset names the message; other fields about it are ignored."""
         header = ConsumerSendMsgBackRequestHeader.from_ext_fields(request.ext_fields)

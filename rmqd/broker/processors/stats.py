@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rmqd.broker import broker_stats
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import NO_CODE, Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.consume_queue import ConsumeQueueData, QueryConsumeQueueResponseBody
@@ -33,29 +34,15 @@ from rmqd.wire.headers.topic import (
 from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
-    from rmqd.broker.controller import BrokerController
     from rmqd.wire.bodies.settings import TopicConfig
 
 _NO_TIME: Final = -1
 
 
-class StatsProcessor:
+class StatsProcessor(RequestProcessor):
     """Answers questions about offsets, times and rates."""
 
-    def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
-
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {
-            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
-            RequestCode.GET_CONSUME_STATS: self.consume_stats,
-            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
-            RequestCode.VIEW_BROKER_STATS_DATA: self.counter,
-            RequestCode.GET_BROKER_CONSUME_STATS: self.all_consume_stats,
-            RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
-        }
-
+    @answers(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_TOPIC_STATS_INFO (202): the ends of each queue of a topic."""
         config = self._topic(GetTopicStatsInfoRequestHeader.from_ext_fields(request.ext_fields).topic)
@@ -66,6 +53,7 @@ class StatsProcessor:
             table[self._queue(topic, queue_id)] = TopicOffset(store.min_offset(topic, queue_id), end, last)
         return Reply(body=TopicStatsTable(table, self._broker.stats.put_per_second(topic)).to_json())
 
+    @answers(RequestCode.GET_CONSUME_STATS)
     def consume_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_CONSUME_STATS (208): a group's offsets in a topic, or in all that it subscribes to and has begun."""
         header = GetConsumeStatsRequestHeader.from_ext_fields(request.ext_fields)
@@ -83,6 +71,7 @@ class StatsProcessor:
                 tps += self._broker.stats.get_per_second(group, topic)
         return Reply(body=ConsumeStats(table, tps).to_json())
 
+    @answers(RequestCode.GET_BROKER_CONSUME_STATS)
     def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_BROKER_CONSUME_STATS (317): the offsets of every group."""
         header = GetConsumeStatsInBrokerHeader.from_ext_fields(request.ext_fields)
@@ -100,6 +89,7 @@ class StatsProcessor:
             groups[group] = tuple(stats)
         return Reply(body=ConsumeStatsList(groups, broker.address).to_json())
 
+    @answers(RequestCode.QUERY_CONSUME_TIME_SPAN)
     def time_span(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_CONSUME_TIME_SPAN (303): times of the first, the last and the first unhandled message of each queue."""
         header = QueryConsumeTimeSpanRequestHeader.from_ext_fields(request.ext_fields)
@@ -107,6 +97,7 @@ class StatsProcessor:
         spans = (self._span(header.group, header.topic, number) for number in range(config.write_queue_nums))
         return Reply(body=QueryConsumeTimeSpanBody(tuple(spans)).to_json())
 
+    @answers(RequestCode.VIEW_BROKER_STATS_DATA)
     def counter(self, channel: Channel, request: RemotingCommand) -> Reply:
         """VIEW_BROKER_STATS_DATA (315): a counter over the last minute, hour and day."""
         header = ViewBrokerStatsDataRequestHeader.from_ext_fields(request.ext_fields)
@@ -117,6 +108,7 @@ class StatsProcessor:
         spans = (broker_stats.MINUTE, broker_stats.HOUR, broker_stats.DAY)
         return Reply(body=BrokerStatsData(*(BrokerStatsItem(*gained(seconds)) for seconds in spans)).to_json())
 
+    @answers(RequestCode.QUERY_CONSUME_QUEUE)
     def consume_queue(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_CONSUME_QUEUE (321): entries of a queue's index."""
         header = QueryConsumeQueueRequestHeader.from_ext_fields(request.ext_fields)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.channel import Channel
+from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import NO_CODE, Refusal, Reply
 from rmqd.broker.system_topics import is_reserved, reserved_topics
 from rmqd.broker.topic_attributes import MESSAGE_TYPE, MIXED, TopicAttributeError, altered, parse_attributes
@@ -24,31 +25,15 @@ from rmqd.wire.headers.topic import (
 )
 from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 
-if TYPE_CHECKING:
-    from rmqd.broker.controller import BrokerController
-
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 _PAGE: Final = 2000  # Java: splitMetadataSize
 _DONE: Final = Reply(remark=NO_CODE)
 
 
-class TopicAdminProcessor:
+class TopicAdminProcessor(RequestProcessor):
     """Answers administrators about topics."""
 
-    def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
-
-    def processors(self) -> Processors:
-        """The requests that it answers."""
-        return {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.create_list,
-            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
-            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
-            RequestCode.GET_TOPIC_CONFIG: self.topic,
-        }
-
+    @answers(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def create(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UPDATE_AND_CREATE_TOPIC (17): create or change a topic."""
         header = CreateTopicRequestHeader.from_ext_fields(request.ext_fields)
@@ -72,6 +57,7 @@ class TopicAdminProcessor:
         self._put(self._checked(config))
         return _DONE
 
+    @answers(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     def create_list(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UPDATE_AND_CREATE_TOPIC_LIST (18): several topics. Nothing is done if one of them is refused."""
         configs = CreateTopicListRequestBody.from_json(request.body).topic_config_list
@@ -81,6 +67,7 @@ class TopicAdminProcessor:
             self._put(config)
         return _DONE
 
+    @answers(RequestCode.DELETE_TOPIC_IN_BROKER)
     def delete(self, channel: Channel, request: RemotingCommand) -> Reply:
         """DELETE_TOPIC_IN_BROKER (215): delete a topic, its messages, groups' offsets in it, and popped messages.
 
@@ -96,6 +83,7 @@ class TopicAdminProcessor:
         self._delete(topic)
         return Reply()
 
+    @answers(RequestCode.GET_TOPIC_CONFIG)
     def topic(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_TOPIC_CONFIG (351): a topic's configuration."""
         header = GetTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
@@ -104,6 +92,7 @@ class TopicAdminProcessor:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {header.topic}")
         return Reply(body=config.to_json())
 
+    @answers(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_ALL_TOPIC_CONFIG (21): all topics, or a page of them by name if the client asks for pages."""
         header = GetAllTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
@@ -117,6 +106,7 @@ class TopicAdminProcessor:
         total = GetAllTopicConfigResponseHeader(total_topic_num=len(topics))
         return Reply(ext_fields=total.ext_fields(), body=TopicConfigSerializeWrapper(shown, version).to_json())
 
+    @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305): the names of the broker's own topics."""
         return Reply(body=TopicList(reserved_topics(self._broker.settings)).to_json())
