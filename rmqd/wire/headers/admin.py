@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rmqd.codes import RequestCode
 from rmqd.wire.headers.base import Header, RequestHeader
@@ -11,10 +10,8 @@ from rmqd.wire.topics import DEFAULT_TOPIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicRequestHeader(RequestHeader):
+class CreateTopicRequestHeader(RequestHeader, code=RequestCode.UPDATE_AND_CREATE_TOPIC):
     """Makes or changes a topic on one broker. `attributes` is Java's "+key=value,-key"."""
-
-    code: ClassVar[RequestCode] = RequestCode.UPDATE_AND_CREATE_TOPIC
 
     topic: str
     default_topic: str = DEFAULT_TOPIC
@@ -29,28 +26,22 @@ class CreateTopicRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetTopicConfigRequestHeader(RequestHeader):
+class GetTopicConfigRequestHeader(RequestHeader, code=RequestCode.GET_TOPIC_CONFIG):
     """Asks for a topic's configuration."""
 
-    code: ClassVar[RequestCode] = RequestCode.GET_TOPIC_CONFIG
-
     topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetTopicStatsInfoRequestHeader(RequestHeader):
+class GetTopicStatsInfoRequestHeader(RequestHeader, code=RequestCode.GET_TOPIC_STATS_INFO):
     """Asks for the offsets at the ends of a topic's queues."""
 
-    code: ClassVar[RequestCode] = RequestCode.GET_TOPIC_STATS_INFO
-
     topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetConsumeStatsRequestHeader(RequestHeader):
+class GetConsumeStatsRequestHeader(RequestHeader, code=RequestCode.GET_CONSUME_STATS):
     """Asks how far a group is, in one topic or in all, or in a list of them, separated by semicolons."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_CONSUME_STATS
 
     consumer_group: str
     topic: str | None = None
@@ -58,20 +49,16 @@ class GetConsumeStatsRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryConsumeTimeSpanRequestHeader(RequestHeader):
+class QueryConsumeTimeSpanRequestHeader(RequestHeader, code=RequestCode.QUERY_CONSUME_TIME_SPAN):
     """Asks how old the messages are that a group has not handled yet."""
-
-    code: ClassVar[RequestCode] = RequestCode.QUERY_CONSUME_TIME_SPAN
 
     topic: str
     group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryMessageRequestHeader(RequestHeader):
+class QueryMessageRequestHeader(RequestHeader, code=RequestCode.QUERY_MESSAGE):
     """Asks for messages by key, stored between two times in milliseconds."""
-
-    code: ClassVar[RequestCode] = RequestCode.QUERY_MESSAGE
 
     topic: str
     key: str
@@ -91,10 +78,8 @@ class QueryMessageResponseHeader(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewMessageRequestHeader(RequestHeader):
+class ViewMessageRequestHeader(RequestHeader, code=RequestCode.VIEW_MESSAGE_BY_ID):
     """Asks for the message at a commit log offset."""
-
-    code: ClassVar[RequestCode] = RequestCode.VIEW_MESSAGE_BY_ID
 
     offset: int
     topic: str | None = None

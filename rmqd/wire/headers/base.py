@@ -70,6 +70,10 @@ class RequestHeader(Header):
 
     bname: str | None = None
 
+    def __init_subclass__(cls, code: RequestCode | None = None) -> None:
+        if code is not None:  # dataclass makes a class twice, as it has slots, and copies `code` from the first one
+            cls.code = code
+
 
 def wire_names(cls: type[Header]) -> dict[str, str]:
     """What a header's fields are called on the wire, by their own names."""

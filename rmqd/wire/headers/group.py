@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from rmqd.codes import RequestCode
 from rmqd.wire.fields import Named
@@ -11,10 +11,8 @@ from rmqd.wire.headers.base import Header, RequestHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterClientRequestHeader(RequestHeader):
+class UnregisterClientRequestHeader(RequestHeader, code=RequestCode.UNREGISTER_CLIENT):
     """Leaves a group at once, so that the broker need not wait for the connection to end."""
-
-    code: ClassVar[RequestCode] = RequestCode.UNREGISTER_CLIENT
 
     client_id: Annotated[str, Named("clientID")]
     producer_group: str | None = None
@@ -22,47 +20,37 @@ class UnregisterClientRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetConsumerListByGroupRequestHeader(RequestHeader):
+class GetConsumerListByGroupRequestHeader(RequestHeader, code=RequestCode.GET_CONSUMER_LIST_BY_GROUP):
     """Asks for the client ids of a group's members."""
 
-    code: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-
     consumer_group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetConsumerConnectionListRequestHeader(RequestHeader):
+class GetConsumerConnectionListRequestHeader(RequestHeader, code=RequestCode.GET_CONSUMER_CONNECTION_LIST):
     """Asks for a group's members with their addresses and subscriptions."""
 
-    code: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_CONNECTION_LIST
-
     consumer_group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuerySubscriptionByConsumerRequestHeader(RequestHeader):
+class QuerySubscriptionByConsumerRequestHeader(RequestHeader, code=RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER):
     """Asks for the subscription of a group, to one topic or to all."""
-
-    code: ClassVar[RequestCode] = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
 
     group: str
     topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetSubscriptionGroupConfigRequestHeader(RequestHeader):
+class GetSubscriptionGroupConfigRequestHeader(RequestHeader, code=RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG):
     """Asks for a group's configuration."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
 
     group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetAllSubscriptionGroupRequestHeader(RequestHeader):
+class GetAllSubscriptionGroupRequestHeader(RequestHeader, code=RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG):
     """Asks for all groups, or for `max_group_num` of them from number `group_seq` on, in one version of the table."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 
     group_seq: int | None = None
     data_version: str | None = None
@@ -77,20 +65,16 @@ class GetAllSubscriptionGroupResponseHeader(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteSubscriptionGroupRequestHeader(RequestHeader):
+class DeleteSubscriptionGroupRequestHeader(RequestHeader, code=RequestCode.DELETE_SUBSCRIPTIONGROUP):
     """Deletes a group's configuration, and its offsets where asked."""
-
-    code: ClassVar[RequestCode] = RequestCode.DELETE_SUBSCRIPTIONGROUP
 
     group_name: str
     clean_offset: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateGroupForbiddenRequestHeader(RequestHeader):
+class UpdateGroupForbiddenRequestHeader(RequestHeader, code=RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN):
     """Lets a group read a topic or forbids it, or asks which it is."""
-
-    code: ClassVar[RequestCode] = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
 
     group: str
     topic: str
@@ -98,19 +82,15 @@ class UpdateGroupForbiddenRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotifyConsumerIdsChangedRequestHeader(RequestHeader):
+class NotifyConsumerIdsChangedRequestHeader(RequestHeader, code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED):
     """Tells a member that the members of its group changed."""
-
-    code: ClassVar[RequestCode] = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
     consumer_group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetConsumerStatusRequestHeader(RequestHeader):
+class GetConsumerStatusRequestHeader(RequestHeader, code=RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT):
     """Asks a member for its offsets in a topic; by INVOKE_BROKER_TO_GET_CONSUMER_STATUS, a broker for all members'."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
 
     topic: str
     group: str
@@ -118,10 +98,8 @@ class GetConsumerStatusRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetConsumerRunningInfoRequestHeader(RequestHeader):
+class GetConsumerRunningInfoRequestHeader(RequestHeader, code=RequestCode.GET_CONSUMER_RUNNING_INFO):
     """Asks a member how it is doing."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_RUNNING_INFO
 
     consumer_group: str
     client_id: str
@@ -129,10 +107,8 @@ class GetConsumerRunningInfoRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumeMessageDirectlyResultRequestHeader(RequestHeader):
+class ConsumeMessageDirectlyResultRequestHeader(RequestHeader, code=RequestCode.CONSUME_MESSAGE_DIRECTLY):
     """Asks a member to handle the one message in the body, outside its queues."""
-
-    code: ClassVar[RequestCode] = RequestCode.CONSUME_MESSAGE_DIRECTLY
 
     consumer_group: str
     client_id: str | None = None

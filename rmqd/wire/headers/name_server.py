@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rmqd.codes import RequestCode
 from rmqd.wire.headers.base import Header, RequestHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PutKVConfigRequestHeader(RequestHeader):
+class PutKVConfigRequestHeader(RequestHeader, code=RequestCode.PUT_KV_CONFIG):
     """Sets a key of a namespace."""
-
-    code: ClassVar[RequestCode] = RequestCode.PUT_KV_CONFIG
 
     namespace: str
     key: str
@@ -21,10 +18,8 @@ class PutKVConfigRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetKVConfigRequestHeader(RequestHeader):
+class GetKVConfigRequestHeader(RequestHeader, code=RequestCode.GET_KV_CONFIG):
     """Asks for the value of a key of a namespace."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_KV_CONFIG
 
     namespace: str
     key: str
@@ -38,38 +33,30 @@ class GetKVConfigResponseHeader(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteKVConfigRequestHeader(RequestHeader):
+class DeleteKVConfigRequestHeader(RequestHeader, code=RequestCode.DELETE_KV_CONFIG):
     """Deletes a key of a namespace."""
-
-    code: ClassVar[RequestCode] = RequestCode.DELETE_KV_CONFIG
 
     namespace: str
     key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetKVListByNamespaceRequestHeader(RequestHeader):
+class GetKVListByNamespaceRequestHeader(RequestHeader, code=RequestCode.GET_KVLIST_BY_NAMESPACE):
     """Asks for all keys of a namespace with their values."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_KVLIST_BY_NAMESPACE
 
     namespace: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetTopicsByClusterRequestHeader(RequestHeader):
+class GetTopicsByClusterRequestHeader(RequestHeader, code=RequestCode.GET_TOPICS_BY_CLUSTER):
     """Asks for the topics of a cluster."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_TOPICS_BY_CLUSTER
 
     cluster: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WipeWritePermOfBrokerRequestHeader(RequestHeader):
+class WipeWritePermOfBrokerRequestHeader(RequestHeader, code=RequestCode.WIPE_WRITE_PERM_OF_BROKER):
     """Takes a broker's write permission away, so that producers leave it."""
-
-    code: ClassVar[RequestCode] = RequestCode.WIPE_WRITE_PERM_OF_BROKER
 
     broker_name: str
 
@@ -82,10 +69,8 @@ class WipeWritePermOfBrokerResponseHeader(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddWritePermOfBrokerRequestHeader(RequestHeader):
+class AddWritePermOfBrokerRequestHeader(RequestHeader, code=RequestCode.ADD_WRITE_PERM_OF_BROKER):
     """Restores the broker's write permission, so that producers use it again."""
-
-    code: ClassVar[RequestCode] = RequestCode.ADD_WRITE_PERM_OF_BROKER
 
     broker_name: str
 
@@ -98,19 +83,15 @@ class AddWritePermOfBrokerResponseHeader(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicFromNamesrvRequestHeader(RequestHeader):
+class DeleteTopicFromNamesrvRequestHeader(RequestHeader, code=RequestCode.DELETE_TOPIC_IN_NAMESRV):
     """Takes a topic off the name server, until the broker registers it again."""
-
-    code: ClassVar[RequestCode] = RequestCode.DELETE_TOPIC_IN_NAMESRV
 
     topic: str
     cluster_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterTopicRequestHeader(RequestHeader):
+class RegisterTopicRequestHeader(RequestHeader, code=RequestCode.REGISTER_TOPIC_IN_NAMESRV):
     """Tells the name server of a topic that no broker registered."""
-
-    code: ClassVar[RequestCode] = RequestCode.REGISTER_TOPIC_IN_NAMESRV
 
     topic: str

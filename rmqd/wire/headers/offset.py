@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rmqd.codes import RequestCode
 from rmqd.wire.headers.base import Header, RequestHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryConsumerOffsetRequestHeader(RequestHeader):
+class QueryConsumerOffsetRequestHeader(RequestHeader, code=RequestCode.QUERY_CONSUMER_OFFSET):
     """Asks for a group's stored offset; `set_zero_if_not_found=False` makes the broker say when there is none."""
-
-    code: ClassVar[RequestCode] = RequestCode.QUERY_CONSUMER_OFFSET
 
     consumer_group: str
     topic: str
@@ -22,10 +19,8 @@ class QueryConsumerOffsetRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateConsumerOffsetRequestHeader(RequestHeader):
+class UpdateConsumerOffsetRequestHeader(RequestHeader, code=RequestCode.UPDATE_CONSUMER_OFFSET):
     """Stores a group's offset. The broker takes any value, a lower one too."""
-
-    code: ClassVar[RequestCode] = RequestCode.UPDATE_CONSUMER_OFFSET
 
     consumer_group: str
     topic: str
@@ -34,10 +29,8 @@ class UpdateConsumerOffsetRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchOffsetRequestHeader(RequestHeader):
+class SearchOffsetRequestHeader(RequestHeader, code=RequestCode.SEARCH_OFFSET_BY_TIMESTAMP):
     """Asks for the offset of the first message stored at a time (milliseconds)."""
-
-    code: ClassVar[RequestCode] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
 
     topic: str
     queue_id: int
@@ -46,10 +39,8 @@ class SearchOffsetRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetMaxOffsetRequestHeader(RequestHeader):
+class GetMaxOffsetRequestHeader(RequestHeader, code=RequestCode.GET_MAX_OFFSET):
     """Asks for the offset that the next message will get."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_MAX_OFFSET
 
     topic: str
     queue_id: int
@@ -57,20 +48,16 @@ class GetMaxOffsetRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetMinOffsetRequestHeader(RequestHeader):
+class GetMinOffsetRequestHeader(RequestHeader, code=RequestCode.GET_MIN_OFFSET):
     """Asks for the offset of the oldest message that is still kept."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_MIN_OFFSET
 
     topic: str
     queue_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetEarliestMsgStoretimeRequestHeader(RequestHeader):
+class GetEarliestMsgStoretimeRequestHeader(RequestHeader, code=RequestCode.GET_EARLIEST_MSG_STORETIME):
     """Asks when the oldest message that is still kept was stored."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_EARLIEST_MSG_STORETIME
 
     topic: str
     queue_id: int
@@ -91,14 +78,12 @@ class GetEarliestMsgStoretimeResponseHeader(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResetOffsetRequestHeader(RequestHeader):
+class ResetOffsetRequestHeader(RequestHeader, code=RequestCode.INVOKE_BROKER_TO_RESET_OFFSET):
     """Resets a group's offsets to a time in milliseconds (-1: to the end).
 
     Operators send INVOKE_BROKER_TO_RESET_OFFSET (222) to a broker, and brokers RESET_CONSUMER_CLIENT_OFFSET (220) to
     members.
     """
-
-    code: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 
     topic: str
     group: str
@@ -109,10 +94,8 @@ class ResetOffsetRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CloneGroupOffsetRequestHeader(RequestHeader):
+class CloneGroupOffsetRequestHeader(RequestHeader, code=RequestCode.CLONE_GROUP_OFFSET):
     """Gives one group the offsets of another. Without `offline`, only in topics that the other subscribes to."""
-
-    code: ClassVar[RequestCode] = RequestCode.CLONE_GROUP_OFFSET
 
     src_group: str
     dest_group: str
@@ -121,10 +104,8 @@ class CloneGroupOffsetRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryCorrectionOffsetHeader(RequestHeader):
+class QueryCorrectionOffsetHeader(RequestHeader, code=RequestCode.QUERY_CORRECTION_OFFSET):
     """Asks for the least offsets of a topic's groups, except those in `filter_groups`, a list with commas."""
-
-    code: ClassVar[RequestCode] = RequestCode.QUERY_CORRECTION_OFFSET
 
     compare_group: str
     topic: str

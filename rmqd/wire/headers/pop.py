@@ -7,21 +7,18 @@ BATCH_ACK_MESSAGE have no header, only a body.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rmqd.codes import RequestCode
 from rmqd.wire.headers.base import Header, RequestHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PopMessageRequestHeader(RequestHeader):
+class PopMessageRequestHeader(RequestHeader, code=RequestCode.POP_MESSAGE):
     """Asks for messages of a topic, of one queue or, with `queue_id` -1, of any; others don't see them for a while.
 
     `poll_time` is how long the broker may wait for messages; `init_mode` (0 first, 1 last) is where a group without
     offsets starts; `attempt_id` lets an orderly member ask once more for what it may have got.
     """
-
-    code: ClassVar[RequestCode] = RequestCode.POP_MESSAGE
 
     consumer_group: str
     topic: str
@@ -51,10 +48,8 @@ class PopMessageResponseHeader(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AckMessageRequestHeader(RequestHeader):
+class AckMessageRequestHeader(RequestHeader, code=RequestCode.ACK_MESSAGE):
     """Acknowledges one message; `topic` is the real one, which may be a retry topic, and `extra_info` the handle."""
-
-    code: ClassVar[RequestCode] = RequestCode.ACK_MESSAGE
 
     consumer_group: str
     topic: str
@@ -64,10 +59,8 @@ class AckMessageRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeInvisibleTimeRequestHeader(RequestHeader):
+class ChangeInvisibleTimeRequestHeader(RequestHeader, code=RequestCode.CHANGE_MESSAGE_INVISIBLETIME):
     """Hides a message for `invisible_time` from now on; the handle in `extra_info` is void afterwards."""
-
-    code: ClassVar[RequestCode] = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
 
     consumer_group: str
     topic: str
@@ -88,10 +81,8 @@ class ChangeInvisibleTimeResponseHeader(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeekMessageRequestHeader(RequestHeader):
+class PeekMessageRequestHeader(RequestHeader, code=RequestCode.PEEK_MESSAGE):
     """Asks for messages as a pop does, and leaves them to others."""
-
-    code: ClassVar[RequestCode] = RequestCode.PEEK_MESSAGE
 
     consumer_group: str
     topic: str
@@ -100,10 +91,8 @@ class PeekMessageRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotificationRequestHeader(RequestHeader):
+class NotificationRequestHeader(RequestHeader, code=RequestCode.NOTIFICATION):
     """Asks whether there is something to pop, and waits for it for `poll_time`."""
-
-    code: ClassVar[RequestCode] = RequestCode.NOTIFICATION
 
     consumer_group: str
     topic: str
@@ -125,10 +114,8 @@ class NotificationResponseHeader(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PollingInfoRequestHeader(RequestHeader):
+class PollingInfoRequestHeader(RequestHeader, code=RequestCode.POLLING_INFO):
     """Asks how many pops of a queue wait on the broker."""
-
-    code: ClassVar[RequestCode] = RequestCode.POLLING_INFO
 
     consumer_group: str
     topic: str

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from struct import Struct
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from rmqd.codes import LanguageCode, RequestCode, ResponseCode
 from rmqd.errors import ProtocolError
@@ -32,10 +32,8 @@ _CHANGING: Final = ("commitOffset", "maxMsgNums", "queueOffset", "subVersion", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PullMessageRequestHeader(RequestHeader):
+class PullMessageRequestHeader(RequestHeader, code=RequestCode.PULL_MESSAGE):
     """Asks for messages of one queue; the bits of `sys_flag` are in PullSysFlag."""
-
-    code: ClassVar[RequestCode] = RequestCode.PULL_MESSAGE
 
     consumer_group: str
     topic: str

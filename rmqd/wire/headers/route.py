@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rmqd.codes import RequestCode
 from rmqd.wire.headers.base import RequestHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetRouteInfoRequestHeader(RequestHeader):
+class GetRouteInfoRequestHeader(RequestHeader, code=RequestCode.GET_ROUTEINFO_BY_TOPIC):
     """Asks where a topic's queues are."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
     topic: str
     accept_standard_json_only: bool | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError
@@ -16,10 +16,8 @@ from rmqd.wire.topics import DEFAULT_TOPIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendMessageRequestHeader(RequestHeader):
+class SendMessageRequestHeader(RequestHeader, code=RequestCode.SEND_MESSAGE):
     """Sends a message, with fields by their long names. `born_timestamp` is in milliseconds."""
-
-    code: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE
 
     producer_group: str
     topic: str
@@ -37,10 +35,8 @@ class SendMessageRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendMessageRequestHeaderV2(RequestHeader):
+class SendMessageRequestHeaderV2(RequestHeader, code=RequestCode.SEND_MESSAGE_V2):
     """Sends a message or a batch, with letters for names: SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320)."""
-
-    code: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE_V2
 
     producer_group: Annotated[str, Named("a")]
     topic: Annotated[str, Named("b")]
@@ -149,13 +145,11 @@ class SendMessageResponseHeader(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerSendMsgBackRequestHeader(RequestHeader):
+class ConsumerSendMsgBackRequestHeader(RequestHeader, code=RequestCode.CONSUMER_SEND_MSG_BACK):
     """Has the broker deliver a message again later; `offset` is its commit log offset, the only thing looked up.
 
     `delay_level` 0 leaves the delay to the broker (3 + times), -1 makes it a dead letter.
     """
-
-    code: ClassVar[RequestCode] = RequestCode.CONSUMER_SEND_MSG_BACK
 
     offset: int
     group: str

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rmqd.codes import RequestCode
 from rmqd.wire.headers.base import Header, RequestHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicRequestHeader(RequestHeader):
+class DeleteTopicRequestHeader(RequestHeader, code=RequestCode.DELETE_TOPIC_IN_BROKER):
     """Deletes a topic, its messages, and the groups' offsets in it."""
-
-    code: ClassVar[RequestCode] = RequestCode.DELETE_TOPIC_IN_BROKER
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetAllTopicConfigRequestHeader(RequestHeader):
+class GetAllTopicConfigRequestHeader(RequestHeader, code=RequestCode.GET_ALL_TOPIC_CONFIG):
     """Asks for every topic, or for `max_topic_num` of them from number `topic_seq` on, in one version of the table."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_ALL_TOPIC_CONFIG
 
     topic_seq: int | None = None
     data_version: str | None = None
@@ -37,28 +32,22 @@ class GetAllTopicConfigResponseHeader(Header):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryTopicConsumeByWhoRequestHeader(RequestHeader):
+class QueryTopicConsumeByWhoRequestHeader(RequestHeader, code=RequestCode.QUERY_TOPIC_CONSUME_BY_WHO):
     """Asks which groups consume a topic."""
-
-    code: ClassVar[RequestCode] = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryTopicsByConsumerRequestHeader(RequestHeader):
+class QueryTopicsByConsumerRequestHeader(RequestHeader, code=RequestCode.QUERY_TOPICS_BY_CONSUMER):
     """Asks in which topics a group has offsets."""
-
-    code: ClassVar[RequestCode] = RequestCode.QUERY_TOPICS_BY_CONSUMER
 
     group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryConsumeQueueRequestHeader(RequestHeader):
+class QueryConsumeQueueRequestHeader(RequestHeader, code=RequestCode.QUERY_CONSUME_QUEUE):
     """Asks for entries of a queue's index, and whether a group's filter takes them."""
-
-    code: ClassVar[RequestCode] = RequestCode.QUERY_CONSUME_QUEUE
 
     topic: str
     queue_id: int
@@ -68,28 +57,22 @@ class QueryConsumeQueueRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewBrokerStatsDataRequestHeader(RequestHeader):
+class ViewBrokerStatsDataRequestHeader(RequestHeader, code=RequestCode.VIEW_BROKER_STATS_DATA):
     """Asks for one of the broker's counters."""
-
-    code: ClassVar[RequestCode] = RequestCode.VIEW_BROKER_STATS_DATA
 
     stats_name: str
     stats_key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetConsumeStatsInBrokerHeader(RequestHeader):
+class GetConsumeStatsInBrokerHeader(RequestHeader, code=RequestCode.GET_BROKER_CONSUME_STATS):
     """Asks how far every group is; with `is_order` in ordered topics only."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_BROKER_CONSUME_STATS
 
     is_order: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetProducerConnectionListRequestHeader(RequestHeader):
+class GetProducerConnectionListRequestHeader(RequestHeader, code=RequestCode.GET_PRODUCER_CONNECTION_LIST):
     """Asks for a group's producers."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_PRODUCER_CONNECTION_LIST
 
     producer_group: str
