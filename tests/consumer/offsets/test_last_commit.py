@@ -30,7 +30,7 @@ async def handle(batch: Batch) -> None:
 
 @pytest.mark.slow
 async def test_the_last_commit_does_not_overtake_one_that_a_slow_broker_has(
-    broker: ScriptedBroker, queue: MessageQueue
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
     await broker.store(queue, *[b"x"] * 6)
     release = asyncio.Event()
@@ -42,11 +42,13 @@ async def test_the_last_commit_does_not_overtake_one_that_a_slow_broker_has(
     async def update(command: RemotingCommand) -> Reply:
         if command.ext_fields["commitOffset"] == "5":
             await release.wait()
-            await asyncio.sleep(SLOW_SECONDS)
+            await flowing.sleep(SLOW_SECONDS)
         return broker.update(command)
 
     broker.peer.on(UPDATE, update)
-    async with member(broker.peer.address, slow_at_the_end, persist_consumer_offset_interval_seconds=60) as only:
+    async with member(
+        broker.peer.address, slow_at_the_end, clock=flowing, persist_consumer_offset_interval_seconds=60
+    ) as only:
         await eventually(lambda: (row := only.queue()) is not None and row.cached == 1, "all but one are handled")
         only.consumer.stop(shutdown_timeout_seconds=10)
         await eventually(
@@ -59,7 +61,7 @@ async def test_the_last_commit_does_not_overtake_one_that_a_slow_broker_has(
 
 @pytest.mark.parametrize("trouble", ["the connection is cut", "the broker is busy once"])
 async def test_the_last_commit_of_a_stop_is_tried_again(
-    broker: ScriptedBroker, queue: MessageQueue, trouble: str
+    broker: ScriptedBroker, queue: MessageQueue, trouble: str, flowing: ManualClock
 ) -> None:
     await broker.store(queue, *[b"x"] * 50)
 
@@ -70,7 +72,7 @@ async def test_the_last_commit_of_a_stop_is_tried_again(
         broker.peer.cut()
         return None
 
-    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=60) as only:
+    async with member(broker.peer.address, handle, clock=flowing, persist_consumer_offset_interval_seconds=60) as only:
         await eventually(lambda: only.topic().handled["acked"] == 50, "all is handled")
         broker.peer.on(UPDATE, update)
         await only.stop()
@@ -91,7 +93,9 @@ async def test_what_a_stop_cannot_commit_counts_as_handled_twice(
 
 
 @pytest.mark.slow
-async def test_a_group_that_fails_commits_what_is_finished_and_gives_its_locks_back(broker: ScriptedBroker) -> None:
+async def test_a_group_that_fails_commits_what_is_finished_and_gives_its_locks_back(
+    broker: ScriptedBroker, flowing: ManualClock
+) -> None:
     """One queue's handler hangs; the others' messages do not come again."""
     healthy, sick = broker.create_topic(TOPIC, 2)
     await broker.store(healthy, *[b"x"] * 30)
@@ -101,10 +105,10 @@ async def test_a_group_that_fails_commits_what_is_finished_and_gives_its_locks_b
         if batch[0].queue_id == sick.queue_id:
             let_go.wait()
 
-    options: dict[str, Any] = {"consume_timeout_seconds": 0.3, "concurrency": 1}
+    options: dict[str, Any] = {"consume_timeout_seconds": 5.0, "concurrency": 1}
     options["persist_consumer_offset_interval_seconds"] = 60
     with contextlib.suppress(ExceptionGroup):
-        async with member(broker.peer.address, hang, is_async=False, **options) as only:
+        async with member(broker.peer.address, hang, is_async=False, clock=flowing, **options) as only:
             await eventually(lambda: only.topic().handled["acked"] == 30, "the healthy queue is handled")
             await broker.store(sick, b"x")
             await asyncio.wait((only.task,))

@@ -10,6 +10,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -21,13 +22,12 @@ BODIES = [b"%d" % number for number in range(6)]
 
 
 async def test_a_reset_that_a_dead_connections_pull_has_eaten_is_seen_in_what_is_stored(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock
 ) -> None:
     """The member was restarted a moment ago, and nothing comes that it would have to commit."""
-    monkeypatch.setattr("rmqd.consumer.offsets.offset_watch.SURE_SECONDS", 0.1)
     await broker.store(queue, *BODIES)
     broker.offsets[GROUP, queue] = 6
-    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(broker.peer.address, seen, clock=flowing) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [6], "it waits for messages")
         broker.offsets[GROUP, queue] = 0
         await seen.has(*BODIES)
@@ -36,13 +36,12 @@ async def test_a_reset_that_a_dead_connections_pull_has_eaten_is_seen_in_what_is
 
 
 async def test_a_commit_of_another_member_is_no_reset(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock
 ) -> None:
     """It may come late, and below what was committed here since; it is not below where this ownership began."""
-    monkeypatch.setattr("rmqd.consumer.offsets.offset_watch.SURE_SECONDS", 0.0)
     await broker.store(queue, *BODIES)
     broker.offsets[GROUP, queue] = 2
-    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(broker.peer.address, seen, clock=flowing) as m:
         await broker.committed(GROUP, queue, 6)
         broker.offsets[GROUP, queue] = 3
         await broker.store(queue, b"more")
@@ -52,10 +51,9 @@ async def test_a_commit_of_another_member_is_no_reset(
 
 @pytest.mark.slow
 async def test_a_reset_in_the_late_answer_to_a_former_owners_pull_is_obeyed(
-    broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:
     """The queue was given up meanwhile, and taken again here."""
-    monkeypatch.setattr("rmqd.consumer.offsets.offset_watch.SURE_SECONDS", 600)
     queues = broker.create_topic(TOPIC, 2)
     moving = queues[1]
     await broker.store(moving, *BODIES)
@@ -76,7 +74,7 @@ async def test_a_reset_in_the_late_answer_to_a_former_owners_pull_is_obeyed(
         return await serve(command)
 
     broker.peer.on(PULL, pull)
-    async with member(broker.peer.address, seen) as m:
+    async with member(broker.peer.address, seen, clock=flowing) as m:
         await eventually(lambda: first, "a pull is held")
         broker.create_topic(TOPIC, 1)
         await m.client.routes.refresh(TOPIC)
