@@ -10,10 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
+from rmqd.consumer.rebalance.absences import KEEP_SECONDS, SURE_SECONDS
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group import GetConsumerListByGroupRequestHeader
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -22,8 +24,6 @@ from tests.seen import Seen
 from tests.waiting import eventually
 
 LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-
-pytestmark = pytest.mark.usefixtures("hasty")
 
 
 def place(broker: ScriptedBroker) -> MessageQueue:
@@ -37,15 +37,13 @@ def held(member: Member) -> dict[str, int]:
 
 @pytest.mark.slow
 async def test_queues_of_a_dead_broker_wait_for_it_and_go_on_where_they_were(
-    two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    two: Two, seen: Seen, flowing: ManualClock
 ) -> None:
     """It comes back with offsets of a while ago: nothing is handled twice, and the broker gets ours."""
-    monkeypatch.setattr("rmqd.consumer.health.watchdog.TICK_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.health.broker_watch.DOWN_SECONDS", 0.1)
     queue, other = place(two.b), place(two.a)
     await two.b.store(queue, b"b0", b"b1")
     with capture_logs() as logs:
-        async with two.member(seen) as m:
+        async with two.member(seen, clock=flowing) as m:
             await seen.has(b"b0", b"b1")
             await two.b.committed(GROUP, queue, 2)
             await two.b.peer.down()
@@ -70,7 +68,9 @@ async def test_queues_of_a_dead_broker_wait_for_it_and_go_on_where_they_were(
 
 
 @pytest.mark.slow
-async def test_what_a_handler_finishes_while_its_broker_is_away_is_committed_later(two: Two) -> None:
+async def test_what_a_handler_finishes_while_its_broker_is_away_is_committed_later(
+    two: Two, flowing: ManualClock
+) -> None:
     queue, release = place(two.b), asyncio.Event()
     bodies: list[bytes] = []
 
@@ -79,7 +79,7 @@ async def test_what_a_handler_finishes_while_its_broker_is_away_is_committed_lat
         await release.wait()
 
     await two.b.store(queue, b"b0")
-    async with two.member(handle):
+    async with two.member(handle, clock=flowing):
         await eventually(lambda: bodies == [b"b0"], "a handler has it")
         with capture_logs() as logs:
             await two.b.peer.down()
@@ -93,25 +93,22 @@ async def test_what_a_handler_finishes_while_its_broker_is_away_is_committed_lat
 
 
 @pytest.mark.slow
-async def test_a_broker_that_is_away_for_long_is_given_up(
-    two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rmqd.consumer.rebalance.absences.KEEP_SECONDS", 0.1)
-    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.INTERVAL_SECONDS", 0.05)
-    async with two.member(seen) as m:
+async def test_a_broker_that_is_away_for_long_is_given_up(two: Two, seen: Seen, flowing: ManualClock) -> None:
+    async with two.member(seen, clock=flowing) as m:
         await eventually(lambda: len(m.owned()) == 1 and len(m.consumer.snapshot().queues) == 4, "it has all queues")
         await two.b.peer.down()
         two.route(two.a)
+        with capture_logs() as logs:
+            await eventually(lambda: [e for e in logs if e["event"] == "broker.away"], "it is said")
+        assert held(m) == {"a": 2, "b": 2}
+        flowing.turn(KEEP_SECONDS)
         await eventually(lambda: held(m) == {"a": 2}, "they are given up")
 
 
 @pytest.mark.slow
-async def test_a_broker_that_serves_the_topic_no_more_is_given_up(
-    two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_broker_that_serves_the_topic_no_more_is_given_up(two: Two, seen: Seen, flowing: ManualClock) -> None:
     """It is there, and other routes name it: whoever took the topic from it meant it."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.absences.SURE_SECONDS", 0.1)
-    async with two.member(seen, heartbeat_seconds=30.0) as m:
+    async with two.member(seen, clock=flowing, heartbeat_seconds=30.0) as m:
         await eventually(lambda: len(m.consumer.snapshot().queues) == 4, "it has all queues")
         with capture_logs() as logs:
             two.route(two.a, topics=(TOPIC,))
@@ -119,12 +116,15 @@ async def test_a_broker_that_serves_the_topic_no_more_is_given_up(
         assert not [entry for entry in logs if entry["event"] == "broker.away"]
 
 
-async def test_a_broker_that_is_in_no_route_for_a_moment_is_consumed_on(two: Two, seen: Seen) -> None:
+async def test_a_broker_that_is_in_no_route_for_a_moment_is_consumed_on(
+    two: Two, seen: Seen, flowing: ManualClock
+) -> None:
     """A name server that was restarted has heard of one broker, and not of the other one yet."""
-    async with two.member(seen, heartbeat_seconds=30.0) as m:
+    async with two.member(seen, clock=flowing, heartbeat_seconds=30.0) as m:
         await eventually(lambda: len(m.consumer.snapshot().queues) == 4, "it has all queues")
         two.route(two.a)
         await eventually(lambda: not m.client.routes.brokers().keys() & {"b"}, "the route has come")
+        await flowing.sleep(2 * SURE_SECONDS)
         await two.b.store(place(two.b), b"b0")
         await seen.has(b"b0")
         await two.b.committed(GROUP, place(two.b), 1)
@@ -154,9 +154,9 @@ async def test_a_silent_broker_delays_no_commit_to_another_one(
 
 
 @pytest.mark.slow
-async def test_members_are_asked_of_a_broker_that_answers(two: Two, seen: Seen) -> None:
+async def test_members_are_asked_of_a_broker_that_answers(two: Two, seen: Seen, flowing: ManualClock) -> None:
     """Where one is down, it is not waited for."""
-    async with two.member(seen) as m:
+    async with two.member(seen, clock=flowing) as m:
         await eventually(lambda: len(m.consumer.snapshot().queues) == 4, "it has all queues")
         await two.b.peer.down()
         await eventually(lambda: m.client.remoting.is_down(two.b.peer.address), "it is known to be down")
@@ -170,12 +170,12 @@ async def test_members_are_asked_of_a_broker_that_answers(two: Two, seen: Seen) 
 
 @pytest.mark.slow
 async def test_a_broker_that_is_back_for_a_moment_is_not_believed_about_who_is_gone(
-    broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:
     """It knows who has told it since. The others do within seconds, and keep their queues until then."""
     broker.create_topic(TOPIC, 4)
     broker.members[GROUP].append("~other@1")
-    async with member(broker.peer.address, seen, heartbeat_seconds=0.3) as m:
+    async with member(broker.peer.address, seen, clock=flowing, heartbeat_seconds=0.3) as m:
         await eventually(lambda: m.owned() == {(TOPIC, 0), (TOPIC, 1)}, "it has its half")
         asked: list[str] = []
 
@@ -191,5 +191,4 @@ async def test_a_broker_that_is_back_for_a_moment_is_not_believed_about_who_is_g
         m.consumer.on_consumer_ids_changed()
         await eventually(lambda: len(asked) > 2, "it is asked again and again")
         assert m.owned() == {(TOPIC, 0), (TOPIC, 1)}
-        monkeypatch.setattr("rmqd.client.routing.replicas.SETTLE_SECONDS", 0)
         await eventually(lambda: len(m.owned()) == 4, "who has not come back is gone")
