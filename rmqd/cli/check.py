@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rmqd.cli.cluster import ConfigPath, Overrides
+from rmqd.cli.control import Output, check_output
 from rmqd.cli.render import say, say_json
 
 if TYPE_CHECKING:
@@ -30,16 +33,12 @@ Example: rmqd check --config /etc/rmqd/rmqd.yaml --connect
 
 
 def check(
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="File or folder; default: $RMQD_CONFIG, config/rmqd.yaml, /etc/rmqd"),
-    ] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="Override a value, as a.b=c; repeatable")] = None,
+    config: ConfigPath = None,
+    overrides: Overrides = None,
     connect: Annotated[bool, typer.Option("--connect", help="Ask the cluster whether it agrees, too")] = False,
-    output: Annotated[str, typer.Option("-o", "--output", help="table or json")] = "table",
+    output: Output = "table",
 ) -> None:
     """Check a configuration and its handlers; with --connect whether the cluster agrees, too."""
-    from rmqd.cli.control import check_output
     from rmqd.config.reading.exposure import exposed_secrets
     from rmqd.errors import ConfigError
     from rmqd.exit_codes import ExitCode
@@ -57,7 +56,7 @@ def check(
     checks, code = _ask_cluster(checked) if connect else ([], ExitCode.OK)
     if output == "json":
         document: dict[str, Any] = {"ok": code == ExitCode.OK, "groups": list(checked.groups), "problems": []}
-        say_json(document | ({"checks": [one.document() for one in checks]} if connect else {}))
+        say_json(document | ({"checks": [asdict(one) for one in checks]} if connect else {}))
     else:
         say([*_ok_lines(checked), *(one.line() for one in checks)])
     raise typer.Exit(code)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from rmqd.cli.pop_check import pop_findings
+from rmqd.cli.render import count
 from rmqd.client.api.admin import cluster_info
 from rmqd.client.api.group import check_client_config, consumer_connection, subscription_groups
 from rmqd.consumer.health.consistency import SUBSCRIPTION_RULE, differences, model_difference
@@ -48,10 +49,6 @@ class Check:
     subject: str
     message: str
 
-    def document(self) -> dict[str, Any]:
-        """The element of `rmqd check --connect -o json`."""
-        return asdict(self)
-
     def line(self) -> str:
         """The check as a person reads it."""
         return f"{self.level:<11}  {self.subject}: {self.message}"
@@ -65,17 +62,16 @@ def exit_code(checks: Iterable[Check]) -> ExitCode:
     return ExitCode.FAILURE if "error" in levels else ExitCode.OK
 
 
-def check_cluster(config: RootConfig, groups: Collection[str] = ()) -> list[Check]:
-    """Ask the clusters about all groups of the configuration, or about those named."""
+def check_cluster(config: RootConfig) -> list[Check]:
+    """Ask the clusters about all groups of the configuration."""
     from rmqd.cli.cluster import ask_cluster
 
     checks: list[Check] = []
     for cluster, settings in config.known_clusters.items():
         on_it = {name: consumer_options(config, name) for name in config.groups if config.cluster_name(name) == cluster}
-        wanted = {name: options for name, options in on_it.items() if not groups or name in groups}
         prefix = f"clusters.{cluster}: " if len(config.known_clusters) > 1 else ""
-        if wanted:
-            checks += ask_cluster(settings.client_options(), partial(_check, wanted, prefix))
+        if on_it:
+            checks += ask_cluster(settings.client_options(), partial(_check, on_it, prefix))
     return checks
 
 
@@ -108,7 +104,7 @@ async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check
         elif missing := everything - known[address]:
             checks.append(Check("warning", subject, f"does not know {_join(missing)}, which another name server knows"))
         else:
-            checks.append(Check("ok", subject, f"answers, and knows {_count(len(everything), 'broker')}"))
+            checks.append(Check("ok", subject, f"answers, and knows {count(len(everything), 'broker')}"))
     return checks
 
 
@@ -146,7 +142,7 @@ class _GroupCheck:
                 yield Check(level, subject, f"may not be read on {_join(closed)}: the topic's permission there says so")
             if queues:
                 brokers = len({queue.broker_name for queue in queues})
-                yield Check("ok", subject, f"{_count(len(queues), 'queue')} on {_count(brokers, 'broker')}")
+                yield Check("ok", subject, f"{count(len(queues), 'queue')} on {count(brokers, 'broker')}")
 
     async def _broker_checks(self, broker: str, routes: dict[str, TopicRouteData]) -> list[Check]:
         address = self._client.routes.address(broker)
@@ -211,7 +207,7 @@ class _GroupCheck:
                 told = "two processes with one client id take each other's queues"
                 yield Check("error", self._subject, f"{client} is connected {connections} times to {where}: {told}")
         if not differences:
-            yield Check("ok", self._subject, f"agrees with {_count(len(clients), 'member')} on {where}")
+            yield Check("ok", self._subject, f"agrees with {count(len(clients), 'member')} on {where}")
 
     def _differences(self, members: ConsumerConnection) -> Iterator[str]:
         """How the group's members, by the last heartbeat of any of them, differ from the configuration."""
@@ -256,10 +252,6 @@ def _broker_addresses(cluster: ClusterInfo) -> frozenset[str]:
     return frozenset(
         address for broker in cluster.broker_addr_table.values() for address in broker.broker_addrs.values()
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _join(names: Iterable[str]) -> str:

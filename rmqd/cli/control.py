@@ -55,7 +55,7 @@ def pause(
 ) -> None:
     """Pause a group of the running daemon, or some queues of it."""
     check_output(output)
-    report = ask(config, http, token_file, lambda daemon: daemon.pause(group, topic, broker, queue))
+    report = ask(config, http, token_file, lambda daemon: daemon.switch("pause", group, topic, broker, queue))
     _tell(report, output, _paused(report))
 
 
@@ -71,7 +71,7 @@ def resume(
 ) -> None:
     """Let a paused group of the running daemon, or some queues of it, go on."""
     check_output(output)
-    report = ask(config, http, token_file, lambda daemon: daemon.resume(group, topic, broker, queue))
+    report = ask(config, http, token_file, lambda daemon: daemon.switch("resume", group, topic, broker, queue))
     _tell(report, output, _resumed(report))
 
 
@@ -86,7 +86,7 @@ def reload(config: Config = None, http: Http = None, token_file: TokenFile = Non
 
 def _paused(report: dict[str, Any]) -> str:
     """The outcome of a pause for a person. That no queue is in its scope now may be a typing error, so it is said."""
-    scope = _written(report["scope"])
+    scope = written_scope(report["scope"])
     if not scope:
         return f"{report['group']} is paused"
     if not report["queues"]:
@@ -95,13 +95,14 @@ def _paused(report: dict[str, Any]) -> str:
 
 
 def _resumed(report: dict[str, Any]) -> str:
-    scope = _written(report["scope"])
-    still = "; ".join(_written(pause) or "the whole group" for pause in report["pauses"])
+    scope = written_scope(report["scope"])
+    still = "; ".join(written_scope(pause) or "the whole group" for pause in report["pauses"])
     line = f"{report['group']}: {scope} goes on" if scope else f"{report['group']} goes on"
     return f"{line}; still paused: {still}" if still else line
 
 
-def _written(scope: dict[str, Any]) -> str:
+def written_scope(scope: dict[str, Any]) -> str:
+    """The parts of a pause's scope that are given; empty for the whole group."""
     return ", ".join(f"{name} {value}" for name, value in scope.items() if value is not None)
 
 

@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from rmqd.errors import ConfigError, RmqdError
@@ -55,17 +55,11 @@ class DaemonClient:
         """The document of /api/v1/status."""
         return self._ask("GET", "/api/v1/status", _STATUS_KEYS, TIMEOUT_SECONDS)
 
-    def pause(
-        self, group: str, topic: str | None = None, broker: str | None = None, queue: int | None = None
+    def switch(
+        self, action: Literal["pause", "resume"], group: str, topic: str | None, broker: str | None, queue: int | None
     ) -> dict[str, Any]:
-        """Pause a group, or its queues that have the given topic, broker and number."""
-        return self._ask("POST", _switch(group, "pause", topic, broker, queue), _SWITCH_KEYS, TIMEOUT_SECONDS)
-
-    def resume(
-        self, group: str, topic: str | None = None, broker: str | None = None, queue: int | None = None
-    ) -> dict[str, Any]:
-        """Resume a group, or its queues that have the given topic, broker and number."""
-        return self._ask("POST", _switch(group, "resume", topic, broker, queue), _SWITCH_KEYS, TIMEOUT_SECONDS)
+        """Pause or resume a group, or its queues that have the given topic, broker and number."""
+        return self._ask("POST", _switch(group, action, topic, broker, queue), _SWITCH_KEYS, TIMEOUT_SECONDS)
 
     def reload(self) -> dict[str, Any]:
         """Have the configuration read again. Returns when it is applied."""
@@ -105,21 +99,16 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Return None, so that the redirect itself is the answer."""
 
 
-def find_daemon(
-    address: str | None,
-    config: Path | None,
-    overrides: list[str] | None = None,
-    token_file: Path | None = None,
-) -> DaemonClient:
+def find_daemon(address: str | None, config: Path | None, token_file: Path | None = None) -> DaemonClient:
     """The daemon at `--http`, else the one of the configuration. Raises ConfigError if that cannot be read."""
     given = None if token_file is None else _token_in(token_file)
     if address is not None:
         url = (address if "://" in address else f"http://{address}").rstrip("/")
         _check_url(url)
-        return DaemonClient(url, _own_token(url, config, overrides) if given is None else given)
+        return DaemonClient(url, _own_token(url, config) if given is None else given)
     from rmqd.config.load import load_config
 
-    settings = load_config(config, overrides or ()).http
+    settings = load_config(config).http
     try:
         token = settings.read_token()
     except (OSError, UnicodeDecodeError) as error:
@@ -145,12 +134,12 @@ def _token_in(path: Path) -> str:
         raise ConfigError([f"--token-file {path}: cannot be read: {error}"]) from error
 
 
-def _own_token(url: str, config: Path | None, overrides: list[str] | None) -> str:
+def _own_token(url: str, config: Path | None) -> str:
     """The token for `--http`: that of the configuration, if there is one and the URL is that of its daemon."""
     from rmqd.config.load import load_config
 
     try:
-        settings = load_config(config, overrides or ()).http
+        settings = load_config(config).http
         return settings.read_token() if _is_own(url, settings, any_port=config is not None) else ""
     except (ConfigError, OSError, UnicodeDecodeError):
         if config is not None:
@@ -183,17 +172,11 @@ def _reachable(listen: str) -> str:
 
 
 def _switch(group: str, action: str, topic: str | None, broker: str | None, queue: int | None) -> str:
-    from urllib.parse import urlencode
+    from urllib.parse import quote, urlencode
 
     named = {"topic": topic, "broker": broker, "queue": queue}
     query = urlencode({name: value for name, value in named.items() if value is not None})
-    return f"/api/v1/groups/{_quoted(group)}/{action}" + (f"?{query}" if query else "")
-
-
-def _quoted(group: str) -> str:
-    from urllib.parse import quote
-
-    return quote(group, safe="")
+    return f"/api/v1/groups/{quote(group, safe='')}/{action}" + (f"?{query}" if query else "")
 
 
 def _document(body: bytes) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from rmqd.cli.control import Output, check_output
 from rmqd.cli.render import say_json
 
 if TYPE_CHECKING:
@@ -20,10 +21,9 @@ Example: rmqd handlers -o json
 
 
 def handlers(
-    output: Annotated[str, typer.Option("-o", "--output", help="table or json")] = "table",
+    output: Output = "table",
 ) -> None:
     """List the installed handlers and pipelines with their distributions and options."""
-    from rmqd.cli.control import check_output
     from rmqd.plugins.catalogue import describe_installed
 
     check_output(output)

@@ -16,6 +16,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every]
 
 
+def count(number: int, noun: str) -> str:
+    """`1 queue`, `2 queues`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def say_json(document: object) -> None:
     """Print a document as indented JSON, in ASCII: what others chose of it does nothing to the terminal."""
     import json

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from rmqd.cli.cluster import ConfigPath, Overrides
 
 HELP = """Run the consumer groups of a configuration until a signal.
 
@@ -17,11 +18,8 @@ Example: rmqd run --config /etc/rmqd/rmqd.yaml --set log.level=debug --group ord
 
 
 def run(
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="File or folder; default: $RMQD_CONFIG, config/rmqd.yaml, /etc/rmqd"),
-    ] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="Override a value, as a.b=c; repeatable")] = None,
+    config: ConfigPath = None,
+    overrides: Overrides = None,
     groups: Annotated[list[str] | None, typer.Option("--group", help="Run only this group; repeatable")] = None,
     workers: Annotated[
         int, typer.Option("--workers", min=1, max=64, help="Processes that share the groups' queues")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from rmqd.cli.cluster import ConfigPath, Overrides
 
 HELP = """Run one group with engine: spark here, in the foreground, until a signal.
 
@@ -20,11 +21,8 @@ Example: rmqd spark run order-archive --set groups.order-archive.spark.trigger=a
 
 def run(
     group: Annotated[str, typer.Argument(help="The group's name; may be left out where only one is on Spark")] = "",
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="File or folder; default: $RMQD_CONFIG, config/rmqd.yaml, /etc/rmqd"),
-    ] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="Override a value, as a.b=c; repeatable")] = None,
+    config: ConfigPath = None,
+    overrides: Overrides = None,
 ) -> None:
     """Run one group on Spark here, until a signal."""
     import signal

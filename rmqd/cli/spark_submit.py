@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rmqd.cli.cluster import ConfigPath, Overrides
 from rmqd.cli.render import say
 
 if TYPE_CHECKING:
@@ -33,11 +34,8 @@ Example: rmqd spark submit orders --master spark://spark-1:7077 -- --executor-me
 def submit(
     group: Annotated[str, typer.Argument(help="The group, which has engine: spark")],
     passed: Annotated[list[str] | None, typer.Argument(help="Options for spark-submit, behind --")] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="File or folder; default: $RMQD_CONFIG, config/rmqd.yaml, /etc/rmqd"),
-    ] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="Override a value, as a.b=c; repeatable")] = None,
+    config: ConfigPath = None,
+    overrides: Overrides = None,
     master: Annotated[
         str, typer.Option("--master", help="spark://HOST:7077, yarn or k8s://URL; default: the group's")
     ] = "",

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rmqd.cli.cluster import fail
+from rmqd.cli.control import Http, Output, ask, check_output, written_scope
 from rmqd.cli.render import say_json, table
 from rmqd.exit_codes import ExitCode
 from rmqd.process.logs.printable import printable_values
@@ -23,12 +24,10 @@ _COLUMNS = ("topic", "broker", "queue", "state", "committed", "max", "lag", "lag
 def status(
     group: Annotated[str | None, typer.Argument(help="Only this group")] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="Where to find the daemon's address")] = None,
-    http: Annotated[str | None, typer.Option("--http", help="The daemon's address, as 127.0.0.1:9464 or a URL")] = None,
-    output: Annotated[str, typer.Option("-o", "--output", help="table or json")] = "table",
+    http: Http = None,
+    output: Output = "table",
 ) -> None:
     """Show the groups and queues of the running daemon, once."""
-    from rmqd.cli.control import ask, check_output
-
     check_output(output)
     document = ask(config, http, None, lambda daemon: daemon.status())
     if group is not None:
@@ -68,7 +67,7 @@ def status_lines(document: dict[str, Any]) -> list[str]:
         lines.append(f"  {rates_line(group)}")
         error = last_error_line(group)
         lines += [f"  {_in_red(error)}"] if error else []
-        lines += [f"  paused: {text}" for scope in group["pauses"] if (text := _scope(scope))]
+        lines += [f"  paused: {text}" for scope in group["pauses"] if (text := written_scope(scope))]
         lines += [f"  {problem_line(problem)}" for problem in group["problems"]]
         lines += [f"  {line}" for line in stall_lines(group["queues"])]
         lines += [f"  {line}" for line in slave_lines(group["queues"])]
@@ -79,10 +78,6 @@ def status_lines(document: dict[str, Any]) -> list[str]:
 def _in_red(text: str) -> str:
     """The text in red. Typer removes the colour if the output is not a terminal."""
     return typer.style(text, fg=typer.colors.RED)
-
-
-def _scope(scope: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in scope.items() if value is not None)
 
 
 def _table(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:

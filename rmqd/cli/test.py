@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqd.cli.render import say_json
+from rmqd.cli.control import Output, check_output
+from rmqd.cli.render import count, say_json
 
 if TYPE_CHECKING:
     from rmqd.testing.case_file import Case
@@ -32,10 +33,9 @@ def run_cases(
         Path | None,
         typer.Option("--config", "-c", help="The configuration whose groups the cases name; default: as of rmqd run"),
     ] = None,
-    output: Annotated[str, typer.Option("-o", "--output", help="table or json")] = "table",
+    output: Output = "table",
 ) -> None:
     """Run YAML cases against handlers."""
-    from rmqd.cli.control import check_output
     from rmqd.exit_codes import ExitCode
     from rmqd.process.logs.logs import configure_logging
     from rmqd.testing.case_run import run_case
@@ -54,7 +54,7 @@ def run_cases(
     if output == "json":
         say_json([_document(report) for report in reports])
     else:
-        typer.echo(f"\n{_count(len(cases), 'case')}: {len(cases) - failed} as expected, {failed} not")
+        typer.echo(f"\n{count(len(cases), 'case')}: {len(cases) - failed} as expected, {failed} not")
     raise typer.Exit(ExitCode.FAILURE if failed else ExitCode.OK)
 
 
@@ -86,7 +86,7 @@ def _read(path: Path, config: Path | None) -> list[Case]:
 def _lines(report: CaseReport, *, is_first: bool) -> list[str]:
     case = report.case
     heading = [str(case.file)] if is_first else []
-    took = f"{_count(report.attempts, 'attempt')}, {report.elapsed_seconds:.0f} s by the broker's clock"
+    took = f"{count(report.attempts, 'attempt')}, {report.elapsed_seconds:.0f} s by the broker's clock"
     if not report.problems:
         return [*heading, f"  ok      {case.name}  ({took})"]
     return [*heading, f"  FAILED  {case.name}  ({case.place})", *(f"            {line}" for line in report.problems)]
@@ -107,7 +107,3 @@ def _document(report: CaseReport) -> dict[str, Any]:
             for name, fate in report.fates.items()
         ],
     }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
