@@ -106,12 +106,8 @@ def load_batch_function(group: str, settings: GroupConfig) -> Callable[[Any, Any
         raise ConfigError(list[object](located(group, settings, ("sink",), error))) from error
 
 
-def pipeline_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
+def pipeline_problems(group: str, settings: GroupConfig) -> Iterator[ConfigProblem]:
     """The problems of a group's pipeline and its sink's function. Both are imported, and none of them runs."""
-    return [*_problems(group, settings)]
-
-
-def _problems(group: str, settings: GroupConfig) -> Iterator[ConfigProblem]:
     loaders = []
     if settings.pipeline is not None:
         loaders.append(load_pipeline)

@@ -22,7 +22,6 @@ from rmqd.errors import (
     SubscriptionGroupNotExistError,
     SubscriptionParseError,
 )
-from rmqd.wire.bodies.group import QuerySubscriptionResponseBody
 from rmqd.wire.bodies.heartbeat import CheckClientRequestBody
 from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig
@@ -144,16 +143,8 @@ async def test_checking_a_subscription(remoting: RemotingClient, peer: Peer) -> 
     assert CheckClientRequestBody.from_json(request.body) == CheckClientRequestBody("me@1", "g", subscription)
 
 
-async def test_a_groups_subscription_and_settings(remoting: RemotingClient, peer: Peer) -> None:
-    """What the broker has of a group; nothing of it is None, and nobody online has an error of its own."""
-    subscription = sql_subscription("T", "a > 1", 1)
-    peer.on(
-        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
-        Reply(body=QuerySubscriptionResponseBody("g", "T", subscription).to_json()),
-    )
-    assert await group.query_subscription(remoting, peer.address, "g", "T") == subscription
-    peer.on(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, Reply(body=b'{"group":"g","topic":"T"}'))
-    assert await group.query_subscription(remoting, peer.address, "g", "T") is None
+async def test_a_groups_settings(remoting: RemotingClient, peer: Peer) -> None:
+    """What the broker has of a group; nobody online has an error of its own."""
     config = SubscriptionGroupConfig(group_name="g", retry_max_times=3)
     peer.on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Reply(body=config.to_json()))
     assert await group.subscription_group(remoting, peer.address, "g") == config

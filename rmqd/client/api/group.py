@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, REQUEST_TIMEOUT_SECONDS, request
 from rmqd.codes import RequestCode
 from rmqd.errors import BrokerFailureError
-from rmqd.wire.bodies.group import GetConsumerListByGroupResponseBody, QuerySubscriptionResponseBody
+from rmqd.wire.bodies.group import GetConsumerListByGroupResponseBody
 from rmqd.wire.bodies.heartbeat import CheckClientRequestBody
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig, SubscriptionGroupWrapper
@@ -17,7 +17,6 @@ from rmqd.wire.headers.group import (
     GetConsumerListByGroupRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     GetSubscriptionGroupConfigRequestHeader,
-    QuerySubscriptionByConsumerRequestHeader,
     UnregisterClientRequestHeader,
 )
 
@@ -98,13 +97,6 @@ async def consumer_running_info(
     header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id, jstack_enable=False)
     reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return ConsumerRunningInfo.from_json(reply.body)
-
-
-async def query_subscription(remoting: RemotingClient, address: str, group: str, topic: str) -> SubscriptionData | None:
-    """The group's subscription to a topic as the broker has it from the last heartbeat of any member."""
-    header = QuerySubscriptionByConsumerRequestHeader(group=group, topic=topic)
-    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return QuerySubscriptionResponseBody.from_json(reply.body).subscription_data
 
 
 async def subscription_group(remoting: RemotingClient, address: str, group: str) -> SubscriptionGroupConfig:

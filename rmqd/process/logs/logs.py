@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import IO, Any, Literal
 
@@ -20,6 +20,7 @@ from rmqd.process import structlog_without_rich  # noqa: F401  before structlog,
 # isort: split
 
 import structlog
+from structlog.typing import EventDict
 
 from rmqd.plain_text import describe, text_of, traceback_of
 from rmqd.process.logs.handlers import OwnHandler, QueueingHandler
@@ -29,7 +30,6 @@ from rmqd.process.logs.writer import writer_of
 from rmqd.wire.namespace import without_namespace
 
 LogFormat = Literal["auto", "json", "console"]
-EventDict = MutableMapping[str, Any]
 
 FLUSH_SECONDS = 5.0
 
@@ -60,7 +60,7 @@ def configure_logging(
         _timestamp,
     ]
     if worker is not None:
-        shared.append(_Constant("worker", worker))
+        shared.append(lambda _logger, _method, event: event | {"worker": worker})
     handler = _own_handler(stream)
     handler.setFormatter(_formatter(log_format == "console" or (log_format == "auto" and terminal), terminal, shared))
     root = logging.getLogger()
@@ -172,16 +172,6 @@ class _PlainNames:
     def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
         for namespace in self.namespaces:
             event.update({key: without_namespace(value, namespace) for key, value in event.items()})
-        return event
-
-
-class _Constant:
-    def __init__(self, key: str, value: object) -> None:
-        self._key = key
-        self._value = value
-
-    def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
-        event[self._key] = self._value
         return event
 
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 import sys
 import time
 from collections import defaultdict
-from collections.abc import MutableMapping
-from typing import Any, Final
+from typing import Final
 
 import structlog
-
-EventDict = MutableMapping[str, Any]
+from structlog.typing import EventDict
 
 REPEAT_SECONDS: Final = 10.0
 MOST_REPEATED_KINDS: Final = 1_000

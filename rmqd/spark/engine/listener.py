@@ -16,7 +16,6 @@ from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
         QueryProgressEvent,
         QueryStartedEvent,
         QueryTerminatedEvent,
@@ -56,9 +55,6 @@ class ProgressListener(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Hand on the progress of a micro-batch that has ended, or of a query that was idle for ten seconds."""
         self._heard(progress_of(event.progress))
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Do nothing: an idle query is reported by its progress too."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Do nothing: RunningQuery waits for the end."""

@@ -16,7 +16,6 @@ from rmqd.wire.topics import unwrap_namespace
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
         QueryProgressEvent,
         QueryStartedEvent,
         QueryTerminatedEvent,
@@ -94,9 +93,6 @@ class CountingListener(StreamingQueryListener):
         progress = event.progress
         if str(progress.runId) == self._run and progress.numInputRows:
             self._on_batch(progress.batchId, outcomes_of(progress, self._topics, self._namespace))
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Do nothing: a trigger found nothing to read, so there is nothing to count."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Stop listening: the query has ended, and its last figures are counted already."""

@@ -22,7 +22,6 @@ from rmqd.spark.submit.packed_files import PackedFile
 NAME: Final = "environment"
 """The folder as executors see it, in the one that they run in."""
 PYTHON: Final = f"./{NAME}/bin/python"
-ARCHIVE: Final = f"{NAME}.tar.gz"
 COMPRESSION: Final = 1  # a third of the time of the usual 6, for a tenth more bytes
 
 _LAUNCHER: Final = """#!/bin/sh

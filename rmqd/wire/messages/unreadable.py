@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from struct import Struct
-
 from rmqd.wire.messages.message import Message, MessageBlock
 
 QUEUE_OFFSET_AT = 20
-_LONG = Struct(">q")
 
 
 class UnreadableMessage(Message):
