@@ -65,6 +65,13 @@ class Body:
     bare_keys: ClassVar[bool] = False  # whether numbers that are map keys are written without quotes
     constants: ClassVar[Mapping[str, Any]] = {}  # fields that are written with these values, and not read
 
+    def __init_subclass__(cls, called: str = "", *, bare_keys: bool = False) -> None:
+        # dataclass makes a class twice, as it has slots, and copies what the first one has been given
+        if called:
+            cls.called = called
+        if bare_keys:
+            cls.bare_keys = True
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON object."""
         plan = _PLANS.get(type(self)) or _make_plan(type(self))

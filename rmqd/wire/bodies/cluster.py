@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from rmqd.wire.bodies.base import Body, BrokerName, ClusterName
 from rmqd.wire.bodies.route import BrokerData
@@ -11,13 +11,11 @@ from rmqd.wire.fields import Named
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterInfo(Body):
+class ClusterInfo(Body, bare_keys=True):
     """The reply to GET_BROKER_CLUSTER_INFO (106): brokers by name, and broker names by cluster.
 
     Keys are bare numbers for clients of every version.
     """
-
-    bare_keys: ClassVar[bool] = True
 
     broker_addr_table: dict[BrokerName, BrokerData]
     cluster_addr_table: dict[ClusterName, tuple[str, ...]]

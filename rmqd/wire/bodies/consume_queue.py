@@ -11,13 +11,12 @@ from rmqd.wire.bodies.heartbeat import SubscriptionData
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumeQueueData(Body):
+class ConsumeQueueData(Body, called="an entry of a queue"):
     """One entry: where its message is in the commit log, and the hash of its tag.
 
     `eval` says whether an extended index lets the message through; there is no such index here.
     """
 
-    called: ClassVar[str] = "an entry of a queue"
     constants: ClassVar[Mapping[str, Any]] = {"eval": False}
 
     physic_offset: int

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rmqd.wire.bodies.base import Body
 
 
 @dataclass(frozen=True, slots=True)
-class DataVersion(Body):
+class DataVersion(Body, called="dataVersion"):
     """`counter` goes up with each change; `timestamp` is the last one's, in milliseconds."""
-
-    called: ClassVar[str] = "dataVersion"
 
     counter: int = 0
     timestamp: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from rmqd.errors import ProtocolError
 from rmqd.wire import fields
@@ -21,10 +21,8 @@ def _by_level(value: object, what: str) -> dict[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class DelayOffsetSerializeWrapper(Body):
+class DelayOffsetSerializeWrapper(Body, bare_keys=True):
     """The reply to GET_ALL_DELAY_OFFSET (45): the offset of the next message to deliver, by delay level from 1 on."""
-
-    bare_keys: ClassVar[bool] = True
 
     offset_table: Annotated[Mapping[int, int], Wire(read=_by_level)]
     data_version: DataVersion = field(default_factory=DataVersion)

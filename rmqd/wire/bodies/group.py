@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from rmqd.wire import fields, loose_json
 from rmqd.wire.bodies.base import Body, ClientId, Group, Offset, QueueId, Wire
@@ -92,13 +92,11 @@ def _read_offsets(value: object, what: str) -> _Offsets:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerOffsetSerializeWrapper(Body):
+class ConsumerOffsetSerializeWrapper(Body, bare_keys=True):
     """The reply to GET_ALL_CONSUMER_OFFSET (43): all offsets of a broker, by `topic@group` and queue id.
 
     `pull_offset_table` says how far groups have pulled.
     """
-
-    bare_keys: ClassVar[bool] = True
 
     offset_table: Annotated[_Offsets, Wire(read=_read_offsets)]
     pull_offset_table: Annotated[_Offsets, Wire(read=_read_offsets)] = field(default_factory=dict)
@@ -107,13 +105,11 @@ class ConsumerOffsetSerializeWrapper(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class QueryCorrectionOffsetBody(Body):
+class QueryCorrectionOffsetBody(Body, bare_keys=True):
     """The reply to QUERY_CORRECTION_OFFSET (308): by queue id, the least offset of all groups.
 
     It is the largest number there is where the compared group is behind.
     """
-
-    bare_keys: ClassVar[bool] = True
 
     correction_offsets: Mapping[QueueId, Offset]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from rmqd.wire import fields
 from rmqd.wire.bodies.base import Body, Wire
@@ -39,10 +39,8 @@ class ConsumeFromWhere(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionData(Body):
+class SubscriptionData(Body, called="a subscription"):
     """A group's subscription to one topic; a later `sub_version` (milliseconds) replaces an earlier one."""
-
-    called: ClassVar[str] = "a subscription"
 
     topic: str
     sub_string: str = SUBSCRIPTION_ALL
@@ -54,10 +52,8 @@ class SubscriptionData(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerData(Body):
+class ConsumerData(Body, called="a consumer group"):
     """One consumer group in a heartbeat. The set of subscriptions replaces what the broker had."""
-
-    called: ClassVar[str] = "a consumer group"
 
     group_name: str
     subscription_data_set: tuple[SubscriptionData, ...]

@@ -6,7 +6,7 @@ import base64
 import binascii
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, Final, Self
 
 from rmqd.errors import ProtocolError
 from rmqd.wire import fields
@@ -46,10 +46,8 @@ def _read_mode(value: object, what: str) -> MessageRequestMode:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class MessageQueueAssignment(Body):
+class MessageQueueAssignment(Body, called="an assignment"):
     """A queue that a member shall read; the number -1 is any of that broker's queues, and only popped."""
-
-    called: ClassVar[str] = "an assignment"
 
     queue: Annotated[MessageQueue, Named("messageQueue")]
     mode: Annotated[MessageRequestMode, Wire(read=_read_mode)] = MessageRequestMode.PULL
@@ -71,13 +69,11 @@ class QueryAssignmentResponseBody(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchAck(Body):
+class BatchAck(Body, called="acks"):
     """Messages of one queue that one pop took: the parts which their handles share, and their queue offsets.
 
     Read and written by hand: the offsets depend on `start_offset`, and members send many acknowledgements each second.
     """
-
-    called: ClassVar[str] = "acks"
 
     consumer_group: str
     topic: str

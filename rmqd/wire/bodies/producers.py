@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from rmqd.wire.bodies.base import Body, Group
 from rmqd.wire.bodies.stats import Connection
@@ -18,10 +18,8 @@ class ProducerConnection(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerInfo(Body):
+class ProducerInfo(Body, called="a producer"):
     """A producer; its last heartbeat in milliseconds since 1970."""
-
-    called: ClassVar[str] = "a producer"
 
     client_id: str = ""
     remote_ip: Annotated[str, Named("remoteIP")] = ""

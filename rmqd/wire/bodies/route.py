@@ -17,10 +17,8 @@ MASTER_ID: Final = 0
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class QueueData(Body):
+class QueueData(Body, called="queueData"):
     """A topic's queues on one broker."""
-
-    called: ClassVar[str] = "queueData"
 
     broker_name: str
     read_queue_nums: Annotated[int, Wire(read=queue_count)]
@@ -49,10 +47,8 @@ def _by_broker_id(value: object, what: str) -> dict[int, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerData(Body):
+class BrokerData(Body, called="brokerData"):
     """The addresses ("host:port") of one broker's replicas by id; the master's id is 0."""
-
-    called: ClassVar[str] = "brokerData"
 
     cluster: Annotated[str, Wire(absent="")]
     broker_name: str

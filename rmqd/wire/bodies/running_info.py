@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 from rmqd.wire.bodies.base import Body, Topic, Wire
 from rmqd.wire.bodies.heartbeat import SubscriptionData
@@ -22,10 +22,8 @@ PROP_CONSUMER_START_TIMESTAMP: Final = "PROP_CONSUMER_START_TIMESTAMP"
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessQueueInfo(Body):
+class ProcessQueueInfo(Body, called="a process queue"):
     """One owned queue. Times are in milliseconds since 1970; the three of the transaction are an orderly batch."""
-
-    called: ClassVar[str] = "a process queue"
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
@@ -44,10 +42,8 @@ class ProcessQueueInfo(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class PopProcessQueueInfo(Body):
+class PopProcessQueueInfo(Body, called="a popped queue"):
     """What a member has popped of a queue (-1: of any) and not acknowledged; the time is in milliseconds since 1970."""
-
-    called: ClassVar[str] = "a popped queue"
 
     wait_ack_count: int = 0
     dropped: Annotated[bool, Named("droped")] = False
@@ -55,10 +51,8 @@ class PopProcessQueueInfo(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumeStatus(Body):
+class ConsumeStatus(Body, called="a topic's rates"):
     """A topic's rates of the last minute (milliseconds a call, messages a second), and the last hour's failures."""
-
-    called: ClassVar[str] = "a topic's rates"
 
     pull_rt: Annotated[float, Named("pullRT")] = 0.0
     pull_tps: Annotated[float, Named("pullTPS")] = 0.0

@@ -15,10 +15,8 @@ READ_FORBIDDEN: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig(Body):
+class TopicConfig(Body, called="a topic's settings"):
     """The reply to GET_TOPIC_CONFIG (351): a topic on one broker."""
-
-    called: ClassVar[str] = "a topic's settings"
 
     topic_name: str
     read_queue_nums: int = 16
@@ -62,13 +60,11 @@ def _read_policy(value: object, what: str) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionGroupConfig(Body):
+class SubscriptionGroupConfig(Body, called="a group's settings"):
     """A consumer group on one broker. `retry_max_times` holds where a send-back does not bring its own.
 
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), and the reply to GET_SUBSCRIPTIONGROUP_CONFIG (352).
     """
-
-    called: ClassVar[str] = "a group's settings"
 
     group_name: str
     consume_enable: bool = True
@@ -116,13 +112,11 @@ class GroupForbidden(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class SetMessageRequestModeRequestBody(Body):
+class SetMessageRequestModeRequestBody(Body, called="how a group reads a topic"):
     """SET_MESSAGE_REQUEST_MODE (401): whether a group pulls a topic or pops it.
 
     If it pops, `pop_share_queue_num` is how many members share a queue.
     """
-
-    called: ClassVar[str] = "how a group reads a topic"
 
     topic: str
     consumer_group: str

@@ -28,10 +28,9 @@ def queue_count(value: object, what: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicQueueMappingInfo(Body):
+class TopicQueueMappingInfo(Body, called="topicQueueMappingByBroker"):
     """The logical queues of a static topic that one broker leads, as it says; a later epoch is newer."""
 
-    called: ClassVar[str] = "topicQueueMappingByBroker"
     constants: ClassVar[Mapping[str, Any]] = {"dirty": False}
 
     bname: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from rmqd.wire import fields
 from rmqd.wire.bodies.base import Body, Topic, Wire
@@ -12,10 +12,8 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetWrapper(Body):
+class OffsetWrapper(Body, called="a queue's offsets"):
     """A group's place in one queue. `last_timestamp` is the store time (ms) of the last handled message, or 0."""
-
-    called: ClassVar[str] = "a queue's offsets"
 
     broker_offset: int = 0
     consumer_offset: int = 0
@@ -29,10 +27,8 @@ class OffsetWrapper(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumeStats(Body):
+class ConsumeStats(Body, called="a group's place"):
     """The reply to GET_CONSUME_STATS (208): a group's place in all its queues, retry topic included."""
-
-    called: ClassVar[str] = "a group's place"
 
     offset_table: dict[MessageQueue, OffsetWrapper]
     consume_tps: float = 0.0
@@ -80,10 +76,8 @@ class ConsumeStatsList(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicOffset(Body):
+class TopicOffset(Body, called="a queue's ends"):
     """The ends of one queue; `max_offset` is what the next message will get. Times in milliseconds."""
-
-    called: ClassVar[str] = "a queue's ends"
 
     min_offset: int = 0
     max_offset: int = 0
@@ -99,10 +93,8 @@ class TopicStatsTable(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerStatsItem(Body):
+class BrokerStatsItem(Body, called="a counter"):
     """What a counter gained in a span of time: in all, a second, and each time."""
-
-    called: ClassVar[str] = "a counter"
 
     sum: int = 0
     tps: float = 0.0
@@ -119,10 +111,8 @@ class BrokerStatsData(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class Connection(Body):
+class Connection(Body, called="a connection"):
     """One member of a group as a broker sees it."""
-
-    called: ClassVar[str] = "a connection"
 
     client_id: str = ""
     client_addr: str = ""

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 from rmqd.wire.bodies.base import Body
 from rmqd.wire.message_queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)
-class QueueTimeSpan(Body):
+class QueueTimeSpan(Body, called="a queue's time span"):
     """Times of one queue in milliseconds since 1970, `delay_time` in milliseconds.
 
     `delay_time` is the age of the message at the group's offset by the broker's clock. It is 0 where none waits, and
     means nothing where the group has no offset or the message is gone.
     """
-
-    called: ClassVar[str] = "a queue's time span"
 
     message_queue: MessageQueue
     min_time_stamp: int = 0

@@ -17,10 +17,8 @@ QUEUE = MessageQueue("T", "b", 3)
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Body):
+class Part(Body, called="a part"):
     """Inside of another."""
-
-    called: ClassVar[str] = "a part"
 
     size: int
     rate: float = 0.0
