@@ -11,10 +11,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.rebalance.departures import BACK_SECONDS, SURE_SECONDS
 from rmqd.handler import Batch
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -162,11 +164,11 @@ async def test_a_killed_members_locks_are_broken(broker: ScriptedBroker) -> None
 
 
 @pytest.mark.slow
-async def test_who_is_alone_waits_for_nobody(broker: ScriptedBroker) -> None:
+async def test_who_is_alone_waits_for_nobody(broker: ScriptedBroker, flowing: ManualClock) -> None:
     """A lock of a member that nobody knows can only be of one that has gone: it ends by itself, and is then taken."""
     [queue] = broker.create_topic(TOPIC)
     broker.locks[f"{GROUP}-rmqd-owner", queue] = "gone"
-    async with member(broker.peer.address, Ledger()) as only:
+    async with member(broker.peer.address, Ledger(), clock=flowing) as only:
         await eventually(lambda: only.owned() == {(TOPIC, 0)}, "the queue is taken")
         assert only.consumer.snapshot().handover_timeouts == 0
         del broker.locks[f"{GROUP}-rmqd-owner", queue]
@@ -176,19 +178,16 @@ async def test_who_is_alone_waits_for_nobody(broker: ScriptedBroker) -> None:
 
 
 async def test_who_is_listed_again_is_waited_for_though_nobody_told(
-    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, flowing: ManualClock
 ) -> None:
     """A broker that lost all its connections lists a newcomer first, and who has the queues a moment later."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.ownership.SURE_SECONDS", 0.2)
-    monkeypatch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 0.0)
     broker.notifies = False
     [queue] = broker.create_topic(TOPIC)
     broker.locks[f"{GROUP}-rmqd-owner", queue] = "~@back"
-    async with member(broker.peer.address, Ledger()) as new:
+    async with member(broker.peer.address, Ledger(), clock=flowing, queue_handover_timeout_seconds=10) as new:
         await eventually(lambda: broker.peer.got(RequestCode.LOCK_BATCH_MQ), "the newcomer waits")
         broker.members[GROUP].append("~@back")
-        asked = len(broker.peer.got(RequestCode.LOCK_BATCH_MQ))
-        await eventually(lambda: len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) >= asked + 8, "it goes on asking")
+        await flowing.sleep(BACK_SECONDS + 2 * SURE_SECONDS)
         assert new.owned() == set()
         del broker.locks[f"{GROUP}-rmqd-owner", queue]
         await eventually(lambda: new.owned() == {(TOPIC, 0)}, "the queue is taken")
