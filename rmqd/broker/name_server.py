@@ -22,7 +22,6 @@ from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE, BrokerData, QueueData,
 from rmqd.wire.bodies.settings import TopicConfig
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers import name_server as headers
-from rmqd.wire.headers.route import GetRouteInfoRequestHeader
 from rmqd.wire.java_properties import dump_properties, load_properties
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class NameServer:
 
     def route(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_ROUTEINFO_BY_TOPIC (105): a topic's brokers and queues, in strict JSON for clients that can read it."""
-        header = GetRouteInfoRequestHeader.from_ext_fields({"topic": _JAVA_NULL, **request.ext_fields})
+        header = headers.GetRouteInfoRequestHeader.from_ext_fields({"topic": _JAVA_NULL, **request.ext_fields})
         queues = self._queues(header.topic)
         if queues is None:
             text = f"No topic route info in name server for the topic: {header.topic}{SEE_FAQ}"

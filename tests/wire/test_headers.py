@@ -20,6 +20,7 @@ from rmqd.wire.headers.group import (
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
+from rmqd.wire.headers.name_server import GetRouteInfoRequestHeader
 from rmqd.wire.headers.offset import (
     OffsetResponseHeader,
     QueryConsumerOffsetRequestHeader,
@@ -28,7 +29,6 @@ from rmqd.wire.headers.offset import (
     UpdateConsumerOffsetRequestHeader,
 )
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader, PullRequestTemplate
-from rmqd.wire.headers.route import GetRouteInfoRequestHeader
 from rmqd.wire.headers.send import (
     ConsumerSendMsgBackRequestHeader,
     ReceivedSendHeader,

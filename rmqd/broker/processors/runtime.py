@@ -16,7 +16,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.cluster import KVTable
 from rmqd.wire.bodies.data_version import DataVersion
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.settings import GetBrokerConfigResponseHeader
+from rmqd.wire.headers.admin import GetBrokerConfigResponseHeader
 from rmqd.wire.java_properties import dump_properties, load_properties
 
 if TYPE_CHECKING:

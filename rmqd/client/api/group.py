@@ -33,12 +33,7 @@ async def get_consumer_list(
     """The client ids of the group's members that this broker knows; empty where it knows none."""
     header = GetConsumerListByGroupRequestHeader(consumer_group=group)
     try:
-        reply = await request(
-            remoting,
-            address,
-            header,
-            timeout_seconds=timeout_seconds,
-        )
+        reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
     except BrokerFailureError as error:
         # the broker has no code of its own for this: ConsumerManageProcessor.getConsumerListByGroup
         if error.remark.startswith("no consumer for this group"):
@@ -81,12 +76,7 @@ async def check_client_config(
 async def consumer_connection(remoting: RemotingClient, address: str, group: str) -> ConsumerConnection:
     """The group's members with their connections and subscription. Raises ConsumerNotOnlineError if there is none."""
     header = GetConsumerConnectionListRequestHeader(consumer_group=group)
-    reply = await request(
-        remoting,
-        address,
-        header,
-        timeout_seconds=ADMIN_TIMEOUT_SECONDS,
-    )
+    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return ConsumerConnection.from_json(reply.body)
 
 

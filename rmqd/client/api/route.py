@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rmqd.client.api.request import request
 from rmqd.client.remoting.parsing import parsed
 from rmqd.wire.bodies.route import TopicRouteData
-from rmqd.wire.headers.route import GetRouteInfoRequestHeader
+from rmqd.wire.headers.name_server import GetRouteInfoRequestHeader
 
 if TYPE_CHECKING:
     from rmqd.client.remoting.client import RemotingClient
@@ -16,9 +16,5 @@ if TYPE_CHECKING:
 async def get_route(remoting: RemotingClient, address: str, topic: str) -> TopicRouteData:
     """Which brokers serve a topic, with how many queues. Raises TopicNotExistError for a topic it does not know."""
     header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
-    reply = await request(
-        remoting,
-        address,
-        header,
-    )
+    reply = await request(remoting, address, header)
     return await parsed(TopicRouteData.from_json, reply.body)

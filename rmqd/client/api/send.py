@@ -49,14 +49,7 @@ async def send_message(
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> SendReceipt:
     """Store one message. After a RemotingTimeoutError or RemotingClosedError it may or may not be stored."""
-    reply = await request(
-        remoting,
-        address,
-        header,
-        body,
-        timeout_seconds=timeout_seconds,
-        accepted=STORED,
-    )
+    reply = await request(remoting, address, header, body, timeout_seconds=timeout_seconds, accepted=STORED)
     stored = SendMessageResponseHeader.from_ext_fields(reply.ext_fields)
     return SendReceipt(
         ResponseCode(reply.code),

@@ -9,9 +9,7 @@ headers that come with every message, of pulls and sends, are read and written b
     send         messages, and messages that are sent back
     offset       a group's offsets, the ends of queues, resets
     group        members of groups, groups' settings, and what brokers ask a member
-    route        routes
     topic        topics of a broker
-    admin        what operators and tests ask: topics, statistics, single messages
-    settings     a broker's settings
-    name_server  keys, values and topics of a name server
+    admin        what operators and tests ask: topics, statistics, single messages, settings
+    name_server  routes; keys, values and topics of a name server
 """

@@ -1,4 +1,4 @@
-"""Headers of what administrators and tests ask: topics, groups, statistics, single messages."""
+"""Headers of what administrators and tests ask: topics, groups, statistics, single messages, settings."""
 
 from __future__ import annotations
 
@@ -83,3 +83,10 @@ class ViewMessageRequestHeader(RequestHeader, code=RequestCode.VIEW_MESSAGE_BY_I
 
     offset: int
     topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetBrokerConfigResponseHeader(Header):
+    """The reply to GET_BROKER_CONFIG (26): how often the settings changed, a DataVersion in JSON."""
+
+    version: str

@@ -1,4 +1,4 @@
-"""Headers of what administrators ask a name server: its keys and values, topics, and brokers' permissions."""
+"""Headers of requests to a name server: routes; and for administrators its keys, topics and brokers' permissions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from dataclasses import dataclass
 
 from rmqd.codes import RequestCode
 from rmqd.wire.headers.base import Header, RequestHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetRouteInfoRequestHeader(RequestHeader, code=RequestCode.GET_ROUTEINFO_BY_TOPIC):
+    """Asks where a topic's queues are."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
