@@ -17,7 +17,9 @@ from tests.seen import Seen
 from tests.waiting import eventually
 
 OLD = [b"%d" % number for number in range(6)]
-QUICK: dict[str, Any] = {"poll_seconds": 1.0, "persist_consumer_offset_interval_seconds": 1.0}
+QUICK: dict[str, Any] = {"poll_seconds": 0.05, "persist_consumer_offset_interval_seconds": 0.05}
+
+pytestmark = pytest.mark.usefixtures("hasty")
 
 
 async def lose_end(broker: ScriptedBroker, queue: MessageQueue, *new: bytes) -> None:
@@ -28,11 +30,11 @@ async def lose_end(broker: ScriptedBroker, queue: MessageQueue, *new: bytes) -> 
 
 
 async def test_what_came_before_the_member_was_back_is_handled(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
     """The broker offers its end, which is behind it."""
     await broker.store(queue, *OLD, store_timestamp=1000)
-    async with member(broker.peer.address, seen, clock=flowing, **QUICK):
+    async with member(broker.peer.address, seen, **QUICK):
         await broker.committed(GROUP, queue, 6)
         await lose_end(broker, queue, b"new3", b"new4")
         await seen.has(*OLD, b"new3", b"new4")
@@ -40,12 +42,13 @@ async def test_what_came_before_the_member_was_back_is_handled(
 
 
 async def test_what_comes_while_the_end_is_doubted_is_handled(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of a member that has pulled nothing yet, and knows no time."""
+    monkeypatch.setattr("rmqd.consumer.pull.offset_doubt.DOUBT_SECONDS", 0.3)
     await broker.store(queue, *OLD[:3])
     broker.offsets[GROUP, queue] = 6
-    async with member(broker.peer.address, seen, clock=flowing, **QUICK):
+    async with member(broker.peer.address, seen, **QUICK):
         await eventually(lambda: broker.pulled_offsets(queue)[:2] == [6, 6], "the end is doubted")
         await broker.store(queue, b"new3", b"new4")
         await seen.has(b"new3", b"new4")
@@ -54,11 +57,12 @@ async def test_what_comes_while_the_end_is_doubted_is_handled(
 
 @pytest.mark.parametrize("new", [3, 5])
 async def test_a_doubted_queue_that_gets_as_far_again_is_looked_at(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock, new: int
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch, new: int
 ) -> None:
     """What was stored later than what was pulled is other messages."""
+    monkeypatch.setattr("rmqd.consumer.pull.offset_doubt.DOUBT_SECONDS", 60)
     await broker.store(queue, *OLD, store_timestamp=1000)
-    async with member(broker.peer.address, seen, clock=flowing, **QUICK):
+    async with member(broker.peer.address, seen, **QUICK):
         await broker.committed(GROUP, queue, 6)
         pulls = len(broker.pulls)
         await lose_end(broker, queue)
@@ -94,13 +98,13 @@ async def test_a_queue_that_is_made_anew_begins_at_its_first_message(
 
 
 async def test_a_topic_that_is_made_anew_while_a_member_has_it_is_consumed_from_its_first_message(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
     """Though it has got further than the former one before the member sees it."""
     await broker.store(queue, *OLD, store_timestamp=1000)
     gone = Reply(ResponseCode.TOPIC_NOT_EXIST, "the topic does not exist")
     broker.answer_pull(queue, broker.found(queue, broker.records(queue), 6), gone)
-    async with member(broker.peer.address, seen, clock=flowing, **QUICK):
+    async with member(broker.peer.address, seen, **QUICK):
         await eventually(lambda: broker.pulled_offsets(queue) == [0, 6, 6], "it was gone, and a pull waits at the end")
         broker.messages[queue] = []
         new = [b"new%d" % number for number in range(9)]
@@ -112,12 +116,12 @@ async def test_a_topic_that_is_made_anew_while_a_member_has_it_is_consumed_from_
     "answer", [Reply(ext_fields={"offset": "5"}), Reply(ResponseCode.NO_PERMISSION, "you may not know")]
 )
 async def test_a_connection_that_was_cut_moves_no_queue(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, answer: Reply, flowing: ManualClock
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, answer: Reply
 ) -> None:
     """Nor where a broker finds its last message for each later time, as those of 4.9 do, or does not tell."""
     await broker.store(queue, *OLD, store_timestamp=1000)
     broker.peer.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, answer)
-    async with member(broker.peer.address, seen, clock=flowing, **QUICK) as one:
+    async with member(broker.peer.address, seen, **QUICK) as one:
         await broker.committed(GROUP, queue, 6)
         pulls = len(broker.pulled_offsets(queue))
         broker.peer.cut()
