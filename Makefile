@@ -52,10 +52,10 @@ $(VENV)/.spark: $(VENV)/.installed
 demo: $(if $(filter spark,$(ENGINE)),spark,venv) ## a RocketMQ, a producer and rmqd in one process, live; ENGINE=spark: the group on Spark; ARGS="--seconds 30" ends by itself
 	@if [ -t 0 ]; then set -m; fi; $(VENV)/bin/rmqd demo --engine $(ENGINE) $(ARGS)
 
-# Some of these wait for a socket or a timer most of the time, so that four workers suit two cores; each of them takes
-# three seconds of CPU to start and collect all tests. `make check` has the import rules. For a debugger: ARGS="-n 0".
+# Most of these wait for a socket or a timer most of the time, so that six workers suit two cores; each of them takes
+# two seconds to collect all tests. `make check` has the import rules. For a debugger: ARGS="-n 0".
 unit: venv ## the tests that are quick and start no process; of one room: make unit ROOM=consumer/pull
-	$(PYTHON) -m pytest -q -n 4 --dist worksteal -m 'not process and not rocketmq and not spark and not slow' \
+	$(PYTHON) -m pytest -q -n 6 --dist worksteal -m 'not process and not rocketmq and not spark and not slow' \
 		--hypothesis-profile unit --ignore tests/test_architecture.py $(addprefix tests/,$(ROOM)) $(ARGS)
 
 # loadgroup: what needs a real RocketMQ stays on one worker, and so has one broker; the same for Spark.
