@@ -94,7 +94,9 @@ def test_what_a_range_comes_to(case: Case, loss_fails: bool) -> None:
     assert told == (0 if loss_fails else case.lost)
 
 
-def plan_of(count: int, *, batch_size: int = 4, in_flight: int = 3, tags: str = "*") -> RangePlan:
+def plan_of(
+    count: int, *, batch_size: int = 4, in_flight: int = 3, tags: str = "*", loss_fails: bool = True
+) -> RangePlan:
     """A plan that knows its master."""
     return RangePlan(
         QueueRange(
@@ -105,6 +107,7 @@ def plan_of(count: int, *, batch_size: int = 4, in_flight: int = 3, tags: str = 
             end=count,
             access=ACCESS,
             replicas=(Replica(0, ADDRESSES[0]),),
+            fail_on_data_loss=loss_fails,
             subscription=Filter(expression=tags),
             pull=PullSettings(batch_size=batch_size, in_flight=in_flight),
         )
@@ -204,6 +207,26 @@ def test_no_loss_is_believed_while_the_route_is_unknown() -> None:
         plan.learn_nothing(away)
     plan.failed(raised.value, 0.0)
     assert plan.wants_route
+
+
+def test_the_route_confirms_each_loss_and_those_that_follow_each_other_at_once() -> None:
+    """Another master may be elected while a range is pulled; but a loss of many spans asks for one route."""
+    plan = plan_of(20, loss_fails=False)
+    master = [Replica(0, ADDRESSES[0])]
+    asked(plan)
+    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 8)) is None
+    plan.learn(master)
+    asked(plan)
+    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 8)) == Dealt(0, 4, found=False)
+    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 8)) == Dealt(4, 8, found=False)
+    assert plan.answered(answer(ResponseCode.SUCCESS, 12)) == Dealt(8, 12, found=True)
+    asked(plan)
+    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 20)) is None
+    assert plan.wants_route
+    plan.learn(master)
+    asked(plan)
+    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 20)) == Dealt(12, 16, found=False)
+    assert plan.lost == 12
 
 
 def test_a_master_that_came_into_the_route_is_asked_first() -> None:

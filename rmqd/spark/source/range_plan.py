@@ -6,38 +6,40 @@ receives nothing and never waits. Two pullers do that for it: `source.fetch`, wh
 in an event loop. Both do what `RangePlan` wants done before the next pull (a pause, a question for the route), send the
 pulls of `requests`, and report each answer (`answered`) and each failure (`failed`).
 
-A range is cut into spans, each of which one pull is to bring, so that several pulls are under way at offsets that are
-known beforehand. Answers are settled in the queue's order. A range that the broker filters has one span, because only
-the answer tells up to which offset the broker has filtered.
+A range is cut into spans, one pull each. Their offsets are fixed in advance, so several pulls can be under way at once.
+Answers are settled in the queue's order. A range that the broker filters has one span, because only the answer tells up
+to which offset the broker has filtered.
 
-What an answer means for the first span:
+What an answer means for the first span ("a failure" is treated like silence, see below):
 
 | answer                                        | of the master                     | of a slave                    |
 |-----------------------------------------------|-----------------------------------|-------------------------------|
 | SUCCESS, nextBeginOffset above the asked one  | dealt with up to nextBeginOffset  | the same                      |
-| SUCCESS, and its bytes are no messages        | no answer                         | no answer                     |
+| SUCCESS, and its bytes are no messages        | a failure                         | a failure                     |
 | no messages, nextBeginOffset above it         | dealt with up to nextBeginOffset  | the same in a filtered range, |
-|                                               |                                   | else no answer                |
-| no nextBeginOffset above it                   | asked again, then a loss          | no answer                     |
-| PULL_OFFSET_MOVED                             | a loss up to nextBeginOffset      | no answer                     |
+|                                               |                                   | else a failure                |
+| no nextBeginOffset above it                   | asked again, then a loss up to    | a failure                     |
+|                                               | the range's end                   |                               |
+| PULL_OFFSET_MOVED                             | asked again, then a loss up to    | a failure                     |
+|                                               | nextBeginOffset                   |                               |
 | PULL_OFFSET_MOVED by an operator's reset      | says nothing of the range         | the same                      |
-| another code                                  | ends the range, unless it is      | no answer                     |
+| another code                                  | ends the range, unless it is      | a failure                     |
 |                                               | retriable or blames a stale route |                               |
 
 Only the master (broker id 0) knows what the broker has. A slave copies the master's log and may be behind it, and so
-may its topics, groups and permissions. "No answer" is a failure, like silence: the next replica is asked after a pause,
-by a route that is asked for anew. If nothing is dealt with for `patience_seconds`, the
-range fails and has lost nothing: its next attempt begins at the same offset.
+may its topics, groups and permissions. After a failure the route is asked for anew, and after a pause the next replica
+is pulled from. If no offset is dealt with for `patience_seconds` after the first failure, the range fails, unless the
+route does not name the broker any more (a loss, see below). That failure skips no messages.
 
-Bytes that are no messages were damaged on the way, or in one replica's store: they are pulled again like silence. So a
-puller finds the messages of an answer before it has the answer settled. What becomes of a message that is corrupt, or
-without the tags that are wanted, is its puller's business.
+Bytes that are no messages were damaged on the way, or in one replica's store: the pull is repeated, as if no answer had
+come. So a puller finds the messages of an answer before it reports the answer. What becomes of a message that is
+corrupt, or without the tags that are wanted, is its puller's business.
 
-Messages are lost in two cases, and `_lose` alone says so:
+A range loses messages in two cases, and `_lose` reports both:
 
-- The master answers twice that it does not have them, and the second time it is the master by a route that was asked
-  for after the first answer. A route that is older than the election of another master still calls the former one
-  master.
+- The master says that it does not have them (by PULL_OFFSET_MOVED, or by `EMPTY_ANSWERS`), and says so again as the
+  master of a route that was asked for after that. A route that is older than the election of another master still calls
+  the former one master. Losses without a message between them are one loss.
 - `patience_seconds` are over, and the topic's route does not name the broker, or there is no such route.
 
 With `fail_on_data_loss` a loss is a DataLossError. Otherwise the range goes on behind what is lost.
@@ -65,7 +67,7 @@ from rmqd.wire.messages.sys_flag import PullSysFlag
 
 FIRST_PAUSE_SECONDS: Final = 0.1  # before the next replica is asked; doubled from pause to pause
 LONGEST_PAUSE_SECONDS: Final = 2.0
-EMPTY_ANSWERS: Final = 5  # of a master; the end of a queue may reach the queue's index a moment later
+EMPTY_ANSWERS: Final = 5  # of a master before they are believed: its index may not have the newest messages yet
 
 
 class NotOnReplicaError(RemotingError):
@@ -121,8 +123,8 @@ class RangePlan:
         self._turn = 0
         self._stride = self._settings.batch_size
         self._empty_answers = 0
-        self._doubts_route = False  # whether a loss was told by who may not be master any more
-        self._is_confirmed = False  # whether the route was asked for after that
+        self._doubts_route = False  # whether a master reported a loss, and the route has to confirm that it is master
+        self._is_confirmed = False  # whether the route was asked for after that report
         self._failures = 0  # since something was dealt with
         self._failing_since = 0.0  # when the first of them was
         self._given_up_by: RmqdError | None = None
@@ -152,7 +154,7 @@ class RangePlan:
         return pause
 
     def extend(self) -> bool:
-        """Add a span, unless as many pulls as may be are under way or the range ends; says whether it did."""
+        """Add a span, unless all pulls that may be are under way or the range ends. Returns whether it added one."""
         end = self._range.end
         if len(self.spans) >= (1 if self._one_by_one else self._settings.in_flight) or self.reaches_to >= end:
             return False
@@ -162,7 +164,7 @@ class RangePlan:
         return True
 
     def requests(self) -> Iterator[tuple[int, bytes]]:
-        """The opaque and the frame of a pull for each span without one, which counts as under way from then on."""
+        """The opaque and the frame of a pull, for each span that has none under way; the span has one from then on."""
         for span in self.spans:
             if span.opaque is None:
                 span.opaque = next(OPAQUE)
@@ -172,12 +174,14 @@ class RangePlan:
     def answered(
         self, reply: RemotingCommand, broken: str | None = None, cut_at: int | None = None
     ) -> Dealt | ResetByOperator | None:
-        """Settle the first span by the answer to its pull: it ends, or begins later. None if it is asked again.
+        """Settle the first span by the answer to its pull: it ends, or its start moves up.
+
+        Returns None if the same offset will be pulled again.
 
         `broken` says why the bytes of an answer are no messages; None if they are. The messages from the offset
         `cut_at` on were not taken, as there was no room.
-        Raises DataLossError, and what `failed` has to be told: BrokerError for a refusal, ProtocolError, and
-        NotOnReplicaError.
+        Raises DataLossError, which is final, and errors to be passed to `failed`: BrokerError for a refusal,
+        ProtocolError, NotOnReplicaError.
         """
         span, code = self.spans[0], reply.code
         is_found, is_moved = code == ResponseCode.SUCCESS, code == ResponseCode.PULL_OFFSET_MOVED
@@ -210,7 +214,8 @@ class RangePlan:
     def failed(self, error: RmqdError, now: float) -> None:
         """An attempt ended with this error: turn to the next replica after a pause. Pulls under way are forgotten.
 
-        Raises the error if it is final: no attempt may do better, or the patience is over.
+        Raises the error if no later attempt may succeed. When the patience is over the error is kept: the next answer
+        about the route decides between this error and a loss.
         """
         if self._given_up_by is not None or not self._may_pass(error):
             raise error
@@ -219,8 +224,7 @@ class RangePlan:
         if not self._failures:
             self._failing_since = now
         if now - self._failing_since >= self._settings.patience_seconds:
-            # the route has the last word
-            is_damage = isinstance(error, ProtocolError)  # what is damaged names no queue
+            is_damage = isinstance(error, ProtocolError)  # which does not name the queue
             self._given_up_by = ProtocolError(f"{self._range.queue}: {error}") if is_damage else error
             return
         self._log.warning("spark.pull_failed", error=str(error))
@@ -229,10 +233,9 @@ class RangePlan:
         self._pause_due = doubled(FIRST_PAUSE_SECONDS, self._failures, LONGEST_PAUSE_SECONDS)
 
     def learn(self, replicas: Sequence[Replica]) -> None:
-        """Take over the replicas that the topic's route names, and ask the first one where they are others than before.
+        """Use the replicas that the topic's route names; if they changed, begin with the first.
 
-        If the route names none, those that are known may still hold. Raises DataLossError, and the error that the range
-        was given up by.
+        If the route names none, the known ones are kept. Raises DataLossError, and the error that `failed` has kept.
         """
         self.wants_route = False
         if self._given_up_by is not None:
@@ -280,15 +283,19 @@ class RangePlan:
         )
 
     def _go_on(self, span: Span, following: int, *, found: bool) -> Dealt:
+        self._is_confirmed = False
         if not self._one_by_one:
-            # answers are as long as a broker's limits of messages and bytes let them be: spans follow them
+            # a broker limits the messages and the bytes of an answer: make spans as long as its answers are
             is_full = following >= span.high
             longest = self._settings.batch_size
             self._stride = min(2 * self._stride, longest) if is_full else max(1, following - span.low)
         return self._settle(span, following, found=found)
 
     def _lose(self, span: Span, until: int, held: tuple[int, int] | None) -> Dealt:
-        """The messages from the span's begin to before `until` are lost; the broker, unless it is gone, has `held`."""
+        """The messages from the span's start to before `until` are lost.
+
+        `held` are the first offset that the broker has and the one behind its last; None if the broker is gone.
+        """
         low, high = span.low, min(until, self._range.end)
         if self._range.fail_on_data_loss:
             raise DataLossError(self._range.queue, (low, high), held)
@@ -305,7 +312,7 @@ class RangePlan:
         self._lose(rest, rest.high, None)
 
     def _settle(self, span: Span, offset: int, *, found: bool) -> Dealt:
-        """Move a span's begin to `offset`, or end the span, and begin anew with the patience."""
+        """Move a span's start to `offset`, or end the span; the patience begins anew."""
         self._failures = self._empty_answers = 0
         dealt = Dealt(span.low, min(offset, span.high), found)
         if dealt.high == span.high:
