@@ -1,7 +1,7 @@
 """The clock that rmqd's parts are given, so that tests can replace it.
 
-Consumers and clients read the time and wait only by this clock (tests/test_architecture.py). So a test that sets its
-clock decides when each of their waits ends.
+Consumers and clients use only this clock to read the time and to wait for a time (tests/test_architecture.py). So a
+test that sets the clock decides when their timeouts and delays end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Timer(Protocol):
     """A callback that waits for its time."""
 
     def cancel(self) -> None:
-        """Have the function not called any more; no effect if it was called already."""
+        """Cancel the call; no effect if it was made already."""
         ...
 
 
@@ -58,16 +58,16 @@ class Clock(Protocol):
         ...
 
     def call_at(self, monotonic: float, callback: Callable[..., object], *args: Any) -> Timer:
-        """Have the running event loop call back when `monotonic` has come so far."""
+        """Have the running event loop call back when `monotonic()` reaches this value."""
         ...
 
     def call_later(self, delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
-        """Have the running event loop call back after a delay of RocketMQ's, such as before a retry."""
+        """Have the running event loop call back after a delay that RocketMQ prescribes, such as before a retry."""
         ...
 
 
 async def wait_within(clock: Clock, seconds: float | None, event: Awaitable[object]) -> bool:
-    """Wait for an event, but no longer than so many seconds of a clock; whether it came."""
+    """Wait for `event`, for at most so many seconds of the clock. Returns whether it came in time."""
     try:
         async with clock.timeout(seconds):
             await event

@@ -1,4 +1,4 @@
-"""The one way to wait for what no event tells: `eventually` beside what runs in this loop, `wait_until` without one."""
+"""How tests wait for a condition that signals no event: `eventually` in an event loop, `wait_until` without one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar, overload
 
 Value = TypeVar("Value")
 
-# Ample for a busy machine, and less than the half minute after which what was missed is looked at anyway.
+# Ample for a busy machine, and less than rmqd's periodic checks of 30 s, which would hide a lost notification.
 WAIT_SECONDS = 25.0
 LOOK_SECONDS = 0.005
 ASK_SECONDS = 0.05  # between two questions to another process, which has to work for its answer
@@ -28,9 +28,10 @@ async def eventually(question: Callable[[], object], what: str, seconds: float =
     try:
         async with asyncio.timeout(seconds):
             while True:
-                answer, pause_seconds = question(), LOOK_SECONDS
-                if inspect.isawaitable(answer):
-                    answer, pause_seconds = await answer, ASK_SECONDS
+                asked, pause_seconds = question(), LOOK_SECONDS
+                if inspect.isawaitable(asked):
+                    asked, pause_seconds = await asked, ASK_SECONDS
+                answer = asked
                 if answer:
                     return answer
                 await asyncio.sleep(pause_seconds)

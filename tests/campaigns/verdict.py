@@ -24,7 +24,7 @@ class Handling:
     begin: Entry
     end_micros: int | None = None
     outcome: str = ""
-    """FINISH or FAIL; empty where the member ended in the middle."""
+    """FINISH or FAIL; empty if the ledger has no end of it."""
 
     @property
     def queue(self) -> tuple[str, int]:
@@ -33,7 +33,7 @@ class Handling:
 
     @property
     def finished_micros(self) -> int | None:
-        """None where it did not come to its end."""
+        """When the attempt finished; None if it failed or was cut short."""
         return self.end_micros if self.outcome == FINISH else None
 
     def __str__(self) -> str:
@@ -46,7 +46,10 @@ class Handlings(list[Handling]):
     """Every attempt of a ledger, in the order of their begins."""
 
     def __init__(self, entries: Iterable[Entry], ends: Mapping[str, int] | None = None) -> None:
-        """`entries` are in the order of time. What a member's end (`ends`) cut short ends there."""
+        """`entries` are in the order of time. `ends` has when members ended: what they had in hand ends then.
+
+        A second start by the same member ends its earlier attempt at the message.
+        """
         super().__init__()
         self.by_key: defaultdict[str, list[Handling]] = defaultdict(list)
         self.by_queue: defaultdict[tuple[str, int], list[Handling]] = defaultdict(list)
@@ -76,7 +79,7 @@ class Handlings(list[Handling]):
         return sorted(set(sent) - self.finished)
 
     def again(self) -> Iterator[tuple[Handling, Handling]]:
-        """Each second and later attempt at a message, behind the one before it."""
+        """Pairs of consecutive attempts at one message: the earlier and the later one."""
         for attempts in self.by_key.values():
             yield from itertools.pairwise(attempts)
 
@@ -86,7 +89,7 @@ class Verdict:
     """What a ledger says."""
 
     forbidden: ClassVar[tuple[str, ...]]
-    """Causes that rmqd promises not to have."""
+    """Causes of repetition that rmqd promises not to produce."""
 
     sent: int
     lost: list[str]
@@ -109,11 +112,11 @@ class Verdict:
         return cls(len(sent), handlings.lost(sent), repeated, examples, **more)
 
     def broken(self) -> list[str]:
-        """What broke a promise of this campaign's own."""
+        """What broke this campaign's own promises."""
         return []
 
     def details(self) -> list[str]:
-        """The lines of this campaign's own."""
+        """This campaign's own lines of the report."""
         return []
 
     @property
@@ -135,5 +138,5 @@ class Verdict:
 
 
 def listed(what: str, texts: Collection[str]) -> list[str]:
-    """A line with their number, and the first of them."""
+    """A line with the number of `texts`, then the first of them."""
     return [f"{what}: {len(texts)}", *(f"  {text}" for text in itertools.islice(texts, SHOWN))]

@@ -15,7 +15,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def answers(*codes: RequestCode) -> Callable[[Method], Method]:
-    """Mark a method of a RequestProcessor that answers requests with these codes."""
+    """Decorator: this method of a RequestProcessor answers requests with these codes."""
 
     def mark(method: Method) -> Method:
         method.answered = codes  # type: ignore[attr-defined]
@@ -31,6 +31,6 @@ class RequestProcessor:
         self._broker = broker
 
     def processors(self) -> Processors:
-        """The requests that it answers."""
+        """The methods of this class that are marked, by request code; inherited ones are left out."""
         methods = [(name, getattr(method, "answered", ())) for name, method in vars(type(self)).items()]
         return {code: getattr(self, name) for name, codes in methods for code in codes}

@@ -12,14 +12,14 @@ Brokers = Mapping[str, Mapping[int, str]]  # name, replica id, address
 
 @dataclass(frozen=True, slots=True)
 class _Departed:
-    """A broker that no route names. Its addresses stay known until `until`, by the client's clock."""
+    """A broker that no route names. The first `update` after `until` (monotonic) forgets its addresses."""
 
     replicas: Mapping[int, str]
     until: float
 
 
 class DepartedBrokers:
-    """The brokers that have left all routes, each for `grace_seconds`."""
+    """The brokers that have left all routes; each is remembered for `grace_seconds`, until the `update` after that."""
 
     def __init__(self, clock: Clock, grace_seconds: float) -> None:
         self._clock = clock
@@ -36,7 +36,7 @@ class DepartedBrokers:
         return [departed.replicas for departed in self._by_name.values()]
 
     def update(self, before: Brokers, present: Brokers) -> bool:
-        """Take in a change of the brokers that routes name. Returns whether departed ones were forgotten."""
+        """Note which brokers routes name no longer. Returns whether the grace of a departed one has ended."""
         now = self._clock.monotonic()
         known, self._by_name = self._by_name, {}
         for name, departed in known.items():

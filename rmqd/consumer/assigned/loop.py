@@ -1,4 +1,4 @@
-"""What brings an assignment its messages, by pulls or by pops: what the rest of the group sees of it."""
+"""What the rest of the group sees of the loop that pulls or pops an assignment's messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rmqd.errors import (
 )
 from rmqd.wire.message_queue import MessageQueue
 
-# The broker's idea of the group's filter is missing or older than ours: a heartbeat brings it.
+# The broker has no filter of the group, or an older one. A heartbeat sends ours.
 _SUBSCRIPTION_AWAY: Final = (
     SubscriptionNotExistError,
     SubscriptionNotLatestError,
@@ -29,10 +29,10 @@ _SUBSCRIPTION_AWAY: Final = (
 
 
 class Loop(ABC):
-    """One assignment's requests for messages. Times are monotonic."""
+    """One assignment's requests for messages. `asked_at` and `answered_at` are monotonic."""
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
-        self.held_by: Reason | None = None
+        self.held_by: Reason | None = None  # why no request is sent at present
         self.failure: RmqdError | None = None  # of the last request
         self.answered_at = self.asked_at = context.clock.monotonic()
         self._context = context
@@ -50,7 +50,7 @@ class Loop(ABC):
 
     @property
     def is_paused(self) -> bool:
-        """Whether an operator paused all of it."""
+        """Whether an operator paused the whole assignment."""
         return self._context.pauses.hold(self._message_queue)
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Loop(ABC):
         """Apply the group's present options at once. Returns how many cached messages the new filter lets go."""
 
     def apply_pauses(self) -> None:
-        """Take over what an operator paused or resumed."""
+        """Apply the operator's pauses to the caches."""
         for process_queue in self.process_queues:
             if self.is_paused or self._context.pauses.hold(process_queue.message_queue):
                 process_queue.pause()
@@ -67,7 +67,7 @@ class Loop(ABC):
                 self._context.service.submit(process_queue)
 
     def _bring_up_to_date(self, error: RmqdError) -> bool:
-        """Have the broker told of the group, or the route asked for, where a request failed for want of that.
+        """Send a heartbeat soon if a request failed for want of our subscription; refresh a route that may be stale.
 
         Returns whether the route may be stale.
         """

@@ -1,6 +1,7 @@
 """One slot of a group's concurrency: takes a batch, calls the handler, sees to what becomes of the messages.
 
-The only place that calls a handler. A handler's failure is a result here; whatever else goes wrong ends the group.
+Every call of a handler is made here, but for those that an operator asks for (`HandlerSlots.call_apart`). A handler's
+failure is a result; whatever else goes wrong ends the group.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class WorkerService(ABC):
     handler_name: str
     batch_size: int
     wall_offset: float
-    """Turns monotonic time into wall time."""
+    """Seconds to add to monotonic time to get wall time."""
 
     @abstractmethod
     def begin_turn(self) -> Turn | None:
@@ -46,28 +47,31 @@ class WorkerService(ABC):
 
     @abstractmethod
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
-        """Settle a batch whose handler returned, if that takes no waiting; else do nothing, and return None.
+        """Settle a batch whose handler returned, if that takes no waiting.
 
-        Returns otherwise whether nothing more of its queue is to be handed out for now.
+        Returns True if the queue has to rest, False if it may go on, None if `settle` has to be called.
         """
 
     @abstractmethod
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """See to what becomes of a batch. Returns whether nothing more of its queue is to be handed out for now."""
+        """See to what becomes of a batch. Returns whether its queue has to rest: nothing is handed out for now."""
 
     @abstractmethod
     def took_long(self, started: float) -> None:
-        """Report a handler call that took more than `BLOCKED_SECONDS`; it began at `started` (monotonic seconds)."""
+        """Called after a batch that took more than `BLOCKED_SECONDS`, settlement included, since `started` (monotonic).
+
+        Warns if the call has blocked the event loop.
+        """
 
 
 class Worker:
-    """Runs until its service ends or replaces it. While a handler has a batch, `process_queue` is its queue."""
+    """Runs until its service ends or replaces it. `process_queue` is the queue of its last turn."""
 
     def __init__(self, service: WorkerService, call: Callable[[Batch], Awaitable[object]], number: int) -> None:
         self.number = number
         self.process_queue: ProcessQueue | None = None
         self.started = 0.0
-        self.expired = False  # the call is past its deadline: what it returns or raises is not its result any more
+        self.expired = False  # the call is past its deadline: its outcome is EXPIRED, whatever it returns or raises
         self.replaced = False  # nobody waits for the result: the call ignored its cancellation, or the service ends
         self.halted = False  # what the handler has now is the last batch of this turn
         self.batch: Batch | None = None  # what the handler has now
@@ -78,10 +82,11 @@ class Worker:
     async def run(self) -> None:
         """Take batches until the service ends it, or replaces it.
 
-        The service cancels this task for two reasons, and sets an attribute first: `expired` at the deadline of a call,
-        `replaced` where nobody waits for the result. The handler runs in this task, too, and may cancel it, at once or
-        later, for instance by a timeout of its own. Such a cancellation may arrive in any `await` here. It ends
-        the call that is under way then, if there is one, and nothing else.
+        At the deadline of a call the service sets `expired`. Then it cancels this task if the handler is asynchronous;
+        the call of a synchronous one returns at once, without a result. If an asynchronous call goes on in spite of
+        that, the service sets `replaced` later. When the service ends, it sets both and cancels. The handler runs in
+        this task, too, and may cancel it, at once or later, for instance by a timeout of its own. Such a cancellation
+        may arrive in any `await` here. It ends the call that is under way then, if there is one, and nothing else.
         """
         self._task = asyncio.current_task()
         while not self.replaced:
@@ -121,8 +126,8 @@ class Worker:
     ) -> None:
         """Hand the pending messages of a queue to the handler, batch by batch: the hot path.
 
-        Every message of the group passes here. So what stays the same is read before the loop, and where the handler
-        returns without a decision, no other Python function is called for the batch than those in this loop.
+        Every message of the group passes here. So what stays the same is read before the loop, and for a batch that is
+        acknowledged as a whole the loop calls as few Python functions as it can: add none.
 
         A call ends in one of four ways:
 
@@ -132,10 +137,10 @@ class Worker:
         - It returns an awaitable or a generator, which the handler forgot to run (HandlerNotAwaitedError). That is no
           message's fault, so it ends the group.
         - It is cancelled. The handler may have caught the CancelledError, or the task gets it at its next `await`. The
-          cancellation is taken back, so that it does not end what follows here. The service cancels at the deadline
-          (`expired`): the result is EXPIRED then, whatever the call returned. It also cancels where nobody waits for
-          the result any more (`replaced`): the batch is settled elsewhere, and neither it nor the queue is touched
-          here. If the handler cancelled the task, the call counts as it ended.
+          cancellation is taken back, so that it does not end what follows here. If the call is `replaced`, its batch
+          is settled elsewhere, and neither the batch nor the queue is touched here. If it is `expired`, its outcome is
+          EXPIRED. If the handler itself cancelled the task, the cancellation is ignored: the value or the exception of
+          the call counts.
 
         The turn is over when nothing is pending, when the service halts it, when the queue is to rest (an orderly
         one, after a failure), when the worker was replaced, or when the time slice is used up; then the event loop
@@ -159,7 +164,7 @@ class Worker:
                     check_result(result, service.handler_name)
                     result = None  # nobody wants it: it need not be kept until the next call
             except HandlerNotAwaitedError:
-                raise  # no message's fault: trying them again would bring all of them to the dead letters
+                raise  # not the messages' fault: retries would dead-letter all of them
             except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
                 error = raised
             self.batch = None
@@ -177,7 +182,7 @@ class Worker:
                 stats.acknowledged(messages, ended - started, age)
             else:
                 is_resting = await self._settle(process_queue, batch, messages, error)
-                error = None  # its traceback leads to this frame: without this only the garbage collector frees them
+                error = None  # its traceback refers to this frame, and so would keep the batch alive
                 if is_resting:
                     return
                 ended = clock()
@@ -191,14 +196,14 @@ class Worker:
     async def _settle(
         self, process_queue: ProcessQueue, batch: Batch, messages: list[Message], error: BaseException | None
     ) -> bool:
-        """Have the service settle a batch. Returns whether nothing more of the queue is to be handed out for now."""
+        """Have the service settle a batch. Returns whether the queue has to rest."""
         service = self._service
         now = service.clock.monotonic()
         age = now + service.wall_offset - messages[0].store_timestamp * 0.001
         process_queue.stats.handled_in(messages, now - self.started, age)
         if error is None and (is_resting := service.settle_at_once(process_queue, batch)) is not None:
             return is_resting
-        # in a task of its own: a handler may have kept this one, and cancel it while the broker is asked
+        # in a task of its own: the handler may have kept this task, and cancel it while the broker is asked
         settling = asyncio.create_task(service.settle(process_queue, batch, error), name="settle")
         while not settling.done():
             if self.replaced:

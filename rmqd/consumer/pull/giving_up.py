@@ -32,7 +32,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-LAST_COMMIT_SECONDS: Final = 3.0  # a stop tries at least so long to have its last commits taken
+LAST_COMMIT_SECONDS: Final = 3.0  # how long a stop retries its last commits, at least, unless an error is final
 AGAIN_SECONDS: Final = 0.2
 
 
@@ -54,6 +54,7 @@ class GivingUp:
         context, leaving, message_queue = self._context, self._leaving, self._queue
         if loop is not None:
             process_queue = loop.process_queue
+            # an operator's reset that the answer to the last pull brings is for the next ownership of the queue
             loop.request.successor = partial(context.move, message_queue)
             process_queue.leave()
             drained = await self._drain(loop)
@@ -84,7 +85,11 @@ class GivingUp:
         process_queue.drop(leaving.cause)
 
     def _prolong(self) -> None:
-        """Give the last commit more time than handlers had: at a stop, and while this member has the queue's lock."""
+        """Set the deadline of the last commit.
+
+        At a hand-over: as long as the lock is safely ours. At a stop: at least LAST_COMMIT_SECONDS from now, and just
+        that if the stop is hurried.
+        """
         leaving, now = self._leaving, self._context.clock.monotonic()
         if not leaving.is_last:
             leaving.until = max(leaving.until, now + self._context.ownership.linger(self._queue))
@@ -101,7 +106,7 @@ class GivingUp:
             process_queue.stats.may_repeat(self._leaving.cause, repeated)
 
     def _may_commit(self) -> bool:
-        """Whether a commit may still be sent. After the time, or without the lock, another member has the queue."""
+        """Whether a commit may still be sent: after the time, or without the lock, another member may own the queue."""
         return self._context.ownership.holds(self._queue) and self._context.clock.monotonic() < self._leaving.until
 
     async def _drain(self, loop: PullLoop) -> bool:
@@ -111,7 +116,7 @@ class GivingUp:
         process_queues = (*loop.formers, loop.process_queue)
         if not any(one.in_flight for one in process_queues):
             return True
-        # commit before the wait: once the time has run out nothing may be committed, and the next owner would handle
+        # commit beside the wait: once the time has run out nothing may be committed, and the next owner would handle
         # again what is finished already
         commit = asyncio.create_task(self._try_once(loop.process_queue.commit_offset()))
         try:
@@ -128,9 +133,11 @@ class GivingUp:
                 self._failed(offset, error)
 
     async def _commit(self, offset: int) -> bool:
-        """Store the offset, unless the broker has a higher one. Try until that is done or the time is over.
+        """Store the offset, unless the broker has a higher one. Returns whether the broker has it.
 
-        It is done when the broker has the offset and no earlier commit of ours, which had no answer, can replace it.
+        Tries until the broker has the offset and no earlier commit of ours, which had no answer, can replace it; or
+        until the time is over. It gives up at an error that cannot pass, and at any error if the stored offset would
+        not change.
         """
         store, message_queue = self._context.store, self._queue
         is_news = store.committed.get(message_queue) != offset
@@ -140,6 +147,7 @@ class GivingUp:
                 while self._may_commit():
                     try:
                         is_committed = await store.commit_upward(message_queue, offset, self._may_commit)
+                        # `settled` says True where an older commit has ended, and may have replaced ours: look again
                         if not (is_committed and await store.settled(message_queue, offset, self._leaving.until)):
                             return is_committed
                     except RmqdError as error:

@@ -11,7 +11,7 @@ from rmqd.consumer.options import ConsumerOptions
 
 @dataclass(frozen=True, slots=True)
 class WorkerShare:
-    """The number of this process among the worker processes, counted from 1. A daemon without workers is 1 of 1."""
+    """`worker` is the number of this process among `workers` processes, from 1; None in a daemon without workers."""
 
     worker: int | None = None
     workers: int = 1
@@ -19,7 +19,7 @@ class WorkerShare:
     def of_client(self, options: ClientOptions) -> ClientOptions:
         """The client's options with an instance name of the worker's own.
 
-        Two members with one client id would take the same queues.
+        Two members with one client id would take the same queues. DEFAULT stands for a name that no other process has.
         """
         if self.worker is None or options.instance_name == "DEFAULT":
             return options
@@ -35,8 +35,8 @@ class WorkerShare:
     def has(self, group: GroupConfig) -> bool:
         """Whether this process runs the group.
 
-        Only one worker runs a broadcasting group, as every member of it gets all messages, and a group on Spark, which
-        has processes of its own.
+        Only one worker runs a broadcasting group, since every member of it gets all messages, or a group on Spark,
+        which has its own processes.
         """
         is_shared = group.message_model != "broadcasting" and group.engine != "spark"
         return is_shared or self.worker in (None, 1)

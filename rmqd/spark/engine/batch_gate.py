@@ -1,6 +1,7 @@
 """Whether the group's query may begin a micro-batch: not while the group is paused, is to stop, or is to move.
 
-The query's source runs in another process, so a file tells it: while the file exists, no micro-batch begins.
+The query's source runs in another process, so a file tells it: while the file exists, no micro-batch begins. Each
+method below creates or removes the file: after `stop` was set, `hold` has to be called.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from rmqd.consumer.pauses import Pauses, PauseScope
 
 
 class BatchGate:
-    """Creates and removes the pause file. `stop` is set once the group is to stop."""
+    """Creates and removes the pause file. `stop` is the event that is set when the group is to stop."""
 
     def __init__(self, stop: asyncio.Event) -> None:
         self.pauses = Pauses()
         self.resumed = asyncio.Event()
         """Set while the group as a whole is not paused."""
         self.was_held = False
-        """Whether the query was kept from a micro-batch since `open`."""
+        """Whether the pause file has existed since the last `open`, so that a micro-batch may have been kept back."""
         self._stop = stop
         self._file: Path | None = None
         self._is_holding = False
@@ -37,12 +38,12 @@ class BatchGate:
         self._switch()
 
     def pause(self, scope: PauseScope) -> None:
-        """Begin no more micro-batches, or none of some queues."""
+        """Add a pause. Only one of the whole group keeps micro-batches from beginning."""
         self.pauses.add(scope)
         self._switch()
 
     def resume(self, scope: PauseScope) -> None:
-        """Undo a pause."""
+        """End every pause within this scope."""
         self.pauses.end(scope)
         self._switch()
 

@@ -1,7 +1,7 @@
-"""Where the records of a reply lie, looked for before the reply is taken: bytes that are no records are pulled again.
+"""Finds where each record of a reply begins, before the reply is accepted: one that is not whole is pulled again.
 
 The layout of a record is that of `rmqd.wire.messages.record`. As in `rmqd.wire.messages.decode`, its total size and the
-lengths of its parts have to say the same. No object is made for a record: `records` decodes many of them at once.
+lengths of its parts must agree. No object is made for a record: `rmqd.spark.source.records` decodes many at once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from rmqd.wire.messages.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 _unpack: Final = Struct(">II28xi44xI").unpack_from
 _body_size_at: Final = Struct(">I").unpack_from
 _BODY: Final = 88  # where the body starts, with two IPv4 hosts
-_LONGER: Final = 12  # bytes of an IPv6 host more than of an IPv4 host
+_LONGER: Final = 12  # how many bytes longer an IPv6 host is than an IPv4 host
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 
 
 class FramedReply:
-    """The bytes of a reply from `start` on. `starts` has where each record begins; `broken` why they do not fill it."""
+    """The bytes of a reply from `start` on; `starts` are the positions of its records.
+
+    `broken` says why the bytes are not whole records; None if they are. `starts` has those before the fault.
+    """
 
     __slots__ = ("broken", "data", "start", "starts")
 
