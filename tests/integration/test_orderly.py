@@ -96,7 +96,8 @@ async def test_queues_move_to_a_java_member_and_back(rocketmq: RealCluster, grou
         writer.seconds = 0.05
         try:
             await eventually(lambda: owned(one) == QUEUES // 2, "rmqd gave half of them up")
-            await eventually(lambda: len(ledger.read(path)) > 20, "Java is at work on them")
+            # Java asks every 20 s for a lock that it did not get
+            await eventually(lambda: len(ledger.read(path)) > 20, "Java is at work on them", seconds=60)
             assert await asyncio.to_thread(java.stop) is not None
         finally:
             java.kill()
