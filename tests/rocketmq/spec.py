@@ -76,6 +76,8 @@ class ClusterSpec:
                 raise NotEmbeddedError(
                     "the embedded RocketMQ has one name server and one broker, no access control and no TLS"
                 )
+            if any(name.startswith("mappedFile") for name in self.settings):
+                raise NotEmbeddedError("the embedded RocketMQ has no commit log to delete from")
         taken: set[int] = set()
         nodes = []
         for index in range(self.name_servers):

@@ -54,6 +54,8 @@ def test_what_the_embedded_broker_cannot_be_is_refused(asked: dict[str, Any]) ->
     """Such a test is skipped, with the reason."""
     with pytest.raises(NotEmbeddedError, match="has one name server and one broker, no access control and no TLS"):
         ClusterSpec(version=release.EMBEDDED, **asked).with_nodes()
+    with pytest.raises(NotEmbeddedError, match="has no commit log"):
+        ClusterSpec(version=release.EMBEDDED, settings={"mappedFileSizeCommitLog": "65536"}).with_nodes()
 
 
 @pytest.mark.process
