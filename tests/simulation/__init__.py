@@ -1,0 +1,16 @@
+"""A deterministic simulation: rmqd's clients, consumers and brokers on one event loop, without threads or sockets.
+
+A seed decides all: when answers come, what breaks, who joins and leaves. The same seed gives the same history, event by
+event, on every machine.
+
+- `loop`: the event loop; its time jumps to the next timer. Also the hosts, which can be paused and killed.
+- `network`: connections in memory, with delays, cut frames, resets and partitions.
+- `disk`: what a broker has stored, and what of it survives a crash.
+- `cluster`: name servers and brokers (`rmqd.broker`'s own), each on a host.
+- `members`: members of a group, on a host each: rmqd's own client and consumer.
+- `scenario`: what may happen in a history, drawn from its seed.
+- `judge`: what is wrong with it: lost, out of order, twice without a cause, stuck.
+- `timeline`: a history as lines for a person, and as a digest that shows whether two runs are the same.
+
+`python -m tests.simulation --help` runs histories.
+"""

@@ -1,0 +1,85 @@
+"""What a broker has stored: it survives the broker's process, but for what was not written yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rmqd.broker.journal import Kind
+from rmqd.broker.store.record_log import MEMORY_BYTES, LogRow, RecordRow
+
+LATE = frozenset({Kind.OFFSET})
+"""What a broker of Java writes down every 5 s only (flushConsumerOffsetInterval)."""
+
+
+class Disk:
+    """A RecordLog and a Journal. `flush` writes down what Java's broker writes late; `crash` loses what was not."""
+
+    name = "disk"
+    usual_capacity_bytes = MEMORY_BYTES
+
+    def __init__(self) -> None:
+        self._rows: dict[int, RecordRow] = {}
+        self._values: dict[Kind, dict[str, str]] = {}
+        self._late: dict[tuple[Kind, str], str | None] = {}
+
+    def append(self, row: RecordRow) -> None:
+        """Store a record."""
+        self._rows[row.commit_log_offset] = row
+
+    def read(self, commit_log_offset: int) -> bytes | None:
+        """The record that begins there."""
+        row = self._rows.get(commit_log_offset)
+        return None if row is None else row.record
+
+    def read_many(self, commit_log_offsets: Sequence[int]) -> list[bytes]:
+        """Several records, all of which exist."""
+        return [self._rows[offset].record for offset in commit_log_offsets]
+
+    def discard(self, commit_log_offsets: Iterable[int]) -> None:
+        """Forget records."""
+        for offset in commit_log_offsets:
+            self._rows.pop(offset, None)
+
+    def rows(self) -> Iterator[LogRow]:
+        """All records, without their bytes."""
+        return iter(
+            [
+                (offset, row.topic, row.queue_id, row.queue_offset, row.tags_code, row.store_timestamp, len(row.record))
+                for offset, row in sorted(self._rows.items())
+            ]
+        )
+
+    def records(self) -> list[RecordRow]:
+        """All records."""
+        return list(self._rows.values())
+
+    def put(self, kind: Kind, key: str, value: str) -> None:
+        """Store a value."""
+        if kind in LATE:
+            self._late[kind, key] = value
+        else:
+            self._values.setdefault(kind, {})[key] = value
+
+    def delete(self, kind: Kind, key: str) -> None:
+        """Forget a value."""
+        if kind in LATE:
+            self._late[kind, key] = None
+        else:
+            self._values.setdefault(kind, {}).pop(key, None)
+
+    def items(self, kind: Kind) -> Iterator[tuple[str, str]]:
+        """The values of a kind."""
+        return iter(list(self._values.get(kind, {}).items()))
+
+    def flush(self) -> None:
+        """Write down what is late."""
+        late, self._late = self._late, {}
+        for (kind, key), value in late.items():
+            if value is None:
+                self._values.setdefault(kind, {}).pop(key, None)
+            else:
+                self._values.setdefault(kind, {})[key] = value
+
+    def crash(self) -> None:
+        """Lose what was not written down."""
+        self._late.clear()

@@ -1,0 +1,85 @@
+"""Members of a group, each on a host of its own: rmqd's client and consumer, with a handler that tells the judge."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.push_consumer import PushConsumer
+from rmqd.handler import Batch
+from tests.consumer.groups import handler_of
+from tests.simulation.loop import Host, LoopClock, SimulatedLoop
+
+if TYPE_CHECKING:
+    from tests.simulation.ledger import Ledger
+
+
+class HandlerFailed(Exception):
+    """What the handler of a simulation raises."""
+
+
+class Habits:
+    """How handlers behave in a history, by its seed."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.most_seconds = chance.choice((0.0, 0.02, 0.2))
+        self.slow = chance.choice((0.0, 0.01))
+        self.fails = chance.choice((0.0, 0.0, 0.02))
+
+
+class Member:
+    """One member. `consumer` is its group's."""
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        name: str,
+        nameservers: tuple[str, ...],
+        options: ConsumerOptions,
+        ledger: Ledger,
+        habits: Habits,
+    ) -> None:
+        self.name = name
+        self.host = Host(loop, name)
+        self._ledger = ledger
+        self._habits = habits
+        client_options = ClientOptions(nameservers=nameservers, instance_name=name)
+        self._client = self.host.context.run(ClientInstance, client_options, clock=LoopClock())
+        self.consumer = self.host.context.run(
+            PushConsumer, options, handler_of(self._handle), self._client, LoopClock()
+        )
+        self.task = self.host.spawn(self._run())
+
+    async def _run(self) -> None:
+        client = self._client
+        serving = asyncio.create_task(client.run())
+        try:
+            await self.consumer.run()
+        finally:
+            client.stop()
+            await asyncio.wait((serving,))
+
+    async def _handle(self, batch: Batch) -> None:
+        habits = self._habits
+        chance = habits.chance
+        calls = [self._ledger.begin(self.name, message) for message in batch]
+        is_slow = habits.slow and chance.random() < habits.slow
+        await asyncio.sleep(chance.uniform(0, 4.0 if is_slow else habits.most_seconds))
+        fails = habits.fails and chance.random() < habits.fails
+        for call in calls:
+            self._ledger.end(call, is_good=not fails)
+        if fails:
+            raise HandlerFailed(self.name)
+
+    def leave(self) -> None:
+        """End in order."""
+        self.consumer.stop()
+
+    def kill(self) -> None:
+        """End at once."""
+        self.host.kill()

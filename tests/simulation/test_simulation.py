@@ -1,0 +1,55 @@
+"""The simulation: histories in which nothing is wrong, the same history for a seed, and bugs that are found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.planted import PLANTED
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+HISTORIES_SECONDS = 10
+FIRST_SEEDS = 10
+MOST_TO_FIND = 20
+
+
+def simulate(*options: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+    """Run histories in a process of their own, as the order of sets is part of a history."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.simulation", *options],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+    )
+
+
+def test_the_first_histories_have_nothing_wrong() -> None:
+    run = simulate("--seed", "1", "--count", str(FIRST_SEEDS))
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_new_histories_have_nothing_wrong() -> None:
+    """Others in each run; the seed of one that fails is in the message."""
+    run = simulate("--count", "100000", "--seconds", str(HISTORIES_SECONDS))
+    sys.stdout.write(run.stdout)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_a_seed_gives_the_same_history_whatever_ran_before_it() -> None:
+    """In another process, and under another order of hashes at its start."""
+    alone = simulate("--seed", "13", "--timeline").stdout
+    behind_others = simulate("--seed", "11", "--count", "3", "--timeline", hash_seed="7").stdout
+    history = [line for line in alone.splitlines() if line.startswith("  ")]
+    assert len(history) > 500
+    assert "\n".join(history) in behind_others
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    run = simulate("--planted", bug, "--count", str(MOST_TO_FIND))
+    assert run.returncode == 1, run.stdout + run.stderr
