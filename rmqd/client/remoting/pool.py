@@ -13,7 +13,7 @@ from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.client.remoting.connector import RENEWED, Connector
 from rmqd.client.remoting.security import Security
 from rmqd.clock import Clock
-from rmqd.errors import ConnectionRenewedError, RemotingClosedError, RemotingConnectError, TlsError
+from rmqd.errors import ConnectionRenewedError, RemotingClosedError, RemotingConnectError, RemotingError, TlsError
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +89,16 @@ class ConnectionPool:
                 return former
             del self._successors[address]
             former.close("the peer takes requests and is silent")
-        successor = await self._connector.connect(address)
+        try:
+            successor = await self._connector.connect(address)
+        except RemotingError:
+            if self._connections.get(address) is not current or current.is_suspect:
+                raise
+            # The first one was heard of while the second one could not be made, as after a network's short break. That
+            # closed the breaker, and the failure has opened it again. Nothing would close it: only the first bytes of a
+            # connection do, or those that end a silence.
+            self._breakers.answered(address)
+            return current
         if self._closed or self._connections.get(address) is not current or not current.is_suspect:
             successor.close("it is not needed any more")  # the first one was lost, or has answered meanwhile
             await successor.ended(CLOSE_SECONDS)

@@ -1,0 +1,70 @@
+"""What a client makes of a network that breaks for seconds, on simulated hosts: every byte has its time there."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from rmqd.broker.reply import Reply
+from rmqd.broker.server import RemotingServer
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.codes import RequestCode
+from rmqd.errors import RemotingError
+from tests.simulation.loop import Host, LoopClock, SimulatedLoop
+from tests.simulation.network import Network
+
+ADDRESS = "10.0.0.1:10911"
+ASK = RequestCode.GET_MAX_OFFSET
+
+
+def simulated(loop: SimulatedLoop, story: Coroutine[Any, Any, None]) -> None:
+    """Run a story on this loop, and end what it leaves."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(story)
+    finally:
+        loop.end()
+        asyncio.set_event_loop(None)
+
+
+async def serve() -> None:
+    """Answer every request of one kind."""
+    server = RemotingServer("broker")
+    server.serve({ASK: lambda channel, request: Reply()})
+    await server.listen("10.0.0.1", 10911)
+
+
+def test_a_line_that_speaks_again_while_a_second_one_cannot_be_made_serves_on() -> None:
+    """Else its breaker stays open: pulls go nowhere any more, and nothing tells that the peer answers."""
+    loop = SimulatedLoop()
+    network = Network(loop, random.Random(1))
+    server, client = Host(loop, "server"), Host(loop, "client")
+
+    async def ask(remoting: RemotingClient) -> None:
+        await remoting.invoke(ADDRESS, ASK, {}, timeout_seconds=2.5)
+
+    async def story() -> None:
+        await server.spawn(serve())
+        remoting = RemotingClient(clock=LoopClock())
+        await ask(remoting)
+        network.apart.add(frozenset(("server", "client")))
+        with pytest.raises(RemotingError):
+            await ask(remoting)
+        await asyncio.sleep(remoting.rest_seconds(ADDRESS))
+        probe = asyncio.create_task(ask(remoting))
+        await asyncio.sleep(0.1)
+        network.apart.clear()  # what was sent before arrives, and the connection that was asked for never comes
+        await probe
+        remoting.check(ADDRESS)
+        await ask(remoting)
+        await remoting.close()
+
+    simulated(loop, on(client, story()))
+
+
+async def on(host: Host, story: Coroutine[Any, Any, None]) -> None:
+    await host.spawn(story)
