@@ -26,6 +26,7 @@ from rmqd.errors import (
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply
+from tests.clock import ManualClock
 from tests.waiting import WAIT_SECONDS, eventually
 
 ASK = RequestCode.GET_MAX_OFFSET
@@ -95,8 +96,9 @@ async def test_a_call_that_nobody_waits_for_any_more_is_still_heard(remoting: Re
     assert sorted(heard) == [b"11", b"22"]
 
 
-async def test_each_request_has_its_own_deadline(remoting: RemotingClient, peer: Peer) -> None:
+async def test_each_request_has_its_own_deadline(clock: ManualClock, peer: Peer) -> None:
     """The short one ends first though it was asked last; the connection and the others live on."""
+    remoting = RemotingClient(clock=clock)
     peer.on(ASK, None)
     ended: list[float] = []
 
@@ -105,11 +107,15 @@ async def test_each_request_has_its_own_deadline(remoting: RemotingClient, peer:
             await remoting.invoke(peer.address, ASK, {}, timeout_seconds=timeout_seconds)
         ended.append(timeout_seconds)
 
-    await asyncio.gather(ask(0.15), ask(0.1), ask(0.05))
-    assert ended == [0.05, 0.1, 0.15]
+    asked = [asyncio.create_task(ask(seconds)) for seconds in (1.5, 1.0, 0.5)]
+    await peer.received(ASK, 3)
+    await clock.until(lambda: len(ended) == len(asked), "all have ended")
+    assert ended == [0.5, 1.0, 1.5]
     assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
     assert peer.connections == 1
     assert remoting.traffic.failures == {(ASK, "timeout"): 3}
+    await asyncio.gather(*asked)
+    await remoting.close()
 
 
 async def test_an_answer_after_its_deadline_is_dropped(remoting: RemotingClient, peer: Peer) -> None:
