@@ -10,7 +10,6 @@ import pytest
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.line import Line
 from rmqd.consumer.pull.giving_up import GivingUp
-from rmqd.consumer.rebalance.queue_lock import QueueLock
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -53,24 +52,6 @@ def no_drain(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GivingUp, "_drain", drain)
 
 
-def no_lock(patch: pytest.MonkeyPatch) -> None:
-    """A queue of an orderly group is taken without its lock."""
-
-    async def acquire(self: QueueLock, queue: Any, lost: Any, notice_seconds: float = 0.0) -> bool:
-        return True
-
-    patch.setattr(QueueLock, "acquire", acquire)
-    patch.setattr(QueueLock, "holds", lambda self, queue: True)
-    patch.setattr(QueueLock, "lease", lambda self, queue: _ALWAYS)
-
-
-class _Always:
-    valid = True
-
-
-_ALWAYS = _Always()
-
 PLANTED: Final[dict[str, Plant]] = {
-    plant.__name__: plant
-    for plant in (commit_before_finish, off_by_one, lost_wake_up, no_last_commit, no_drain, no_lock)
+    plant.__name__: plant for plant in (commit_before_finish, off_by_one, lost_wake_up, no_last_commit, no_drain)
 }
