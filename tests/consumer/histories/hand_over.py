@@ -14,7 +14,8 @@ from rmqd.handler import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.groups import TOPIC, group_options, handler_of
 from tests.consumer.histories.broker import HistoryBroker
-from tests.consumer.histories.virtual import LoopClock, VirtualLoop, VirtualPeer
+from tests.consumer.histories.virtual import VirtualLoop, VirtualPeer
+from tests.simulation.loop import LoopClock
 
 SECONDS = 40.0
 PATIENCE_SECONDS = 400.0

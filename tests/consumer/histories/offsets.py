@@ -17,7 +17,8 @@ from rmqd.wire.headers.offset import UpdateConsumerOffsetRequestHeader
 from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.histories.broker import HistoryBroker
-from tests.consumer.histories.virtual import LoopClock, VirtualLoop, VirtualPeer
+from tests.consumer.histories.virtual import VirtualLoop, VirtualPeer
+from tests.simulation.loop import LoopClock
 
 STEPS = 30
 DRAIN_SECONDS = 40.0

@@ -10,14 +10,11 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
-from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode
 from rmqd.consumer.offsets.unheard_commits import SETTLE_SECONDS
 from rmqd.wire.command import RESPONSE_FLAG, RemotingCommand, decode_command, encode_command, encode_request
 from rmqd.wire.frame import FrameDecoder
 from tests.client.peer import Reply, Script
-
-WALL_SECONDS = 1_700_000_000.0
 
 
 class _Jumping(selectors.SelectSelector):
@@ -66,20 +63,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, int(port or 0)))]
-
-
-class LoopClock(SystemClock):
-    """The clock of a group, by the loop's time."""
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def wall(self) -> float:
-        return WALL_SECONDS + self.monotonic()
-
-    @staticmethod
-    def call_at(monotonic: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_at(monotonic, callback, *args)
 
 
 class _Transport(asyncio.Transport):
