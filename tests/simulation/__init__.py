@@ -8,9 +8,11 @@ event, on every machine.
 - `disk`: what a broker has stored, and what of it survives a crash.
 - `cluster`: name servers and brokers (`rmqd.broker`'s own), each on a host.
 - `members`: members of a group, on a host each: rmqd's own client and consumer.
-- `scenario`: what may happen in a history, drawn from its seed.
+- `history`: what happens, drawn from a seed: who joins and leaves, and what breaks.
+- `ledger`: what handlers were given, and when they finished it.
 - `judge`: what is wrong with it: lost, out of order, twice without a cause, stuck.
 - `timeline`: a history as lines for a person, and as a digest that shows whether two runs are the same.
+- `planted`: bugs to be put into rmqd, to see that histories find them.
 
 `python -m tests.simulation --help` runs histories.
 """

@@ -23,8 +23,6 @@ BROKER_PORT = 10911
 NAME_SERVER_PORT = 9876
 FLUSH_SECONDS = 5.0
 """Java: flushConsumerOffsetInterval."""
-EXPIRY_SECONDS = 120.0
-"""Java: brokerChannelExpiredTime, after which a name server forgets a broker that it has not heard of."""
 
 
 class Broker:
@@ -83,7 +81,7 @@ class Broker:
 
 
 class NameServer:
-    """A name server, which sees brokers that live, and dead ones for a while."""
+    """A name server, which names the brokers that live."""
 
     def __init__(self, loop: SimulatedLoop, name: str, ip: str, brokers: list[Broker]) -> None:
         self.host = Host(loop, name)

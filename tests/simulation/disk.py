@@ -55,17 +55,11 @@ class Disk:
 
     def put(self, kind: Kind, key: str, value: str) -> None:
         """Store a value."""
-        if kind in LATE:
-            self._late[kind, key] = value
-        else:
-            self._values.setdefault(kind, {})[key] = value
+        self._change(kind, key, value)
 
     def delete(self, kind: Kind, key: str) -> None:
         """Forget a value."""
-        if kind in LATE:
-            self._late[kind, key] = None
-        else:
-            self._values.setdefault(kind, {}).pop(key, None)
+        self._change(kind, key, None)
 
     def items(self, kind: Kind) -> Iterator[tuple[str, str]]:
         """The values of a kind."""
@@ -75,11 +69,20 @@ class Disk:
         """Write down what is late."""
         late, self._late = self._late, {}
         for (kind, key), value in late.items():
-            if value is None:
-                self._values.setdefault(kind, {}).pop(key, None)
-            else:
-                self._values.setdefault(kind, {})[key] = value
+            self._write(kind, key, value)
 
     def crash(self) -> None:
         """Lose what was not written down."""
         self._late.clear()
+
+    def _change(self, kind: Kind, key: str, value: str | None) -> None:
+        if kind in LATE:
+            self._late[kind, key] = value
+        else:
+            self._write(kind, key, value)
+
+    def _write(self, kind: Kind, key: str, value: str | None) -> None:
+        if value is None:
+            self._values.setdefault(kind, {}).pop(key, None)
+        else:
+            self._values.setdefault(kind, {})[key] = value

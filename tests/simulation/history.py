@@ -169,7 +169,7 @@ class History:
         if self.network.connections:
             connection = self.chance.choice(self.network.connections)
             self._trouble("cut", connection.near.host.name, connection.far.host.name)
-            self.network.cut(connection)
+            connection.cut()
 
     async def _crash_now(self) -> None:
         broker = self.chance.choice(self.brokers)

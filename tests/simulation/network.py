@@ -83,10 +83,6 @@ class Network:
         for connection in list(self.connections):
             connection.reset(host)
 
-    def cut(self, connection: Connection) -> None:
-        """Break a connection: each end finds out by itself, and what is under way may arrive or not."""
-        connection.cut()
-
 
 class _Loss(NamedTuple):
     """The end of a connection, as it arrives."""
@@ -157,7 +153,7 @@ class Connection:
                 end.peer.lose_later(ConnectionResetError(104, "Connection reset by peer"))
 
     def cut(self) -> None:
-        """Each end is told after a moment of its own; a part of what is under way still arrives."""
+        """Break it: each end is told after a moment of its own, behind what is under way."""
         for end in (self.near, self.far):
             end.lose_later(ConnectionResetError(104, "Connection reset by peer"))
 

@@ -53,3 +53,4 @@ def test_a_seed_gives_the_same_history_whatever_ran_before_it() -> None:
 def test_a_planted_bug_is_found(bug: str) -> None:
     run = simulate("--planted", bug, "--seed", "1", "--count", str(MOST_TO_FIND))
     assert run.returncode == 1, run.stdout + run.stderr
+    assert ", 1 wrong;" in run.stdout, run.stderr  # and not a crash
