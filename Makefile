@@ -78,7 +78,7 @@ bench: venv ## rmqd against the Java and Go clients and the broker's limit: docs
 bench-spark: spark ## Spark beside the raw puller, Kafka's source, mapInArrow and a bare micro-batch: docs/benchmarks.md
 	$(PYTHON) -m bench.spark_source $(ARGS)
 
-simulate: venv ## histories of groups and brokers that break, on simulated hosts; ARGS="--seed 1 --timeline", or --count, --seconds, --planted
+simulate: venv ## histories of groups and brokers that break, on simulated hosts; ARGS="--seed 1 --timeline", or --count, --seconds, --shrink, --planted
 	$(PYTHON) -m tests.simulation $(if $(ARGS),$(ARGS),--count 1000000 --seconds 60)
 
 campaign: venv ## a long run with faults: make campaign churn, orderly, owners, faults, durability, fuzz, grow, histories, pop, spark_moves, spark_kills, spark_cluster, spark_connect; or on an older RocketMQ: 4.9.7

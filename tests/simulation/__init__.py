@@ -8,10 +8,12 @@ event, on every machine.
 - `disk`: what a broker has stored, and what of it survives a crash.
 - `cluster`: name servers and brokers (`rmqd.broker`'s own), each on a host.
 - `members`: members of a group, on a host each: rmqd's own client and consumer.
-- `history`: what happens, drawn from a seed: who joins and leaves, and what breaks.
+- `plan`: a history before it happens, drawn from a seed; `happenings`: all that may happen.
+- `history`: a plan as it happens.
 - `ledger`: what handlers were given, and when they finished it.
-- `judge`: what is wrong with it: lost, out of order, twice without a cause, stuck.
+- `judging`: what is wrong with it: lost, out of order, twice without a cause, stuck, committed too early.
 - `timeline`: a history as lines for a person, and as a digest that shows whether two runs are the same.
+- `run`: runs a plan; `shrink`: makes one in which something is wrong as short as it goes.
 - `planted`: bugs to be put into rmqd, to see that histories find them.
 
 `python -m tests.simulation --help` runs histories.

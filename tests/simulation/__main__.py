@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import os
 import random
-import secrets
 import sys
 import time
 from collections import Counter
@@ -15,10 +13,13 @@ from collections import Counter
 import pytest
 import structlog
 
-from rmqd import backoff
-from tests.simulation.history import History, Outcome
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.history import Outcome
+from tests.simulation.plan import SIMPLER, Plan, draw
 from tests.simulation.planted import PLANTED
+from tests.simulation.run import simulate
+from tests.simulation.shrink import shrink
+
+MOST_LINES = 12
 
 
 def say(line: str) -> None:
@@ -27,30 +28,43 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def simulate(seed: int) -> Outcome:
-    """Run the history of a seed."""
-    random.seed(seed)
-    backoff.RANDOM.seed(seed)
-    loop = SimulatedLoop()
-    asyncio.set_event_loop(loop)
-    history = History(seed, loop)
-    try:
-        return loop.run_until_complete(history.run())
-    except Exception as error:
-        say("\n".join(history.timeline.lines()[-30:]))
-        raise AssertionError(f"seed {seed} ({history.kind})") from error
-    finally:
-        loop.end()
+def tell(outcome: Outcome) -> None:
+    """What is wrong."""
+    plan = outcome.plan
+    say(f"seed {plan.seed} ({plan.kind}) {outcome.digest}: {outcome.handled} handled, {dict(outcome.twice)}")
+    for wrong in outcome.wrong[:MOST_LINES]:
+        say(f"    {wrong}")
+    if len(outcome.wrong) > MOST_LINES:
+        say(f"    and {len(outcome.wrong) - MOST_LINES} more")
 
 
-def _token_hex(nbytes: int | None = None) -> str:
-    """What `secrets` would draw of the system, drawn of the seed."""
-    return random.randbytes(nbytes or 32).hex()
+def tell_shortest(outcome: Outcome) -> None:
+    """The shortest history in which the same is wrong, and how to see it again."""
+    what = outcome.wrong[0].what
+
+    def is_wrong(plan: Plan) -> bool:
+        return any(wrong.what == what for wrong in simulate(plan).wrong)
+
+    shortest, simpler = shrink(outcome.plan, is_wrong)
+    again = simulate(shortest, tells=True)
+    first = next(wrong for wrong in again.wrong if wrong.what == what)
+    say(f"the shortest history in which a message is {what}:")
+    say("\n".join(again.lines(first.keys)))
+    numbers = ",".join(str(event.number) for event in shortest.events)
+    say(f"    {first}")
+    say(
+        f"again: --seed {shortest.seed} --events {numbers or 'none'} --simpler {','.join(simpler) or 'none'} --timeline"
+    )
 
 
-def _randbits(k: int) -> int:
-    """The same."""
-    return random.getrandbits(k)
+def named_plan(seed: int, options: argparse.Namespace) -> Plan:
+    """The plan of a seed, or the part of it that the options name."""
+    plan = draw(seed)
+    if options.events:
+        plan = plan.only(int(number) for number in options.events.split(",") if number != "none")
+    for name in (options.simpler or "none").split(","):
+        plan = plan if name == "none" else SIMPLER[name](plan)
+    return plan
 
 
 def main() -> int:
@@ -61,17 +75,16 @@ def main() -> int:
     parser.add_argument(
         "--planted", choices=PLANTED, help="put this bug into rmqd, and end at the first seed that finds it"
     )
-    parser.add_argument("--timeline", action="store_true", help="print what happened")
-    parser.add_argument("--log", action="store_true", help="print what the members log")
+    parser.add_argument("--shrink", action="store_true", help="tell the shortest history of the first seed that fails")
+    parser.add_argument("--timeline", action="store_true", help="print what happened, and what members log")
+    parser.add_argument("--events", help="have these events only, by their numbers: 3,7 or none")
+    parser.add_argument("--simpler", help=f"make the plan simpler, by {', '.join(SIMPLER)}")
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a history
         os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
                   os.environ | {"PYTHONHASHSEED": "0"})  # fmt: skip
     first = random.SystemRandom().randrange(1_000_000, 1 << 30) if options.seed is None else options.seed
-    if not options.log:
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    secrets.token_hex = _token_hex
-    secrets.randbits = _randbits
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     begin, simulated, bad, twice = time.monotonic(), 0.0, 0, Counter[str]()
     if options.planted:
         PLANTED[options.planted](pytest.MonkeyPatch())
@@ -80,16 +93,17 @@ def main() -> int:
         if time.monotonic() - begin > options.seconds or (options.planted and bad):
             break
         count += 1
-        outcome = simulate(seed)
+        outcome = simulate(named_plan(seed, options), tells=options.timeline)
         simulated += outcome.seconds
         twice.update(outcome.twice)
         if options.timeline:
-            say("\n".join(outcome.lines))
+            say("\n".join(outcome.lines(None)))
         if outcome.wrong or options.count == 1:
-            say(f"seed {seed} ({outcome.kind}) {outcome.digest}: {outcome.handled} handled, {outcome.twice}")
-        for line in outcome.wrong[-12:]:
-            say(f"    {line}")
+            tell(outcome)
         bad += bool(outcome.wrong)
+        if options.shrink and outcome.wrong:
+            tell_shortest(outcome)
+            break
     took = time.monotonic() - begin
     say(f"{count} histories from seed {first} on, {bad} wrong; done twice, by cause: {dict(twice)}")
     say(f"{simulated / 3600:.2f} simulated hours in {took:.1f} s, {simulated / took:.0f} times as fast as real time")

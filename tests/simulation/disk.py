@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rmqd.broker.journal import Kind
 from rmqd.broker.store.record_log import MEMORY_BYTES, LogRow, RecordRow
@@ -21,6 +21,8 @@ class Disk:
         self._rows: dict[int, RecordRow] = {}
         self._values: dict[Kind, dict[str, str]] = {}
         self._late: dict[tuple[Kind, str], str | None] = {}
+        self.on_offset: Callable[[str, int], None] = lambda key, offset: None
+        """Called with the key `topic@group@queue` and each offset that is stored."""
 
     def append(self, row: RecordRow) -> None:
         """Store a record."""
@@ -55,6 +57,8 @@ class Disk:
 
     def put(self, kind: Kind, key: str, value: str) -> None:
         """Store a value."""
+        if kind is Kind.OFFSET:
+            self.on_offset(key, int(value))
         self._change(kind, key, value)
 
     def delete(self, kind: Kind, key: str) -> None:

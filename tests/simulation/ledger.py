@@ -37,6 +37,8 @@ class Ledger:
 
     def __init__(self, timeline: Timeline) -> None:
         self.calls: dict[str, list[Call]] = defaultdict(list)
+        self.finished: set[Stored] = set()
+        """The places of messages that a handler has finished, well or not."""
         self._timeline = timeline
 
     def begin(self, member: str, message: Message) -> Call:
@@ -46,17 +48,23 @@ class Ledger:
         is_retry = queue.topic.startswith("%RETRY%")
         call = Call(member, message.keys or "", place, is_retry, self._timeline.now())
         self.calls[call.key].append(call)
-        self._timeline.note(member, f"has {call.key} of {queue}:{message.queue_offset}")
+        self._timeline.note(member, f"has {call.key} of {queue}:{message.queue_offset}", call.key)
         return call
 
     def end(self, call: Call, *, is_good: bool) -> None:
         """The handler has finished it."""
         call.until, call.is_good = self._timeline.now(), is_good
-        self._timeline.note(call.member, f"{'did' if is_good else 'failed'} {call.key}")
+        if not call.is_retry:
+            self.finished.add(call.place)
+        self._timeline.note(call.member, f"{'did' if is_good else 'failed'} {call.key}", call.key)
 
     def is_done(self, key: str) -> bool:
         """Whether some handler has finished the message."""
         return any(call.is_good for call in self.calls.get(key, ()))
+
+    def keys_at(self, place: Stored) -> list[str]:
+        """The keys of the messages that handlers had from a place."""
+        return [key for key, calls in self.calls.items() if any(call.place == place for call in calls)]
 
 
 def key_of(record: bytes) -> str:

@@ -24,6 +24,11 @@ MOST_TURNS: Final = 200_000
 _HOST: ContextVar[Host | None] = ContextVar("host", default=None)
 
 
+def running_host() -> Host | None:
+    """The host whose callback runs."""
+    return _HOST.get()
+
+
 class Spinning(AssertionError):
     """The loop has work for ever, without waiting for anything."""
 

@@ -16,20 +16,11 @@ from tests.simulation.loop import Host, LoopClock, SimulatedLoop
 
 if TYPE_CHECKING:
     from tests.simulation.ledger import Ledger
+    from tests.simulation.plan import Habits
 
 
 class HandlerFailed(Exception):
     """What the handler of a simulation raises."""
-
-
-class Habits:
-    """How handlers behave in a history, by its seed."""
-
-    def __init__(self, chance: random.Random) -> None:
-        self.chance = chance
-        self.most_seconds = chance.choice((0.0, 0.02, 0.2))
-        self.slow = chance.choice((0.0, 0.01))
-        self.fails = chance.choice((0.0, 0.0, 0.02))
 
 
 class Member:
@@ -43,11 +34,13 @@ class Member:
         options: ConsumerOptions,
         ledger: Ledger,
         habits: Habits,
+        chance: random.Random,
     ) -> None:
         self.name = name
         self.host = Host(loop, name)
         self._ledger = ledger
         self._habits = habits
+        self._chance = chance
         client_options = ClientOptions(nameservers=nameservers, instance_name=name)
         self._client = self.host.context.run(ClientInstance, client_options, clock=LoopClock())
         self.consumer = self.host.context.run(
@@ -66,7 +59,7 @@ class Member:
 
     async def _handle(self, batch: Batch) -> None:
         habits = self._habits
-        chance = habits.chance
+        chance = self._chance
         calls = [self._ledger.begin(self.name, message) for message in batch]
         is_slow = habits.slow and chance.random() < habits.slow
         await asyncio.sleep(chance.uniform(0, 4.0 if is_slow else habits.most_seconds))

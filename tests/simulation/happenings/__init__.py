@@ -1,0 +1,12 @@
+"""What may happen in a history. Each module has the happenings of one kind; a plan draws them by their names.
+
+- `registry`: `@happening`, and the table of all.
+- `members`: members join, leave, are killed and suspended.
+- `network`: connections that break, and hosts that cannot reach each other.
+- `brokers`: brokers that crash.
+"""
+
+from tests.simulation.happenings import brokers, members, network
+from tests.simulation.happenings.registry import HAPPENINGS, Happening
+
+__all__ = ["HAPPENINGS", "Happening", "brokers", "members", "network"]

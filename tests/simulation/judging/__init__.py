@@ -1,0 +1,10 @@
+"""What is wrong with a history.
+
+- `wrong`: one thing that is wrong, and what it is about.
+- `trouble`: what broke, and which deliveries it explains.
+- `lost`: messages that nobody finished.
+- `twice`: messages that were finished twice without a cause.
+- `order`: in orderly queues, messages before their time, and two members at once.
+- `commits`: offsets that were committed over messages that nobody had finished.
+- `judge`: all of it.
+"""

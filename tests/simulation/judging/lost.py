@@ -1,0 +1,31 @@
+"""Messages that nobody finished, and groups that are stuck."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.judging.wrong import Wrong
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+REST_SECONDS: Final = 200.0
+"""How long a group may take to handle all that is left once nothing breaks any more."""
+
+
+def lost(history: History) -> Iterator[Wrong]:
+    """What was sent, and no handler finished."""
+    stored = history.stored()
+    for key in sorted(history.sent - stored.keys()):
+        yield Wrong("lost by a broker, which is a fault of the simulation", key, frozenset((key,)))
+    for key, places in stored.items():
+        if not history.ledger.is_done(key):
+            yield Wrong("lost", f"{key} at {', '.join(map(str, places))}", frozenset((key,)))
+
+
+def stuck(history: History) -> Iterator[Wrong]:
+    """A group that did not come to rest."""
+    if history.rest_seconds > REST_SECONDS:
+        waiting = frozenset(key for key in history.stored() if not history.ledger.is_done(key))
+        yield Wrong("stuck", f"it took {history.rest_seconds:.0f} s to handle what was left", waiting)

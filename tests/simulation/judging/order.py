@@ -1,0 +1,51 @@
+"""In orderly queues: messages before their time, and two members at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tests.simulation.judging.wrong import Wrong
+from tests.simulation.ledger import Call, Stored
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+
+def disorder(history: History) -> Iterator[Wrong]:
+    """Where a batch was begun before the message below it was done for the first time."""
+    done: dict[Stored, float] = {}
+    begun: dict[Stored, set[float]] = {}
+    keys: dict[Stored, str] = {}
+    for calls in history.ledger.calls.values():
+        for call in calls:
+            keys[call.place] = call.key
+            begun.setdefault(call.place, set()).add(call.began)
+            if call.is_good and call.until is not None:
+                done[call.place] = min(done.get(call.place, call.until), call.until)
+    for place, times in sorted(begun.items()):
+        below, at = place._replace(offset=place.offset - 1), min(times)
+        # those of one batch begin at the same moment
+        if place.offset and done.get(below, at + 1) > at and at not in begun.get(below, ()):
+            about = f"{place} begun at {at:.3f} s, the one below done at {done.get(below)}"
+            yield Wrong("out of order", about, frozenset((keys[place], keys.get(below, ""))))
+
+
+def overlaps(history: History) -> Iterator[Wrong]:
+    """Where two members had messages of one queue at the same time."""
+    queues: dict[tuple[str, int], list[Call]] = {}
+    for calls in history.ledger.calls.values():
+        for call in calls:
+            if not call.is_retry:
+                queues.setdefault(call.place[:2], []).append(call)
+    for queue, calls in sorted(queues.items()):
+        calls.sort(key=lambda call: call.began)
+        for pair in itertools.pairwise(calls):
+            before, call = pair
+            end = before.until if before.until is not None else history.end_of(before.member)
+            if call.member == before.member or end <= call.began:
+                continue
+            if not any(trouble.explains_overlap(list(pair)) for trouble in history.causes):
+                about = f"{queue} by {before.member} and {call.member} at {call.began:.3f} s"
+                yield Wrong("at once", about, frozenset((before.key, call.key)))

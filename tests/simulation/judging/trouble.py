@@ -1,0 +1,48 @@
+"""What broke, and which deliveries it explains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from tests.simulation.ledger import Call
+
+BEFORE_SECONDS: Final = 10.0
+"""A trouble undoes what was committed for so long before it: the brokers' flush, and the members' commit interval."""
+AFTER_SECONDS: Final = 70.0
+"""For so long after a trouble its effects may show: locks end after 60 s."""
+GROUP_WIDE: Final = frozenset(("crashed", "paused", "apart"))
+"""Troubles that reach every queue: members learn of each other by any broker, and one that was paused commits late."""
+
+
+class Trouble(NamedTuple):
+    """What broke, from when to when (seconds since the beginning), and for whom."""
+
+    at: float
+    until: float
+    what: str
+    who: tuple[str, ...]
+
+    def meets(self, calls: Iterable[Call]) -> bool:
+        """Whether its effects reach the time of these deliveries."""
+        times = [time for call in calls for time in (call.began, call.until) if time is not None]
+        return self.at <= max(times) and self.until + AFTER_SECONDS >= min(times) - BEFORE_SECONDS
+
+    def explains_twice(self, calls: list[Call]) -> bool:
+        """Whether these deliveries of one message may be more than one because of it."""
+        if not self.meets(calls):
+            return False
+        return self.what in GROUP_WIDE or self.is_of(calls)
+
+    def explains_overlap(self, calls: list[Call]) -> bool:
+        """Whether two members may have had messages of one orderly queue at once because of it.
+
+        A broker that crashed has forgotten its locks. A member that is suspended does not know that its lock has ended,
+        and goes on with what it had. Nothing else takes a lock from who holds it.
+        """
+        return self.what in ("crashed", "paused") and self.meets(calls) and self.is_of(calls)
+
+    def is_of(self, calls: Iterable[Call]) -> bool:
+        """Whether it met one of the members, or one of the brokers."""
+        involved = {name for call in calls for name in (call.member, call.place.broker)}
+        return any(name.partition("/")[0] in involved for name in self.who)

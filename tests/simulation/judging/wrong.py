@@ -1,0 +1,16 @@
+"""One thing that is wrong with a history."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Wrong(NamedTuple):
+    """What is wrong (lost, twice, out of order, at once, stuck, commit), in words, and the keys of the messages."""
+
+    what: str
+    text: str
+    keys: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.text}"

@@ -1,0 +1,69 @@
+"""Runs a plan: everything that is drawn by chance, and every clock, is the history's own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import secrets
+from typing import Final
+
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+from rmqd import backoff
+from tests.simulation.history import History, Outcome
+from tests.simulation.loop import SimulatedLoop, running_host
+from tests.simulation.plan import Plan
+
+
+class Crashed(AssertionError):
+    """The history did not come to its end."""
+
+
+def simulate(plan: Plan, *, tells: bool = False) -> Outcome:
+    """Run a plan; `tells` has the timeline say what members log. Raises Crashed with the last lines."""
+    random.seed(plan.seed)
+    backoff.RANDOM.seed(plan.seed)
+    secrets.token_hex, secrets.randbits = _token_hex, _randbits
+    loop = SimulatedLoop()
+    asyncio.set_event_loop(loop)
+    history = History(plan, loop)
+    if tells:
+        structlog.configure(processors=[_Teller(history)], wrapper_class=structlog.make_filtering_bound_logger(20))
+    gc.disable()  # a history takes half a second
+    try:
+        return loop.run_until_complete(history.run())
+    except Exception as error:
+        last = "\n".join(history.timeline.lines()[-30:])
+        raise Crashed(f"seed {plan.seed} ({plan.kind})\n{last}") from error
+    finally:
+        loop.end()
+        gc.enable()
+
+
+def _token_hex(nbytes: int | None = None) -> str:
+    """What `secrets` would draw of the system, drawn of the seed."""
+    return random.randbytes(nbytes or 32).hex()
+
+
+def _randbits(k: int) -> int:
+    """The same."""
+    return random.getrandbits(k)
+
+
+_UNTOLD: Final = ("event", "exc_info", "msg_id")
+"""The id of a message has the id of the process in it."""
+
+
+class _Teller:
+    """Adds what members log to the timeline."""
+
+    def __init__(self, history: History) -> None:
+        self._timeline = history.timeline
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        host = running_host()
+        values = " ".join(f"{name}={value}" for name, value in event.items() if name not in _UNTOLD)
+        self._timeline.tell("" if host is None else host.name, f"{event['event']} {values}")
+        raise structlog.DropEvent
