@@ -68,6 +68,7 @@ FLOORS = {
     "process": "channel garbage signals span_export structlog_without_rich | child logs telemetry | loop",
     "daemon": "metrics state_dir systemd | groups | http workers | daemon",
     "broker": "announced journal locks mq_version reply settings topic_attributes "
+    "| priority "
     "| channel groups key_values offsets store system_topics "
     "| broker_stats filter held_pulls members server timers topics "
     "| housekeeping pop schedule | controller | name_server runtime_info | processors | embedded",

@@ -74,6 +74,9 @@ class BrokerSettings(_Settings):
     messageDelayLevel: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     timerMaxDelaySec: int = 3 * 24 * 3600
     popFromRetryProbability: int = 20  # percent of pops that look at the retries first
+    popFromRetryProbabilityForPriority: int = 0  # the same for pops of a topic with priorities
+    priorityOrderAsc: bool = True  # the last queue has the highest priority
+    useSeparateRetryQueue: bool = False  # retries of a popped queue are in a queue of their own
     popPollingSize: int = 1024  # pops that wait for one queue of a group
     maxPopPollingSize: int = 100000  # pops that wait, all together
     reviveQueueNum: int = 8  # told in handles, and nothing else

@@ -135,27 +135,40 @@ class PopReviveService:
         if not is_retry_topic(retry):
             name = pop_retry_topic_v2 if self.settings.enableRetryTopicV2 else pop_retry_topic
             retry = name(popped.group, popped.topic)
-        self._topics.create_in_send_back(retry, RETRY_QUEUES)
-        if self._offsets.get(popped.group, retry, 0) is None:
-            self._offsets.commit(popped.group, retry, 0, 0)
+        queue_id = self._retry_queue(retry, popped)
         message = decode_record(record)
         try:
-            self._store.put(_again(message, popped, retry))
+            self._store.put(_again(message, popped, retry, queue_id))
         except InvalidMessageError:  # no room for more properties: store the message without them
-            self._store.put(replace(_again(message, popped, retry), properties=message.properties))
+            self._store.put(replace(_again(message, popped, retry, queue_id), properties=message.properties))
+
+    def _retry_queue(self, retry: str, popped: Popped) -> int:
+        """The queue of the retry topic that a message is stored in; where it is missing, the topic is made or grows."""
+        origin = self._topics.get(popped.topic)
+        queues = RETRY_QUEUES
+        if self.settings.useSeparateRetryQueue and origin is not None:
+            queues = max(queues, origin.write_queue_nums)
+        config = self._topics.create_in_send_back(retry, queues)
+        if config.write_queue_nums < queues:
+            config = self._topics.put(replace(config, read_queue_nums=queues, write_queue_nums=queues))
+        for queue_id in range(queues):
+            if self._offsets.get(popped.group, retry, queue_id) is None:
+                self._offsets.commit(popped.group, retry, queue_id, 0)
+        separate = self.settings.useSeparateRetryQueue and popped.queue_id < config.write_queue_nums
+        return popped.queue_id if separate else 0
 
     def _needed_from(self, topic: str, queue_id: int) -> int | None:
         return min((one.offset for one in self._by_queue.get((topic, queue_id), ())), default=None)
 
 
-def _again(message: StoredMessage, popped: Popped, topic: str) -> StoredMessage:
+def _again(message: StoredMessage, popped: Popped, topic: str, queue_id: int) -> StoredMessage:
     properties = {**message.properties, ORIGIN_GROUP: popped.group}
     if message.reconsume_times == 0 or FIRST_POP_TIME not in properties:
         properties[FIRST_POP_TIME] = str(popped.pop_time)
     return replace(
         message,
         topic=topic,
-        queue_id=0,
+        queue_id=queue_id,
         reconsume_times=message.reconsume_times + 1,
         properties=properties,
         born_host=message.store_host,

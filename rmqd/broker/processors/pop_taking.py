@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.pop.order import OrderKey
 from rmqd.broker.pop.revive import Popped
+from rmqd.broker.priority import pops_by_priority
 from rmqd.broker.store.get_messages import GetMessageStatus as Status
 from rmqd.broker.store.get_messages import GetResult
 from rmqd.wire.messages.encode import decode_record, encode_message
@@ -62,9 +63,17 @@ class Taking:
         return self.header.max_msg_nums - len(self.records)
 
     def take(self, dice: int) -> None:
-        """Take messages. `dice`, 0 to 99, decides at which queue the round begins, and whether retries come first."""
+        """Take messages. `dice`, 0 to 99, decides at which queue the round begins, and whether retries come first.
+
+        A pop by priorities begins at the highest one.
+        """
         header, broker = self.header, self.broker
-        retries_first = dice < broker.settings.popFromRetryProbability
+        topic, group = broker.topics.get(header.topic), broker.groups.get(header.consumer_group)
+        if not header.order and pops_by_priority(topic, group, dice):
+            retries_first = dice < broker.settings.popFromRetryProbabilityForPriority
+            dice = 0
+        else:
+            retries_first = dice < broker.settings.popFromRetryProbability
         retry = retry_topic_to_read(broker.settings, header.consumer_group, header.topic, dice)
         if retries_first and not header.order:
             self._take_of_topic(retry, dice)
@@ -90,7 +99,8 @@ class Taking:
     def _take_of_topic(self, topic: str, dice: int) -> None:
         config = self.broker.topics.get(topic)
         queues = 0 if config is None else config.read_queue_nums
-        for number in range(queues):
+        order = reversed(range(queues)) if self.broker.settings.priorityOrderAsc else range(queues)
+        for number in order:
             self._take_of_queue(topic, (dice + number) % queues)
 
     def _take_of_queue(self, topic: str, queue_id: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.channel import Channel
+from rmqd.broker.priority import queue_by_priority
 from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import SEE_FAQ, Refusal, Reply
 from rmqd.broker.schedule import delay_level
@@ -84,6 +85,8 @@ class SendMessageProcessor(RequestProcessor):
         properties = parse_properties(header.properties)
         properties.pop(POP_CK, None)
         properties |= _FIELDS
+        if (by_priority := queue_by_priority(properties, config)) is not None:
+            queue_id = by_priority
         if topic.startswith(RETRY_PREFIX) and self._is_dead_letter(request, header):
             topic, queue_id = dlq_topic(topic.removeprefix(RETRY_PREFIX)), 0
             properties[DELAY] = "-1"
