@@ -43,6 +43,7 @@ class Attempt:
     born_timestamp: int
     born_host: str
     prepared_transaction_offset: int
+    transaction_id: str | None
     properties: dict[str, str]
 
     @classmethod

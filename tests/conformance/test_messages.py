@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conformance import behaviour
 from tests.conformance.attempts import differing
 from tests.conformance.scripted import both
-from tests.rocketmq import RealCluster
-from tests.rocketmq.peers import PeerOptions, start_producer
+from tests.rocketmq import RealCluster, release
+from tests.rocketmq.peers import PeerOptions, start_producer, start_program
 from tests.rocketmq.producer import Producer
 
 
@@ -66,3 +68,36 @@ async def test_batches_are_cut_as_java_cuts_them(rocketmq: RealCluster, topic: s
         seen_by_java, seen_by_rmqd = await sides.stop()
 
     assert seen_by_java.batches() == seen_by_rmqd.batches() == [keys[:4], keys[4:8], keys[8:]]
+
+
+@behaviour(
+    "messages",
+    "A message of a transaction is handed over once it is committed, with its transaction_id",
+    java="the message's unique key; null where it was not sent in a transaction, and where it was popped",
+    rmqd="the same, and None for null; also where it was popped",
+    checked="a Java TransactionMQProducer commits and rolls back, a Java consumer beside it: every field",
+    embedded="left out: it refuses transactions",
+)
+async def test_a_committed_message_has_its_transaction_id(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """What was rolled back never comes, and a plain message has none."""
+    if rocketmq.spec.version == release.EMBEDDED:
+        pytest.skip("it refuses transactions")
+    options: dict[str, object] = {"namesrv": rocketmq.nameserver, "topic": topic, "keys": "commit1,roll1,commit2"}
+    with start_program("TransactionProducer", tmp_path, options) as producer:
+        assert producer.wait() == 0
+    with Producer(rocketmq.broker.address, topic) as plain:
+        plain.send(b"plain", key="plain", properties={"UNIQ_KEY": "PLAIN"})
+
+    async with both(rocketmq, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
+        java, rmqd = await sides.finish(topic, attempts=3)
+
+    assert sorted(str(attempt.keys) for attempt in rmqd) == ["commit1", "commit2", "plain"]
+    expected = {key: attempt.without() for key, attempt in java.by_keys().items()}
+    assert differing(expected, {key: attempt.without() for key, attempt in rmqd.by_keys().items()}) == {}
+    assert {attempt.keys: attempt.transaction_id == attempt.msg_id for attempt in rmqd} == {
+        "commit1": True,
+        "commit2": True,
+        "plain": False,
+    }

@@ -10,7 +10,14 @@ from struct import Struct
 from typing import Self
 
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.properties import KEYS, RETRY_TOPIC, TAGS, UNIQ_KEY, parse_properties
+from rmqd.wire.messages.properties import (
+    KEYS,
+    RETRY_TOPIC,
+    TAGS,
+    TRANSACTION_PREPARED,
+    UNIQ_KEY,
+    parse_properties,
+)
 from rmqd.wire.messages.record import Record
 from rmqd.wire.topics import RETRY_PREFIX, is_retry_topic, topic_of_retry, unwrap_namespace
 
@@ -172,6 +179,15 @@ class Message(Record):
     def msg_id(self) -> str:
         """The producer's unique id, or where there is none the offset id."""
         return self.stored_properties.get(UNIQ_KEY) or self.offset_msg_id
+
+    @property
+    def transaction_id(self) -> str | None:
+        """The id of the transaction that it was committed with; None of a message that was sent without one.
+
+        Java: `PullAPIWrapper.processPullResult`, which leaves it out where the message was popped.
+        """
+        properties = self.stored_properties
+        return properties.get(UNIQ_KEY) if properties.get(TRANSACTION_PREPARED, "").lower() == "true" else None
 
     @property
     def queue_id(self) -> int:

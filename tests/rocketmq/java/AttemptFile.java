@@ -40,6 +40,7 @@ final class AttemptFile {
         InetSocketAddress born = (InetSocketAddress) message.getBornHost();
         text(line, "born_host", born.getAddress().getHostAddress() + ":" + born.getPort());
         number(line, "prepared_transaction_offset", message.getPreparedTransactionOffset());
+        text(line, "transaction_id", message.getTransactionId());
         line.append("\"properties\":{");
         Map<String, String> properties = new TreeMap<>(message.getProperties());
         properties.forEach((name, value) -> text(line, name, value));

@@ -262,3 +262,12 @@ def test_queues_sort_as_java_sorts_them() -> None:
         MessageQueue("T", "a", 0),
     ]
     assert [str(queue) for queue in sorted(queues)] == ["S@z:9", "T@a:0", "T@a:2", "T@b:1"]
+
+
+def test_transaction_id_of_a_committed_message_alone() -> None:
+    """Brokers leave TRAN_MSG in what was committed; its spelling is Java's, which does not mind the case."""
+    ids = []
+    for marks in ({"TRAN_MSG": "true"}, {"TRAN_MSG": "TRUE"}, {"TRAN_MSG": "false"}, {}):
+        stored = StoredMessage(topic="T", queue_id=0, body=b"x", properties={"UNIQ_KEY": "ID", **marks})
+        ids += [message.transaction_id for message in decode_messages(encode_message(stored), QUEUE).messages]
+    assert ids == ["ID", "ID", None, None]
