@@ -170,11 +170,11 @@ async def test_locks(remoting: RemotingClient, peer: Peer) -> None:
 
 async def test_sending_back(remoting: RemotingClient, peer: Peer) -> None:
     """What is not given is left out, so that the broker's own setting holds."""
-    await send_message_back(remoting, peer.address, "g", 4096, 0)
+    await send_message_back(remoting, peer.address, "g", 4096, 0, broker_name="b")
     fields = fields_of(peer, RequestCode.CONSUMER_SEND_MSG_BACK)
-    assert fields == {"offset": "4096", "group": "g", "delayLevel": "0", "unitMode": "false"}
+    assert fields == {"offset": "4096", "group": "g", "delayLevel": "0", "unitMode": "false", "bname": "b"}
     await send_message_back(
-        remoting, peer.address, "g", 1, -1, origin_msg_id="ID", origin_topic="T", max_reconsume_times=5
+        remoting, peer.address, "g", 1, -1, broker_name="b", origin_msg_id="ID", origin_topic="T", max_reconsume_times=5
     )
     fields = peer.got(RequestCode.CONSUMER_SEND_MSG_BACK)[1].ext_fields
     assert (fields["delayLevel"], fields["originMsgId"], fields["maxReconsumeTimes"]) == ("-1", "ID", "5")

@@ -100,7 +100,9 @@ async def test_messages_and_offsets(rocketmq: RealCluster, topic: str, group: st
         reset = await admin.reset_offset(client.remoting, broker, group, topic, 0, queue_id=sent.queue.queue_id)
         assert reset == {sent.queue: 0}
 
-        await send_message_back(client.remoting, broker, group, place.commit_log_offset, 1, max_reconsume_times=16)
+        await send_message_back(
+            client.remoting, broker, group, place.commit_log_offset, 1, broker_name="broker-a", max_reconsume_times=16
+        )
         retry = MessageQueue(retry_topic(group), sent.queue.broker_name, 0)
         await eventually(lambda: offset.get_max_offset(client.remoting, broker, retry), "it is stored again", 10)
 

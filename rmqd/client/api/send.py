@@ -77,7 +77,8 @@ async def send_message_back(
     """Send a message back: the broker that stores it delivers it to the group once more.
 
     `delay_level` 0 lets the broker choose (3 + reconsume times). Below 0 the message goes to the group's dead letters,
-    as it does after `max_reconsume_times` (None: the broker's setting of the group).
+    as it does after `max_reconsume_times` (None: the broker's setting of the group). By `broker_name` a proxy knows
+    where to pass it on; it refuses a send-back without.
     """
     header = ConsumerSendMsgBackRequestHeader(
         offset=commit_log_offset,
@@ -89,3 +90,5 @@ async def send_message_back(
         max_reconsume_times=max_reconsume_times,
     )
     await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    broker_name: str,
+        bname=broker_name,

@@ -111,6 +111,7 @@ class SendBack:
                 self._group,
                 message.commit_log_offset,
                 delay_level,
+                broker_name=self._endpoint(message),
                 origin_msg_id=message.msg_id,
                 origin_topic=message.origin_topic,
                 max_reconsume_times=self._max,
