@@ -335,6 +335,10 @@ class ConsumerNotOnlineError(BrokerError, code=ResponseCode.CONSUMER_NOT_ONLINE)
 
 
 class FlowControlError(BrokerError, code=ResponseCode.FLOW_CONTROL):
+class IllegalOperationError(BrokerError, code=ResponseCode.ILLEGAL_OPERATION):
+    """The broker refuses what the request asks for. The remark says why."""
+
+
     """The broker limits the rate of requests."""
 
     retriable = True

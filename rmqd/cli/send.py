@@ -215,6 +215,7 @@ def _document(result: SendResult) -> dict[str, Any]:
         "queue": result.queue.queue_id,
         "offset": result.queue_offset,
         "status": result.status.name,
+        **({} if result.recall_handle is None else {"recall_handle": result.recall_handle}),
     }
 
 

@@ -41,6 +41,8 @@ BROKER_DEFAULTS = {
     "waitTimeMillsInPullQueue": "30000",
     "osPageCacheBusyTimeOutMills": "30000",
     "sendMessageThreadPoolNums": "2",
+    # off as shipped
+    "recallMessageEnable": "true",
 }
 
 CONTROLLED = {
@@ -67,6 +69,9 @@ def write_files(cluster: Path, spec: ClusterSpec) -> None:
         home = cluster / (node.process or node.name)
         home.mkdir(exist_ok=True)
         if node.process:  # the embedded RocketMQ is told by its command line
+            continue
+        if node.kind == "proxy":
+            (home / "conf").write_text(json.dumps(_proxy(node, spec), indent=1))
             continue
         lines = _namesrv(home, node, spec) if node.kind == "namesrv" else _broker(home, node, spec)
         (home / "conf").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
@@ -115,6 +120,20 @@ def _broker(home: Path, node: NodeSpec, spec: ClusterSpec) -> dict[str, object]:
     elif spec.acl:
         lines |= _auth(store)
     return lines | {key: value for key, value in spec.settings.items() if not (node.broker_id and key == "brokerRole")}
+
+
+def _proxy(node: NodeSpec, spec: ClusterSpec) -> dict[str, object]:
+    """A proxy reads JSON."""
+    return {
+        "rocketMQClusterName": CLUSTER_NAME,
+        "proxyMode": "CLUSTER",
+        "namesrvAddr": spec.name_server_addresses,
+        "remotingListenPort": node.port,
+        "grpcServerPort": node.port + 1,
+        "localServeAddr": HOST,
+        "enablePrintJstack": False,
+        "grpcShutdownTimeSeconds": 1,
+    }
 
 
 def _auth(store: Path) -> dict[str, object]:

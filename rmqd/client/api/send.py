@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
 from rmqd.codes import ResponseCode
+from rmqd.wire.headers.recall import RecallMessageRequestHeader, RecallMessageResponseHeader
 from rmqd.wire.headers.send import ConsumerSendMsgBackRequestHeader, SendMessageResponseHeader
 from rmqd.wire.messages.properties import MSG_REGION, TRACE_ON
 
@@ -38,6 +39,8 @@ class SendReceipt:
     """Of the broker, for message trace."""
     is_traced: bool
     """Whether the broker wants message trace of what it stores."""
+    recall_handle: str | None
+    """By which a timer message is taken back; brokers give it with what waits in their timer, since 5.3.2."""
 
 
 async def send_message(
@@ -58,7 +61,31 @@ async def send_message(
         stored.queue_offset,
         region=reply.ext_fields.get(MSG_REGION) or DEFAULT_REGION,
         is_traced=reply.ext_fields.get(TRACE_ON) != "false",
+        recall_handle=stored.recall_handle,
     )
+
+
+async def recall_message(
+    remoting: RemotingClient,
+    address: str,
+    topic: str,
+    recall_handle: str,
+    *,
+    broker_name: str,
+    producer_group: str,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> str:
+    """Have a broker take back a message that waits in its timer. Returns the message's unique key.
+
+    The broker answers when it has noted the recall, and does not look whether such a message waits.
+    Raises NoPermissionError where `recallMessageEnable` is off, IllegalOperationError for a handle whose time is over
+    or that is of another topic or broker.
+    """
+    header = RecallMessageRequestHeader(
+        topic=topic, recall_handle=recall_handle, producer_group=producer_group, bname=broker_name
+    )
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    return RecallMessageResponseHeader.from_ext_fields(reply.ext_fields).msg_id
 
 
 async def send_message_back(
@@ -68,6 +95,7 @@ async def send_message_back(
     commit_log_offset: int,
     delay_level: int,
     *,
+    broker_name: str,
     origin_msg_id: str = "",
     origin_topic: str = "",
     max_reconsume_times: int | None = None,
@@ -88,7 +116,6 @@ async def send_message_back(
         origin_topic=origin_topic or None,
         unit_mode=unit_mode,
         max_reconsume_times=max_reconsume_times,
+        bname=broker_name,
     )
     await request(remoting, address, header, timeout_seconds=timeout_seconds)
-    broker_name: str,
-        bname=broker_name,

@@ -83,3 +83,5 @@ class SendResult:
     """Of the broker, for message trace."""
     is_traced: bool
     """Whether the broker wants message trace of what it stores."""
+    recall_handle: str | None = None
+    """By which `Producer.recall` takes it back before its time; None where it waits for no time, or cannot be."""

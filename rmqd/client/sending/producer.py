@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from rmqd.client.api.group import send_heartbeat
-from rmqd.client.api.send import SendReceipt, send_message
+from rmqd.client.api.send import SendReceipt, recall_message, send_message
 from rmqd.client.client_id import local_address
 from rmqd.client.routing.vip_channel import vip_address
 from rmqd.client.sending.outgoing_message import OutgoingMessage, SendResult
@@ -32,6 +32,7 @@ from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message_id import UniqueKeys
 from rmqd.wire.messages.properties import UNIQ_KEY
+from rmqd.wire.recall import RecallHandle
 from rmqd.wire.topics import DEFAULT_TOPIC, INNER_PRODUCER_GROUP
 
 if TYPE_CHECKING:
@@ -127,7 +128,46 @@ class Producer:
             receipt.status,
             region=receipt.region,
             is_traced=receipt.is_traced,
+            recall_handle=receipt.recall_handle,
         )
+
+    async def recall(
+        self,
+        topic: str,
+        recall_handle: str,
+        *,
+        timeout_seconds: float = SEND_TIMEOUT_SECONDS,
+        producer_group: str = INNER_PRODUCER_GROUP,
+    ) -> str:
+        """Take back a timer message before its time has come. Returns its `msg_id`.
+
+        Java: `DefaultMQProducer.recallMessage`, which tries once, too. A broker that has the message, or a proxy before
+        it, is asked. An answer says that the recall is noted: a message that is delivered at this moment still comes.
+
+        Raises ProtocolError for what is no handle, RouteNotFoundError, NoPermissionError where brokers do not have
+        `recallMessageEnable`, IllegalOperationError for a handle of another topic or broker, or whose time is over, and
+        any other RmqdError of the request.
+        """
+        broker_name = RecallHandle.parse(recall_handle).broker_name
+        try:
+            async with self._clock.timeout(timeout_seconds):
+                await self._routes.lookup(topic)
+                address = self._routes.master(broker_name)
+                if address is None:
+                    raise RouteNotFoundError(topic, f"no route names a master of broker {broker_name}")
+                return await recall_message(
+                    self._remoting,
+                    address,
+                    topic,
+                    recall_handle,
+                    broker_name=broker_name,
+                    producer_group=producer_group,
+                    timeout_seconds=timeout_seconds,
+                )
+        except TimeoutError:
+            raise RemotingTimeoutError(
+                broker_name, f"the message was not recalled in {timeout_seconds:.3g} s"
+            ) from None
 
     async def _try(self, sending: _Sending) -> tuple[MessageQueue, SendReceipt]:
         last_broker = ""

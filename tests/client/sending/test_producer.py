@@ -18,9 +18,11 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
     BrokerError,
     BrokerTooOldError,
+    IllegalOperationError,
     InvalidMessageError,
     MessageIllegalError,
     NoPermissionError,
+    ProtocolError,
     RemotingConnectError,
     RemotingTimeoutError,
     RouteNotFoundError,
@@ -30,6 +32,7 @@ from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import parse_properties
+from rmqd.wire.recall import RecallHandle
 from tests.client.peer import Peer, Reply, route_of, stored
 from tests.waiting import eventually
 
@@ -339,3 +342,31 @@ async def test_cancellation_ends_a_send_at_once(world: World, brokers: list[Peer
     with pytest.raises(asyncio.CancelledError):
         await sending
     assert sum(counts(brokers)) == 1
+
+
+async def test_a_recall_goes_to_the_broker_that_its_handle_names(world: World, brokers: list[Peer]) -> None:
+    """With the handle as it is; the broker's answer is the message's id."""
+    handle = str(RecallHandle("T", "b1", 1_763_900_000_000, "ID"))
+    brokers[1].on(RequestCode.RECALL_MESSAGE, Reply(ext_fields={"msgId": "ID"}))
+    assert await world.producer.recall("T", handle) == "ID"
+    (request,) = brokers[1].got(RequestCode.RECALL_MESSAGE)
+    fields = {"topic": "T", "recallHandle": handle, "producerGroup": "CLIENT_INNER_PRODUCER", "bname": "b1"}
+    assert request.ext_fields == fields
+
+
+async def test_a_recall_that_cannot_be_sent(world: World, brokers: list[Peer]) -> None:
+    """What is no handle, or is of a broker that no route names; and what the broker refuses, with its reason."""
+    with pytest.raises(ProtocolError):
+        await world.producer.recall("T", "no handle")
+    with pytest.raises(RouteNotFoundError, match="b9"):
+        await world.producer.recall("T", str(RecallHandle("T", "b9", 1, "ID")))
+    brokers[0].on(RequestCode.RECALL_MESSAGE, Reply(ResponseCode.ILLEGAL_OPERATION, "timestamp invalid"))
+    with pytest.raises(IllegalOperationError, match="timestamp invalid"):
+        await world.producer.recall("S", str(RecallHandle("S", "b0", 1, "ID")))
+
+
+async def test_the_handle_of_a_timer_message_is_in_the_result(world: World, brokers: list[Peer]) -> None:
+    """A broker that gives none is no error: it is older, or the message waits for nothing."""
+    assert (await world.producer.send(OutgoingMessage("S", b"now"))).recall_handle is None
+    brokers[0].on(SEND, Reply(ext_fields={**stored().ext_fields, "recallHandle": "HANDLE"}))
+    assert (await world.producer.send(OutgoingMessage("S", b"later"))).recall_handle == "HANDLE"

@@ -1,0 +1,37 @@
+"""Recall handles, as brokers write them."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from rmqd.errors import ProtocolError
+from rmqd.wire.recall import RecallHandle
+
+TEXT = "djEgb3JkZXJzIGJyb2tlci1hIDE3NjM5MDAwMDAwMDAgQzAwMDAyMDIzRjMwNTNCOTZCNDM2OThCQjRGMjAwMDE="
+HANDLE = RecallHandle("orders", "broker-a", 1763900000000, "C00002023F3053B96B43698BB4F20001")
+
+
+def test_there_and_back() -> None:
+    """Java's encoder pads; its decoder takes text without padding too."""
+    assert str(HANDLE) == TEXT
+    assert RecallHandle.parse(TEXT) == RecallHandle.parse(TEXT.rstrip("=")) == HANDLE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no base64!",
+        base64.urlsafe_b64encode(b"\xff").decode(),
+        base64.urlsafe_b64encode(b"v2 orders broker-a 1 ID").decode(),
+        base64.urlsafe_b64encode(b"v1 orders broker-a 1").decode(),
+        base64.urlsafe_b64encode(b"v1 orders broker-a soon ID").decode(),
+        base64.urlsafe_b64encode(b"v1  broker-a 1 ID").decode(),
+    ],
+)
+def test_what_is_no_handle(text: str) -> None:
+    """Each with an error of its own, before a broker is asked."""
+    with pytest.raises(ProtocolError, match="recall handle"):
+        RecallHandle.parse(text)
