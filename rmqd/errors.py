@@ -198,12 +198,13 @@ class GroupHeldElsewhereError(RmqdError):
 
 
 class PopNotSupportedError(RmqdError):
-    """The group is configured for POP, and its brokers are of RocketMQ 4, which does not have POP."""
+    """The group is configured for POP, and its brokers are of RocketMQ 4, which does not have POP, or are a proxy."""
 
     def __init__(self, group: str, address: str) -> None:
         super().__init__(
             f"consume_mode: pop needs brokers of RocketMQ 5, and the one at {address} does not know POP (request 400); "
-            f"upgrade the brokers, or set consume_mode: concurrently for {group}"
+            "upgrade the brokers, or connect to the name server where this is a proxy, which passes no POP on; or set "
+            f"consume_mode: concurrently for {group}"
         )
 
 
@@ -251,7 +252,11 @@ class SystemBusyError(BrokerError, code=ResponseCode.SYSTEM_BUSY):
 
 
 class RequestCodeNotSupportedError(BrokerError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
-    """The broker does not know the request: it is older than the feature."""
+    """The broker does not know the request: it is older than the feature, or a proxy that does not pass it on."""
+
+    def __init__(self, code: int, remark: str | None, address: str) -> None:
+        super().__init__(code, remark, address)
+        self.args = (f"{self.args[0]} (it is older than the request, or a proxy, which passes few requests on)",)
 
 
 class MessageIllegalError(BrokerError, code=ResponseCode.MESSAGE_ILLEGAL):
@@ -330,15 +335,15 @@ class InvalidParameterError(BrokerError, code=ResponseCode.INVALID_PARAMETER):
     stale_route = True
 
 
+class IllegalOperationError(BrokerError, code=ResponseCode.ILLEGAL_OPERATION):
+    """The broker refuses what the request asks for. The remark says why."""
+
+
 class ConsumerNotOnlineError(BrokerError, code=ResponseCode.CONSUMER_NOT_ONLINE):
     """No member of the group is connected."""
 
 
 class FlowControlError(BrokerError, code=ResponseCode.FLOW_CONTROL):
-class IllegalOperationError(BrokerError, code=ResponseCode.ILLEGAL_OPERATION):
-    """The broker refuses what the request asks for. The remark says why."""
-
-
     """The broker limits the rate of requests."""
 
     retriable = True

@@ -19,6 +19,7 @@ from rmqd.errors import (
     BrokerError,
     ConsumerNotOnlineError,
     RemotingError,
+    RequestCodeNotSupportedError,
     RmqdError,
     RouteNotFoundError,
 )
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 Level = Literal["ok", "warning", "error", "unreachable"]
+
+PROXY = (
+    "is a proxy, not a name server: groups run through it, but nothing can be checked, and `rmqd lag` cannot ask; "
+    "name the name server for that"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ def check_cluster(config: RootConfig) -> list[Check]:
 
 async def _check(wanted: Mapping[str, ConsumerOptions], prefix: str, client: ClientInstance) -> list[Check]:
     checks = await _check_name_servers(client, prefix)
-    if all(check.level == "unreachable" for check in checks):
+    if all(check.level == "unreachable" or check.message == PROXY for check in checks):
         return checks  # without a name server there is nobody else to ask
     parts = await asyncio.gather(*(_GroupCheck(client, name, options).run() for name, options in wanted.items()))
     return without_namespace([*checks, *(check for part in parts for check in part)], client.options.namespace)
@@ -97,7 +103,9 @@ async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check
     checks = []
     for address, answer in answers.items():
         subject = f"{prefix}name server {address}"
-        if isinstance(answer, RmqdError):
+        if isinstance(answer, RequestCodeNotSupportedError):
+            checks.append(Check("warning", subject, PROXY))
+        elif isinstance(answer, RmqdError):
             # a name server that does not answer is a warning while another one answers
             level: Level = "warning" if known else "unreachable"
             checks.append(Check(level, subject, f"does not answer ({answer})"))

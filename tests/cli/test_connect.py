@@ -19,6 +19,7 @@ from rmqd.wire.bodies.heartbeat import ConsumerData, HeartbeatData
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig
 from rmqd.wire.filter import tag_subscription
 from tests.cli.command import Ended, rmqd
+from tests.rocketmq import release
 from tests.rocketmq.cluster import RealCluster
 
 pytestmark = pytest.mark.process
@@ -217,6 +218,20 @@ def test_one_name_server_of_two_that_is_away_is_a_warning(check: Check, rocketmq
 
     assert ended.code == 0, ended.out
     assert any(error.startswith("name server 127.0.0.1:1: does not answer") for error in errors(ended))
+
+
+@pytest.mark.skipif(release.wanted() != release.DEFAULT, reason="only the default release has a proxy here")
+def test_a_proxy_in_place_of_a_name_server_is_said_to_be_one(rocketmq_proxied: RealCluster, tmp_path: Path) -> None:
+    """Groups run through it, and it answers nothing of what is asked here."""
+    group = 'g: {subscriptions: {t: "*"}, handler: {plugin: log}}'
+    (tmp_path / "rmqd.yaml").write_text(f"nameserver: {rocketmq_proxied.proxy}\ngroups: {{{group}}}\n")
+
+    ended = rmqd("check", "--connect", "-c", tmp_path / "rmqd.yaml", "-o", "json")
+
+    assert ended.code == 0, ended.out
+    (found,) = ended.json()["checks"]
+    assert found["level"] == "warning"
+    assert "is a proxy" in found["message"]
 
 
 def test_a_bad_configuration_comes_before_the_cluster(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ AREAS = {
     "orderly": "Orderly consumption",
     "broadcasting": "Broadcasting",
     "filters": "Filters",
+    "proxy": "Through RocketMQ's proxy, by its remoting port",
     "operators": "Answers to operators",
     "queues": "Course of a queue",
     "hooks": "Hooks",

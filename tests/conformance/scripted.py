@@ -143,11 +143,13 @@ async def both(
     subscriptions: list[str] | Mapping[str, str | Subscription],
     java: Mapping[str, object] | None = None,
     names: tuple[str, str] | None = None,
+    nameserver: str = "",
     **rmqd: Any,
 ) -> AsyncIterator[Both]:
     """Run both for the length of the block; `java` has options of ScriptedConsumer, `rmqd` of ConsumerOptions.
 
-    `names` are the two groups', Java's first; otherwise they are made from `group`.
+    `names` are the two groups', Java's first; otherwise they are made from `group`. Where `nameserver` is given, both
+    take it in place of the cluster's, as they do a proxy.
     """
     directory.mkdir(exist_ok=True)
     handler = ScriptedHandler()
@@ -160,9 +162,10 @@ async def both(
     }
     persist = {"persist_consumer_offset_interval_seconds": PERSIST_MILLIS / 1000}
     names = names or (f"{group}_java", f"{group}_rmqd")
-    with await asyncio.to_thread(start_scripted, cluster.nameserver, names[0], directory, **options) as peer:
+    nameserver = nameserver or cluster.nameserver
+    with await asyncio.to_thread(start_scripted, nameserver, names[0], directory, **options) as peer:
         async with member(
-            cluster.nameserver, handler, group=names[1], subscriptions=subscriptions, **{**persist, **rmqd}
+            nameserver, handler, group=names[1], subscriptions=subscriptions, **{**persist, **rmqd}
         ) as one:
             yield Both(cluster, JavaSide(names[0], path, peer), RmqdSide(names[1], handler, one))
 

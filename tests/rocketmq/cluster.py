@@ -99,7 +99,8 @@ class RealCluster:
         for node in chosen:
             # where the controller says who is master, none may be ready before both are there
             follows = node.spec.broker_id and not self.spec.controller
-            stages[0 if node.spec.kind == "namesrv" else 2 if follows else 1].append(node)
+            late = follows or node.spec.kind == "proxy"
+            stages[0 if node.spec.kind == "namesrv" else 2 if late else 1].append(node)
         for stage in stages:
             for node in stage:
                 node.spawn(self.spec, (record or {}).get(node.spec.kind))
@@ -167,6 +168,11 @@ class RealCluster:
     def nameservers(self) -> str:
         """The address of every name server, as `nameserver:` in the configuration wants them."""
         return self.spec.name_server_addresses
+
+    @property
+    def proxy(self) -> str:
+        """Where the proxy takes remoting, in place of a name server. Raises ClusterError where there is none."""
+        return self.node("proxy").address
 
     @property
     def credentials(self) -> rpc.Credentials | None:

@@ -26,6 +26,7 @@ from tests.rocketmq.spec import ClusterSpec
 CLUSTER_FIXTURES = {
     "rocketmq",
     "rocketmq_faulty",
+    "rocketmq_proxied",
     "rocketmq_replicated",
     "rocketmq_secured",
     "rocketmq_short_delays",
@@ -152,6 +153,22 @@ def rocketmq_short_delays() -> Iterator[RealCluster]:
     """A third one, whose 18 delay levels are all of one second; a message's DELAY property still tells its level."""
     settings = {"messageDelayLevel": " ".join(["1s"] * DELAY_LEVELS)}
     with RealCluster.start(ClusterSpec(heap="384m", settings=settings)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def rocketmq_proxied() -> Iterator[RealCluster]:
+    """One with a proxy before its broker, and with all that topics of kinds of their own take, as of RocketMQ 5.5."""
+    settings = {
+        "messageDelayLevel": " ".join(["1s"] * DELAY_LEVELS),
+        "enableLmq": "true",
+        "enableMultiDispatch": "true",
+    }
+    try:
+        cluster = RealCluster.start(ClusterSpec(proxy=True, heap="384m", settings=settings))
+    except NotEmbeddedError as error:
+        pytest.skip(str(error))
+    with cluster:
         yield cluster
 
 

@@ -14,6 +14,7 @@ from tests.rocketmq.fetch import find_java, home, jars
 MAIN_CLASSES = {
     "namesrv": "org.apache.rocketmq.namesrv.NamesrvStartup",
     "broker": "org.apache.rocketmq.broker.BrokerStartup",
+    "proxy": "org.apache.rocketmq.proxy.ProxyStartup",
 }
 
 

@@ -66,12 +66,14 @@ class Node:
         if self.spec.process:
             command = embedded.command(spec, self.directory)
         else:
-            heap = "128m" if self.spec.kind == "namesrv" else spec.heap
-            tls = jvm.tls_options(spec.tls, spec.certificates)
+            heap = {"namesrv": "128m", "proxy": "256m"}.get(self.spec.kind, spec.heap)
+            # a proxy takes TLS in any case, and makes itself a certificate in the test mode, which is the default
+            tls = ["-Dtls.test.mode.enable=true"] if self.spec.kind == "proxy" else None
+            tls = tls or jvm.tls_options(spec.tls, spec.certificates)
             command = jvm.command(
                 self.spec.kind, spec.version, self._cluster, self.directory, heap, tls=tls, record=record
             )
-            command += ["-c", str(self.directory / "conf")]
+            command += ["-pc" if self.spec.kind == "proxy" else "-c", str(self.directory / "conf")]
         clean = {key: value for key, value in os.environ.items() if key not in {"NAMESRV_ADDR", "ROCKETMQ_HOME"}}
         with (self.directory / "out.log").open("ab") as output:
             self._child = subprocess.Popen(

@@ -18,6 +18,9 @@ def check(node: Node, nameserver: str, credentials: rpc.Credentials | None) -> N
     if node.spec.kind == "namesrv":
         rpc.call(node.address, rpc.GET_BROKER_CLUSTER_INFO, credentials=credentials)
         return
+    if node.spec.kind == "proxy":
+        rpc.call(node.address, rpc.GET_ROUTE_INFO_BY_TOPIC, {"topic": "TBW102"}, credentials=credentials)
+        return
     registered = rpc.broker_table(nameserver, credentials).get(node.spec.broker_name, {})
     broker_id = next((number for number, address in registered.items() if address == node.address), None)
     if broker_id is None:

@@ -18,11 +18,12 @@ HOST = "127.0.0.1"
 FILE_NAME = "cluster.json"
 BROKER_OFFSETS = (-2, 0, 1)  # a broker listens on its port, on that - 2 (the "VIP" channel), on that + 1 (replication)
 CONTROLLER_OFFSET = 1  # from the name server's port
+PROXY_OFFSETS = (0, 1)  # a proxy takes remoting on its port, gRPC on the next one
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A name server, or a broker (master: `broker_id` 0); a process each, unless `process` names a common one.
+    """A name server, a broker (master: `broker_id` 0) or a proxy; a process each, unless `process` names a common one.
 
     In controller mode the broker's id is nothing but its place: the controller gives out ids, and 0 to who is master.
     """
@@ -48,6 +49,7 @@ class ClusterSpec:
     a single process of one broker, without the rest. With `tls` TLS is taken too, self-signed; with `certificates`
     nothing else is, and both ends show a certificate of the authority in tests/certificates. With `controller` there
     are two brokers of each name, the first name server has the controller, and that says which of the two is master.
+    With `proxy` there is a proxy before the brokers, which takes remoting beside gRPC.
     """
 
     version: str = field(default_factory=release.wanted)
@@ -56,6 +58,7 @@ class ClusterSpec:
     """In place of broker-a, broker-b and so on."""
     slaves: bool = False
     controller: bool = False
+    proxy: bool = False
     name_servers: int = 1
     acl: bool = False
     tls: bool = False
@@ -71,10 +74,10 @@ class ClusterSpec:
         process = ""
         if self.version == release.EMBEDDED:
             process = release.EMBEDDED
-            several = self.brokers > 1 or self.slaves or self.controller or self.name_servers > 1
+            several = self.brokers > 1 or self.slaves or self.controller or self.name_servers > 1 or self.proxy
             if several or self.acl or self.tls or self.certificates:
                 raise NotEmbeddedError(
-                    "the embedded RocketMQ has one name server and one broker, no access control and no TLS"
+                    "the embedded RocketMQ has one name server and one broker, no proxy, no access control and no TLS"
                 )
             if any(name.startswith("mappedFile") for name in self.settings):
                 raise NotEmbeddedError("the embedded RocketMQ has no commit log to delete from")
@@ -93,6 +96,8 @@ class ClusterSpec:
                 port = given or free_port(taken, BROKER_OFFSETS)
                 taken.update(port + offset for offset in BROKER_OFFSETS)
                 nodes.append(NodeSpec(name + suffix, "broker", port, name, broker_id, process))
+        if self.proxy:
+            nodes.append(NodeSpec("proxy", "proxy", free_port(taken, PROXY_OFFSETS)))
         return replace(self, nodes=tuple(nodes))
 
     @property

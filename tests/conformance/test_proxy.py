@@ -1,0 +1,176 @@
+"""A group that connects to a proxy's remoting port in place of a name server, beside a Java consumer there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd import Batch
+from rmqd.errors import PopNotSupportedError
+from tests.conformance import behaviour
+from tests.conformance.attempts import CLIENTS_PROPERTIES, Attempt, Attempts, steps
+from tests.conformance.scripted import both
+from tests.consumer.members import member
+from tests.rocketmq import RealCluster
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.peers import start_scripted
+from tests.rocketmq.producer import Producer
+from tests.seen import Seen
+from tests.waiting import eventually
+
+QUEUES = 4
+NO_PROXY = "left out: it has no proxy"
+
+
+def store(cluster: RealCluster, topic: str, keys: dict[str, str], *, queue: int | None = None) -> None:
+    """Store a message for each key, with its script."""
+    with Producer(cluster.broker.address, topic, QUEUES) as producer:
+        for key, script in keys.items():
+            properties = {"script": script, "UNIQ_KEY": f"{topic}.{key}"}
+            producer.send(key.encode(), key=key, properties=properties, queue=queue)
+
+
+def shown(attempts: list[Attempt]) -> list[tuple[str | None, int]]:
+    """Keys and reconsume times."""
+    return sorted((attempt.keys, attempt.reconsume_times) for attempt in attempts)
+
+
+def properties(attempts: list[Attempt]) -> list[tuple[str | None, int, list[str]]]:
+    """The names of each attempt's properties, without those that Java's client adds for itself."""
+    return sorted(
+        (attempt.keys, attempt.reconsume_times, sorted(attempt.properties.keys() - CLIENTS_PROPERTIES))
+        for attempt in attempts
+    )
+
+
+def leaf(error: BaseException) -> BaseException:
+    """The first error that is no group of others."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+@behaviour(
+    "proxy",
+    "A member sends back what it failed to handle: it stores nothing itself",
+    java="CONSUMER_SEND_MSG_BACK with the field bname, which a proxy refuses to go without",
+    rmqd="the same",
+    checked="the properties of each attempt, beside a Java consumer's; no send-back is refused",
+    since="5.0",
+    embedded=NO_PROXY,
+)
+@behaviour(
+    "proxy",
+    "A concurrent group pulls, commits, and has what fails delivered again",
+    java="sends back with the broker's name, by which the proxy passes it on",
+    rmqd="the same",
+    checked="a Java consumer beside it through the same port: the attempts of one script; offsets at the broker",
+    since="5.0",
+    embedded=NO_PROXY,
+)
+async def test_concurrent_group_through_a_proxy(rocketmq_proxied: RealCluster, group: str, tmp_path: Path) -> None:
+    """Retries too: their topic has no route before the first send-back."""
+    cluster = rocketmq_proxied
+    topic = cluster.create_topic(fresh_name(group, "topic"), QUEUES)
+    scripts = {f"m{number}": "ok" for number in range(12)} | {"once": "later,ok", "twice": "later,later,ok"}
+    store(cluster, topic, scripts)
+
+    options: dict[str, Any] = {"consume_from_where": "first_offset", "nameserver": cluster.proxy}
+    with capture_logs() as logged:
+        async with both(cluster, group, tmp_path, [topic], **options) as sides:
+            java, rmqd = await sides.finish(topic, attempts=12 + 2 + 3, retries=True, timeout_seconds=60)
+
+    assert shown(java) == shown(rmqd)
+    assert len(rmqd) == 17
+    assert properties(java) == properties(rmqd)
+    assert not [line for line in logged if line["event"] == "send_back.failed"]
+
+
+@behaviour(
+    "proxy",
+    "An orderly group locks its queues, and repeats what fails in place",
+    java="locks by the proxy, which passes them on to the broker",
+    rmqd="the same",
+    checked="a Java consumer beside it through the same port: the attempts of one script, in order",
+    since="5.0",
+    embedded=NO_PROXY,
+)
+async def test_orderly_group_through_a_proxy(rocketmq_proxied: RealCluster, group: str, tmp_path: Path) -> None:
+    """One queue, whose second message is suspended once."""
+    cluster = rocketmq_proxied
+    topic = cluster.create_topic(fresh_name(group, "topic"), QUEUES)
+    store(cluster, topic, {"a": "ok", "b": "suspend:100,ok", "c": "ok"}, queue=1)
+
+    options: dict[str, Any] = {
+        "java": {"orderly": "true"},
+        "consume_mode": "orderly",
+        "consume_from_where": "first_offset",
+        "nameserver": cluster.proxy,
+    }
+    async with both(cluster, group, tmp_path, [topic], **options) as sides:
+        java, rmqd = await sides.finish(topic, attempts=4, timeout_seconds=60)
+
+    assert steps(java) == steps(rmqd)
+    assert [attempt.keys for attempt in rmqd] == ["a", "b", "b", "c"]
+
+
+@behaviour(
+    "proxy",
+    "Members that connect to the proxy divide a group's queues",
+    java="sees those who connect to the proxy, and none that connect to the brokers: all members go one way",
+    rmqd="the same",
+    checked="a Java member and one of rmqd in one group, both through the proxy: each queue has one owner",
+    since="5.0",
+    embedded=NO_PROXY,
+)
+async def test_members_share_a_group_through_a_proxy(rocketmq_proxied: RealCluster, group: str, tmp_path: Path) -> None:
+    """Once both have pulled, each message reaches one of the two, and both get some."""
+    cluster, seen = rocketmq_proxied, Seen()
+    topic = cluster.create_topic(fresh_name(group, "topic"), QUEUES)
+    options = {"subscriptions": f"{topic}=TAG=*", "attempts": tmp_path / "attempts"}
+
+    def handled(prefix: str) -> tuple[list[str], list[str]]:
+        java = [str(key) for key in Attempts.read(tmp_path / "attempts").keys]
+        by_both = java, [attempt.key for attempt in seen.attempts]
+        return tuple([key for key in keys if key.startswith(prefix)] for keys in by_both)  # type: ignore[return-value]
+
+    with await asyncio.to_thread(start_scripted, cluster.proxy, group, tmp_path, **options):
+        async with member(
+            cluster.proxy, seen, group=group, subscriptions=[topic], consume_from_where="first_offset"
+        ) as one:
+            await eventually(lambda: len(one.owned()) == QUEUES // 2, "each has its half of the queues", 60)
+            store(cluster, topic, {f"first{number}": "ok" for number in range(40)})  # Java may still have all queues
+            await eventually(lambda: len({*handled("first")[0], *handled("first")[1]}) == 40, "all are handled", 60)
+            store(cluster, topic, {f"then{number}": "ok" for number in range(40)})
+            await eventually(lambda: sum(map(len, handled("then"))) >= 40, "all are handled", 60)
+    java, rmqd = handled("then")
+    assert len(java) == len(rmqd) == len({*java, *rmqd}) // 2 == 20
+
+
+@behaviour(
+    "proxy",
+    "POP by remoting is not passed on by the proxy: it refuses request 400, and answers no acknowledgement",
+    java="pulls in place of it, and says so in its log alone",
+    rmqd="the group fails: it names the proxy as a possible reason, and what can be done",
+    checked="a real proxy's answer",
+    since="5.0",
+    embedded=NO_PROXY,
+)
+async def test_pop_through_a_proxy_is_refused_by_name(rocketmq_proxied: RealCluster, group: str) -> None:
+    """In place of messages that could not be acknowledged."""
+    cluster = rocketmq_proxied
+    topic = cluster.create_topic(fresh_name(group, "topic"), QUEUES)
+
+    async def handle(_: Batch) -> None:
+        raise AssertionError("nothing is popped")
+
+    with pytest.raises((PopNotSupportedError, ExceptionGroup)) as failed:
+        async with member(cluster.proxy, handle, group=group, subscriptions=[topic], consume_mode="pop") as one:
+            await eventually(one.task.done, "the group fails")
+    error = leaf(failed.value)
+    assert isinstance(error, PopNotSupportedError)
+    assert "proxy" in str(error)
