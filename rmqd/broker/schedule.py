@@ -64,7 +64,7 @@ class ScheduleMessageService:
         self._store = store
         self._clock = clock
         self._journal = journal
-        self._timers = TimerMessageStore(store, journal)
+        self._timers = TimerMessageStore(store, settings, journal)
         self._deliveries: list[Delivery] = [self._timers]
         self._offsets = {int(level): int(offset) for level, offset in journal.items(Kind.DELAY)}
         self._wake_at = math.inf  # wall time at which `run` wakes
@@ -75,7 +75,7 @@ class ScheduleMessageService:
     def change_settings(self, settings: BrokerSettings) -> None:
         """Apply other settings. Raises UnknownSettingError if the delay levels are invalid."""
         self._delays_ms = _delays_ms(settings.messageDelayLevel)
-        self._settings = settings
+        self._settings = self._timers.settings = settings
         self._woken.set()
 
     def deliver_also(self, delivery: Delivery) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final
@@ -25,6 +26,7 @@ from rmqd.wire.messages.properties import (
     TIMER_DEQUEUE_MS,
     TIMER_ENQUEUE_MS,
     TIMER_OUT_MS,
+    UNIQ_KEY,
 )
 from rmqd.wire.topics import TIMER_TOPIC
 
@@ -32,12 +34,14 @@ PRECISION_MS: Final = 1000  # Java: timerPrecisionMs
 REQUESTED: Final = frozenset((TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_SEC))
 """The properties by which a producer asks for a time."""
 _QUEUE_ID: Final = 0
+_SEPARATOR: Final = "@"
 
 
 def timer_out_ms(properties: Mapping[str, str], now_ms: int, settings: BrokerSettings) -> int | None:
     """The second at which a message with one of REQUESTED is due, in milliseconds since 1970; None if it is over.
 
-    Raises Refusal for a time too far ahead, for an invalid one, and for a request to recall a message.
+    Raises Refusal for a time too far ahead, for an invalid one, and for one that is over where another message is
+    taken back by this one.
     """
     if TIMER_OUT_MS in properties:  # it was a timer already
         return None
@@ -50,11 +54,18 @@ def timer_out_ms(properties: Mapping[str, str], now_ms: int, settings: BrokerSet
             deliver_ms = parse_integer(properties[TIMER_DELIVER_MS], TIMER_DELIVER_MS)
     except ProtocolError:
         raise _illegal(settings) from None
-    if deliver_ms - now_ms > settings.timerMaxDelaySec * 1000 or TIMER_DEL_UNIQKEY in properties:
+    if deliver_ms - now_ms > settings.timerMaxDelaySec * 1000:
         raise _illegal(settings)
     if deliver_ms <= now_ms:
+        if TIMER_DEL_UNIQKEY in properties:
+            raise _illegal(settings)
         return None
     return (deliver_ms - 1) // PRECISION_MS * PRECISION_MS
+
+
+def delete_key(topic: str, unique_key: str, settings: BrokerSettings) -> str:
+    """What TIMER_DEL_UNIQKEY says of a message that is to be taken back. Java: `TimerMessageStore.buildDeleteKey`."""
+    return f"{topic}+{unique_key}" if settings.appendTopicForTimerDeleteKey else unique_key
 
 
 def _illegal(settings: BrokerSettings) -> Refusal:
@@ -67,16 +78,23 @@ def _illegal(settings: BrokerSettings) -> Refusal:
 
 
 class TimerMessageStore:
-    """Timer messages by the time at which they are due. The journal has a row for each."""
+    """Timer messages by the time at which they are due. The journal has a row for each.
 
-    def __init__(self, store: MessageStore, journal: Journal) -> None:
+    One with TIMER_DEL_UNIQKEY is never delivered, and neither are those of its second that have this key.
+    """
+
+    def __init__(self, store: MessageStore, settings: BrokerSettings, journal: Journal) -> None:
+        self.settings = settings
         self._store = store
         self._journal = journal
         self._due: list[tuple[int, int]] = []
         """A heap of due times (milliseconds since 1970) and queue offsets."""
         self._waiting: set[int] = set()
-        for offset, due_ms in journal.items(Kind.TIMER):
-            self._add(int(offset), int(due_ms))
+        self._recalled: defaultdict[int, set[str]] = defaultdict(set)
+        """By due time, the delete keys of messages that are taken back."""
+        for offset, row in journal.items(Kind.TIMER):
+            due_ms, _, key = row.partition(_SEPARATOR)
+            self._add(int(offset), int(due_ms), key)
         store.keep(self._needed_from)
 
     def hold(self, message: StoredMessage, out_ms: int) -> tuple[PutResult, StoredMessage]:
@@ -91,8 +109,9 @@ class TimerMessageStore:
         waiting = replace(message, topic=TIMER_TOPIC, queue_id=_QUEUE_ID, properties=properties)
         stored = self._store.put(waiting)
         due_ms = out_ms + PRECISION_MS
-        self._journal.put(Kind.TIMER, str(stored.queue_offset), str(due_ms))
-        self._add(stored.queue_offset, due_ms)
+        key = properties.get(TIMER_DEL_UNIQKEY, "")
+        self._journal.put(Kind.TIMER, str(stored.queue_offset), f"{due_ms}{_SEPARATOR}{key}" if key else str(due_ms))
+        self._add(stored.queue_offset, due_ms, key)
         return stored, waiting
 
     def next_due_ms(self) -> int | None:
@@ -103,30 +122,39 @@ class TimerMessageStore:
         """Deliver messages that are due, and return their number. Raises Refusal as MessageStore.put does."""
         count = 0
         while count < most and self._due and self._due[0][0] <= now_ms:
-            _, offset = self._due[0]
-            self._deliver(offset, now_ms)
+            due_ms, offset = self._due[0]
+            self._deliver(offset, now_ms, self._recalled.get(due_ms, ()))
             heappop(self._due)
             self._waiting.discard(offset)
             self._journal.delete(Kind.TIMER, str(offset))
+            if self.next_due_ms() != due_ms:
+                self._recalled.pop(due_ms, None)
             count += 1
         return count
 
-    def _add(self, offset: int, due_ms: int) -> None:
+    def _add(self, offset: int, due_ms: int, key: str) -> None:
         heappush(self._due, (due_ms, offset))
         self._waiting.add(offset)
+        if key:
+            self._recalled[due_ms].add(key)
 
-    def _deliver(self, offset: int, now_ms: int) -> None:
+    def _deliver(self, offset: int, now_ms: int, recalled: Collection[str]) -> None:
         queue = self._store.queue(TIMER_TOPIC, _QUEUE_ID)
         entry = None if queue is None else queue.entry(offset)
         record = None if entry is None else self._store.record(entry.commit_log_offset)
         if record is None:  # its topic was deleted
             return
         message = decode_record(record)
+        if TIMER_DEL_UNIQKEY in message.properties:
+            return
+        topic, unique_key = message.properties[REAL_TOPIC], message.properties.get(UNIQ_KEY)
+        if recalled and unique_key and delete_key(topic, unique_key, self.settings) in recalled:
+            return
         enqueue_ms = message.store_timestamp // PRECISION_MS * PRECISION_MS
         self._store.put(
             replace(
                 message,
-                topic=message.properties[REAL_TOPIC],
+                topic=topic,
                 queue_id=int(message.properties[REAL_QUEUE_ID]),
                 properties=_delivered(message.properties, enqueue_ms, now_ms),
             )

@@ -118,8 +118,6 @@ def test_a_delay_level_goes_first(clock: ManualClock) -> None:
         {"TIMER_DELAY_SEC": str(3 * DAY_SECONDS + 1)},
         {"TIMER_DELIVER_MS": str(NOW_MS + 4 * DAY_SECONDS * 1000)},
         {"TIMER_DELIVER_MS": str(NOW_MS - 5), "TIMER_DEL_UNIQKEY": "u"},
-        # RocketMQ takes this one, to take another message back by it
-        {"TIMER_DELAY_SEC": "5", "TIMER_DEL_UNIQKEY": "u"},
     ],
 )
 async def test_times_that_are_refused(embedded: EmbeddedRocketMQ, peer: Peer, asked: dict[str, str]) -> None:

@@ -4,7 +4,7 @@ A processor gives a reply to each request, refuses by an exception, or answers l
 
     base, table                             what processors have in common; every processor
     pull, queue_ends                        pulls; ends of queues, and offsets by time
-    send, send_back                         messages; those that a consumer gives back
+    send, send_back, recall                 messages; those that a consumer gives back, or a producer takes back
     clients, client_config                  heartbeats, good-byes; the check of a subscription
     consumers, locks                        members and offsets of a group; queue locks
     pop, pop_checks, pop_taking             pops: may the group read the queue, which messages one pop takes

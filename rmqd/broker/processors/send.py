@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import random
 from collections.abc import Mapping
@@ -38,6 +37,7 @@ from rmqd.wire.messages.properties import (
     parse_properties,
 )
 from rmqd.wire.messages.sys_flag import INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_MASK
+from rmqd.wire.recall import RecallHandle
 from rmqd.wire.topics import RETRY_PREFIX, dlq_topic
 
 if TYPE_CHECKING:
@@ -222,8 +222,7 @@ class SendMessageProcessor(RequestProcessor):
         out_ms, topic = properties.get(TIMER_OUT_MS), properties[REAL_TOPIC]
         if out_ms is None or topic.startswith(RETRY_PREFIX):
             return None
-        handle = f"v1 {topic} {self._broker.name} {int(out_ms) + 1} {properties[UNIQ_KEY]}"
-        return base64.urlsafe_b64encode(handle.encode()).decode()
+        return str(RecallHandle(topic, self._broker.name, int(out_ms) + 1, properties[UNIQ_KEY]))
 
     def _illegal(self) -> Refusal:
         return Refusal(

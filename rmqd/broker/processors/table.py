@@ -20,6 +20,7 @@ from rmqd.broker.processors.pop_polling import PopPollingProcessor
 from rmqd.broker.processors.pull import PullMessageProcessor
 from rmqd.broker.processors.queries import QueryMessageProcessor
 from rmqd.broker.processors.queue_ends import QueueEndsProcessor
+from rmqd.broker.processors.recall import RecallProcessor
 from rmqd.broker.processors.runtime import RuntimeProcessor
 from rmqd.broker.processors.schedule import ScheduleProcessor
 from rmqd.broker.processors.send import SendMessageProcessor
@@ -47,6 +48,7 @@ ALL = (
     QueryAssignmentProcessor,
     QueryMessageProcessor,
     QueueEndsProcessor,
+    RecallProcessor,
     RuntimeProcessor,
     ScheduleProcessor,
     SendBackProcessor,

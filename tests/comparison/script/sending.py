@@ -16,8 +16,20 @@ from tests.comparison.traffic import Ask, Quiet, Step
 SENT, SHUT = "{mark}_sent", "{mark}_shut"
 DELAYED, TIMED, TIMED_MS = "{mark}_delayed", "{mark}_timed", "{mark}_timed_ms"
 TWO = batch_body((b"one", {"KEYS": "k1", "TAGS": "A", "UNIQ_KEY": "u1"}), (b"two", {"KEYS": "k2"}))
+RECALLED, PRIORITIES = "{mark}_recalled", "{mark}_priorities"
+PRIORITY = "_SYS_MSG_PRIORITY_"
 WAITING = ("queueOffset",)  # in the topic where all wait that comes later
 MANY_PROPERTIES = {"KEYS": "key-1 key-2", "TAGS": "TagA", "price": "12.5", "WAIT": "true", "empty": ""}
+
+
+def _recall(what: str, handle: str, topic: str = RECALLED) -> Ask:
+    fields = {"topic": topic, "recallHandle": handle, "producerGroup": "{mark}_producer"}
+    return Ask(what=what, code=370, fields=fields)
+
+
+def _timer(unique_key: str) -> dict[str, str]:
+    return {"TIMER_DELAY_SEC": "1", "UNIQ_KEY": unique_key}
+
 
 SENDING: list[Step] = [
     make_topic(SENT),
@@ -25,6 +37,8 @@ SENDING: list[Step] = [
     make_topic(DELAYED),
     make_topic(TIMED),
     make_topic(TIMED_MS),
+    make_topic(RECALLED),
+    make_topic(PRIORITIES, 4, attributes="+message.type=PRIORITY"),
     Ask(what="send by code 10", code=10, fields=send_fields(SENT, MANY_PROPERTIES), body=b"hello", keep="first"),
     send("send by code 310", SENT, b"again", MANY_PROPERTIES, flag=7),
     send("send without properties", SENT, b"plain", properties=""),
@@ -84,6 +98,27 @@ SENDING: list[Step] = [
     send("send with a timer in the past", DELAYED, b"timer past", {"TIMER_DELIVER_MS": "{now}"}),
     send("send with a timer beyond the longest", DELAYED, b"never", {"TIMER_DELAY_SEC": "259201"}),
     send("send with a timer that is no number", DELAYED, b"timer x", {"TIMER_DELAY_SEC": "x"}),
+    # timers that are taken back
+    _recall("recall while that is off", "x"),
+    Ask(what="prepare recalls", code=25, body="recallMessageEnable=true\n", silent=True),
+    send("send what will be recalled", RECALLED, b"gone", _timer("gone"), keep="timer", aside=WAITING),
+    send("send what will not be recalled", RECALLED, b"stays", _timer("stays"), aside=WAITING),
+    _recall("recall", "{timer[recallHandle]}"),
+    _recall("recall of another topic", "{timer[recallHandle]}", DELAYED),
+    _recall("recall of no topic", "{timer[recallHandle]}", "{mark}_unknown"),
+    _recall("recall without a handle", ""),
+    _recall("recall by what is no handle", "dGhpcyBpcyBub25l"),
+    Ask(what="prepare no recalls", code=25, body="recallMessageEnable=false\n", silent=True),
+    # priorities
+    *(
+        send(f"send with priority {priority} {kind}", PRIORITIES, b"first", {PRIORITY: priority, **others})
+        for kind, priority, others in (
+            ("within the queues", "1", {}),
+            ("above the queues", "9", {}),
+            ("that is none", "high", {}),
+            ("and a sharding key", "1", {"__SHARDINGKEY": "k"}),
+        )
+    ),
     # retries that are sent as messages
     send("send a retry", "%RETRY%{mark}_retries", b"retry", {"RETRY_TOPIC": SENT}, reconsumeTimes=1),
     send("send a retry at the limit", "%RETRY%{mark}_retries", b"last", {"RETRY_TOPIC": SENT}, reconsumeTimes=17),
@@ -98,6 +133,7 @@ SENDING: list[Step] = [
 # each in a topic of its own: which comes first is left to the parts of a second in which it was sent
 WAITED_FOR: list[Step] = [
     pull("pull what was delayed", DELAYED, until=lambda frame: len(frame["body"] or ()) >= 3),
+    pull("pull what was not recalled", RECALLED, until=found),
     pull("pull what had a timer of a second", TIMED, until=found),
     pull("pull what had a timer in milliseconds", TIMED_MS, until=found),
 ]
