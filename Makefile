@@ -18,7 +18,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark demo unit test check format bench bench-spark simulate campaign conformance
+.PHONY: help venv spark demo unit test check format bench bench-spark simulate campaign conformance peer-tests
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,3 +86,6 @@ campaign: venv ## a long run with faults: make campaign churn, orderly, owners, 
 
 conformance: venv ## each behaviour beside Java's, to docs/conformance.md; VERSION=embedded, or 4.9.7
 	RMQD_TEST_ROCKETMQ=$(VERSION) $(PYTHON) -m pytest --conformance -m behaviour $(ARGS)
+
+peer-tests: venv ## RocketMQ's own tests on the embedded broker, to docs/embedded-broker.md; ARGS="--real": on a real RocketMQ
+	$(PYTHON) -m tests.apache_tests $(ARGS)
