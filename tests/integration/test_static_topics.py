@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +15,17 @@ from tests.conformance import behaviour
 from tests.conformance.attempts import differing, steps
 from tests.conformance.scripted import both
 from tests.consumer.members import member
-from tests.rocketmq import ClusterError, ClusterSpec, NotEmbeddedError, RealCluster, ledger
-from tests.rocketmq.fixtures import DELAY_LEVELS, fresh_name
-from tests.rocketmq.peers import PeerOptions, start_consumer, start_producer
+from tests.integration.static_topics import LOGICAL, QUEUES, send, static_topic
+from tests.rocketmq import ClusterError, RealCluster, ledger
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.peers import PeerOptions, start_consumer
 from tests.rocketmq.producer import Producer
 from tests.seen import Seen
 from tests.waiting import eventually, wait_until
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]
 
-QUEUES, MESSAGES = 4, 400
-LOGICAL = "__syslo__global__"
-
-
-@pytest.fixture(scope="module")
-def two_brokers() -> Iterator[RealCluster]:
-    try:
-        delays = {"messageDelayLevel": " ".join(["1s"] * DELAY_LEVELS)}
-        cluster = RealCluster.start(ClusterSpec(brokers=2, heap="384m", settings=delays))
-    except NotEmbeddedError as error:
-        pytest.skip(str(error))
-    with cluster:
-        yield cluster
-
-
-def static_topic(cluster: RealCluster, test: str) -> str:
-    """A topic of four logical queues on both brokers."""
-    topic = fresh_name(test, "topic")
-    cluster.admin("updateStaticTopic", "-t", topic, "-qn", str(QUEUES), "-c", "DefaultCluster")
-    return topic
-
-
-def send(cluster: RealCluster, topic: str, folder: Path, first: int, end: int) -> None:
-    """By the Java producer, which sends to logical queues."""
-    peer = PeerOptions(cluster.nameserver, topic, folder / f"sent-{first}")
-    with start_producer(peer, end, first=first) as producer:
-        assert producer.wait() == 0
+MESSAGES = 400
 
 
 def send_scripts(cluster: RealCluster, topic: str, *scripts: str) -> None:
@@ -79,11 +53,11 @@ def send_scripts(cluster: RealCluster, topic: str, *scripts: str) -> None:
     checked="a Java consumer beside it: every attempt, with reconsume times and levels",
     since="5.0",
 )
-async def test_messages_of_logical_queues_go_java_s_way(two_brokers: RealCluster, group: str, tmp_path: Path) -> None:
+async def test_messages_of_logical_queues_go_java_s_way(rocketmq_pair: RealCluster, group: str, tmp_path: Path) -> None:
     """Brokers could not send back what another one led before."""
-    topic = static_topic(two_brokers, group)
-    await asyncio.to_thread(send_scripts, two_brokers, topic, "ok", "later,later,ok", *["ok"] * 6)
-    async with both(two_brokers, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
+    topic = static_topic(rocketmq_pair, group)
+    await asyncio.to_thread(send_scripts, rocketmq_pair, topic, "ok", "later,later,ok", *["ok"] * 6)
+    async with both(rocketmq_pair, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
         await sides.handled(8 + 2, 60)
         java, rmqd = await sides.stop()
     first = [{one.keys: one.without() for one in side if not one.reconsume_times} for side in (java, rmqd)]
@@ -101,19 +75,19 @@ async def test_messages_of_logical_queues_go_java_s_way(two_brokers: RealCluster
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
 async def test_all_logical_queues_are_read(
-    two_brokers: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path, mode: str
+    rocketmq_pair: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path, mode: str
 ) -> None:
-    topic, seen = static_topic(two_brokers, request.node.name), Seen()
+    topic, seen = static_topic(rocketmq_pair, request.node.name), Seen()
     options: dict[str, Any] = {"group": group, "subscriptions": [topic], "consume_mode": mode}
-    async with member(two_brokers.nameserver, seen, poll_seconds=1.0, **options) as m:
+    async with member(rocketmq_pair.nameserver, seen, poll_seconds=1.0, **options) as m:
         await eventually(lambda: len(m.owned()) == QUEUES, "it has the logical queues")
-        await asyncio.to_thread(send, two_brokers, topic, tmp_path, 0, MESSAGES)
+        await asyncio.to_thread(send, rocketmq_pair, topic, tmp_path, 0, MESSAGES)
         await eventually(lambda: len(seen.keys) >= MESSAGES, "all are handled")
         assert {queue.broker for queue in m.consumer.snapshot().queues if queue.topic == topic} >= {LOGICAL}
     assert Counter(seen.keys) == Counter(f"m-{number}" for number in range(MESSAGES))
-    async with member(two_brokers.nameserver, seen, **options) as m:  # goes on where the first one committed
+    async with member(rocketmq_pair.nameserver, seen, **options) as m:  # goes on where the first one committed
         await eventually(lambda: len(m.owned()) == QUEUES, "the next one has the queues")
-        await asyncio.to_thread(send, two_brokers, topic, tmp_path, MESSAGES, MESSAGES + 1)
+        await asyncio.to_thread(send, rocketmq_pair, topic, tmp_path, MESSAGES, MESSAGES + 1)
         await eventually(lambda: len(seen.keys) > MESSAGES, "what comes then is handled")
     assert len(seen.keys) == MESSAGES + 1
 
@@ -128,27 +102,27 @@ async def test_all_logical_queues_are_read(
     long=True,
 )
 async def test_queues_are_moved_while_they_are_read(
-    two_brokers: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path
+    rocketmq_pair: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path
 ) -> None:
     """Nothing is lost and nothing comes twice: their offsets go on, though another broker counts from 0."""
-    topic, seen, theirs = static_topic(two_brokers, request.node.name), Seen(), tmp_path / "java"
+    topic, seen, theirs = static_topic(rocketmq_pair, request.node.name), Seen(), tmp_path / "java"
     begin: dict[str, Any] = {"subscriptions": [topic], "consume_from_where": "first_offset", "poll_seconds": 1.0}
 
     def by_java() -> list[str]:
         return [entry.key for entry in ledger.read(theirs) if entry.event == "finish"]
 
-    async with member(two_brokers.nameserver, seen, group=group, **begin):
-        with start_consumer(PeerOptions(two_brokers.nameserver, topic, theirs), fresh_name("java", "group")):
-            await asyncio.to_thread(send, two_brokers, topic, tmp_path, 0, MESSAGES)
+    async with member(rocketmq_pair.nameserver, seen, group=group, **begin):
+        with start_consumer(PeerOptions(rocketmq_pair.nameserver, topic, theirs), fresh_name("java", "group")):
+            await asyncio.to_thread(send, rocketmq_pair, topic, tmp_path, 0, MESSAGES)
             await eventually(lambda: len(seen.keys) >= MESSAGES, "all are handled before the move")
-            await asyncio.to_thread(two_brokers.admin, "remappingStaticTopic", "-t", topic, "-b", "broker-a")
-            await asyncio.to_thread(send, two_brokers, topic, tmp_path, MESSAGES, 2 * MESSAGES)
+            await asyncio.to_thread(rocketmq_pair.admin, "remappingStaticTopic", "-t", topic, "-b", "broker-a")
+            await asyncio.to_thread(send, rocketmq_pair, topic, tmp_path, MESSAGES, 2 * MESSAGES)
             await eventually(lambda: len(seen.keys) >= 2 * MESSAGES, "all are handled after it", 60)
             await asyncio.to_thread(wait_until, lambda: len(by_java()) >= 2 * MESSAGES, "Java has handled all", 60)
     assert Counter(seen.keys) == Counter(by_java()) == Counter(f"m-{number}" for number in range(2 * MESSAGES))
     late = Seen()  # reads what lies on the former broker through the new one
     async with member(
-        two_brokers.nameserver,
+        rocketmq_pair.nameserver,
         late,
         group=fresh_name("late", "group"),
         subscriptions=[topic],
@@ -169,20 +143,20 @@ async def test_queues_are_moved_while_they_are_read(
     since="5.0",
 )
 async def test_queues_are_divided_with_a_java_member(
-    two_brokers: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path
+    rocketmq_pair: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path
 ) -> None:
     """Retries too: what fails is sent to the retry topic, whichever broker has it."""
-    topic, seen, theirs = static_topic(two_brokers, request.node.name), Seen(), tmp_path / "java"
+    topic, seen, theirs = static_topic(rocketmq_pair, request.node.name), Seen(), tmp_path / "java"
 
     async def fail_first(batch: Batch) -> None:
         await seen(batch)
         if not batch[0].reconsume_times and (batch[0].keys or "").endswith("00"):
             raise RuntimeError("not now")
 
-    async with member(two_brokers.nameserver, fail_first, group=group, subscriptions=[topic]) as m:
-        with start_consumer(PeerOptions(two_brokers.nameserver, topic, theirs), group):
+    async with member(rocketmq_pair.nameserver, fail_first, group=group, subscriptions=[topic]) as m:
+        with start_consumer(PeerOptions(rocketmq_pair.nameserver, topic, theirs), group):
             await eventually(lambda: len(m.owned()) == QUEUES // 2, "each has half of the queues", 60)
-            await asyncio.to_thread(send, two_brokers, topic, tmp_path, 0, MESSAGES)
+            await asyncio.to_thread(send, rocketmq_pair, topic, tmp_path, 0, MESSAGES)
 
             def keys() -> set[str]:
                 return {entry.key for entry in ledger.read(theirs)} | set(seen.keys)

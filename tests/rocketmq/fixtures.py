@@ -26,6 +26,7 @@ from tests.rocketmq.spec import ClusterSpec
 CLUSTER_FIXTURES = {
     "rocketmq",
     "rocketmq_faulty",
+    "rocketmq_pair",
     "rocketmq_proxied",
     "rocketmq_replicated",
     "rocketmq_secured",
@@ -153,6 +154,18 @@ def rocketmq_short_delays() -> Iterator[RealCluster]:
     """A third one, whose 18 delay levels are all of one second; a message's DELAY property still tells its level."""
     settings = {"messageDelayLevel": " ".join(["1s"] * DELAY_LEVELS)}
     with RealCluster.start(ClusterSpec(heap="384m", settings=settings)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def rocketmq_pair() -> Iterator[RealCluster]:
+    """Two brokers beside each other, whose delay levels are all of one second; static topics move between them."""
+    settings = {"messageDelayLevel": " ".join(["1s"] * DELAY_LEVELS)}
+    try:
+        cluster = RealCluster.start(ClusterSpec(brokers=2, heap="384m", settings=settings))
+    except NotEmbeddedError as error:
+        pytest.skip(str(error))
+    with cluster:
         yield cluster
 
 

@@ -16,7 +16,7 @@ from rmqd.consumer.offsets.first_commits import FirstCommits
 from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS, OffsetWatch
 from rmqd.consumer.offsets.unheard_commits import UnheardCommits
 from rmqd.consumer.services import OffsetWatcher
-from rmqd.errors import BrokerAwayError, RmqdError
+from rmqd.errors import BrokerAwayError, BrokerError, RmqdError
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -279,6 +279,8 @@ class RemoteBrokerOffsetStore:
         except RmqdError as error:
             self._unheard.failed(queue, offset, error)
             self.failures += 1
+            if isinstance(error, BrokerError) and error.stale_route:  # the pull there may be held for 15 s longer
+                self._client.routes.refresh_soon([queue.topic])
             raise
 
     def _is_news(self, queue: MessageQueue, offset: int) -> bool:

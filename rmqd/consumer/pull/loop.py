@@ -28,6 +28,7 @@ from rmqd.errors import (
     TopicNotExistError,
 )
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
+from rmqd.wire.bodies.static_topic import is_logical
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
@@ -209,6 +210,9 @@ class PullLoop(PulledQueue):
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
             self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
             asked = self.process_queue.next_offset
+            if header.next_begin_offset < asked and is_logical(self._message_queue.broker_name):
+                await self.offset_moved(reply)  # for unmoved logical queues brokers say so in place of OFFSET_MOVED
+                return
             self.process_queue.continue_at(self._evidence.nothing(asked, header))
             self.stuck = None
             if header.next_begin_offset <= asked and self.answered_at - self.asked_at < UNHELD_SECONDS:

@@ -28,7 +28,7 @@ import structlog
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.offset_doubt import OffsetDoubt
-from rmqd.consumer.pull.pulled_queue import FOUND, MOVED, NOTHING, PulledQueue
+from rmqd.consumer.pull.pulled_queue import FOUND, NOTHING, PulledQueue
 from rmqd.consumer.pull.request import OPERATOR_RESET
 from rmqd.consumer.stats.problem import Problem
 from rmqd.errors import BrokerError, ProtocolError, RmqdError
@@ -97,13 +97,11 @@ class OffsetMoves:
         if found >= process_queue.next_offset:
             return None
         reply = await request.ask(found, 0, 0, 1)
-        if reply.code not in (FOUND, MOVED):
+        if (reset_to := request.reset_told(found, reply)) is not None:
+            request.reset_to = reset_to  # it is told once
+        if reply.code != FOUND:
             return None
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
-        if reply.code == MOVED:
-            if reply.remark == OPERATOR_RESET:
-                request.reset_to = header.next_begin_offset  # it is told once
-            return None
         block = frame_messages(reply.payload, self._message_queue, reply.body_start, offset_delta=header.offset_delta)
         for message in block.messages:
             is_later = message.store_timestamp > process_queue.newest_store_timestamp
@@ -116,17 +114,20 @@ class OffsetMoves:
         self._doubt.end()
 
     async def answered(self, reply: RemotingCommand) -> None:
-        """Treat an answer PULL_OFFSET_MOVED by the table above. Raises RmqdError."""
+        """Treat an answer PULL_OFFSET_MOVED, or another one that offers less than was asked, by the table above.
+
+        Raises RmqdError.
+        """
         loop, remark = self._loop, reply.remark or ""
         if not loop.request.at_master:
             loop.request.broker_id = 0
             raise BrokerError.of(reply.code, "says a slave; the master is asked", self._message_queue.broker_name)
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         loop.max_offset = header.max_offset
-        if remark == OPERATOR_RESET:
-            await self.reset(header.next_begin_offset)
-            return
         asked, offered = loop.process_queue.next_offset, header.next_begin_offset
+        if (reset_to := loop.request.reset_told(asked, reply)) is not None:
+            await self.reset(reset_to)
+            return
         _check(asked, header)
         if self._is_doubtful(offered):
             self.look_again()

@@ -20,7 +20,7 @@ from rmqd.consumer.cache.flow_control import Reason, exceeded
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.backoff import EXCEPTION_DELAY_SECONDS
-from rmqd.consumer.pull.request import OPERATOR_RESET, PullRequest
+from rmqd.consumer.pull.request import PullRequest
 from rmqd.consumer.stats.problem import Problem
 from rmqd.errors import RmqdError
 from rmqd.wire.command import RemotingCommand
@@ -89,9 +89,11 @@ class PulledQueue(Loop):
         asked = self.process_queue.next_offset if offset is None else offset
         try:
             reply = await self.request.ask(asked, 0, 0, 1)
-            if reply.code == FOUND or reply.code in NOTHING:
+            if (reset_to := self.request.reset_told(asked, reply)) is not None:
+                self.request.reset_to = reset_to
+            elif reply.code == FOUND or reply.code in NOTHING:
                 self.max_offset = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).max_offset
-            elif reply.code == MOVED and (offset is None or reply.remark == OPERATOR_RESET):
+            elif reply.code == MOVED and offset is None:
                 await self.offset_moved(reply)
         except RmqdError as error:
             log.debug("probe.failed", queue=str(self._message_queue), error=str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from rmqd.client.instance import ClientInstance
@@ -12,6 +13,7 @@ from rmqd.client.remoting.connection import OPAQUE, RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import BrokerAwayError, ProtocolError, RmqdError
 from rmqd.wire.bodies.heartbeat import SubscriptionData
+from rmqd.wire.bodies.static_topic import is_logical
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader, PullRequestTemplate
 from rmqd.wire.message_queue import MessageQueue
@@ -22,6 +24,7 @@ OPERATOR_RESET: Final = "OFFSET_RESET"
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
 _GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 _MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+_NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 
 
 class AskedAnewError(RmqdError):
@@ -50,7 +53,7 @@ class PullRequest:
         self._sub_version = -1
         self._routes_version = -1
         self._replicas: Mapping[int, str] = {}  # of the broker that serves the queue, by replica id
-        self._waiting: tuple[RemotingConnection, asyncio.Future[RemotingCommand]] | None = None
+        self._waiting: tuple[RemotingConnection, asyncio.Future[RemotingCommand], int] | None = None
         self.filter_by(subscription)
 
     def filter_by(self, subscription: SubscriptionData) -> bool:
@@ -92,11 +95,11 @@ class PullRequest:
         opaque = next(OPAQUE)
         frame = self._template.frame(opaque, offset, 0, flags, self._sub_version, suspend_ms, most)
         future = connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
-        self._waiting = connection, future
+        self._waiting = connection, future, offset
         try:
             reply = await future
         except asyncio.CancelledError:
-            connection.hand_over(future, self._came_late)
+            connection.hand_over(future, partial(self._came_late, offset))
             raise
         finally:
             self._waiting = None
@@ -114,8 +117,8 @@ class PullRequest:
         """Have the pull under way end by AskedAnewError. What its answer brings is pulled again."""
         if self._waiting is None or self._waiting[1].done():
             return
-        connection, waiting = self._waiting
-        connection.hand_over(waiting, self._came_late)
+        connection, waiting, offset = self._waiting
+        connection.hand_over(waiting, partial(self._came_late, offset))
         waiting.set_exception(AskedAnewError("the pull is asked anew"))
 
     def look_elsewhere(self) -> None:
@@ -130,13 +133,30 @@ class PullRequest:
     def _address(self) -> str | None:
         return self._client.replicas.to_read(self._client.routes.endpoint(self._queue), self.broker_id)
 
-    def _came_late(self, reply: RemotingCommand) -> None:
+    def reset_told(self, asked: int, reply: RemotingCommand) -> int | None:
+        """Where an operator's reset puts the group, if the reply to a pull at `asked` tells one. Raises ProtocolError.
+
+        A broker that leads a logical queue drops the remark that names a reset, and where the pull was at the queue's
+        end it says PULL_NOT_FOUND (`rewriteResponseForStaticTopic` in Java's PullMessageProcessor). But it offers
+        another offset only where the one that was asked is not between the ends that it tells, or by a reset.
+        """
+        is_unnamed = is_logical(self._queue.broker_name) and reply.code in (_MOVED, _NOT_FOUND)
+        if not is_unnamed and not (reply.code == _MOVED and reply.remark == OPERATOR_RESET):
+            return None
+        header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+        if not is_unnamed:
+            return header.next_begin_offset
+        is_legal = header.min_offset <= asked <= header.max_offset
+        is_elsewhere = reply.code == _MOVED or header.next_begin_offset < asked
+        return header.next_begin_offset if is_legal and is_elsewhere else None
+
+    def _came_late(self, asked: int, reply: RemotingCommand) -> None:
         """A broker tells of an operator's reset once, in the answer to whichever pull comes first."""
-        if reply.code == _MOVED and reply.remark == OPERATOR_RESET:
-            with contextlib.suppress(ProtocolError):
-                offset = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
-                if self.successor is not None:
-                    self.successor(offset)
-                else:
-                    self.reset_to = offset
-                    self.ask_anew()
+        with contextlib.suppress(ProtocolError):
+            if (offset := self.reset_told(asked, reply)) is None:
+                return
+            if self.successor is not None:
+                self.successor(offset)
+            else:
+                self.reset_to = offset
+                self.ask_anew()
