@@ -42,6 +42,13 @@ class InvalidMessageError(RmqdError):
     """A message that cannot be sent: too large, or a property that the wire format cannot carry."""
 
 
+class LightQueueError(RmqdError):
+    """A light message queue, whose offsets are not where others find them, is used where rmqd does not support that."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"{topic} is a light message queue: read it with engine: local, or read the topic it is over")
+
+
 class StaticTopicError(RmqdError):
     """A static topic, whose queues move between brokers, is used where rmqd does not support that."""
 

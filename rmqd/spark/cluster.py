@@ -31,7 +31,7 @@ from rmqd.client.options import ClientOptions
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
 from rmqd.consumer.health.filter_check import check_filters
-from rmqd.errors import RmqdError, RouteNotFoundError, StaticTopicError
+from rmqd.errors import LightQueueError, RmqdError, RouteNotFoundError, StaticTopicError
 from rmqd.spark.access import Access
 from rmqd.spark.answers import Answers, MasterAwayError, those_there
 from rmqd.spark.process_log import log_to_stderr
@@ -39,6 +39,7 @@ from rmqd.spark.queue_questions import mean_size, pending_reset
 from rmqd.spark.queue_range import Filter, Replica
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import is_light_queue
 
 log = structlog.get_logger(__name__)
 
@@ -180,6 +181,8 @@ class Cluster:
         self._run(check_filters(self._client, group, data))
 
     async def _queues_of(self, topic: str) -> list[MessageQueue]:
+        if is_light_queue(topic):
+            raise LightQueueError(topic)
         route = await self._client.routes.refresh(topic)
         if route.mappings:
             raise StaticTopicError(topic)

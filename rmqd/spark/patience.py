@@ -8,7 +8,14 @@ from typing import Final, TypeVar
 
 import structlog
 
-from rmqd.errors import DataLossError, FilterRefusedError, RmqdError, RouteNotFoundError, StaticTopicError
+from rmqd.errors import (
+    DataLossError,
+    FilterRefusedError,
+    LightQueueError,
+    RmqdError,
+    RouteNotFoundError,
+    StaticTopicError,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -23,7 +30,7 @@ def patiently(ask: Callable[[], T], seconds: float) -> T:
     while True:
         try:
             return ask()
-        except (RouteNotFoundError, DataLossError, FilterRefusedError, StaticTopicError):
+        except (RouteNotFoundError, DataLossError, FilterRefusedError, LightQueueError, StaticTopicError):
             raise  # these are answers: waiting does not create a topic or bring a message back
         except RmqdError as error:
             if time.monotonic() + RETRY_SECONDS > until:

@@ -9,6 +9,7 @@ from rmqd.errors import InvalidNameError
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+LMQ_PREFIX: Final = "%LMQ%"
 MAX_TOPIC_LENGTH: Final = 127
 MAX_GROUP_LENGTH: Final = 120
 SUBSCRIPTION_ALL: Final = "*"
@@ -80,6 +81,11 @@ def is_retry_topic(topic: str) -> bool:
 def is_dlq_topic(topic: str) -> bool:
     """Whether a topic holds a group's dead letters."""
     return topic.startswith(DLQ_PREFIX)
+
+
+def is_light_queue(topic: str) -> bool:
+    """Whether it is a light message queue. Java: `MixAll.isLmq`."""
+    return topic.startswith(LMQ_PREFIX)
 
 
 def is_system_topic(topic: str) -> bool:

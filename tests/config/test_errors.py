@@ -204,6 +204,30 @@ def test_a_bad_subscription_is_told_with_its_place_and_what_is_accepted(line: st
     assert problems(text) == [f"test.yaml:{place}: groups.mailer.subscriptions.{topic}: {message}"]
 
 
+LIGHT_QUEUES = {
+    "namespace": (
+        "client: {namespace: shop}\n",
+        "",
+        "brokers know no light message queue shop%%LMQ%room; accepted: one in a cluster without client.namespace",
+    ),
+    "pop": (
+        "",
+        "    consume_mode: pop\n",
+        "light message queues are pulled, not popped; accepted: consume_mode: concurrently | orderly",
+    ),
+    "spark": ("", "    engine: spark\n", "Spark reads no light message queues; accepted: engine: local"),
+}
+
+
+@pytest.mark.parametrize(("root", "line", "expected"), LIGHT_QUEUES.values(), ids=LIGHT_QUEUES)
+def test_a_light_queue_is_refused_where_it_could_not_be_read(root: str, line: str, expected: str) -> None:
+    text = (
+        f'{root}nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {{"%LMQ%room": "*"}}\n{line}'
+        "    handler: {plugin: log}\n"
+    )
+    assert [found for found in problems(text) if f"groups.mailer.subscriptions.%LMQ%room: {expected}" in found]
+
+
 ADDRESS = 'host:port, "host:port;host:port", or a list of host:port'
 ROOTS = {
     "name server without a port": (

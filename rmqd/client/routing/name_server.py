@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from rmqd.client.api.admin import cluster_info
 from rmqd.client.api.route import get_route
 from rmqd.client.coalesce import Coalesced
 from rmqd.client.options import without_password
@@ -21,6 +22,8 @@ from rmqd.clock import wait_within
 from rmqd.codes import ResponseCode
 from rmqd.errors import BrokerError, CircuitOpenError, NameServerError, RmqdError
 from rmqd.own_threads import in_own_thread
+from rmqd.wire.bodies.cluster import light_queue_route
+from rmqd.wire.topics import is_light_queue
 
 if TYPE_CHECKING:
     from rmqd.client.remoting.client import RemotingClient
@@ -170,7 +173,12 @@ class NameServers:
             self._addresses.insert(0, address)
 
     async def get_route(self, topic: str) -> TopicRouteData:
-        """A topic's route. Raises TopicNotExistError, NameServerError."""
+        """A topic's route. Raises TopicNotExistError, NameServerError.
+
+        Name servers have no route of a light message queue: any broker may have messages of it.
+        """
+        if is_light_queue(topic):
+            return light_queue_route(await self.ask(lambda address: cluster_info(self._remoting, address)))
         return await self.ask(lambda address: get_route(self._remoting, address, topic))
 
     def _nobody_answered(self, errors: Iterable[BaseException]) -> NameServerError:

@@ -14,7 +14,7 @@ from rmqd.config.rules.clusters import cluster_findings
 from rmqd.config.rules.spark import missing_findings, spark_findings
 from rmqd.consumer.allocate import BROKERS_NAMES
 from rmqd.errors import InvalidNameError
-from rmqd.wire.topics import check_group, check_topic, retry_topic, wrap_namespace
+from rmqd.wire.topics import check_group, check_topic, is_light_queue, retry_topic, wrap_namespace
 
 _TELEMETRY_MODULES: Final = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
 _TELEMETRY_VARIABLES: Final = {
@@ -131,8 +131,22 @@ def _subscription_findings(name: str, group: GroupConfig, namespace: str) -> Ite
             check_topic(wrap_namespace(topic, namespace))
         except InvalidNameError as error:
             yield Finding(path, str(error), at_key=True)
+        if is_light_queue(topic):
+            yield from _light_queue_findings(path, group, namespace)
         if topic == retry_topic(name):
             yield Finding(path, "a group always gets its own retries; accepted: other topics", at_key=True)
+
+
+def _light_queue_findings(path: tuple[str, ...], group: GroupConfig, namespace: str) -> Iterator[Finding]:
+    """What rmqd does not read light message queues with. Their offsets are not where others find them."""
+    if namespace:
+        message = f"brokers know no light message queue {wrap_namespace(path[-1], namespace)}"
+        yield Finding(path, f"{message}; accepted: one in a cluster without client.namespace", at_key=True)
+    if group.engine == "spark":
+        yield Finding(path, "Spark reads no light message queues; accepted: engine: local", at_key=True)
+    elif group.consume_mode == "pop":
+        message = "light message queues are pulled, not popped"
+        yield Finding(path, f"{message}; accepted: consume_mode: concurrently | orderly", at_key=True)
 
 
 def _local_findings(group: GroupConfig) -> Iterator[Finding]:

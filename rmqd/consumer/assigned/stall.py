@@ -19,6 +19,7 @@ from rmqd.errors import (
     SubscriptionParseError,
     TopicNotExistError,
 )
+from rmqd.wire.topics import LMQ_PREFIX
 
 SLOW_CALL_SECONDS: Final = 10.0  # a handler's call that is younger has not kept its queue from moving
 GROUP_FORBIDDEN: Final = "subscription group no permission"  # PullMessageProcessor: the group's consumeEnable is false
@@ -123,6 +124,9 @@ def explain_failure(error: RmqdError) -> Problem:
             return Problem("subscription_mismatch", text, advice)
         case SubscriptionGroupNotExistError():
             return Problem("consumption_disabled", text, "create the group with `mqadmin updateSubGroup`")
+        case TopicNotExistError() if LMQ_PREFIX in error.remark:
+            advice = "the broker has no light message queues: enableLmq=true and enableMultiDispatch=true give it some"
+            return Problem("topic_missing", text, advice)
         case TopicNotExistError():
             return Problem("topic_missing", text, "create the topic, or take it out of the group's subscriptions")
         case RouteNotFoundError() | InvalidParameterError():

@@ -37,7 +37,9 @@ _DELIVERY_PROPERTIES: Final = frozenset(
 )
 # of a batch that cannot be unwrapped; brokers refuse them in topics that hold no batches
 _BATCH_PROPERTIES: Final = frozenset((names.INNER_NUM, names.INNER_BASE))
-_LEFT_OUT: Final = _DELIVERY_PROPERTIES | _BATCH_PROPERTIES
+# brokers would enter the dead letter into the light message queues that it names, for the group to get it again
+_LIGHT_QUEUE_PROPERTIES: Final = frozenset((names.INNER_MULTI_DISPATCH, names.INNER_MULTI_QUEUE_OFFSET))
+_LEFT_OUT: Final = _DELIVERY_PROPERTIES | _BATCH_PROPERTIES | _LIGHT_QUEUE_PROPERTIES
 _TIMER_PREFIX: Final = "TIMER_"
 _DEAD_LETTER_QUEUES: Final = 1  # as the broker makes the topic itself
 _ANY_QUEUE: Final = -1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from rmqd.wire.bodies.base import Body, BrokerName, ClusterName
-from rmqd.wire.bodies.route import BrokerData
+from rmqd.wire.bodies.route import PERM_READ, BrokerData, QueueData, TopicRouteData
 from rmqd.wire.fields import Named
 
 
@@ -19,6 +19,12 @@ class ClusterInfo(Body, bare_keys=True):
 
     broker_addr_table: dict[BrokerName, BrokerData]
     cluster_addr_table: dict[ClusterName, tuple[str, ...]]
+
+
+def light_queue_route(info: ClusterInfo) -> TopicRouteData:
+    """Where a light message queue may have messages: in queue 0 of every broker. Nobody sends to it by its name."""
+    brokers = tuple(broker for _, broker in sorted(info.broker_addr_table.items()))
+    return TopicRouteData(tuple(QueueData(broker.broker_name, 1, 0, PERM_READ) for broker in brokers), brokers)
 
 
 @dataclass(frozen=True, slots=True)

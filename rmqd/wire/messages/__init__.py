@@ -11,6 +11,7 @@ CorruptMessage and never lost silently.
     unreadable   a record that cannot be decoded, as a message
     opening      opens compressed bodies and batches, as far as there is room
     compression  ZLIB, LZ4 and ZSTD, to a bounded size
+    light_queue  the offsets of light message queues, over messages of other topics
     inner_batch  batches that a broker stores as one record
     pull_walk    how far the offsets of a reply agree with its header
     encode       writes batches to send, and records as a broker stores them

@@ -20,11 +20,13 @@ from zlib import crc32
 
 from rmqd.errors import ProtocolError
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.light_queue import count_by_light_queue
 from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
 from rmqd.wire.messages.opening import Opening
 from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2
 from rmqd.wire.messages.sys_flag import BORN_HOST_V6, CLOSED, INNER_BATCH, KNOWN, NEED_UNWRAP, STORE_HOST_V6
 from rmqd.wire.messages.unreadable import UnreadableMessage
+from rmqd.wire.topics import is_light_queue
 
 # total size, magic, CRC, queue offset, sys flag, store timestamp and body length, where both hosts are IPv4
 _unpack_ipv4 = Struct(">III8xq8xi16xq20xI").unpack_from
@@ -77,6 +79,7 @@ def frame_messages(
     begins there, or the reply ends there. Otherwise it takes all that is left of the reply.
 
     `offset_delta` is added to the records' offsets: a broker counts the offsets of a static topic's queue differently.
+    The offsets of a light message queue are those that messages name in their properties.
     """
     block = MessageBlock(data, message_queue, namespace)
     broken = _decode_until_broken(block, start)
@@ -88,6 +91,8 @@ def frame_messages(
         message = UnreadableMessage(block, at, len(data) if end is None else end)
         block.corrupt.append(CorruptMessage(message, reason, takes_rest=end is None))
         broken = None if end is None else _decode_until_broken(block, end)
+    if is_light_queue(message_queue.topic):
+        count_by_light_queue(block)
     block.unfinished = len(block.messages)
     if offset_delta:
         for each in (*block.messages, *(corrupt.message for corrupt in block.corrupt)):

@@ -91,3 +91,11 @@ def test_each_failure_has_its_cause_and_says_what_happened(error: RmqdError, cau
     assert problem.evidence == str(error)
     assert problem.next
     assert cause in STALL_CAUSES
+
+
+def test_a_broker_without_light_queues_is_told_from_a_missing_topic() -> None:
+    problem = explain_failure(
+        refusal(ResponseCode.TOPIC_NOT_EXIST, "topic[%LMQ%room-7] not exist, apply first please!")
+    )
+
+    assert "enableLmq=true" in problem.next

@@ -1,0 +1,57 @@
+"""Light message queues: what a pull brings has the offsets that it has in the queue that was pulled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rmqd.wire.bodies.cluster import ClusterInfo, light_queue_route
+from rmqd.wire.bodies.route import BrokerData
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.decode import frame_messages
+from rmqd.wire.messages.encode import StoredMessage, encode_message
+
+QUEUE = MessageQueue("%LMQ%b", "broker-a", 0)
+STORED = StoredMessage(topic="parent", body=b"x", queue_id=3, queue_offset=777)
+
+
+def stored(names: str, offsets: str) -> bytes:
+    properties = {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets}
+    return encode_message(replace(STORED, properties=properties))
+
+
+def test_offsets_are_those_of_the_queue_that_was_pulled() -> None:
+    """Each message has one for each queue that it names; the one of its own topic counts for nothing here."""
+    block = frame_messages(stored("%LMQ%a,%LMQ%b", "5,8") + stored("%LMQ%b", "9") + stored("%LMQ%b,c", "11,2"), QUEUE)
+
+    assert [message.queue_offset for message in block.messages] == [8, 9, 11]
+    assert {(message.topic, message.queue_id) for message in block.messages} == {("parent", 0)}
+    assert (block.runs, block.unfinished, block.corrupt) == (2, 3, [])
+
+
+@pytest.mark.parametrize(
+    ("names", "offsets", "reason"),
+    [
+        ("%LMQ%a", "5", "its INNER_MULTI_DISPATCH does not name %LMQ%b"),
+        ("%LMQ%a,%LMQ%b", "5", "its INNER_MULTI_QUEUE_OFFSET has no offset for %LMQ%b"),
+        ("%LMQ%a,%LMQ%b", "5,x", "its INNER_MULTI_QUEUE_OFFSET has no offset for %LMQ%b"),
+    ],
+)
+def test_a_message_that_does_not_tell_its_offset_is_set_aside(names: str, offsets: str, reason: str) -> None:
+    """By its own topic's offset, another message would be committed."""
+    block = frame_messages(stored(names, offsets) + stored("%LMQ%b", "9"), QUEUE)
+
+    assert [message.queue_offset for message in block.messages] == [9]
+    assert [one.reason for one in block.corrupt] == [reason]
+
+
+def test_its_route_is_queue_0_of_every_broker_for_consumers_alone() -> None:
+    brokers = {name: BrokerData("c", name, {0: f"{name}:1"}) for name in ("b", "a")}
+    route = light_queue_route(ClusterInfo(brokers, {"c": ("a", "b")}))
+
+    assert [(each.broker_name, each.read_queue_nums, each.is_writeable) for each in route.queue_datas] == [
+        ("a", 1, False),
+        ("b", 1, False),
+    ]
+    assert route.broker_datas == (brokers["a"], brokers["b"])
