@@ -18,6 +18,7 @@ from rmqd.wire.messages.sys_flag import COMPRESSED, COMPRESSION_MASK, NEED_UNWRA
 
 MOST_MEMBERS: Final = 2**15 - 1  # brokers count them in a short
 
+_MAX_OFFSET: Final = 2**63 - 1
 _HEAD: Final = Struct(">i8xiI")  # total size, flag, body size
 _INT: Final = Struct(">i")
 _LONG: Final = Struct(">q")
@@ -59,6 +60,8 @@ def member_records(head: bytes, topic: bytes, base: int, body: bytes) -> list[tu
     for offset, (flag, plain, properties) in enumerate(members(body), base):
         if len(records) == MOST_MEMBERS:
             raise ProtocolError(f"a batch of more than {MOST_MEMBERS} messages")
+        if offset > _MAX_OFFSET:
+            raise ProtocolError(f"a batch that begins at the offset {base} has members beyond the last possible one")
         total = len(head) + len(plain) + len(topic) + _SHORT.size + len(properties)
         _INT.pack_into(record_head, 0, total)
         _INT.pack_into(record_head, _CRC_AT, crc32(plain) & 0x7FFFFFFF)

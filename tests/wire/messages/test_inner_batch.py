@@ -82,6 +82,7 @@ BODY = encode_batch(MEMBERS)
         (BODY[:30], "3", "cut short"),
         (BODY[:3] + b"\xff" + BODY[4:], "3", "message 1 of a batch announces 255 bytes"),
         (BODY, "2", "announces 2 messages and holds 3"),
+        (BODY, "9" * 5000, "announces 99999999999999999999 messages and holds 3"),
         (b"no batch at all, but a text", "1", "message 1 of a batch"),
         (encode_batch([BatchMember(b"")]) * 40_000, "40000", "more than 32767"),
     ],
@@ -93,6 +94,14 @@ def test_a_batch_that_cannot_be_taken_apart_is_corrupt_as_a_whole(body: bytes, a
     [corrupt] = block.corrupt
     assert reason in corrupt.reason
     assert (corrupt.message.queue_offset, corrupt.message.body) == (10, body)
+
+
+def test_a_batch_whose_members_have_no_offset_is_corrupt() -> None:
+    """Nothing protects the offset in a record's head: one wrong bit makes it the last one that there can be."""
+    block = decode_messages(encode_message(batch_of(MEMBERS, 2**63 - 2, STORED)), QUEUE)
+    assert not block.messages
+    [corrupt] = block.corrupt
+    assert "beyond the last possible one" in corrupt.reason
 
 
 def test_an_empty_batch_holds_nothing() -> None:
