@@ -337,6 +337,29 @@ def test_files_that_cannot_be_replaced_are_told() -> None:
         assert found == f"test.yaml:2:12: state_dir: the file {Path(name).absolute()} {reason}"
 
 
+def test_text_that_is_not_utf8_is_refused_wherever_it_comes_from() -> None:
+    """Python keeps such bytes of a command line or a variable as halves of characters, which nothing can write."""
+    told = "is not UTF-8; accepted: text"
+    assert problems(WHOLE, ["groups.mailer.handler.options.level=\udcff"]) == [
+        "--set groups.mailer.handler.options.level: this is not UTF-8; accepted: text in UTF-8"
+    ]
+    assert problems(WHOLE, ["log.\udcff=info"]) == ["--set log. : this is not UTF-8; accepted: text in UTF-8"]
+    assert problems(f"{WHOLE}state_dir: ${{ODD}}\n", environ={"ODD": "/\udcff"}) == [
+        f"test.yaml:4:12: state_dir: the environment variable ODD {told}"
+    ]
+
+
+def test_a_nul_character_is_refused() -> None:
+    """YAML can write it, and no file can have it in its name."""
+    (in_reference,) = problems(f'{ROOT}state_dir: "${{file:a\\0b}}"\n')
+    assert "cannot be read: its name has a NUL character; accepted: a readable file" in in_reference
+    assert problems(f'{WHOLE}state_dir: "a\\0b"\nhttp: {{token_file: "a\\0b", token: "\\0"}}\n', to_run=True) == [
+        "test.yaml:4:12: state_dir: 'a\\x00b' has a NUL character; accepted: a folder",
+        "test.yaml:5:20: http.token_file: 'a\\x00b' has a NUL character; accepted: text",
+        "test.yaml:5:35: http.token: the value has a NUL character; accepted: text",
+    ]
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     """Nobody may ever write to it."""
     os.mkfifo(tmp_path / "pipe")

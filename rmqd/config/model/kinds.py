@@ -137,6 +137,8 @@ class Text(ValueKind):
             # Numbers are not accepted as text: 0123 and 1e3 would change on the way.
             quote = ", in quotes" if isinstance(value, int | float) else ""
             raise wrong(f"{shown} is not text", f"{self.accepted}{quote}")
+        if "\0" in value:
+            raise wrong(f"{shown} has a NUL character", self.accepted)  # no file, host or topic has one in its name
         if self.rule is not None and not self.rule(value):
             raise wrong(f"{shown} is not accepted", self.accepted)
         return str(value)

@@ -16,6 +16,8 @@ def read_small_file(path: Path) -> bytes:
 
     Only regular files are read, because opening a pipe waits for a writer, and reading a device may never end.
     """
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "its name has a NUL character")  # instead of ValueError, which Python raises
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")

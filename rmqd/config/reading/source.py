@@ -13,6 +13,7 @@ from typing import Final
 from rmqd.config.model.group import GroupConfig
 from rmqd.config.model.kinds import show
 from rmqd.config.problems import ConfigProblem
+from rmqd.config.reading.substitution import is_utf8
 from rmqd.config.reading.yaml_tree import Entry, Items, Mapping, Node, Reading, Scalar, read_tree
 
 ROOT_FILE: Final = "rmqd.yaml"
@@ -186,6 +187,9 @@ def _override(source: Source, override: str) -> None:
     """Apply `a.b.c=value`; the value is YAML, and text where it is not."""
     key, equals, text = override.partition("=")
     place = f"--set {key}"
+    if not is_utf8(override):
+        source.problems.append(ConfigProblem(place, (), "this is not UTF-8; accepted: text in UTF-8"))
+        return
     steps = key.split(".")
     if not equals or not all(steps):
         message = "not understood; accepted: KEY=VALUE with a key such as log.level or groups.mailer.pull_batch_size"

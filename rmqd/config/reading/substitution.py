@@ -38,6 +38,11 @@ def substitute(text: str, environ: Mapping[str, str]) -> str:
     return Substituted(replaced)
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a variable or an argument came as UTF-8. Python keeps other bytes as halves of characters."""
+    return text.isascii() or text == text.encode("utf-8", "replace").decode()
+
+
 def _value_of(reference: str, environ: Mapping[str, str]) -> str:
     if reference.startswith("file:"):
         return _content(reference.removeprefix("file:"))
@@ -46,6 +51,8 @@ def _value_of(reference: str, environ: Mapping[str, str]) -> str:
         raise SubstitutionError(f"${{{reference}}} is not understood; {_FORMS}")
     name, default = match.groups()
     value = environ.get(name)
+    if value is not None and not is_utf8(value):
+        raise SubstitutionError(f"the environment variable {name} is not UTF-8; accepted: text")
     if value or (value is not None and default is None):
         return value
     if default is not None:
