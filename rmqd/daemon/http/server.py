@@ -72,6 +72,20 @@ class LimitedProtocol(H11Protocol):
         super().on_response_complete()
         self._header_arrived()
 
+    def send_400_response(self, msg: str) -> None:
+        """Do as uvicorn does, and let nobody answer the request whose body turned out to be malformed.
+
+        If its answer has begun, which uvicorn does not look at, end the connection.
+        """
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cycle.response_started:
+                self.transport.abort()
+                return
+        super().send_400_response(msg)
+
     def pause_writing(self) -> None:
         """Do as uvicorn does, and begin the time in which the client has to read."""
         super().pause_writing()
@@ -148,7 +162,7 @@ class RequestLimits:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 431, 413 or 408 where a limit is passed."""
+        """Answer 431, 413 or 408 where a limit is passed. A request that does not come whole is not carried out."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -165,6 +179,8 @@ class RequestLimits:
                 body = await _read_body(headers, receive)
         except TimeoutError:
             await _refuse(send, 408, b"the body took longer than 10 s\n")
+            return
+        except _CutShort:
             return
         if body is None:
             await _refuse(send, 413, b"the body is larger than 64 KiB\n")
@@ -226,15 +242,23 @@ def _in_origin_form(scope: Scope) -> Scope:
     return {**scope, "path": unquote(path), "raw_path": path.encode("ascii"), "headers": headers}
 
 
+class _CutShort(Exception):
+    """The connection ended, or the body turned out to be malformed, before all of it was read."""
+
+
 async def _read_body(headers: list[tuple[bytes, bytes]], receive: Receive) -> bytes | None:
-    for name, value in headers:
-        if name == b"content-length" and int(value) > MAX_BODY_BYTES:
-            return None
+    """The body; None if it is too large. Raises _CutShort."""
+    given = dict(headers)
+    length = int(given.get(b"content-length", b"0"))
+    if length > MAX_BODY_BYTES:
+        return None
     body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return bytes(body)
+            if length or b"transfer-encoding" in given:
+                raise _CutShort
+            return b""  # the request was whole without a body
         body += message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
             return None

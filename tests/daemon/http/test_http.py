@@ -44,6 +44,7 @@ class Served:
     address: str
     client: httpx.AsyncClient
     access: AccessPolicy = field(default_factory=lambda: AccessPolicy("", frozenset()))
+    reloads: int = 0
     report: ReloadReport = field(default_factory=lambda: ReloadReport(GroupChanges(unchanged=("mailer",))))
 
     def facts(self, view: HostView) -> DaemonFacts:
@@ -52,6 +53,7 @@ class Served:
 
     async def reload(self) -> ReloadReport:
         """What the test wants."""
+        self.reloads += 1
         return self.report
 
 
@@ -456,6 +458,42 @@ async def test_a_slow_second_header_ends_the_connection_too(served: Served, monk
     async with asyncio.timeout(2):  # shorter than the keep-alive timeout, which is for silence
         assert await reader.read() == b""
     writer.close()
+
+
+CHUNKS = b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize("comes_later", [False, True])
+async def test_a_malformed_body_is_refused_once_and_nothing_is_carried_out(
+    served: Served, caplog: pytest.LogCaptureFixture, comes_later: bool
+) -> None:
+    """Whether it comes with the header or after it: one answer, no reload, and no error in the log."""
+    host, _, port = served.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    async with asyncio.timeout(5):
+        if comes_later:
+            writer.write(CHUNKS + b"Expect: 100-continue\r\n\r\n")
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b"no size\r\n")
+        else:
+            writer.write(CHUNKS + b"\r\nno size\r\n")
+        answer = await reader.read()
+    writer.close()
+    assert [line.split()[1] for line in answer.split(b"\r\n") if line.startswith(b"HTTP/")] == [b"400"]
+    assert served.reloads == 0
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_request_whose_body_is_cut_off_is_not_carried_out(served: Served) -> None:
+    """Who hangs up in the middle of a body may have meant something else."""
+    host, _, port = served.address.rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(HALF_BODY)
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    assert b" 200 " in (await raw(served.address, PROBE)).split(b"\r\n")[0]  # comes later, and is answered later
+    assert served.reloads == 0
 
 
 async def test_a_body_that_does_not_come_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
