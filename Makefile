@@ -48,6 +48,11 @@ $(VENV)/.spark: $(VENV)/.installed
 		--disable-pip-version-check --editable '.[spark]'
 	@touch $@
 
+$(VENV)/.fuzz: $(VENV)/.installed
+	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PYTHON) -m pip install --quiet \
+		--disable-pip-version-check --editable '.[fuzz]'
+	@touch $@
+
 # Ctrl-C reaches all that the terminal has in front, and make would take it as a failure: `set -m` gives rmqd that place.
 demo: $(if $(filter spark,$(ENGINE)),spark,venv) ## a RocketMQ, a producer and rmqd in one process, live; ENGINE=spark: the group on Spark; ARGS="--seconds 30" ends by itself
 	@if [ -t 0 ]; then set -m; fi; $(VENV)/bin/rmqd demo --engine $(ENGINE) $(ARGS)
@@ -81,7 +86,7 @@ bench-spark: spark ## Spark beside the raw puller, Kafka's source, mapInArrow an
 simulate: venv ## histories of groups and brokers that break, on simulated hosts; ARGS="--seed 1 --timeline", or --count, --seconds, --shrink, --planted
 	$(PYTHON) -m tests.simulation $(if $(ARGS),$(ARGS),--count 1000000 --seconds 60)
 
-campaign: venv ## a long run with faults: make campaign churn, orderly, owners, faults, durability, fuzz, grow, histories, pop, spark_moves, spark_kills, spark_cluster, spark_connect; or on an older RocketMQ: 4.9.7
+campaign: $(if $(filter fuzz,$(NAME)),$(VENV)/.fuzz,venv) ## a long run with faults: make campaign churn, orderly, owners, faults, durability, fuzz, grow, histories, pop, spark_moves, spark_kills, spark_cluster, spark_connect; or on an older RocketMQ: 4.9.7
 	$(PYTHON) -m tests.campaigns $(NAME) $(ARGS)
 
 conformance: venv ## each behaviour beside Java's, to docs/conformance.md; VERSION=embedded, or 4.9.7

@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from rmqd.errors import RmqdError
@@ -15,7 +16,7 @@ from tests.campaigns.divisions import BROKER_NAMES
 from tests.campaigns.durability import Durability, DurabilityPlan
 from tests.campaigns.fault_kinds import KINDS
 from tests.campaigns.fault_series import FaultSeries
-from tests.campaigns.fuzz import FEWEST_FRAMES, Fuzz, FuzzError
+from tests.campaigns.fuzz import CALL_SECONDS, Fuzz, FuzzError
 from tests.campaigns.grow import GROUPS, Grow, GrowPlan
 from tests.campaigns.histories import run as run_histories
 from tests.campaigns.lagging_slave import with_slave
@@ -27,6 +28,7 @@ from tests.campaigns.record import add_row, append
 from tests.campaigns.spark_cluster import ClusterPlan, SparkCluster
 from tests.campaigns.spark_connect import SparkConnect
 from tests.campaigns.spark_moves import Moves, MovesPlan
+from tests.fuzzing.targets import TARGETS
 from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable, go_peers
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.fetch import say
@@ -103,14 +105,20 @@ def older(options: argparse.Namespace) -> bool:
 
 
 def fuzz(options: argparse.Namespace) -> bool:
-    """Damaged frames at everything that decodes: none may hang it, crash it, or make it take unbounded memory."""
-    if options.frames < FEWEST_FRAMES:
-        raise FuzzError(f"{options.frames} frames are too few to say anything; accepted: {FEWEST_FRAMES} or more")
-    directory, seed = _place("fuzz", f"--frames {options.frames}", options)
-    result = Fuzz(options.frames, seed, directory).run()
-    print(result.report(), flush=True)
-    add_row("fuzz", result.cells())
-    return result.passed
+    """Inputs that coverage leads to: frames, configurations, requests; each answered or refused, and at once."""
+    what = f"--executions {options.executions} --targets {options.targets}"
+    directory, seed = _place("fuzz", what, options)
+    until = time.monotonic() + CALL_SECONDS
+    complete = passed = True
+    for target in options.targets.split(","):
+        result = Fuzz(target, options.executions, seed, directory).run(until)
+        print(result.report(), flush=True)
+        if result.is_complete:
+            add_row("fuzz", result.cells())
+        complete, passed = complete and result.is_complete, passed and result.passed
+    if not complete:
+        say("there is more to do: the command above goes on")
+    return complete and passed
 
 
 def histories(options: argparse.Namespace) -> bool:
@@ -255,7 +263,7 @@ def main() -> int:
         (churn, "messages", 100_000),
         (orderly, "messages", 90_000),
         (owners, "changes", 50),
-        (fuzz, "frames", 300_000),
+        (fuzz, "executions", 1_000_000),
         (durability, "kills", 100),
         (faults, "times", 3),
         (histories, "count", 2000),
@@ -278,6 +286,8 @@ def main() -> int:
             sub.add_argument("--switches", type=int, default=6, help="how often the mode changes (default %(default)s)")
         if call is faults:
             sub.add_argument("--kinds", default=",".join(KINDS), help="which, with commas (default %(default)s)")
+        if call is fuzz:
+            sub.add_argument("--targets", default=",".join(TARGETS), help="which, with commas (default %(default)s)")
         if call is orderly:
             sub.add_argument(
                 "--slots",

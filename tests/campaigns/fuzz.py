@@ -1,42 +1,50 @@
-"""Fuzz: damaged frames at everything that decodes, until many have done nothing but decode or be refused."""
+"""Fuzz: inputs that are chosen by the coverage that others had, for each target, in parts that a process each runs."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import resource
-import signal
+import re
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from tests.fuzzing.targets import TARGETS
 from tests.rocketmq.fetch import say
-from tests.wire.fuzz import FuzzReport, run
 
-FEWEST_FRAMES = 100_000
-PART_FRAMES = 10_000
-SLOWEST_SECONDS = 1.0
-"""Processor time that a frame may take to be decoded or refused."""
-PART_SECONDS = 60.0
-"""Processor time of a part after which its frame counts as hanging; a part takes a few seconds."""
-MOST_RSS_BYTES = 256 * 1024 * 1024
-"""A body may decompress to 64 MiB: room for that a few times, beside the 30 MiB that the process takes."""
+PART_EXECUTIONS: Final = 100_000
+CALL_SECONDS: Final = 20 * 60.0
+"""After which a call begins no more parts: the next one goes on."""
+SLOWEST_SECONDS: Final = 0.1
+"""Processor time of one input, that of the instrumentation included."""
+HANGING_SECONDS: Final = 10
+MOST_RSS_MIB: Final = 256
+"""The process takes some 80 MiB, its instrumentation included."""
+_TOP: Final = Path(__file__).parents[2]
+_COVERAGE: Final = re.compile(r"\bcov: (\d+) ft: (\d+) corp: (\d+)/")
 
 
 class FuzzError(Exception):
-    """A campaign cannot go on in a directory."""
+    """A campaign cannot go on in a directory, or an input was found that the target fails at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some frames of a run and what came of them: a line of the run's file."""
+    """Some executions of a run and what came of them: a line of the run's file."""
 
+    target: str
     seed: int
+    executions: int
     seconds: float
+    slowest_seconds: float
+    slowest_input: str
     peak_rss_bytes: int
-    report: FuzzReport
+    edges: int
+    inputs: int
+    """How many inputs are kept in all as no other has their coverage."""
 
     def line(self) -> str:
         """The part as a line of JSON."""
@@ -45,64 +53,85 @@ class Part:
     @classmethod
     def of(cls, line: str) -> Part:
         """A part that `line` wrote."""
-        values: dict[str, Any] = json.loads(line)
-        return cls(**{**values, "report": FuzzReport(**values["report"])})
+        return cls(**json.loads(line))
+
+
+RunPart = Callable[[str, int, int, Path], Part]
+"""Runs so many executions with a seed in a directory: `run_part`, unless a test has its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class FuzzResult:
-    """What all parts of a run gave together."""
+    """What all parts of a target gave together."""
 
+    target: str
     seed: int
     parts: Sequence[Part]
-
-    def total(self, name: str) -> int:
-        """The sum of one of FuzzReport's counts."""
-        return sum(getattr(part.report, name) for part in self.parts)
+    planned: int
 
     @property
-    def slowest(self) -> FuzzReport:
-        """The report that has the slowest case."""
-        return max((part.report for part in self.parts), key=lambda report: report.slowest_seconds)
+    def executions(self) -> int:
+        """How often the target has run."""
+        return sum(part.executions for part in self.parts)
 
     @property
-    def peak_rss_bytes(self) -> int:
-        """The most memory that the process ever had."""
-        return max(part.peak_rss_bytes for part in self.parts)
+    def is_complete(self) -> bool:
+        """Whether all has been done that was to be."""
+        return self.executions >= self.planned
+
+    @property
+    def slowest_seconds(self) -> float:
+        """Processor time of the slowest input."""
+        return max(part.slowest_seconds for part in self.parts)
+
+    @property
+    def peak_rss_mib(self) -> float:
+        """The most memory that a part had."""
+        return max(part.peak_rss_bytes for part in self.parts) / 2**20
 
     @property
     def passed(self) -> bool:
-        """No frame took long, and memory stayed bounded; another exception would have ended the run."""
-        return self.slowest.slowest_seconds <= SLOWEST_SECONDS and self.peak_rss_bytes <= MOST_RSS_BYTES
+        """No input took long, and memory stayed bounded; what fails otherwise ends the run."""
+        return self.slowest_seconds <= SLOWEST_SECONDS and self.peak_rss_mib <= MOST_RSS_MIB
 
     def report(self) -> str:
         """For the person who ran it."""
-        slowest = self.slowest
+        last = self.parts[-1]
         return (
-            f"fuzz, seed {self.seed}: {self.total('cases')} frames, of which {self.total('commands')} still were "
-            f"commands, with {self.total('messages')} messages and {self.total('corrupt')} corrupt ones; "
-            f"slowest {slowest.slowest_seconds * 1000:.1f} ms (case {slowest.slowest_case}), "
-            f"peak RSS {self.peak_rss_bytes / 2**20:.0f} MiB: {'passed' if self.passed else 'FAILED'}"
+            f"fuzz, {self.target}, seed {self.seed}: {self.executions} executions, {last.edges} edges, "
+            f"{last.inputs} inputs, slowest {self.slowest_seconds * 1000:.1f} ms, "
+            f"peak RSS {self.peak_rss_mib:.0f} MiB: {'passed' if self.passed else 'FAILED'}"
         )
 
     def cells(self) -> list[object]:
         """The row of docs/campaigns.md, without date and commit."""
-        counts = [self.total(name) for name in ("cases", "commands", "messages", "corrupt", "refused")]
-        seconds = f"{sum(part.seconds for part in self.parts):.0f}"
-        slowest, rss = f"{self.slowest.slowest_seconds * 1000:.1f} ms", f"{self.peak_rss_bytes / 2**20:.0f} MiB"
-        return [self.seed, *counts, seconds, slowest, rss]
+        last, seconds = self.parts[-1], sum(part.seconds for part in self.parts)
+        slowest, rss = f"{self.slowest_seconds * 1000:.1f} ms", f"{self.peak_rss_mib:.0f} MiB"
+        return [self.target, self.seed, self.executions, last.edges, last.inputs, f"{seconds:.0f}", slowest, rss]
 
 
 class Fuzz:
-    """One run in a directory; begun again with the same directory it goes on where it was cut."""
+    """One target's run in a directory; begun again with the same directory it goes on where it was cut."""
 
-    def __init__(self, frames: int, seed: int, directory: Path, *, part_frames: int = PART_FRAMES) -> None:
+    def __init__(
+        self,
+        target: str,
+        executions: int,
+        seed: int,
+        directory: Path,
+        *,
+        run_part: RunPart | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Raises FuzzError for a directory in which another seed was run."""
-        directory.mkdir(parents=True, exist_ok=True)
-        self._frames = frames
-        self._seed = seed
-        self._path = directory / "parts.jsonl"
-        self._part_frames = part_frames
+        if target not in TARGETS:
+            raise FuzzError(f"no target {target}; accepted: {', '.join(TARGETS)}")
+        self._target, self._planned, self._seed = target, executions, seed
+        self._directory = directory / target
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._path = self._directory / "parts.jsonl"
+        self._run_part = run_part or run_guided
+        self._clock = clock
         self._parts = _whole_parts(self._path)
         others = {part.seed for part in self._parts} - {seed}
         if others:
@@ -110,45 +139,57 @@ class Fuzz:
                 f"{directory} holds a run with seed {others.pop()}, not {seed}: give that seed, or another --dir"
             )
 
-    def run(self) -> FuzzResult:
-        """Try the frames that were not tried yet; raises what a decoder should not raise, with the case in a note."""
-        done = sum(part.report.cases for part in self._parts)
+    def run(self, until: float) -> FuzzResult:
+        """Run parts until all is done, or it is `until`. Raises FuzzError for an input that the target fails at."""
+        done = sum(part.executions for part in self._parts)
         with self._path.open("w") as file:  # without a last line that was cut
             file.writelines(part.line() for part in self._parts)
-            while done < self._frames:
-                part = self._try(done, min(self._part_frames, self._frames - done))
+            while done < self._planned and (not self._parts or self._clock() < until):
+                count = min(PART_EXECUTIONS, self._planned - done)
+                part_seed = self._seed + len(self._parts)
+                part = self._run_part(self._target, count, part_seed, self._directory)
+                part = Part(**{**asdict(part), "seed": self._seed})
                 self._parts.append(part)
                 file.write(part.line())
                 file.flush()
-                done += part.report.cases
-                say(
-                    f"{done} of {self._frames} frames, slowest {part.report.slowest_seconds * 1000:.1f} ms, "
-                    f"peak RSS {part.peak_rss_bytes / 2**20:.0f} MiB"
-                )
-        return FuzzResult(self._seed, tuple(self._parts))
-
-    def _try(self, first: int, count: int) -> Part:
-        begin = time.monotonic()
-        with _bounded(PART_SECONDS):
-            report = run(count, self._seed, first=first)
-        rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return Part(self._seed, time.monotonic() - begin, rss_bytes, report)
+                done += part.executions
+                say(f"{self._target}: {done} of {self._planned}, {part.edges} edges, {part.inputs} inputs")
+        return FuzzResult(self._target, self._seed, tuple(self._parts), self._planned)
 
 
-@contextlib.contextmanager
-def _bounded(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in what takes more processor time, so that a frame that hangs is named as one that raises."""
+def run_guided(target: str, executions: int, seed: int, directory: Path) -> Part:
+    """One part, in a process of its own. What it finds is kept in `directory`, and the next part begins with it."""
+    kept, log, figures = directory / "corpus", directory / "log.txt", directory / "figures.json"
+    kept.mkdir(exist_ok=True)
+    figures.unlink(missing_ok=True)
+    options = [
+        f"-atheris_runs={executions}",
+        f"-seed={seed}",
+        f"-timeout={HANGING_SECONDS}",
+        f"-rss_limit_mb={2 * MOST_RSS_MIB}",
+        f"-artifact_prefix={directory}/",
+    ]
+    corpora = [str(kept), str(_TOP / "tests" / "fuzzing" / "corpus" / target)]
+    command = [sys.executable, "-m", "tests.fuzzing.guided", target, str(figures), *options, *corpora]
+    with log.open("w") as file:
+        status = subprocess.run(command, cwd=_TOP, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+    text = log.read_text(errors="replace")
+    found = re.search(r"Test unit written to (\S+)", text)
+    if found is not None:
+        again = f"python -m tests.fuzzing {target} {found[1]}"
+        raise FuzzError(f"{target}: {_why(text)}; {log} has more, and it comes again by: {again}")
+    if status != 0 or not figures.exists():
+        raise FuzzError(f"{target}: the fuzzer ended with {status}: {text[-500:]}")
+    did: dict[str, Any] = json.loads(figures.read_text())
+    edges, _, inputs = _COVERAGE.findall(text)[-1]
+    return Part(target=target, seed=seed, edges=int(edges), inputs=int(inputs), **did)
 
-    def hangs(signal_number: int, frame: object) -> None:
-        raise TimeoutError(f"still not decoded after {seconds:g} s of processor time")
 
-    before = signal.signal(signal.SIGPROF, hangs)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
+def _why(log: str) -> str:
+    """The exception that ended it, or what libFuzzer says instead."""
+    lines = log.partition("Uncaught Python exception: ===\n")[2].splitlines()
+    summaries = [line for line in log.splitlines() if line.startswith("SUMMARY")]
+    return next(iter([*lines, *summaries]), "no reason given")
 
 
 def _whole_parts(path: Path) -> list[Part]:

@@ -1,0 +1,56 @@
+"""Every kept input goes through its target: what a fuzzer has found stays found, where there is none."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fuzzing.planted import PLANTED
+from tests.fuzzing.target import Target, corpus, replaced
+from tests.fuzzing.targets import TARGETS, load
+
+MOST_CORPUS_BYTES = 200_000
+MOST_LEFT_BYTES = 256 * 1024
+
+
+@pytest.fixture(params=TARGETS)
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """Each of them."""
+    made = load(request.param)
+    yield made
+    made.close()
+
+
+def test_every_kept_input_is_taken_or_refused_at_once(target: Target) -> None:
+    """By the documented error, and in little time; and there are enough of them to say something."""
+    inputs = [path.read_bytes() for path in corpus(target.name)]
+    for data in inputs:
+        target.timed(data)
+    assert len(inputs) > 100
+    assert sum(map(len, inputs)) < MOST_CORPUS_BYTES
+
+
+@pytest.mark.slow
+def test_inputs_leave_no_memory_behind(target: Target) -> None:
+    """Nor do many of them take much: what an input is kept in is bounded."""
+    inputs = [path.read_bytes() for path in corpus(target.name)][:300]
+    for data in inputs:  # what is made once is made here
+        target.run(data)
+    tracemalloc.start()
+    try:
+        for data in inputs:
+            target.run(data)
+        left, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert left < MOST_LEFT_BYTES
+    assert peak < 32 * 1024 * 1024
+
+
+def test_a_planted_bug_is_not_in_the_corpus_already(target: Target) -> None:
+    """Else nothing would be shown by a fuzzer that finds it."""
+    with replaced(PLANTED[target.name]()):
+        for path in corpus(target.name):
+            target.run(path.read_bytes())

@@ -1,0 +1,31 @@
+"""Atheris finds a bug that is put in behind four conditions, in each target."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.fuzzing.target import CORPUS
+from tests.fuzzing.targets import TARGETS
+
+TOP = Path(__file__).parents[2]
+EXECUTIONS = 200_000
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(find_spec("atheris") is None, reason="needs Atheris, which `make campaign fuzz` brings")
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_planted_bug_is_found(target: str, tmp_path: Path) -> None:
+    """From the kept corpus, which does not have it."""
+    options = ["--planted", f"-atheris_runs={EXECUTIONS}", "-seed=1", f"-artifact_prefix={tmp_path}/"]
+    command = [sys.executable, "-m", "tests.fuzzing.guided", target, str(tmp_path / "figures.json"), *options]
+    log = subprocess.run(
+        [*command, str(tmp_path), str(CORPUS / target)], cwd=TOP, capture_output=True, text=True, check=False
+    ).stderr
+    assert "planted" in log[-5000:]
