@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
@@ -43,8 +44,9 @@ def _unknown_key(root: type[BaseModel], path: Path) -> str:
     model = model_at(root, path[:-1])
     known = list(model.model_fields) if model is not None else []
     if key not in known:
-        for elsewhere in _paths_of(key, root, ()):
-            return f"unknown key; it belongs to {path_text(elsewhere[:-1]) or 'the top level'}"
+        elsewhere = _places_of_keys(root).get(key)
+        if elsewhere is not None:
+            return f"unknown key; it belongs to {path_text(elsewhere) or 'the top level'}"
     return unknown("key", key, known)
 
 
@@ -83,17 +85,24 @@ def model_at(root: type[BaseModel], path: Path) -> type[BaseModel] | None:
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
-def _paths_of(key: str, model: type[BaseModel], path: Path) -> Iterable[Path]:
-    """The other paths at which a key of this name exists, those nearest to the top first."""
-    if key in model.model_fields:
-        yield (*path, key)
+@functools.cache
+def _places_of_keys(root: type[BaseModel]) -> dict[str, Path]:
+    """For each key, the path of the model that has it; of several the first one in the order of the fields."""
+    places: dict[str, Path] = {}
+    _add_keys(places, root, ())
+    return places
+
+
+def _add_keys(places: dict[str, Path], model: type[BaseModel], path: Path) -> None:
+    for name in model.model_fields:
+        places.setdefault(name, path)
     for name, field in model.model_fields.items():
         inner = _bare(field.annotation)
         steps: Path = (name,)
         if get_origin(inner) is dict and name in _PLACEHOLDERS:
             inner, steps = _bare(get_args(inner)[-1]), (name, _PLACEHOLDERS[name])
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from _paths_of(key, inner, (*path, *steps))
+            _add_keys(places, inner, (*path, *steps))
 
 
 def _bare(annotation: Any) -> object:
