@@ -38,6 +38,8 @@ class Part:
     target: str
     seed: int
     executions: int
+    cases: int
+    """How many frames, configurations or requests were in the inputs."""
     seconds: float
     slowest_seconds: float
     slowest_input: str
@@ -75,6 +77,11 @@ class FuzzResult:
         return sum(part.executions for part in self.parts)
 
     @property
+    def cases(self) -> int:
+        """How many frames, configurations or requests these were."""
+        return sum(part.cases for part in self.parts)
+
+    @property
     def is_complete(self) -> bool:
         """Whether all has been done that was to be."""
         return self.executions >= self.planned
@@ -98,8 +105,8 @@ class FuzzResult:
         """For the person who ran it."""
         last = self.parts[-1]
         return (
-            f"fuzz, {self.target}, seed {self.seed}: {self.executions} executions, {last.edges} edges, "
-            f"{last.inputs} inputs, slowest {self.slowest_seconds * 1000:.1f} ms, "
+            f"fuzz, {self.target}, seed {self.seed}: {self.executions} inputs, {self.cases} cases, {last.edges} edges, "
+            f"{last.inputs} kept, slowest {self.slowest_seconds * 1000:.1f} ms, "
             f"peak RSS {self.peak_rss_mib:.0f} MiB: {'passed' if self.passed else 'FAILED'}"
         )
 
@@ -107,7 +114,17 @@ class FuzzResult:
         """The row of docs/campaigns.md, without date and commit."""
         last, seconds = self.parts[-1], sum(part.seconds for part in self.parts)
         slowest, rss = f"{self.slowest_seconds * 1000:.1f} ms", f"{self.peak_rss_mib:.0f} MiB"
-        return [self.target, self.seed, self.executions, last.edges, last.inputs, f"{seconds:.0f}", slowest, rss]
+        return [
+            self.target,
+            self.seed,
+            self.executions,
+            self.cases,
+            last.edges,
+            last.inputs,
+            f"{seconds:.0f}",
+            slowest,
+            rss,
+        ]
 
 
 class Fuzz:

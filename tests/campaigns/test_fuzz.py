@@ -13,7 +13,7 @@ from tests.campaigns.fuzz import MOST_RSS_MIB, SLOWEST_SECONDS, Fuzz, FuzzError,
 from tests.campaigns.record import PAGE, add_row
 
 SEED = 11
-GOOD = Part("frames", SEED, 5, 1.0, SLOWEST_SECONDS, "00", MOST_RSS_MIB * 2**20, edges=7, inputs=3)
+GOOD = Part("frames", SEED, 5, 6, 1.0, SLOWEST_SECONDS, "00", MOST_RSS_MIB * 2**20, edges=7, inputs=3)
 FOREVER = float("inf")
 
 
@@ -83,7 +83,7 @@ def test_a_row_goes_to_the_campaigns_own_table(tmp_path: Path, campaign: str) ->
     assert lines[at + 1 : at + 2] in ([], [""])
     above = [line for line in lines[:at] if line.startswith("**")]
     assert above[-1].startswith(f"**{campaign}**")
-    assert f"| frames | {SEED} | 5 |" in added
+    assert f"| frames | {SEED} | 5 | 6 |" in added
 
 
 def test_the_page_says_what_each_cell_is() -> None:

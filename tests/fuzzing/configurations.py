@@ -33,6 +33,7 @@ ROOT: Final = "rmqd.yaml"
 ENVIRON: Final = {"TOKEN": "secret", "EMPTY": "", "NUMBER": "7", "SIZE": "5MiB", "ODD": "\udcff", "YAML": "{a: [1"}
 IMPORTABLE: Final = ("rmqd_handlers.log", "rmqd_handlers.exec", "rmqd_handlers.archive", "rmqd_handlers.units")
 """The modules that an input may name: importing some others has effects, such as a browser that opens."""
+_IN_MEMORY: Final = Path("/dev/shm")
 _PLACE: Final = re.compile(r"(rmqd\.yaml|groups/[0-9]+\.yaml):([0-9]+):([0-9]+): ")
 _WORDS: Final = (
     "${TOKEN}", "${NUMBER}", "${EMPTY:-x}", "${NONE}", "${NONE:-5s}", "${file:token}", "${file:absent}", "${file:.}",
@@ -54,7 +55,9 @@ class Configurations(Target):
     most_bytes = 2048
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="rmqd-fuzzing-")
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="rmqd-fuzzing-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None
+        )
         self._path = Path(self._folder.name)
         (self._path / "groups").mkdir()
         (self._path / "token").write_text("secret\n")
@@ -70,6 +73,7 @@ class Configurations(Target):
 
     def run(self, data: bytes) -> None:
         """Load it as `rmqd run` does, and make of it what the daemon makes."""
+        self.cases += 1
         root, *others = data.split(BETWEEN_FILES)
         files, overrides = {ROOT: root}, []
         for number, part in enumerate(others[:4]):

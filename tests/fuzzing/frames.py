@@ -106,6 +106,7 @@ class Frames(Target):
                 payloads = decoder.feed(stream[at : at + size])
             except ProtocolError:
                 return
+            self.cases += len(payloads)
             for payload in payloads:
                 self._decode(called, payload)
 

@@ -32,6 +32,7 @@ class Figures:
     """What one run did."""
 
     executions: int = 0
+    cases: int = 0
     seconds: float = 0.0
     slowest_seconds: float = 0.0
     slowest_input: str = ""
@@ -61,6 +62,7 @@ class Guided:
 
     def write(self) -> None:
         """Leave the figures where the caller looks."""
+        self.figures.cases = self._target.cases
         self.figures.seconds = time.monotonic() - self._begin
         self.figures.peak_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._path.write_text(json.dumps(asdict(self.figures)))

@@ -30,6 +30,8 @@ class Target(ABC):
     name: str
     most_bytes: int
     """Of one input."""
+    cases = 0
+    """How many frames, configurations or requests were in the inputs so far."""
 
     @abstractmethod
     def run(self, data: bytes) -> None:
