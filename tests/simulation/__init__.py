@@ -14,7 +14,7 @@ event, on every machine.
 - `judging`: what is wrong with it: lost, out of order, twice without a cause, stuck, committed too early.
 - `timeline`: a history as lines for a person, and as a digest that shows whether two runs are the same.
 - `run`: runs a plan; `shrink`: makes one in which something is wrong as short as it goes.
-- `planted`: bugs to be put into rmqd, to see that histories find them.
+- `planted`: bugs to be put into rmqd, and the search for histories that find them.
 
 `python -m tests.simulation --help` runs histories.
 """

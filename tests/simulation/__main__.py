@@ -16,10 +16,13 @@ import structlog
 from tests.simulation.history import Outcome
 from tests.simulation.plan import SIMPLER, Plan, draw
 from tests.simulation.planted import PLANTED
+from tests.simulation.planted.search import search, summary, told
 from tests.simulation.run import simulate
 from tests.simulation.shrink import shrink
 
 MOST_LINES = 12
+MOST_TO_FIND = 100
+"""Histories for each planted bug."""
 
 
 def say(line: str) -> None:
@@ -57,6 +60,16 @@ def tell_shortest(outcome: Outcome) -> None:
     )
 
 
+def look_for_all(first_seed: int, most_histories: int) -> bool:
+    """Look for each planted bug. Returns whether one was not found."""
+    searches = []
+    for bug in PLANTED:
+        searches.append(search(bug, first_seed, most_histories))
+        say(told(searches[-1]))
+    say(summary(searches))
+    return any(one.seed is None for one in searches)
+
+
 def named_plan(seed: int, options: argparse.Namespace) -> Plan:
     """The plan of a seed, or the part of it that the options name."""
     plan = draw(seed)
@@ -73,7 +86,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1, help="how many seeds from there on (default 1)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more after so long")
     parser.add_argument(
-        "--planted", choices=PLANTED, help="put this bug into rmqd, and end at the first seed that finds it"
+        "--planted",
+        choices=("all", *PLANTED),
+        metavar="BUG",
+        help="put this bug into rmqd, and end at the first seed that finds it; all: each of them, 100 seeds at most",
     )
     parser.add_argument("--shrink", action="store_true", help="tell the shortest history of the first seed that fails")
     parser.add_argument("--timeline", action="store_true", help="print what happened, and what members log")
@@ -85,6 +101,9 @@ def main() -> int:
                   os.environ | {"PYTHONHASHSEED": "0"})  # fmt: skip
     first = random.SystemRandom().randrange(1_000_000, 1 << 30) if options.seed is None else options.seed
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    if options.planted == "all":
+        most = options.count if options.count > 1 else MOST_TO_FIND
+        return look_for_all(1 if options.seed is None else options.seed, most)
     begin, simulated, bad, twice = time.monotonic(), 0.0, 0, Counter[str]()
     if options.planted:
         PLANTED[options.planted](pytest.MonkeyPatch())

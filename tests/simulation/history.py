@@ -18,6 +18,7 @@ from tests.consumer.groups import group_options
 from tests.simulation.cluster import Broker, NameServer
 from tests.simulation.happenings import HAPPENINGS
 from tests.simulation.judging.commits import Commits
+from tests.simulation.judging.ends import END_SECONDS
 from tests.simulation.judging.judge import judge
 from tests.simulation.judging.trouble import Trouble
 from tests.simulation.judging.wrong import Wrong
@@ -104,8 +105,8 @@ class History:
         await self._rest()
         for member in self.members:
             member.leave()
-        await asyncio.gather(*(member.task for member in self.members))
         self.former += self.members
+        await asyncio.wait([member.task for member in self.former if not member.host.is_dead], timeout=END_SECONDS)
         self.timeline.note("judge", "the end")
         wrong, twice = judge(self)
         handled = sum(self.ledger.is_done(key) for key in self.stored())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 import socket
@@ -144,7 +145,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         for task in tasks:
             task.cancel()
         self.set_exception_handler(lambda *_: None)
-        self.run_until_complete(asyncio.wait(tasks, timeout=1000.0) if tasks else asyncio.sleep(0))
+        self._still = 0
+        with contextlib.suppress(Spinning):
+            self.run_until_complete(asyncio.wait(tasks, timeout=1000.0) if tasks else asyncio.sleep(0))
         self.close()
 
     def _run_once(self) -> None:

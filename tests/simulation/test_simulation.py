@@ -8,12 +8,20 @@ import sys
 
 import pytest
 
-from tests.simulation.planted import PLANTED
-
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 HISTORIES_SECONDS = 10
 FIRST_SEEDS = 10
 MOST_TO_FIND = 20
+QUICKLY_FOUND = (
+    "broker_loses_a_retry",
+    "commit_one_too_few",
+    "commit_one_too_many",
+    "last_of_a_batch_forgotten",
+    "no_drain",
+    "no_last_commit",
+    "offsets_of_the_wrong_queue",
+    "two_batches_swapped",
+)
 
 
 def simulate(*options: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
@@ -49,8 +57,9 @@ def test_a_seed_gives_the_same_history_whatever_ran_before_it() -> None:
     assert "\n".join(history) in behind_others
 
 
-@pytest.mark.parametrize("bug", PLANTED)
+@pytest.mark.parametrize("bug", QUICKLY_FOUND)
 def test_a_planted_bug_is_found(bug: str) -> None:
+    """One of each kind; `--planted all` looks for all of them."""
     run = simulate("--planted", bug, "--seed", "1", "--count", str(MOST_TO_FIND))
     assert run.returncode == 1, run.stdout + run.stderr
     assert ", 1 wrong;" in run.stdout, run.stderr  # and not a crash

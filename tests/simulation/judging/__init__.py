@@ -5,6 +5,7 @@
 - `lost`: messages that nobody finished.
 - `twice`: messages that were finished twice without a cause.
 - `order`: in orderly queues, messages before their time, and two members at once.
+- `ends`: members that fail, and members that do not end.
 - `commits`: offsets that were committed over messages that nobody had finished.
 - `judge`: all of it.
 """

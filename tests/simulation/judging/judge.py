@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tests.simulation.judging.ends import ends
 from tests.simulation.judging.lost import lost, stuck
 from tests.simulation.judging.order import disorder, overlaps
 from tests.simulation.judging.twice import twice
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def judge(history: History) -> tuple[list[Wrong], Counter[str]]:
     """What is wrong, and the messages that were done twice, by cause."""
     repeated, causes = twice(history)
-    wrong = [*history.commits.wrong, *lost(history), *stuck(history), *repeated]
+    wrong = [*history.commits.wrong, *ends(history), *lost(history), *stuck(history), *repeated]
     if history.plan.way == "orderly":
         wrong += [*disorder(history), *overlaps(history)]
     return wrong, causes

@@ -1,0 +1,34 @@
+"""Bugs to be put into rmqd, one at a time, to see that a history finds each of them.
+
+Some are classic mistakes; others are mistakes that rmqd had, in the code as it is. Each is a function that patches the
+code; its docstring says what is wrong then. The modules:
+
+- `cache`: which messages of a queue are finished, and which offset may be committed.
+- `handling`: batches and workers, and what becomes of what a handler failed at.
+- `commits`: how offsets reach the brokers.
+- `giving_up`: the end of an ownership of a queue.
+- `locks`: who may have a queue, and until when.
+- `rebalance`: who gets which queue.
+- `pulls`: what is asked of a queue, and what is made of the answers.
+- `lines`: connections, answers and heartbeats.
+- `brokers`: the embedded broker.
+
+`registry` has the table of all, and `search` looks for them: `python -m tests.simulation --planted NAME`, or `all`.
+"""
+
+from tests.simulation.planted import brokers, cache, commits, giving_up, handling, lines, locks, pulls, rebalance
+from tests.simulation.planted.registry import PLANTED, Plant
+
+__all__ = [
+    "PLANTED",
+    "Plant",
+    "brokers",
+    "cache",
+    "commits",
+    "giving_up",
+    "handling",
+    "lines",
+    "locks",
+    "pulls",
+    "rebalance",
+]

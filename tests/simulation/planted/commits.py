@@ -1,0 +1,222 @@
+"""Bugs in how offsets reach the brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import pytest
+
+from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
+from rmqd.consumer.offsets.first_commits import FirstCommits
+from rmqd.consumer.offsets.offset_watch import OffsetWatch
+from rmqd.consumer.offsets.persistence import OffsetPersistence
+from rmqd.consumer.offsets.unheard_commits import UnheardCommits
+from rmqd.consumer.pull.assigned_queue import AssignedQueue
+from rmqd.consumer.pull.giving_up import GivingUp
+from rmqd.consumer.pull.loop import PullLoop
+from rmqd.errors import RmqdError
+from rmqd.wire.message_queue import MessageQueue
+from tests.simulation.planted.registry import plant
+
+
+@plant
+def never_committed_between(patch: pytest.MonkeyPatch) -> None:
+    """Offsets are committed when a queue is given up only: a member that dies takes all of them with it."""
+
+    async def a_round(self: OffsetPersistence, broker_name: str, assigned: Any) -> None:
+        self._busy.discard(broker_name)
+
+    patch.setattr(OffsetPersistence, "_round", a_round)
+
+
+@plant
+def one_failed_round_ends_the_commits(patch: pytest.MonkeyPatch) -> None:
+    """After a commit that failed nothing more is committed to that broker, until queues are given up."""
+    right = OffsetPersistence._round
+
+    async def a_round(self: OffsetPersistence, broker_name: str, assigned: Any) -> None:
+        before = self._context.store.failures
+        await right(self, broker_name, assigned)
+        if self._context.store.failures > before:
+            self._busy.add(broker_name)
+
+    patch.setattr(OffsetPersistence, "_round", a_round)
+
+
+@plant
+def offsets_of_the_wrong_queue(patch: pytest.MonkeyPatch) -> None:
+    """Each queue of a round gets the offset of the queue before it."""
+    right = RemoteBrokerOffsetStore.persist
+
+    async def persist(self: RemoteBrokerOffsetStore, offsets: Mapping[MessageQueue, int]) -> bool:
+        queues = [*offsets]
+        return await right(self, dict(zip(queues, [*offsets.values()][-1:] + [*offsets.values()][:-1], strict=True)))
+
+    patch.setattr(RemoteBrokerOffsetStore, "persist", persist)
+
+
+@plant
+def committed_before_the_answer(patch: pytest.MonkeyPatch) -> None:
+    """A commit counts as stored once it is sent, also if it then fails, and is not tried again."""
+    right = RemoteBrokerOffsetStore._update
+
+    async def update(self: RemoteBrokerOffsetStore, queue: MessageQueue, offset: int) -> bool:
+        self.committed[queue] = offset
+        return await right(self, queue, offset)
+
+    patch.setattr(RemoteBrokerOffsetStore, "_update", update)
+
+
+@plant
+def refused_commit_counts(patch: pytest.MonkeyPatch) -> None:
+    """A commit that fails counts as stored."""
+    right = RemoteBrokerOffsetStore._update
+
+    async def update(self: RemoteBrokerOffsetStore, queue: MessageQueue, offset: int) -> bool:
+        try:
+            return await right(self, queue, offset)
+        except RmqdError:
+            return True
+
+    patch.setattr(RemoteBrokerOffsetStore, "_update", update)
+
+
+@plant
+def commits_out_of_turn(patch: pytest.MonkeyPatch) -> None:
+    """Several commits of one queue are under way at once, and the broker takes them up in any order."""
+    patch.setattr(RemoteBrokerOffsetStore, "_turn", lambda self, queue: asyncio.Lock())
+
+
+@plant
+def commit_ends_with_its_caller(patch: pytest.MonkeyPatch) -> None:
+    """A commit whose caller is cancelled frees its turn; the broker may take it up late, and so undo the next one."""
+
+    async def send(self: RemoteBrokerOffsetStore, queue: MessageQueue, work: Coroutine[None, None, bool]) -> bool:
+        return await work
+
+    patch.setattr(RemoteBrokerOffsetStore, "_send", send)
+
+
+@plant
+def commits_of_a_former_ownership(patch: pytest.MonkeyPatch) -> None:
+    """What was to be committed before a queue was given up, or reset, is committed although it counts no more."""
+    patch.setattr(RemoteBrokerOffsetStore, "_epoch", lambda self, queue: 0)
+
+
+@plant
+def unanswered_commits_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A commit without an answer counts as one that never was; taken up late, it undoes what was committed after it."""
+    patch.setattr(UnheardCommits, "failed", lambda self, queue, offset, error: None)
+
+
+@plant
+def lost_offsets_not_stored_again(patch: pytest.MonkeyPatch) -> None:
+    """What a broker has lost with its last seconds is not stored again while the group has nothing new to commit."""
+    patch.setattr(RemoteBrokerOffsetStore, "may_be_lost", lambda self, queue: False)
+    patch.setattr("rmqd.consumer.offsets.broker_store.REPEAT_SECONDS", float("inf"))
+
+
+@plant
+def stored_offset_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """Who gives a queue up commits what it has, although its next owner has begun and has committed more."""
+
+    async def upward(
+        self: RemoteBrokerOffsetStore, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]
+    ) -> bool:
+        async with self._turn(queue):
+            return await self._write(queue, offset, epoch, may_commit)
+
+    patch.setattr(RemoteBrokerOffsetStore, "_upward", upward)
+
+
+@plant
+def committed_downward(patch: pytest.MonkeyPatch) -> None:
+    """The rounds commit whatever the cache says, also if it is lower than what is committed."""
+    patch.setattr(RemoteBrokerOffsetStore, "_is_news", lambda self, queue, offset: True)
+    patch.setattr(OffsetWatch, "may_commit", lambda self, stored, offset, ours, now: True)
+
+
+@plant
+def committed_after_the_time(patch: pytest.MonkeyPatch) -> None:
+    """A former owner commits whenever it comes to it, without a look at who has the queue by then."""
+    patch.setattr(GivingUp, "_may_commit", lambda self: True)
+    stored_offset_not_looked_at(patch)
+
+
+@plant
+def commits_of_the_first_seconds_unwatched(patch: pytest.MonkeyPatch) -> None:
+    """After a take-over nobody looks at what others do to the stored offset."""
+    patch.setattr(OffsetWatch, "may_commit", lambda self, stored, offset, ours, now: True)
+
+
+@plant
+def begins_where_it_was_before(patch: pytest.MonkeyPatch) -> None:
+    """A member that gets a queue again goes on where it left it, whatever others have committed meanwhile."""
+    right, left = RemoteBrokerOffsetStore.read, dict[tuple[int, MessageQueue], int]()
+    forget = RemoteBrokerOffsetStore.forget
+
+    def forgotten(self: RemoteBrokerOffsetStore, queue: MessageQueue) -> None:
+        if queue in self.committed:
+            left[id(self), queue] = self.committed[queue]
+        forget(self, queue)
+
+    async def read(self: RemoteBrokerOffsetStore, queue: MessageQueue) -> int | None:
+        return left.get((id(self), queue)) or await right(self, queue)
+
+    patch.setattr(RemoteBrokerOffsetStore, "forget", forgotten)
+    patch.setattr(RemoteBrokerOffsetStore, "read", read)
+
+
+@plant
+def begins_before_it_has_the_lock(patch: pytest.MonkeyPatch) -> None:
+    """The stored offset is read before the former owner has let go, and so before its last commit."""
+    right = AssignedQueue._own
+
+    async def own(self: AssignedQueue) -> None:
+        start = await self._start()
+
+        async def known() -> Any:
+            return start
+
+        self._start = known  # type: ignore[method-assign]
+        await right(self)
+
+    patch.setattr(AssignedQueue, "_own", own)
+
+
+@plant
+def begins_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A queue begins at its end where the group has no offset, also for a group that is to begin at the first one."""
+    from rmqd.client.api.offset import get_max_offset
+    from rmqd.consumer.founding.start_offset import StartPolicy
+
+    async def first(self: StartPolicy, queue: MessageQueue) -> int:
+        return await get_max_offset(self.client.remoting, self._address(queue), queue)
+
+    patch.setattr(StartPolicy, "_first", first)
+
+
+@plant
+def consumed_elsewhere_unnoticed(patch: pytest.MonkeyPatch) -> None:
+    """After a lock was lost and won back nobody looks whether another member has had the queue meanwhile."""
+    patch.setattr(RemoteBrokerOffsetStore, "wrote", lambda self, queue, stored: True)
+
+
+@plant
+def cache_dropped_when_a_lock_is_won_back(patch: pytest.MonkeyPatch) -> None:
+    """A member that wins a lock back drops what it had, and counts it as done."""
+
+    async def win_back(self: AssignedQueue, loop: PullLoop) -> None:
+        await self._context.ownership.acquire(self.message_queue, self._lost)
+        self._is_doubtful = False
+        loop.start_again(loop.process_queue.next_offset, "lock_lost")
+
+    patch.setattr(AssignedQueue, "_win_back", win_back)
+
+
+@plant
+def first_commits_side_by_side(patch: pytest.MonkeyPatch) -> None:
+    """A group's first commits of a topic are sent side by side, where each makes the broker's table anew."""
+    patch.setattr(FirstCommits, "_is_begun", lambda self, table, queue: True)

@@ -1,0 +1,144 @@
+"""Bugs at the end of an ownership of a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmqd.consumer.assigned.leaving import Leaving
+from rmqd.consumer.pull.giving_up import GivingUp
+from rmqd.consumer.pull.loop import PullLoop
+from rmqd.errors import RmqdError
+from tests.simulation.planted.registry import plant
+
+
+@plant
+def no_last_commit(patch: pytest.MonkeyPatch) -> None:
+    """A queue is given up without its last commit, which counts as done."""
+
+    async def commit(self: GivingUp, offset: int) -> bool:
+        return True
+
+    async def try_once(self: GivingUp, offset: int) -> None:
+        return None
+
+    patch.setattr(GivingUp, "_commit", commit)
+    patch.setattr(GivingUp, "_try_once", try_once)
+
+
+@plant
+def last_commit_tried_once(patch: pytest.MonkeyPatch) -> None:
+    """A queue's last commit is not tried again after an error that would have passed."""
+
+    async def commit(self: GivingUp, offset: int) -> bool:
+        try:
+            return await self._context.store.commit_upward(self._queue, offset, self._may_commit)
+        except RmqdError:
+            return False
+
+    patch.setattr(GivingUp, "_commit", commit)
+
+
+@plant
+def last_commit_before_the_drain(patch: pytest.MonkeyPatch) -> None:
+    """The last commit has what was finished before handlers have ended what they had."""
+    right = GivingUp.run
+
+    async def run(self: GivingUp, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
+        if loop is not None:
+            offset = loop.process_queue.commit_offset()
+            commit = self._commit
+
+            async def commit_that(_: int) -> bool:
+                return await commit(offset)
+
+            patch.setattr(self, "_commit", commit_that)
+        await right(self, loop, moved_to)
+
+    patch.setattr(GivingUp, "run", run)
+
+
+@plant
+def no_drain(patch: pytest.MonkeyPatch) -> None:
+    """A queue is given up while handlers have batches of it."""
+
+    async def drain(self: GivingUp, loop: Any) -> bool:
+        return True
+
+    patch.setattr(GivingUp, "_drain", drain)
+
+
+@plant
+def drained_without_end(patch: pytest.MonkeyPatch) -> None:
+    """A queue that is given up is kept for as long as it was to be kept at most, also if no handler has any of it."""
+    right = Leaving.drain
+
+    async def drain(self: Leaving, process_queues: Any) -> bool:
+        is_drained = await right(self, process_queues)
+        await self._context.clock.sleep(max(0.0, self.until - self._context.clock.monotonic()))
+        return is_drained
+
+    async def always(self: GivingUp, loop: PullLoop) -> bool:
+        return await self._leaving.drain((*loop.formers, loop.process_queue))
+
+    patch.setattr(Leaving, "drain", drain)
+    patch.setattr(GivingUp, "_drain", always)
+
+
+@plant
+def unlocked_before_the_last_commit(patch: pytest.MonkeyPatch) -> None:
+    """A queue is unlocked first and committed then: the next owner may read what was stored before."""
+    right = GivingUp.run
+
+    async def run(self: GivingUp, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
+        await self._context.ownership.release(self._queue)
+        await right(self, loop, moved_to)
+
+    patch.setattr(GivingUp, "run", run)
+
+
+@plant
+def lock_kept(patch: pytest.MonkeyPatch) -> None:
+    """A queue that was given up stays locked."""
+    right = GivingUp.run
+
+    async def run(self: GivingUp, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
+        context, release = self._context, self._context.ownership.release
+
+        async def keep(queue: Any) -> None:
+            return None
+
+        context.ownership.release = keep  # type: ignore[method-assign]
+        try:
+            await right(self, loop, moved_to)
+        finally:
+            context.ownership.release = release  # type: ignore[method-assign]
+
+    patch.setattr(GivingUp, "run", run)
+
+
+@plant
+def lock_kept_where_the_last_commit_failed(patch: pytest.MonkeyPatch) -> None:
+    """A queue whose last commit failed is never unlocked."""
+    right = GivingUp._commit
+
+    async def commit(self: GivingUp, offset: int) -> bool:
+        is_committed = await right(self, offset)
+        if not is_committed:
+            await self._context.clock.sleep(float(10**6))
+        return is_committed
+
+    patch.setattr(GivingUp, "_commit", commit)
+
+
+@plant
+def stop_that_ends_without_its_queues(patch: pytest.MonkeyPatch) -> None:
+    """A member that stops waits for no handler: what they have is handled again by others."""
+    right = Leaving.begin
+
+    def begin(self: Leaving, drain_seconds: float, *, last: bool) -> None:
+        right(self, 0.0 if last else drain_seconds, last=last)
+
+    patch.setattr(Leaving, "begin", begin)

@@ -1,0 +1,216 @@
+"""Bugs in batches and workers, and in what becomes of what a handler failed at."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
+from rmqd.consumer.handling.line import Line
+from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
+from rmqd.consumer.handling.orderly_settlement import OrderlySettlement
+from rmqd.consumer.handling.send_back import SendBack
+from rmqd.consumer.handling.settlement import Settlement
+from rmqd.consumer.handling.worker import Worker
+from rmqd.handler import Batch
+from rmqd.wire.messages.message import Message
+from tests.simulation.planted.registry import plant
+
+
+@plant
+def lost_wake_up(patch: pytest.MonkeyPatch) -> None:
+    """A worker that sleeps is not woken for a queue of few messages."""
+    patch.setattr(Line, "wake", lambda self: None)
+
+
+@plant
+def queue_leaves_the_line(patch: pytest.MonkeyPatch) -> None:
+    """A queue that a worker has found empty is never put into the line again."""
+
+    class Queued(set[ProcessQueue]):
+        def discard(self, element: object) -> None:
+            """Keep it."""
+
+    right = Line.__init__
+
+    def init(self: Line) -> None:
+        right(self)
+        self.queued = Queued()
+
+    patch.setattr(Line, "__init__", init)
+
+
+@plant
+def slot_lost_at_a_failure(patch: pytest.MonkeyPatch) -> None:
+    """The worker whose handler failed works no more."""
+    right = Worker._settle
+
+    async def settle(
+        self: Worker, process_queue: ProcessQueue, batch: Batch, messages: list[Message], error: BaseException | None
+    ) -> bool:
+        is_resting = await right(self, process_queue, batch, messages, error)
+        if error is not None:
+            await asyncio.get_running_loop().create_future()
+        return is_resting
+
+    patch.setattr(Worker, "_settle", settle)
+
+
+@plant
+def failure_ends_the_group(patch: pytest.MonkeyPatch) -> None:
+    """What a handler raises ends the whole group, and not only its batch."""
+
+    async def settle(self: Worker, process_queue: ProcessQueue, batch: Batch, messages: Any, error: Any) -> bool:
+        raise error
+
+    patch.setattr(Worker, "_settle", settle)
+
+
+@plant
+def failed_counts_as_done(patch: pytest.MonkeyPatch) -> None:
+    """A batch that a handler failed at is acknowledged."""
+
+    async def settle(
+        self: Worker, process_queue: ProcessQueue, batch: Batch, messages: list[Message], error: BaseException | None
+    ) -> bool:
+        process_queue.finish(messages)
+        return False
+
+    patch.setattr(Worker, "_settle", settle)
+
+
+@plant
+def retry_sent_twice(patch: pytest.MonkeyPatch) -> None:
+    """A message that a handler failed at is sent back twice."""
+    right = SendBack.retry
+
+    async def retry(self: SendBack, message: Message, delay_level: int) -> bool:
+        await right(self, message, delay_level)
+        return await right(self, message, delay_level)
+
+    patch.setattr(SendBack, "retry", retry)
+
+
+@plant
+def retry_sent_and_repeated(patch: pytest.MonkeyPatch) -> None:
+    """A message that was sent back is handled again here as well, as if no broker had taken it."""
+    right = SendBack.retry
+
+    async def retry(self: SendBack, message: Message, delay_level: int) -> bool:
+        await right(self, message, delay_level)
+        return False
+
+    patch.setattr(SendBack, "retry", retry)
+
+
+@plant
+def retry_not_sent(patch: pytest.MonkeyPatch) -> None:
+    """A message that a handler failed at is acknowledged, and not sent back."""
+
+    async def retry(self: SendBack, message: Message, delay_level: int) -> bool:
+        return True
+
+    patch.setattr(SendBack, "retry", retry)
+
+
+@plant
+def refused_retry_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A retry that no broker takes counts as sent."""
+    right = SendBack.retry
+
+    async def retry(self: SendBack, message: Message, delay_level: int) -> bool:
+        await right(self, message, delay_level)
+        return True
+
+    patch.setattr(SendBack, "retry", retry)
+
+
+@plant
+def only_the_first_of_a_failed_batch_is_sent_back(patch: pytest.MonkeyPatch) -> None:
+    """Of a batch that failed only the first message is delivered again."""
+    right = Settlement._return
+
+    async def send(self: Settlement, process_queue: ProcessQueue, returned: Any, error: Any) -> None:
+        process_queue.finish([message for message, _ in returned[1:]])
+        await right(self, process_queue, returned[:1], error)
+
+    patch.setattr(Settlement, "_return", send)
+
+
+@plant
+def order_given_up_at_a_failure(patch: pytest.MonkeyPatch) -> None:
+    """An orderly queue goes on behind a message that failed, and does not wait until it is repeated."""
+    right = OrderlySettlement._repeat
+
+    def repeat(self: OrderlySettlement, process_queue: ProcessQueue, messages: Any, error: Any) -> bool:
+        right(self, process_queue, messages, error)
+        return False
+
+    patch.setattr(OrderlySettlement, "_repeat", repeat)
+
+
+@plant
+def failed_orderly_message_passed_over(patch: pytest.MonkeyPatch) -> None:
+    """An orderly queue takes a message that failed for done."""
+
+    def repeat(self: OrderlySettlement, process_queue: ProcessQueue, messages: list[Message], error: Any) -> bool:
+        process_queue.finish(messages)
+        return False
+
+    patch.setattr(OrderlySettlement, "_repeat", repeat)
+
+
+@plant
+def orderly_queue_in_two_slots(patch: pytest.MonkeyPatch) -> None:
+    """Workers take batches of one orderly queue side by side."""
+    right = ConsumeMessageOrderlyService.begin_turn
+
+    def begin_turn(self: ConsumeMessageOrderlyService) -> Any:
+        process_queue = self.line.queues[0]
+        turn = right(self)
+        if turn is not None:
+            self.line.queues.append(process_queue)
+        return turn
+
+    def end_turn(self: ConsumeMessageOrderlyService, process_queue: ProcessQueue) -> None:
+        process_queue.end_turn()
+        self._turns.pop(process_queue.message_queue, None)
+        if process_queue not in self._resting and process_queue not in self.line.queues:
+            self.line.queued.discard(process_queue)
+            self.submit(process_queue)
+
+    patch.setattr(ConsumeMessageOrderlyService, "begin_turn", begin_turn)
+    patch.setattr(ConsumeMessageOrderlyService, "_end_turn", end_turn)
+
+
+@plant
+def turn_never_ends(patch: pytest.MonkeyPatch) -> None:
+    """A turn in which a handler failed counts as not ended, so that its queue never drains."""
+    right = Worker._settle
+
+    async def settle(
+        self: Worker, process_queue: ProcessQueue, batch: Batch, messages: list[Message], error: BaseException | None
+    ) -> bool:
+        process_queue.in_flight += error is not None
+        return await right(self, process_queue, batch, messages, error)
+
+    patch.setattr(Worker, "_settle", settle)
+
+
+@plant
+def turn_ends_before_its_batch(patch: pytest.MonkeyPatch) -> None:
+    """A turn counts as ended when its handler is called: a queue is given up while handlers have batches of it."""
+    begin = ConsumeMessageConcurrentlyService.begin_turn
+
+    def begin_turn(self: ConsumeMessageConcurrentlyService) -> Any:
+        turn = begin(self)
+        if turn is None:
+            return None
+        process_queue, make, for_others, _ = turn
+        process_queue.end_turn()
+        return process_queue, make, for_others, lambda _: None
+
+    patch.setattr(ConsumeMessageConcurrentlyService, "begin_turn", begin_turn)

@@ -1,0 +1,158 @@
+"""Bugs in connections, answers and heartbeats."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from rmqd.client.heartbeat import Heartbeat
+from rmqd.client.remoting.breaker import Breakers
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.client.remoting.pending import PendingRequests
+from rmqd.client.remoting.pool import ConnectionPool
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.frame import FrameDecoder
+from tests.simulation.planted.registry import plant
+
+
+@plant
+def answers_mixed_up(patch: pytest.MonkeyPatch) -> None:
+    """Now and then the answer to one pull is given to another one."""
+    right, chance = PendingRequests.resolve, random.Random(1)
+
+    def resolve(self: PendingRequests, command: RemotingCommand) -> None:
+        here = self._pending.get(command.opaque)
+        others = [] if here is None else [other for other in self._pending.values() if other.code == here.code]
+        if here is not None and len(others) > 1 and chance.random() < 0.1:
+            other = chance.choice(others)
+            here.future, other.future = other.future, here.future
+        right(self, command)
+
+    patch.setattr(PendingRequests, "resolve", resolve)
+
+
+@plant
+def requests_of_a_lost_connection_wait_on(patch: pytest.MonkeyPatch) -> None:
+    """Requests on a connection that has ended wait for their deadlines."""
+    patch.setattr(RemotingConnection, "fail_waiting", lambda self, make_error: None)
+
+
+@plant
+def deadlines_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A request that is never answered is waited for until its connection ends."""
+    patch.setattr(PendingRequests, "_arm", lambda self, at: None)
+
+
+@plant
+def half_a_frame_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Of a frame that comes in two pieces the first one is dropped."""
+    right = FrameDecoder.feed
+
+    def feed(self: FrameDecoder, data: bytes) -> list[bytes]:
+        payloads = right(self, data)
+        self._chunks.clear()
+        self.held_bytes, self._wanted = 0, 4
+        return payloads
+
+    patch.setattr(FrameDecoder, "feed", feed)
+
+
+@plant
+def breaker_never_closes(patch: pytest.MonkeyPatch) -> None:
+    """An address that failed once is not asked any more by requests that may wait long."""
+    patch.setattr(Breakers, "answered", lambda self, address: None)
+
+
+@plant
+def line_that_speaks_again_not_used(patch: pytest.MonkeyPatch) -> None:
+    """A line that is heard of while a second one cannot be made stays unused: nothing closes the breaker any more."""
+
+    async def to_probe(self: ConnectionPool, address: str) -> RemotingConnection:
+        current = await self.connection(address)
+        if not current.is_suspect or not current.was_asked_in_vain:
+            return current
+        if (former := self._successors.get(address)) is not None:
+            if not former.was_asked_in_vain:
+                return former
+            del self._successors[address]
+            former.close("the peer takes requests and is silent")
+        successor = await self._connector.connect(address)
+        if self._closed or self._connections.get(address) is not current or not current.is_suspect:
+            successor.close("it is not needed any more")
+            return await self.connection(address)
+        successor.is_suspect = True
+        self._successors[address] = successor
+        return successor
+
+    patch.setattr(ConnectionPool, "to_probe", to_probe)
+
+
+@plant
+def silent_line_never_replaced(patch: pytest.MonkeyPatch) -> None:
+    """A connection that stays open and is silent is used for ever."""
+    patch.setattr(ConnectionPool, "to_probe", ConnectionPool.connection)
+
+
+@plant
+def silence_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    """Pulls that are not answered count as held by their broker."""
+    patch.setattr(RemotingClient, "silent_seconds", lambda self, address: 0.0)
+    patch.setattr(RemotingClient, "_heard_nothing", lambda self, connection, seconds: None)
+
+
+@plant
+def heartbeat_forgotten_after_a_reconnect(patch: pytest.MonkeyPatch) -> None:
+    """A new connection gets its heartbeat when the next one is due: until then its broker does not know the member."""
+    right = Heartbeat.is_known_on
+
+    def is_known_on(self: Heartbeat, connection: RemotingConnection) -> bool:
+        broker = self._brokers.get(connection.address)
+        return (broker is not None and broker.told_on is not None) or right(self, connection)
+
+    patch.setattr(Heartbeat, "is_known_on", is_known_on)
+    patch.setattr(Heartbeat, "_opened", lambda self, address: None)
+    patch.setattr(Heartbeat, "beat_soon", lambda self, address=None: None)
+
+
+@plant
+def failed_heartbeat_not_repeated(patch: pytest.MonkeyPatch) -> None:
+    """After a heartbeat that failed the next one follows when it is due."""
+
+    def failed(self: Heartbeat, address: str, error: Any) -> None:
+        self._broker(address).up = False
+
+    patch.setattr(Heartbeat, "_failed", failed)
+
+
+@plant
+def connection_not_made_again(patch: pytest.MonkeyPatch) -> None:
+    """An address whose connection could not be made once is never connected to again."""
+    right = ConnectionPool._open
+
+    async def open_it(self: ConnectionPool, address: str) -> RemotingConnection:
+        broken = self.__dict__.setdefault("broken", {})
+        if address in broken:
+            raise broken[address]
+        try:
+            return await right(self, address)
+        except Exception as error:
+            broken[address] = error
+            raise
+
+    patch.setattr(ConnectionPool, "_open", open_it)
+
+
+@plant
+def one_connection_for_each_caller(patch: pytest.MonkeyPatch) -> None:
+    """Callers at the same time each make a connection, and the last one replaces the others."""
+
+    async def connection(self: ConnectionPool, address: str) -> RemotingConnection:
+        if (known := self._connections.get(address)) is not None:
+            return known
+        self._breakers.check_rest(address)
+        return await self._open(address)
+
+    patch.setattr(ConnectionPool, "connection", connection)

@@ -1,0 +1,188 @@
+"""Bugs in who may have a queue, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from rmqd.clock import SystemClock
+from rmqd.consumer.pull.assigned_queue import AssignedQueue
+from rmqd.consumer.pull.loop import PullLoop
+from rmqd.consumer.rebalance.departures import Departures
+from rmqd.consumer.rebalance.ownership import QueueOwnership
+from rmqd.consumer.rebalance.queue_lock import QueueLease, QueueLock
+from rmqd.wire.message_queue import MessageQueue
+from tests.simulation.planted.registry import plant
+
+
+@plant
+def former_owner_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    """A new owner begins without asking for the queue's lock."""
+
+    async def acquire(self: QueueOwnership, queue: MessageQueue, lost: Any, notice_seconds: float = 0.0) -> bool:
+        self._owned.add(queue)
+        return True
+
+    patch.setattr(QueueOwnership, "acquire", acquire)
+
+
+@plant
+def former_owner_waited_for_too_short(patch: pytest.MonkeyPatch) -> None:
+    """A new owner begins after half a second, whether or not the former one has ended."""
+    right = QueueOwnership.__init__
+
+    def init(self: QueueOwnership, client: Any, group: str, timeout_seconds: float, clock: SystemClock) -> None:
+        right(self, client, group, 0.5, clock)
+
+    patch.setattr(QueueOwnership, "__init__", init)
+
+
+@plant
+def first_second_alone(patch: pytest.MonkeyPatch) -> None:
+    """A member that sees nobody else takes queues at once, though others may only have lost their connections."""
+    patch.setattr("rmqd.consumer.rebalance.ownership.SURE_SECONDS", 0.0)
+    patch.setattr("rmqd.consumer.rebalance.departures.SURE_SECONDS", 0.0)
+    patch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 0.0)
+
+
+@plant
+def locks_broken_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The locks of a member whose connection was cut are broken before it could come back."""
+    patch.setattr("rmqd.consumer.rebalance.departures.SURE_SECONDS", 0.0)
+    patch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 0.0)
+
+
+@plant
+def locks_of_members_elsewhere_broken(patch: pytest.MonkeyPatch) -> None:
+    """A member that one broker does not list counts as gone, although another broker lists it."""
+
+    def note(self: Departures, address: str, client_ids: Any) -> list[str]:
+        now = self._clock.monotonic()
+        for client_id in self._lists.get(address, frozenset()).difference(client_ids):
+            self._gone.setdefault(client_id, now - 10.0)
+        self._lists[address] = frozenset(client_ids)
+        return []
+
+    patch.setattr(Departures, "_note", note)
+
+
+@plant
+def locks_of_the_dead_kept(patch: pytest.MonkeyPatch) -> None:
+    """The locks that a killed member has left behind are waited for until the time is over."""
+
+    async def break_locks(self: QueueOwnership, topic: str, queues: Iterable[MessageQueue]) -> None:
+        return None
+
+    patch.setattr(QueueOwnership, "break_locks", break_locks)
+
+
+@plant
+def owner_locks_not_renewed(patch: pytest.MonkeyPatch) -> None:
+    """The locks that make a new owner wait end after a minute, as nobody renews them."""
+
+    async def claim(self: QueueOwnership, queues: Iterable[MessageQueue]) -> None:
+        return None
+
+    patch.setattr(QueueOwnership, "_claim", claim)
+
+
+@plant
+def orderly_lock_not_asked(patch: pytest.MonkeyPatch) -> None:
+    """A member of an orderly group begins without the queue's lock."""
+
+    async def acquire(self: QueueLock, queue: MessageQueue, lost: Any, notice_seconds: float = 0.0) -> bool:
+        self._answered(queue, granted=False, until=0.0)
+        self._leases[queue] = _ForEver(self._now, float("inf"), None, lost)
+        return True
+
+    patch.setattr(QueueLock, "acquire", acquire)
+
+
+class _ForEver(QueueLease):
+    @property
+    def holds(self) -> bool:
+        return True
+
+    def renew(self, until: float, on: Any) -> None:
+        """It needs none."""
+
+
+@plant
+def orderly_lock_lasts_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A member of an orderly group goes on with a lock that it could not renew."""
+    patch.setattr(QueueLease, "holds", property(lambda self: True))
+
+
+@plant
+def orderly_lock_outlives_its_connection(patch: pytest.MonkeyPatch) -> None:
+    """A lock counts for 30 s although its broker may have been restarted, and has forgotten it."""
+    patch.setattr(QueueLease, "holds", property(lambda self: self._clock() < self._until))
+
+
+@plant
+def orderly_lock_of_a_restarted_broker_taken(patch: pytest.MonkeyPatch) -> None:
+    """A member that was locked out takes the lock that a restarted broker has forgotten, before its owner asks."""
+    patch.setattr("rmqd.consumer.rebalance.queue_lock.RESTART_SECONDS", 0.0)
+
+
+@plant
+def orderly_lock_not_renewed(patch: pytest.MonkeyPatch) -> None:
+    """An orderly group's locks are not renewed, and end again and again."""
+    patch.setattr("rmqd.consumer.rebalance.queue_lock.RENEW_SECONDS", float("inf"))
+
+
+@plant
+def orderly_lock_that_is_lost_stops_nobody(patch: pytest.MonkeyPatch) -> None:
+    """Who loses a lock is not told, and does not look who has had the queue when it is granted again."""
+    patch.setattr(QueueLease, "tell", lambda self: None)
+
+
+@plant
+def unlocked_while_a_handler_runs(patch: pytest.MonkeyPatch) -> None:
+    """An orderly queue is given up after the time of a hand-over, although a handler still has a batch of it."""
+    patch.setattr(QueueLock, "linger", lambda self, queue: 0.0)
+    patch.setattr("rmqd.consumer.assigned.leaving.Leaving.drain", _no_wait)
+
+
+async def _no_wait(self: Any, process_queues: Any) -> bool:
+    return not any(one.in_flight for one in process_queues)
+
+
+@plant
+def locks_asked_for_after_they_were_given_up(patch: pytest.MonkeyPatch) -> None:
+    """A request for a lock may arrive after the one that gives the same lock up: then nobody has the queue."""
+    right = QueueLock.release
+
+    async def release(self: QueueLock, queue: MessageQueue) -> None:
+        await right(self, queue)
+        await self._locks.lock(self._locks.broker_of(queue), [queue])
+
+    patch.setattr(QueueLock, "release", release)
+
+
+@plant
+def won_back_and_not_handed_out(patch: pytest.MonkeyPatch) -> None:
+    """What is cached when a lock is won back is handed out with the next messages only."""
+
+    async def win_back(self: AssignedQueue, loop: PullLoop) -> None:
+        await self._context.ownership.acquire(self.message_queue, self._lost)
+        self._is_doubtful = False
+
+    patch.setattr(AssignedQueue, "_win_back", win_back)
+
+
+@plant
+def lock_that_is_lost_is_not_won_back(patch: pytest.MonkeyPatch) -> None:
+    """A queue whose lock was in doubt once is pulled, and not handed out any more."""
+    right = QueueLock.acquire
+
+    async def acquire(
+        self: QueueLock, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0
+    ) -> bool:
+        if queue in self._leases:
+            await self._clock.sleep(10.0**6)
+        return await right(self, queue, lost, notice_seconds)
+
+    patch.setattr(QueueLock, "acquire", acquire)

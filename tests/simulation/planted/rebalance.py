@@ -1,0 +1,167 @@
+"""Bugs in who gets which queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from rmqd.client.heartbeat import Heartbeat
+from rmqd.client.instance import ClientInstance
+from rmqd.consumer.assigned.assignment import Assignment
+from rmqd.consumer.rebalance import rebalance
+from rmqd.consumer.rebalance.absences import Absences
+from rmqd.consumer.rebalance.member_list import MemberList
+from rmqd.consumer.rebalance.rebalance import Rebalance, RebalancePlan
+from rmqd.wire.message_queue import MessageQueue
+from tests.simulation.planted.registry import plant
+
+
+@plant
+def change_during_a_pass_lost(patch: pytest.MonkeyPatch) -> None:
+    """Of two changes at once the second one, which comes during the pass, is heard of 20 s later."""
+    right = Rebalance._pass
+
+    async def one_pass(self: Rebalance, tasks: asyncio.TaskGroup) -> bool:
+        balanced = await right(self, tasks)
+        self._soon.clear()
+        return balanced
+
+    patch.setattr(Rebalance, "_pass", one_pass)
+
+
+@plant
+def queue_that_comes_back_is_lost(patch: pytest.MonkeyPatch) -> None:
+    """A queue that is to be had again while it is being given up counts as held for ever, and nobody consumes it."""
+
+    async def hold(self: Rebalance, assigned: Assignment) -> None:
+        await assigned.run()
+        self.divide_thresholds()
+        self.soon()
+
+    patch.setattr(Rebalance, "_hold", hold)
+
+
+@plant
+def given_up_queue_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
+    """No pass follows when a queue was given up: one that is to be had again waits for the next pass."""
+
+    async def hold(self: Rebalance, assigned: Assignment) -> None:
+        try:
+            await assigned.run()
+        finally:
+            del self.assigned[assigned.message_queue]
+            self.divide_thresholds()
+
+    patch.setattr(Rebalance, "_hold", hold)
+
+
+@plant
+def notices_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A broker's notice that members came or went is not heard."""
+    patch.setattr(Rebalance, "noticed", lambda self: None)
+
+
+@plant
+def nothing_given_up(patch: pytest.MonkeyPatch) -> None:
+    """A member keeps the queues that are others' now."""
+    right = Rebalance._change
+
+    def change(self: Rebalance, tasks: Any, topic: str, change: RebalancePlan, *, is_popped: bool) -> None:
+        right(self, tasks, topic, RebalancePlan(change.take, frozenset()), is_popped=is_popped)
+
+    patch.setattr(Rebalance, "_change", change)
+
+
+@plant
+def members_in_any_order(patch: pytest.MonkeyPatch) -> None:
+    """Members are taken in the order of the broker's list, which others have in another order."""
+    patch.setattr(rebalance, "sorted_client_ids", lambda client_ids: list(client_ids))
+
+
+@plant
+def retry_queue_nobodys(patch: pytest.MonkeyPatch) -> None:
+    """The group's retry topic is divided only while the group is alone."""
+    right = Rebalance._share_of
+
+    async def share_of(self: Rebalance, topic: str, everybody: set[str]) -> Any:
+        share = await right(self, topic, everybody)
+        return None if topic.startswith("%RETRY%") and len(everybody) > 1 else share
+
+    patch.setattr(Rebalance, "_share_of", share_of)
+
+
+@plant
+def queues_of_an_absent_broker_given_up(patch: pytest.MonkeyPatch) -> None:
+    """A broker that is in no route loses its owner, which then goes on where the broker was when it last wrote."""
+    patch.setattr(Absences, "kept", lambda self, topic, held: frozenset[MessageQueue]())
+
+
+@plant
+def short_lists_believed(patch: pytest.MonkeyPatch) -> None:
+    """A restarted broker's list is believed before the members had the time to come back."""
+    patch.setattr(MemberList, "_is_whole", lambda self, address, members: True)
+
+
+@plant
+def list_without_us_believed(patch: pytest.MonkeyPatch) -> None:
+    """A broker that does not list this member is not told of it, and its list is taken as it is."""
+    right = MemberList.of
+
+    async def of(self: MemberList, topic: str) -> list[str] | None:
+        beat = self._context.client.heartbeat.beat_address
+
+        async def nothing(address: str) -> None:
+            return None
+
+        self._context.client.heartbeat.beat_address = nothing  # type: ignore[method-assign]
+        try:
+            return await right(self, topic)
+        finally:
+            self._context.client.heartbeat.beat_address = beat  # type: ignore[method-assign]
+
+    patch.setattr(MemberList, "of", of)
+
+
+@plant
+def leaves_without_a_word(patch: pytest.MonkeyPatch) -> None:
+    """A member that leaves tells no broker, and stays in the lists while its process has its connections."""
+
+    async def unregister(self: ClientInstance, address: str, group: str) -> None:
+        return None
+
+    patch.setattr(ClientInstance, "_unregister_at", unregister)
+
+
+@plant
+def heartbeat_after_the_good_bye(patch: pytest.MonkeyPatch) -> None:
+    """A heartbeat under way is not waited for before a member says good-bye: taken up late, it brings it back."""
+
+    async def settled(self: Heartbeat, address: str) -> None:
+        return None
+
+    patch.setattr(Heartbeat, "settled", settled)
+
+
+@plant
+def passes_without_pause(patch: pytest.MonkeyPatch) -> None:
+    """A member rebalances at every notice, however many come at once."""
+
+    async def keep_apart(self: Rebalance, began: float) -> None:
+        return None
+
+    patch.setattr(Rebalance, "_keep_apart", keep_apart)
+
+
+@plant
+def one_list_is_enough(patch: pytest.MonkeyPatch) -> None:
+    """A pass that got no list of members takes itself for the only member."""
+    right = MemberList.of
+
+    async def of(self: MemberList, topic: str) -> Collection[str]:
+        members = await right(self, topic)
+        return [self._context.client.client_id] if members is None else members
+
+    patch.setattr(MemberList, "of", of)
