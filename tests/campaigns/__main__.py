@@ -20,6 +20,9 @@ from tests.campaigns.fuzz import CALL_SECONDS, Fuzz, FuzzError
 from tests.campaigns.grow import GROUPS, Grow, GrowPlan
 from tests.campaigns.histories import run as run_histories
 from tests.campaigns.lagging_slave import with_slave
+from tests.campaigns.mutant_rooms import ROOMS
+from tests.campaigns.mutants import MutantsError
+from tests.campaigns.mutants import run as run_mutants
 from tests.campaigns.older import Older
 from tests.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult, plans
 from tests.campaigns.owners import Owners, OwnersPlan
@@ -170,6 +173,22 @@ def pop(options: argparse.Namespace) -> bool:
     return result.passed
 
 
+def mutants(options: argparse.Namespace) -> bool:
+    """Small faults in the modules that keep rmqd's promises, one at a time: the tests must notice nine of ten."""
+    rooms = options.rooms.split(",")
+    if unknown := set(rooms) - set(ROOMS):
+        raise MutantsError(f"no room {', '.join(sorted(unknown))}; accepted: {', '.join(ROOMS)}")
+    directory = Path(options.dir or tempfile.mkdtemp(prefix="rmqd-mutants-"))
+    say(f"to go on after an interruption: python -m tests.campaigns mutants --rooms {options.rooms} --dir {directory}")
+    passed = True
+    for room in rooms:
+        result = run_mutants(room, directory)
+        print(result.report(), flush=True)
+        add_row("mutants", result.cells())
+        passed &= result.passed
+    return passed
+
+
 def grow(options: argparse.Namespace) -> bool:
     """A topic gets more queues, and a second broker, under load: groups there, away, and on Spark lose nothing."""
     directory, seed = _place("grow", f"--groups {options.groups}", options)
@@ -299,6 +318,10 @@ def main() -> int:
     sub.add_argument("--groups", default=",".join(GROUPS), help="which, with commas (default %(default)s)")
     sub.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
     sub.add_argument("--dir", help="where a run keeps its files; that of an interrupted run goes on")
+    sub = commands.add_parser(mutants.__name__, help=mutants.__doc__, description=mutants.__doc__)
+    sub.set_defaults(call=mutants)
+    sub.add_argument("--rooms", default=",".join(ROOMS), help="which, with commas (default %(default)s)")
+    sub.add_argument("--dir", help="where a run keeps its files; that of an earlier run judges again what could differ")
     sub = commands.add_parser(OLDER, help=older.__doc__, description=older.__doc__)
     sub.set_defaults(call=older)
     sub.add_argument("--dir", help="where a run keeps its files; that of an interrupted run goes on")
@@ -306,7 +329,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that members and brokers end with us
     try:
         return 0 if options.call(options) else 1
-    except (ClusterError, FuzzError, OrderlyError, RmqdError, RocketMqUnavailable) as error:
+    except (ClusterError, FuzzError, MutantsError, OrderlyError, RmqdError, RocketMqUnavailable) as error:
         say(str(error))
         return 1
     except KeyboardInterrupt:
