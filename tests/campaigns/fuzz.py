@@ -15,7 +15,7 @@ from typing import Any, Final
 from tests.fuzzing.targets import TARGETS
 from tests.rocketmq.fetch import say
 
-PART_EXECUTIONS: Final = 100_000
+PART_EXECUTIONS: Final = 25_000
 CALL_SECONDS: Final = 20 * 60.0
 """After which a call begins no more parts: the next one goes on."""
 SLOWEST_SECONDS: Final = 0.1
