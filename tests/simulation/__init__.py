@@ -8,6 +8,7 @@ event, on every machine.
 - `disk`: what a broker has stored, and what of it survives a crash.
 - `cluster`: name servers and brokers (`rmqd.broker`'s own), each on a host.
 - `members`: members of a group, on a host each: rmqd's own client and consumer.
+- `names`: of the topic and the group.
 - `plan`: a history before it happens, drawn from a seed; `happenings`: all that may happen.
 - `history`: a plan as it happens.
 - `ledger`: what handlers were given, and when they finished it.

@@ -21,12 +21,15 @@ class Disk:
         self._rows: dict[int, RecordRow] = {}
         self._values: dict[Kind, dict[str, str]] = {}
         self._late: dict[tuple[Kind, str], str | None] = {}
+        self.on_record: Callable[[RecordRow], None] = lambda row: None
+        """Called with each record that is stored."""
         self.on_offset: Callable[[str, int], None] = lambda key, offset: None
         """Called with the key `topic@group@queue` and each offset that is stored."""
 
     def append(self, row: RecordRow) -> None:
         """Store a record."""
         self._rows[row.commit_log_offset] = row
+        self.on_record(row)
 
     def read(self, commit_log_offset: int) -> bytes | None:
         """The record that begins there."""

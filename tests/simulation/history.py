@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rmqd.broker.store.record_log import RecordRow
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
@@ -20,17 +21,17 @@ from tests.simulation.happenings import HAPPENINGS
 from tests.simulation.judging.commits import Commits
 from tests.simulation.judging.ends import END_SECONDS
 from tests.simulation.judging.judge import judge
+from tests.simulation.judging.passed import Passed, Reset
 from tests.simulation.judging.trouble import Trouble
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.ledger import Ledger, Stored, key_of
 from tests.simulation.loop import Host, LoopClock, SimulatedLoop
 from tests.simulation.members import Member
+from tests.simulation.names import GROUP, TAGS, TOPIC
 from tests.simulation.network import Network
 from tests.simulation.plan import Event, Plan
 from tests.simulation.timeline import Timeline
 
-TOPIC = "orders"
-GROUP = "billing"
 PATIENCE_SECONDS = 300.0
 
 
@@ -61,7 +62,8 @@ class History:
         self.network.slow, self.network.pieces = plan.slow, plan.pieces
         self.timeline = Timeline(loop)
         self.ledger = Ledger(self.timeline)
-        self.commits = Commits(self.ledger)
+        self.passed = Passed(self.ledger, self._explains_unheeded)
+        self.commits = Commits(self.ledger, self.passed)
         self.brokers = [Broker(loop, f"broker-{'ab'[i]}", f"10.1.0.{i}") for i in range(len(plan.queues))]
         self.name_server = NameServer(loop, "ns", "10.2.0.1", self.brokers)
         self.options = group_options(
@@ -73,6 +75,7 @@ class History:
             consume_message_batch_max_size=plan.batch_size,
             shutdown_timeout_seconds=30.0,
         )
+        self._first_options = self.options
         self.members: list[Member] = []
         """Those that are there."""
         self.former: list[Member] = []
@@ -92,6 +95,7 @@ class History:
         """Let all happen, then let the group come to rest, and judge."""
         for broker, queues in zip(self.brokers, self.plan.queues, strict=True):
             broker.disk.on_offset = functools.partial(self._committed, broker.name)
+            broker.disk.on_record = functools.partial(self._stored, broker.name)
             await broker.start()
             broker.set_queues(TOPIC, queues)
         await self.name_server.start()
@@ -126,6 +130,10 @@ class History:
         )
         self.members.append(member)
         self.timeline.note(member.name, "joins")
+
+    def any_member(self, chance: random.Random) -> Member | None:
+        """One of those that are there, if there is one."""
+        return chance.choice(self.members) if self.members else None
 
     def take_out(self, chance: random.Random) -> Member:
         """A member that is to go."""
@@ -164,9 +172,9 @@ class History:
 
     async def _rest(self) -> None:
         quiet_at = self.timeline.now()
-        waiting = set(self.stored())
+        waiting = self.stored()
         while True:
-            waiting = {key for key in waiting if not self.ledger.is_done(key)}
+            waiting = {key: places for key, places in waiting.items() if not self.passed.is_settled(key, places)}
             if not waiting or self.timeline.now() > quiet_at + PATIENCE_SECONDS:
                 break
             await asyncio.sleep(1.0)
@@ -174,8 +182,19 @@ class History:
 
     def _committed(self, broker: str, key: str, offset: int) -> None:
         topic, group, queue = key.split("@")
-        if (topic, group) == (TOPIC, GROUP) and self.commits.stored(broker, int(queue), offset):
+        if (topic, group) == (TOPIC, GROUP) and self._is_news(broker, int(queue), offset):
             self.timeline.note(broker, f"has offset {offset} of queue {queue}")
+
+    def _is_news(self, broker: str, queue: int, offset: int) -> bool:
+        return self.commits.stored(broker, queue, offset, self.timeline.now())
+
+    def _stored(self, broker: str, row: RecordRow) -> None:
+        if row.topic == TOPIC:  # the hash of a tag of one character is its number
+            place = Stored(broker, row.queue_id, row.queue_offset)
+            self.passed.tags[place] = self.timeline.now(), chr(row.tags_code)
+
+    def _explains_unheeded(self, reset: Reset) -> bool:
+        return any(trouble.explains_unheeded(reset) for trouble in self.causes)
 
     def _resume(self, host: Host) -> None:
         if host.is_paused:
@@ -189,6 +208,12 @@ class History:
         self.network.apart.clear()
         for host in self._paused:
             self._resume(host)
+        if not self.members:
+            self.join()
+        self.options = self._first_options
+        for member in self.members:
+            member.call(member.consumer.resume)
+            member.host.spawn(member.consumer.change(self.options))
 
     async def _send(self) -> None:
         client = ClientInstance(
@@ -203,7 +228,7 @@ class History:
             for _ in range(min(chance.choice((1, 1, 1, 20)), self.plan.most_messages - number)):
                 key, number = f"k{number}", number + 1
                 with contextlib.suppress(RmqdError):
-                    await client.producer.send(OutgoingMessage(TOPIC, b"x", keys=key))
+                    await client.producer.send(OutgoingMessage(TOPIC, b"x", tags=chance.choice(TAGS), keys=key))
                     self.sent.add(key)
         client.stop()
         await asyncio.wait((running,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rmqd.client.instance import ClientInstance
@@ -38,6 +39,7 @@ class Member:
     ) -> None:
         self.name = name
         self.host = Host(loop, name)
+        self._loop = loop
         self._ledger = ledger
         self._habits = habits
         self._chance = chance
@@ -68,6 +70,10 @@ class Member:
             self._ledger.end(call, is_good=not fails)
         if fails:
             raise HandlerFailed(self.name)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function of it as its own: later, if it is suspended."""
+        self._loop.call_soon(function, context=self.host.context)
 
     def leave(self) -> None:
         """End in order."""

@@ -4,9 +4,10 @@
 - `members`: members join, leave, are killed and suspended.
 - `network`: connections that break, and hosts that cannot reach each other.
 - `brokers`: brokers that crash.
+- `operators`: offsets are reset, groups are paused, and their options change.
 """
 
-from tests.simulation.happenings import brokers, members, network
+from tests.simulation.happenings import brokers, members, network, operators
 from tests.simulation.happenings.registry import HAPPENINGS, Happening
 
-__all__ = ["HAPPENINGS", "Happening", "brokers", "members", "network"]
+__all__ = ["HAPPENINGS", "Happening", "brokers", "members", "network", "operators"]

@@ -42,8 +42,8 @@ async def kill(history: History, chance: random.Random) -> None:
 @happening()
 async def pause(history: History, chance: random.Random) -> None:
     """A member is suspended, as by SIGSTOP, and goes on."""
-    member = chance.choice(history.members)
-    if not member.host.is_paused:
+    member = history.any_member(chance)
+    if member is not None and not member.host.is_paused:
         seconds = chance.choice(PAUSE_SECONDS)
         history.trouble("paused", member.name, seconds=seconds)
         history.pause(member.host, seconds)

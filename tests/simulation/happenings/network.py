@@ -25,7 +25,9 @@ async def cut(history: History, chance: random.Random) -> None:
 @happening()
 async def partition(history: History, chance: random.Random) -> None:
     """For some time nothing arrives between a member and a broker."""
-    member, broker = chance.choice(history.members), chance.choice(history.brokers)
+    member, broker = history.any_member(chance), chance.choice(history.brokers)
+    if member is None:
+        return
     seconds = chance.choice(APART_SECONDS)
     pair = frozenset((member.host.name, broker.host.name))
     if pair not in history.network.apart:

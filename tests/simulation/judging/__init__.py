@@ -2,6 +2,7 @@
 
 - `wrong`: one thing that is wrong, and what it is about.
 - `trouble`: what broke, and which deliveries it explains.
+- `passed`: what need not be handled, and what is to be handled again.
 - `lost`: messages that nobody finished.
 - `twice`: messages that were finished twice without a cause.
 - `order`: in orderly queues, messages before their time, and two members at once.

@@ -20,12 +20,18 @@ def lost(history: History) -> Iterator[Wrong]:
     for key in sorted(history.sent - stored.keys()):
         yield Wrong("lost by a broker, which is a fault of the simulation", key, frozenset((key,)))
     for key, places in stored.items():
+        if history.passed.is_settled(key, places):
+            continue
         if not history.ledger.is_done(key):
             yield Wrong("lost", f"{key} at {', '.join(map(str, places))}", frozenset((key,)))
+        for reset in history.passed.unheeded(key, places):
+            yield Wrong(
+                "reset", f"{key} of {', '.join(map(str, places))} did not come again after {reset}", frozenset((key,))
+            )
 
 
 def stuck(history: History) -> Iterator[Wrong]:
     """A group that did not come to rest."""
     if history.rest_seconds > REST_SECONDS:
-        waiting = frozenset(key for key in history.stored() if not history.ledger.is_done(key))
+        waiting = frozenset(key for key, at in history.stored().items() if not history.passed.is_settled(key, at))
         yield Wrong("stuck", f"it took {history.rest_seconds:.0f} s to handle what was left", waiting)

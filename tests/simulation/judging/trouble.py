@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from tests.simulation.judging.passed import Reset
 from tests.simulation.ledger import Call
 
 BEFORE_SECONDS: Final = 10.0
 """A trouble undoes what was committed for so long before it: the brokers' flush, and the members' commit interval."""
 AFTER_SECONDS: Final = 70.0
 """For so long after a trouble its effects may show: locks end after 60 s."""
+AFTER_RESET_SECONDS: Final = 30.0
+"""For so long around a trouble a pushed reset may get lost: members come back, and brokers write down offsets."""
 GROUP_WIDE: Final = frozenset(("crashed", "paused", "apart"))
 """Troubles that reach every queue: members learn of each other by any broker, and one that was paused commits late."""
 
@@ -41,6 +44,15 @@ class Trouble(NamedTuple):
         and goes on with what it had. Nothing else takes a lock from who holds it.
         """
         return self.what in ("crashed", "paused") and self.meets(calls) and self.is_of(calls)
+
+    def explains_unheeded(self, reset: Reset) -> bool:
+        """Whether a reset may have had no effect because of it.
+
+        A pushed reset is told once, to members that are connected: who is not, or is suspended, does not hear of it,
+        and whoever has heard of it may end before it is stored and written down.
+        """
+        is_then = self.at <= reset.at + AFTER_RESET_SECONDS and self.until + AFTER_RESET_SECONDS >= reset.at
+        return reset.is_pushed and is_then
 
     def is_of(self, calls: Iterable[Call]) -> bool:
         """Whether it met one of the members, or one of the brokers."""

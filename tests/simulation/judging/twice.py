@@ -34,7 +34,11 @@ def _by_cause(history: History) -> tuple[Counter[str], list[str]]:
     causes, unexplained, stored = Counter[str](), [], history.stored()
     for key, calls in history.ledger.calls.items():
         good = [call for call in calls if call.is_good]
-        if len(good) <= len(stored.get(key, ())):
+        places = stored.get(key, [])
+        if len(good) <= len(places):
+            continue
+        if len(good) <= len(places) + sum(history.passed.repeats(key, place) for place in places):
+            causes["reset"] += 1
             continue
         trouble = next((one for one in history.causes if one.explains_twice(calls)), None)
         if trouble is None:

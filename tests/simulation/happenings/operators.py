@@ -1,0 +1,170 @@
+"""What operators do: they reset offsets, pause groups, and change their options."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from rmqd.broker.channel import Channel
+from rmqd.broker.processors.offset_admin import OffsetAdminProcessor
+from rmqd.broker.reply import Refusal, Reply
+from rmqd.broker.server import RemotingServer
+from rmqd.consumer.options import Subscription
+from rmqd.wire.bodies.group import ResetOffsetBody
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.offset import ResetOffsetRequestHeader
+from tests.simulation.happenings.registry import happening
+from tests.simulation.judging.passed import ALL_TAGS, Filter, Reset
+from tests.simulation.names import GROUP, TOPIC
+
+if TYPE_CHECKING:
+    from rmqd.consumer.options import ConsumerOptions
+    from tests.simulation.cluster import Broker
+    from tests.simulation.history import History
+
+ALONE_SECONDS: Final = (0.0, 1.0, 30.0)
+HELD_SECONDS: Final = (0.0, 1.0, 20.0)
+GONE_SECONDS: Final = 60.0
+FILTERS: Final = (ALL_TAGS, "a || b", "b || c")
+FORWARD_BY_TIME: Final = -1
+
+
+@happening(is_trouble=False, weight=0.5)
+async def reset(history: History, chance: random.Random) -> None:
+    """The group's offset is set back or forward in one queue; the next pull is told."""
+    _reset_one(history, chance)
+
+
+@happening(is_trouble=False, weight=0.3)
+async def reset_alone(history: History, chance: random.Random) -> None:
+    """All members leave, the group's offset is set, and a member comes."""
+    leaving = list(history.members)
+    for _ in leaving:
+        member = history.take_out(chance)
+        history.timeline.note(member.name, "leaves")
+        member.leave()
+    if leaving:
+        await asyncio.wait([member.task for member in leaving], timeout=GONE_SECONDS)
+    _reset_one(history, chance)
+    await asyncio.sleep(chance.choice(ALONE_SECONDS))
+    history.join()
+
+
+@happening(is_trouble=False, weight=0.3)
+async def reset_by_push(history: History, chance: random.Random) -> None:
+    """The group's offsets are set in all queues of a broker, which tells the members (useServerSideResetOffset off)."""
+    broker = chance.choice(history.brokers)
+    times = [row.store_timestamp for row in broker.disk.records() if row.topic == TOPIC]
+    if broker.controller is None or broker.host.is_paused or not times:
+        return
+    time = chance.choice((FORWARD_BY_TIME, times[0], chance.choice(times), chance.choice(times)))
+    header = ResetOffsetRequestHeader(topic=TOPIC, group=GROUP, timestamp=time, is_force=True)
+    settings = broker.controller.settings
+    broker.controller.change_settings(replace(settings, useServerSideResetOffset=False))
+    try:
+        reply = _ask(broker, header)
+    except Refusal as refusal:
+        history.timeline.note(broker.name, f"pushes no reset: {refusal}")
+        return
+    finally:
+        broker.controller.change_settings(settings)
+    for queue, offset in ResetOffsetBody.from_json(reply.body).offset_table.items():
+        _note_reset(history, broker, queue.queue_id, offset, is_pushed=True)
+
+
+@happening(is_trouble=False, weight=0.5)
+async def hold(history: History, chance: random.Random) -> None:
+    """The group is paused in one member, and resumed."""
+    member = history.any_member(chance)
+    if member is not None:
+        seconds = chance.uniform(0, chance.choice(HELD_SECONDS))
+        history.timeline.note(member.name, f"is held for {seconds:g} s")
+        member.call(member.consumer.pause)
+        await asyncio.sleep(seconds)
+        history.timeline.note(member.name, "is let go on")
+        member.call(member.consumer.resume)
+
+
+@happening(is_trouble=False, weight=0.5)
+async def change(history: History, chance: random.Random) -> None:
+    """All members take over other options while they run."""
+    options = replace(
+        history.options,
+        pull_batch_size=chance.choice((1, 4, 32)),
+        pull_interval_seconds=chance.choice((0.0, 0.1, 1.0)),
+        pull_threshold_for_queue=chance.choice((1, 10, 1000)),
+        consume_concurrently_max_span=chance.choice((1, 10, 2000)),
+        persist_consumer_offset_interval_seconds=chance.choice((1.0, 5.0)),
+        pull_rate_limit=chance.choice((0, 0, 50)),
+    )
+    history.timeline.note("operator", "changes options")
+    await _change(history, options)
+
+
+@happening(is_trouble=False, weight=0.5)
+async def filter_otherwise(history: History, chance: random.Random) -> None:
+    """All members take over another subscription by tags while they run."""
+    expression = chance.choice(FILTERS)
+    before = list(history.passed.filters)
+    history.timeline.note("operator", f"subscribes {expression}")
+    history.passed.filters.append(Filter(history.timeline.now(), expression))
+    await _change(history, replace(history.options, subscriptions={TOPIC: Subscription(expression, "TAG")}))
+    for one in before:
+        one.until = min(one.until, history.timeline.now())
+
+
+@happening(is_trouble=False, weight=0.5)
+async def restart(history: History, chance: random.Random) -> None:
+    """A member starts anew with another number of slots and size of batches."""
+    history.options = replace(
+        history.options,
+        concurrency=chance.choice((1, 4, 20)),
+        consume_message_batch_max_size=chance.choice((1, 8)),
+    )
+    if history.members:
+        member = history.take_out(chance)
+        history.timeline.note(member.name, "leaves, to begin anew")
+        member.leave()
+        await asyncio.wait((member.task,), timeout=GONE_SECONDS)
+        history.join()
+
+
+async def _change(history: History, options: ConsumerOptions) -> None:
+    """Have each member take over the options; those that come later have them from the beginning."""
+    history.options = options
+    changes = [member.host.spawn(member.consumer.change(options)) for member in history.members]
+    if changes:
+        await asyncio.wait(changes, timeout=GONE_SECONDS)
+
+
+def _reset_one(history: History, chance: random.Random) -> None:
+    broker = chance.choice(history.brokers)
+    if broker.controller is None or broker.host.is_paused:
+        return
+    store = broker.controller.store
+    queue = chance.randrange(history.plan.queues[history.brokers.index(broker)])
+    committed, end = broker.controller.offsets.get(GROUP, TOPIC, queue), store.max_offset(TOPIC, queue)
+    if committed is not None:
+        offset = chance.choice((0, end, chance.randint(0, committed), chance.randint(min(committed, end), end)))
+        _note_reset(history, broker, queue, offset)
+        header = ResetOffsetRequestHeader(
+            topic=TOPIC, group=GROUP, timestamp=0, is_force=True, queue_id=queue, offset=offset
+        )
+        _ask(broker, header)
+
+
+def _note_reset(history: History, broker: Broker, queue: int, offset: int, *, is_pushed: bool = False) -> None:
+    assert broker.controller is not None
+    end = broker.controller.store.max_offset(TOPIC, queue)
+    how = "pushes a reset of" if is_pushed else "resets"
+    history.timeline.note("operator", f"{how} {broker.name} queue {queue} to {offset} of {end}")
+    history.passed.reset(Reset(history.timeline.now(), broker.name, queue, offset, end, is_pushed))
+
+
+def _ask(broker: Broker, header: ResetOffsetRequestHeader) -> Reply:
+    """What mqadmin asks of a broker, by a connection that nobody else has. Raises Refusal."""
+    assert broker.controller is not None
+    request = RemotingCommand(header.code, ext_fields=header.ext_fields())
+    return OffsetAdminProcessor(broker.controller).reset(Channel(RemotingServer("operator")), request)
