@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -14,7 +14,7 @@ from tests.campaigns.mutations import Mutant
 
 def live_code(mutant: Mutant) -> tuple[FunctionType, CodeType] | None:
     """The function that has the fault, and its code with the fault; None where code cannot take the other's place."""
-    module = sys.modules[mutant.module]
+    module = importlib.import_module(mutant.module)  # some are imported when they are needed
     assert module.__file__ is not None
     changed = _codes(compile(mutant.source, module.__file__, "exec", dont_inherit=True))[mutant.where]
     live = [function for function in _functions(module) if function.__code__.co_qualname == mutant.where]

@@ -166,13 +166,68 @@ def test_leaving_hands_out_nothing_and_keeps_the_offset_below_what_waits() -> No
 
 
 def test_dropping_lets_everything_go() -> None:
-    """A result that comes later changes nothing."""
+    """Results that come later change nothing."""
     queue = queue_of(block_of(range(4)))
-    queue.take(1)
+    [first, second] = queue.take(2)
+    queue.hold_uncommitted([first])
+    queue.pause()
     queue.drop("handed_over")
     assert queue.dropped
+    queue.commit()
+    queue.resume()
     assert not queue.pending
     assert (queue.cached_count, queue.cached_bytes, queue.oldest()) == (0, 0, None)
+    queue.finish([first, second])
+    assert queue.cached_bytes == 0
+
+
+def test_a_paused_queue_that_is_left_keeps_nothing_for_later() -> None:
+    """What an operator held back is the next owner's, and what handlers have is all that is waited for."""
+    queue = queue_of(block_of(range(5)))
+    [zero, one] = queue.take(2)
+    queue.pause()
+    queue.leave()
+    assert not queue.waiting
+    assert (queue.cached_count, queue.handed_out_to) == (2, 2)
+    queue.finish([one])
+    assert (queue.commit_offset(), queue.finished_above()) == (0, 1)
+    queue.finish([zero])
+    assert (queue.commit_offset(), queue.finished_above(), queue.cached_count) == (2, 0, 0)
+
+
+def test_a_queue_may_be_paused_again() -> None:
+    """Nothing of the first pause is handed out twice."""
+    queue = queue_of(block_of(range(3)))
+    for _ in range(2):
+        queue.pause()
+        queue.resume()
+    assert offsets(queue.take(9)) == [0, 1, 2]
+
+
+def test_the_time_until_which_all_is_known_only_rises() -> None:
+    """Over replies, and over what the filter passed over; the age of the last reply is that of its last message."""
+    queue = queue_from(0)
+    assert (queue.last_store_timestamp, queue.newest_store_timestamp) == (0, 0)
+    ages = []
+    for start, stored_ms in ((0, 5000), (2, 4000)):
+        block = block_of([start, start + 1], store_timestamp=stored_ms)
+        block.messages[0].store_timestamp -= 1000
+        queue.put(block, start + 2)
+        ages.append((queue.last_store_timestamp, queue.newest_store_timestamp))
+    assert ages == [(5000, 5000), (4000, 5000)]
+    queue.note_passed_over(3000)
+    assert queue.newest_store_timestamp == 5000
+    queue.note_passed_over(7000)
+    assert queue.newest_store_timestamp == 7000
+
+
+def test_a_batch_that_begins_in_one_reply_does_not_finish_the_next_one() -> None:
+    """Though it has as many messages as the next reply has left."""
+    queue = queue_of(block_of([0]), block_of([1, 2, 3]))
+    queue.finish(queue.take(3))
+    assert (queue.commit_offset(), queue.cached_count) == (3, 1)
+    queue.finish(queue.take(1))
+    assert (queue.commit_offset(), queue.cached_bytes) == (4, 0)
 
 
 async def test_who_waits_for_room_is_woken_by_finished_messages_and_by_the_end_of_a_pause() -> None:
@@ -231,14 +286,22 @@ def test_what_a_handler_acknowledges_is_finished_by_its_commit() -> None:
     assert (queue.commit_offset(), queue.uncommitted) == (2, [])
 
 
-@pytest.mark.parametrize("end", ["finished", "dropped"])
+@pytest.mark.parametrize("end", ["finished", "dropped", "unwanted"])
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_a_replys_memory_is_freed_without_the_garbage_collector(end: str, batch_size: int) -> None:
     """The daemon collects garbage rarely: nothing of a finished reply may wait for it."""
     gc.disable()
     try:
-        queue = queue_of(block_of(range(6)))
-        gone = weakref.ref(_Token.of(queue))
+        if end == "unwanted":
+            queue, block = queue_from(0), block_of(range(6))
+            gone = weakref.ref(_Token.of(block))
+            for message in block.messages:
+                queue.skip(message)
+            queue.put(block, 6)
+            del block, message
+        else:
+            queue = queue_of(block_of(range(6)))
+            gone = weakref.ref(_Token.of(queue.blocks[0]))
         while end == "finished" and queue.pending:
             queue.finish(queue.take(batch_size))
         if end == "dropped":
@@ -252,9 +315,9 @@ class _Token:
     """Stands for a reply's memory: messages and blocks have slots, and so take no weak reference."""
 
     @classmethod
-    def of(cls, queue: ProcessQueue) -> _Token:
+    def of(cls, block: MessageBlock) -> _Token:
         token = cls()
-        queue.blocks[0].decompressed = {-1: token}  # type: ignore[dict-item]
+        block.decompressed = {-1: token}  # type: ignore[dict-item]
         return token
 
 
@@ -296,6 +359,14 @@ def test_a_queue_that_is_to_go_on_further_down_commits_no_higher() -> None:
     assert (queue.commit_offset(), queue.reaches_past()) == (11, True)
     queue.finish(queue.take(1))
     assert (queue.commit_offset(), queue.reaches_past()) == (11, False)
+
+
+def test_a_message_at_the_next_offset_is_in_the_way_too() -> None:
+    """Whichever reply it came with."""
+    queue = queue_of(block_of([10, 11]), block_of([12, 13]))
+    assert not queue.reaches_past()
+    queue.continue_at(13)
+    assert queue.reaches_past()
 
 
 def test_what_is_held_is_handed_to_nobody_and_not_passed_by_a_commit() -> None:

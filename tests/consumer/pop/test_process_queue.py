@@ -1,0 +1,85 @@
+"""The cache of one popped queue: what is finished is acknowledged, once, and whoever waits for room hears of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rmqd.consumer.pop.block import PopBlock
+from rmqd.consumer.pop.process_queue import PopProcessQueue
+from rmqd.consumer.stats.counters import TopicStats
+from tests.consumer.pop.popped import POPPED, popped
+
+
+class Receipts:
+    """Remembers what was acknowledged, and takes it as settled."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[int] = []
+        self.relieved = 0
+
+    def acknowledge(self, block: PopBlock, offsets: list[int], stats: TopicStats) -> None:
+        block.settled.update(offsets)
+        self.acknowledged += offsets
+
+    def relieve(self) -> None:
+        self.relieved += 1
+
+
+def queue_of(receipts: Receipts, *blocks: PopBlock) -> PopProcessQueue:
+    queue = PopProcessQueue(POPPED, TopicStats(POPPED.topic, is_retry=False), "", receipts, receipts.relieve)  # type: ignore[arg-type]
+    for block in blocks:
+        queue.put(block, 0)
+    return queue
+
+
+def test_what_the_group_does_not_want_is_acknowledged_at_once() -> None:
+    """A reply of nothing else is not kept."""
+    receipts, block = Receipts(), popped(range(3), 60)
+    queue = queue_of(receipts)
+    for message in block.messages:
+        queue.skip(message)
+    queue.put(block, 0)
+    assert receipts.acknowledged == [0, 1, 2]
+    assert (queue.cached_count, len(queue.blocks)) == (0, 0)
+
+
+def test_a_block_is_acknowledged_when_its_last_message_is_finished() -> None:
+    """Or from time to time, what is finished of it by then; nothing twice."""
+    receipts, block = Receipts(), popped(range(4), 60)
+    queue = queue_of(receipts, block)
+    zero, one, two, three = queue.take(4)
+    queue.settle_finished(block)
+    queue.finish([one])
+    assert (receipts.acknowledged, receipts.relieved) == ([], 0)
+    queue.settle_finished(block)
+    queue.settle_finished(block)
+    assert (receipts.acknowledged, receipts.relieved) == ([1], 1)
+    queue.finish([zero, two, three])
+    assert (sorted(receipts.acknowledged), receipts.relieved) == ([0, 1, 2, 3], 2)
+    assert (queue.cached_count, queue.cached_bytes) == (0, 0)
+
+
+def test_what_nobody_has_is_left_to_others_and_not_acknowledged() -> None:
+    receipts, block = Receipts(), popped(range(4), 60)
+    queue = queue_of(receipts, block, other := popped([9], 60))
+    taken = queue.take(2)
+    assert queue.waiting_of(block) == [2, 3]
+    queue.let_go_waiting(block)
+    queue.finish(taken)
+    assert receipts.acknowledged == [0, 1]
+    assert [message.queue_offset for message in queue.pending] == [9]
+    assert queue.waiting_of(other) == [9]
+
+
+def test_messages_put_back_come_block_by_block() -> None:
+    """After a reset of the offset two blocks may hold the same offsets; what is due first goes first."""
+    receipts = Receipts()
+    early, late = popped([5, 6], 60), popped([4, 5], 90)
+    queue = queue_of(receipts, early, late)
+    taken = queue.take(4)
+    queue.put_back(taken[::-1])
+    assert [(message.block is early, message.queue_offset) for message in queue.take(4)] == [
+        (True, 5), (True, 6), (False, 4), (False, 5),
+    ]  # fmt: skip
+    queue.finish(taken)
+    assert Counter(receipts.acknowledged) == Counter([4, 5, 5, 6])

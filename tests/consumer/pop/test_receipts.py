@@ -1,0 +1,286 @@
+"""What brokers are told of popped messages: once, by the handle that counts, and as long as it has an effect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.pop.receipts import AGAIN_SECONDS, GATHER_SECONDS, SHOW_AGAIN_MS, PopReceipts
+from rmqd.consumer.stats.counters import TopicStats
+from rmqd.wire.bodies.pop import BatchAckMessageRequestBody
+from rmqd.wire.command import RemotingCommand
+from tests.client.peer import Reply
+from tests.client.running import running
+from tests.clock import ManualClock
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.pop.popped import INVISIBLE_SECONDS, popped
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
+
+
+@dataclass(slots=True)
+class Case:
+    """Receipts, the broker that gets them, and a clock that the test moves."""
+
+    broker: ScriptedBroker
+    client: ClientInstance
+    clock: ManualClock
+    receipts: PopReceipts
+    stats: TopicStats
+
+    def batches(self) -> list[list[int]]:
+        """The offsets of each request so far."""
+        bodies = [
+            BatchAckMessageRequestBody.from_json(command.body)
+            for command in self.broker.peer.got(RequestCode.BATCH_ACK_MESSAGE)
+        ]
+        return [[offset for ack in body.acks for offset in ack.offsets] for body in bodies]
+
+    def singly(self) -> list[int]:
+        """The offsets that were acknowledged one by one."""
+        return [int(command.ext_fields["offset"]) for command in self.broker.peer.got(RequestCode.ACK_MESSAGE)]
+
+    async def gathered(self) -> None:
+        """Let the time pass in which acknowledgements are gathered."""
+        await self.clock.advance(GATHER_SECONDS)
+
+    async def idle(self) -> None:
+        await eventually(lambda: self.receipts.is_idle, "all is answered")
+
+
+@pytest.fixture
+async def case(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[Case]:
+    """Receipts that are sent, to a broker that takes all of them."""
+    broker.create_topic(TOPIC)
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    await client.routes.lookup(TOPIC)
+    broker.peer.on(RequestCode.BATCH_ACK_MESSAGE, Reply())
+    broker.peer.on(RequestCode.ACK_MESSAGE, Reply())
+    receipts = PopReceipts(client, GROUP, clock)
+    async with running(receipts.run()):
+        yield Case(broker, client, clock, receipts, TopicStats(TOPIC, is_retry=False))
+    await client.remoting.close()
+
+
+def soon(case: Case) -> float:
+    return case.clock.monotonic() + INVISIBLE_SECONDS
+
+
+async def test_acknowledgements_of_a_moment_leave_together(case: Case) -> None:
+    """The next ones go by themselves, and nothing is sent again."""
+    block = popped(range(5), soon(case))
+    assert case.receipts.is_idle
+    case.receipts.acknowledge(block, [], case.stats)
+    assert case.receipts.is_idle
+    case.receipts.acknowledge(block, [0], case.stats)
+    await asyncio.sleep(0)
+    case.receipts.acknowledge(block, [2, 3], case.stats)
+    assert block.settled == {0, 2, 3}
+    assert not case.receipts.is_idle
+    assert case.batches() == []
+    await case.gathered()
+    await case.idle()
+    case.receipts.acknowledge(block, [1], case.stats)
+    assert not case.receipts.is_idle
+    await case.gathered()
+    await case.idle()
+    assert case.batches() == [[0, 2, 3], [1]]
+
+
+async def test_one_broker_that_does_not_answer_is_enough_to_be_busy(case: Case) -> None:
+    """And an acknowledgement whose broker is not known stays, and goes when it is."""
+    case.receipts.acknowledge(popped([1], soon(case)), [1], case.stats)
+    case.receipts.acknowledge(popped([2], soon(case), broker_name="gone"), [2], case.stats)
+    await case.gathered()
+    await eventually(lambda: case.batches() == [[1]], "the other broker is told")
+    assert not case.receipts.is_idle
+    await case.receipts.flush(0)
+    assert not case.receipts.is_idle
+
+
+async def test_who_leaves_does_not_wait_for_more_to_gather(case: Case) -> None:
+    """But for the answer, and no longer than he says."""
+    release = asyncio.Event()
+
+    async def later(_: RemotingCommand) -> Reply:
+        await release.wait()
+        return Reply()
+
+    await case.receipts.flush(10)
+    case.broker.peer.on(RequestCode.BATCH_ACK_MESSAGE, later)
+    block = popped(range(3), soon(case))
+    case.receipts.acknowledge(block, [0], case.stats)
+    flushing = asyncio.create_task(case.receipts.flush(10))
+    await eventually(lambda: len(case.batches()) <= 1 and case.receipts._lines, "it has begun")
+    await case.gathered()
+    await case.broker.peer.received(RequestCode.BATCH_ACK_MESSAGE)
+    case.receipts.acknowledge(block, [1], case.stats)
+    release.set()
+    await case.broker.peer.received(RequestCode.BATCH_ACK_MESSAGE, 2)  # though the clock stands still
+    await flushing
+    assert case.batches() == [[0], [1]]
+    case.receipts.acknowledge(block, [2], case.stats)
+    await asyncio.sleep(0.05)
+    assert case.batches() == [[0], [1]], "nobody is in a hurry any more"
+    await case.gathered()
+    await case.idle()
+
+
+async def test_a_flush_ends_when_its_time_is_over(case: Case) -> None:
+    """A broker that is silent keeps nobody for longer."""
+    case.broker.peer.on(RequestCode.BATCH_ACK_MESSAGE, None)
+    case.receipts.acknowledge(popped([0], soon(case)), [0], case.stats)
+    flushing = asyncio.create_task(case.receipts.flush(10))
+    await case.gathered()
+    await case.broker.peer.received(RequestCode.BATCH_ACK_MESSAGE)
+    assert not flushing.done()
+    await case.clock.advance(10)
+    await flushing
+    assert not case.receipts.is_idle
+
+
+async def test_what_failed_is_sent_again_after_a_second_before_what_came_later(case: Case) -> None:
+    answers = deque([Reply(ResponseCode.SYSTEM_BUSY, "later")])
+    case.broker.peer.on(RequestCode.BATCH_ACK_MESSAGE, lambda _: answers.popleft() if answers else Reply())
+    block = popped(range(4), soon(case))
+    case.receipts.acknowledge(block, [0, 1], case.stats)
+    await case.gathered()
+    await eventually(lambda: case.batches() == [[0, 1]], "it is refused")
+    await asyncio.sleep(0.02)
+    case.receipts.acknowledge(block, [2], case.stats)
+    await case.clock.advance(AGAIN_SECONDS / 2)
+    assert case.batches() == [[0, 1]]
+    assert not case.receipts.is_idle
+    await case.clock.advance(AGAIN_SECONDS / 2)
+    await case.gathered()
+    await case.idle()
+    assert case.batches() == [[0, 1], [0, 1, 2]]
+    assert not case.stats.duplicates
+
+
+async def test_a_batch_that_is_refused_is_sent_one_by_one_and_what_is_refused_then_counts(case: Case) -> None:
+    """Each refusal is of one message; one that only failed is sent again, and alone."""
+    answers = {
+        0: deque([Reply()]),
+        1: deque([Reply(ResponseCode.MESSAGE_ILLEGAL, "no such handle")]),
+        2: deque([Reply(ResponseCode.SYSTEM_BUSY, "later"), Reply()]),
+    }
+    case.broker.peer.on(RequestCode.BATCH_ACK_MESSAGE, Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "what is it"))
+    case.broker.peer.on(RequestCode.ACK_MESSAGE, lambda command: answers[int(command.ext_fields["offset"])].popleft())
+    case.receipts.acknowledge(popped(range(3), soon(case)), [0, 1, 2], case.stats)
+    await case.gathered()
+    await eventually(lambda: len(case.singly()) == 3, "each is sent")
+    await eventually(lambda: case.stats.duplicates == {"ack_refused": 1}, "the refused one counts")
+    await asyncio.sleep(0.02)
+    await case.clock.advance(AGAIN_SECONDS)
+    await case.gathered()
+    await case.idle()
+    assert case.singly() == [0, 1, 2, 2]
+    assert case.stats.duplicates == {"ack_refused": 1}
+
+
+async def test_at_its_time_a_message_is_the_others(case: Case) -> None:
+    """What is acknowledged from then on is not sent, and counts as handled twice."""
+    block = popped(range(3), case.clock.monotonic() + 1)
+    assert not case.receipts.is_late(block, 0)
+    case.receipts.acknowledge(block, [0, 1], case.stats)
+    await asyncio.sleep(0)
+    case.clock.turn(1)
+    assert case.receipts.is_late(block, 0)
+    await case.gathered()
+    await case.idle()
+    assert case.batches() == []
+    assert case.stats.duplicates == {"invisible_time": 2}
+
+
+async def test_a_message_that_is_hidden_for_longer_is_late_later_and_alone(case: Case) -> None:
+    """The acknowledgement of another one of its block does not wait for its new handle."""
+    release = asyncio.Event()
+
+    async def hide(command: RemotingCommand) -> Reply:
+        await release.wait()
+        invisible = command.ext_fields["invisibleTime"]
+        return Reply(ext_fields={"popTime": "2000", "invisibleTime": invisible, "reviveQid": "5"})
+
+    case.broker.peer.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, hide)
+    block = popped(range(3), case.clock.monotonic() + 1)
+    renewing = asyncio.create_task(case.receipts.renew(block, 1, 5000))
+    await case.broker.peer.received(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    case.receipts.acknowledge(block, [0, 1], case.stats)
+    await case.gathered()
+    await eventually(lambda: case.batches() == [[0]], "the one that is not changed")
+    release.set()
+    assert await renewing
+    case.receipts.acknowledge(block, [2], case.stats)
+    assert block.due_of(1) == case.clock.monotonic() - GATHER_SECONDS + 5
+    await case.gathered()
+    await eventually(lambda: len(case.batches()) == 2, "the others")
+    assert sorted(case.batches()[1]) == [1, 2]
+    case.clock.turn(1)
+    assert [case.receipts.is_late(block, offset) for offset in (0, 1, 2)] == [True, False, True]
+    case.clock.turn(4)
+    assert case.receipts.is_late(block, 1)
+    await case.idle()
+
+
+async def test_a_retry_waits_for_the_new_handle_and_says_how_long(case: Case) -> None:
+    """The former handle has no effect by then."""
+    asked: list[tuple[str, str]] = []
+    release = asyncio.Event()
+
+    async def hide(command: RemotingCommand) -> Reply:
+        asked.append((command.ext_fields["extraInfo"].split()[1], command.ext_fields["invisibleTime"]))
+        await release.wait()
+        invisible = command.ext_fields["invisibleTime"]
+        return Reply(ext_fields={"popTime": "2000", "invisibleTime": invisible, "reviveQid": "5"})
+
+    case.broker.peer.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, hide)
+    block = popped(range(2), soon(case))
+    renewing = asyncio.create_task(case.receipts.renew(block, 1, 5000))
+    await case.broker.peer.received(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    retrying = asyncio.create_task(case.receipts.retry_later(block, 1, 1800))
+    await asyncio.sleep(0.02)
+    assert block.settled == {1}, "it is acknowledged by nobody"
+    release.set()
+    assert await renewing
+    await retrying
+    assert asked == [("1000", "5000"), ("2000", "1800000")]
+
+
+async def test_what_is_shown_again_is_asked_for_without_waiting(case: Case) -> None:
+    """A tenth of a second is the least that brokers look for; with an unknown broker the messages' own time does it."""
+    case.broker.peer.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, None)
+    block, gone = popped(range(3), soon(case)), popped([7], soon(case), broker_name="gone")
+    case.receipts.acknowledge(block, [0], case.stats)  # so that there is a connection
+    await case.gathered()
+    await case.idle()
+    case.receipts.show_again(block, [1, 2])
+    case.receipts.show_again(gone, [7])
+    told = await case.broker.peer.received(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, 2)
+    assert [(one.ext_fields["offset"], one.ext_fields["invisibleTime"]) for one in told] == [
+        ("1", str(SHOW_AGAIN_MS)), ("2", str(SHOW_AGAIN_MS)),
+    ]  # fmt: skip
+    assert (block.settled, gone.settled) == ({0, 1, 2}, {7})
+
+
+async def test_what_is_acknowledged_before_it_runs_is_sent_then(broker: ScriptedBroker, clock: ManualClock) -> None:
+    broker.create_topic(TOPIC)
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    await client.routes.lookup(TOPIC)
+    broker.peer.on(RequestCode.BATCH_ACK_MESSAGE, Reply())
+    receipts, stats = PopReceipts(client, GROUP, clock), TopicStats(TOPIC, is_retry=False)
+    for offset in (1, 2):
+        receipts.acknowledge(popped([offset], clock.monotonic() + INVISIBLE_SECONDS), [offset], stats)
+        async with running(receipts.run()):
+            await asyncio.sleep(0)
+            await clock.advance(GATHER_SECONDS)
+            await broker.peer.received(RequestCode.BATCH_ACK_MESSAGE, offset)
+            await eventually(lambda: receipts.is_idle, "it is answered")
+    await client.remoting.close()
