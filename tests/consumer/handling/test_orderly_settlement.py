@@ -71,6 +71,21 @@ async def test_what_was_acknowledged_before_the_first_failed_message_is_done(poo
     assert handled(queue) == {"acked": 6, "retried": 3}
 
 
+async def test_what_the_handler_acknowledged_itself_counts_once(pool: StartPool) -> None:
+    """All of a batch, without a word about a failure."""
+
+    def accept(batch: Batch) -> None:
+        for message in batch:
+            batch.ack(message)
+
+    handle = Script(accept)
+    async with pool(handle, **BATCHES) as running:
+        queue = running.queue(3)
+        await eventually(lambda: queue.commit_offset() == 3 and not queue.in_flight, "all is handled")
+    assert handled(queue) == {"acked": 3}
+    assert (queue.cached_count, handle.seen) == (0, [[0, 1, 2]])
+
+
 async def test_an_exception_repeats_all_that_the_handler_did_not_decide_about(pool: StartPool) -> None:
     """Also what stands before its decisions."""
 
@@ -133,6 +148,8 @@ async def test_dead_letters_by_exception(pool: StartPool, broker: ScriptedBroker
         await eventually(done(queue), "all is done")
     assert handle.seen == [[0, 1, 2]]
     assert handled(queue) == {"acked": 1, "dead_lettered": 2}
+    causes = {cause: count for cause, count in queue.stats.snapshot().dead_letters.items() if count}
+    assert causes == {"handler" if isinstance(error, DeadLetter) else "level": 2}
     assert len(broker.sent) == 2
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
@@ -14,15 +16,16 @@ from rmqd.clock import Clock, SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
-from rmqd.consumer.handling.settlement import LOCAL_RETRY_SECONDS, Settlement
+from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.verdict import EXPIRED
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler import Batch, DeadLetter, Retry
 from rmqd.testing.clock import JumpingClock
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.message import MessageBlock
+from rmqd.wire.messages.message import Message, MessageBlock
 from rmqd.wire.messages.properties import MAX_PROPERTIES_BYTES
+from rmqd.wire.messages.sys_flag import COMPRESSED, COMPRESSION_SHIFT, CompressionType
 from tests.client.peer import Reply
 from tests.consumer.blocks import QUEUE
 from tests.consumer.groups import GROUP, TOPIC, group_options
@@ -66,10 +69,9 @@ def batch_of(messages: int, **fields: object) -> tuple[ProcessQueue, Batch]:
     records = [
         StoredMessage(
             topic=TOPIC,
-            body=b"body",
             queue_offset=number,
             commit_log_offset=100 + number,
-            **fields,  # type: ignore[arg-type]
+            **{"body": b"body", **fields},  # type: ignore[arg-type]
         )
         for number in range(messages)
     ]
@@ -94,7 +96,10 @@ async def test_a_failed_batch_is_sent_back_whole(case: Case) -> None:
     assert sorted(case.sent_back()) == [(100, 0, 16), (101, 0, 16)]
     assert handled(queue) == {"retried": 2}
     assert queue.commit_offset() == 2
-    assert queue.stats.snapshot().exceptions == {"RuntimeError": 1}
+    snapshot = queue.stats.snapshot()
+    assert snapshot.exceptions == {"RuntimeError": 1}
+    assert snapshot.last_error is not None
+    assert snapshot.last_error.msg_id == batch[0].msg_id
 
 
 async def test_each_message_goes_its_own_way(case: Case) -> None:
@@ -170,6 +175,7 @@ async def test_a_dead_letter_tells_why(case: Case) -> None:
     assert sent.body == b"body"
     told = sent.properties
     assert told.pop("RMQD_EXCEPTION").strip().endswith("DeadLetter: no   such customer")
+    assert (header.batch, header.default_topic_queue_nums) == (False, 1)
     assert told == {
         "KEYS": "k1",
         "colour": "red",
@@ -194,6 +200,29 @@ async def test_the_exception_is_cut_to_what_properties_may_hold(case: Case, reas
     assert len((sent.header.properties or "").encode()) <= MAX_PROPERTIES_BYTES
     if user_bytes == 0:
         assert len((sent.header.properties or "").encode()) > MAX_PROPERTIES_BYTES - 1000
+        told, shown = len(sent.properties["RMQD_REASON"]), len(sent.properties["RMQD_EXCEPTION"].encode())
+        assert told == len(reason) or abs(told - shown) < 10, "each has half of the room"
+
+
+async def test_a_dead_letter_fits_however_little_room_there_is(case: Case) -> None:
+    """What the user's own properties leave may be nothing at all, or less: then the reason is left out."""
+    reasons_told = []
+    for user_bytes in range(32_020, 32_180):
+        _, batch = batch_of(1, properties={"big": "x" * user_bytes})
+        assert await SendBack(case.client, GROUP, 16).dead_letter(batch[0], "why", RuntimeError("no" * 1000))
+        sent = case.broker.sent[-1]
+        assert len((sent.header.properties or "").encode()) <= MAX_PROPERTIES_BYTES
+        reasons_told.append(sent.properties.get("RMQD_REASON", ""))
+    assert (reasons_told[0], reasons_told[-1]) == ("why", "")
+
+
+async def test_a_compressed_body_goes_as_it_is_and_says_so(case: Case) -> None:
+    """The reader of the dead letters opens it."""
+    body = zlib.compress(b"body" * 100)
+    queue, batch = batch_of(1, body=body, sys_flag=COMPRESSED | CompressionType.ZLIB << COMPRESSION_SHIFT)
+    await case.settlement().settle(queue, batch, DeadLetter("x"))
+    [sent] = case.broker.sent
+    assert (sent.body, sent.header.sys_flag) == (body, 0x301)
 
 
 async def test_where_a_dead_letter_is_refused_the_broker_makes_it(case: Case) -> None:
@@ -233,7 +262,9 @@ async def test_what_no_broker_takes_is_handed_out_again_later(case: Case) -> Non
     batch.ack(batch[0])
     await case.settlement(clock=clock).settle(queue, batch, RuntimeError("no"))
     assert (queue.commit_offset(), queue.retrying, len(queue.pending)) == (1, 2, 0)
-    clock.jump_to(clock.wall() + LOCAL_RETRY_SECONDS)
+    clock.jump_to(clock.wall() + 4.9)
+    assert case.again == []
+    clock.jump_to(clock.wall() + 0.2)  # Java: 5 s
     assert case.again == [queue]
     assert [message.queue_offset for message in queue.pending] == [1, 2]
     assert queue.retrying == 0
@@ -280,3 +311,95 @@ async def test_what_an_exception_means_for_a_whole_batch(case: Case, error: Base
     queue, batch = batch_of(1)
     await case.settlement().settle(queue, batch, error)
     assert case.sent_back() == [(100, level, 16)]
+
+
+async def test_what_a_handler_acknowledged_whole_is_done_at_once(case: Case) -> None:
+    """Message by message; with one of them undecided for the better nothing is done yet."""
+    queue, batch = batch_of(2)
+    batch.ack(batch[0])
+    batch.retry(batch[1])
+    assert not case.settlement().acknowledge(queue, batch)
+    assert (queue.commit_offset(), handled(queue)) == (0, {})
+    batch.ack(batch[1])
+    assert case.settlement().acknowledge(queue, batch)
+    assert (queue.commit_offset(), queue.cached_count, handled(queue)) == (2, 0, {"acked": 2})
+
+
+class LateFirst(ProcessQueue):
+    """Another member has the message at offset 0 by now."""
+
+    def is_late(self, message: Message) -> bool:
+        return message.queue_offset == 0
+
+
+async def test_what_another_member_has_by_now_is_not_sent_back(case: Case) -> None:
+    """It is finished here; the rest of the batch goes its ways."""
+    source, _ = batch_of(2)
+    queue = LateFirst(QUEUE, 0, TopicStats(TOPIC, is_retry=False))
+    queue.put(source.blocks[0], 2)
+    batch = Batch(queue.take(2), QUEUE)
+    await case.settlement().settle(queue, batch, RuntimeError("no"))
+    assert case.sent_back() == [(101, 0, 16)]
+    assert (queue.commit_offset(), queue.cached_count, handled(queue)) == (2, 0, {"retried": 1})
+
+
+class Faulty(SendBack):
+    """Has a bug that one message meets."""
+
+    async def retry(self, message: Message, delay_level: int) -> bool:
+        if message.queue_offset == 0:
+            raise ZeroDivisionError
+        return await super().retry(message, delay_level)
+
+
+async def test_a_bug_in_sending_back_concerns_its_message_alone(case: Case) -> None:
+    """It is tried again as if no broker had taken it, and said."""
+    queue, batch = batch_of(2)
+    settlement = Settlement(Faulty(case.client, GROUP, 16), 0, case.again.append, JumpingClock())
+    with capture_logs() as logs:
+        await settlement.settle(queue, batch, RuntimeError("no"))
+    assert case.sent_back() == [(101, 0, 16)]
+    assert (queue.commit_offset(), queue.retrying, handled(queue)) == (0, 1, {"retried": 1})
+    assert [entry["offset"] for entry in logs if entry["event"] == "settlement.failed"] == [0]
+
+
+async def test_while_no_address_is_known_messages_wait(broker: ScriptedBroker) -> None:
+    """Dead letters too: nothing is lost, and nothing counts."""
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    queue, batch = batch_of(2)
+    batch.dead_letter(batch[1])
+    settlement = Settlement(SendBack(client, GROUP, 16), 0, [].append, JumpingClock())
+    await settlement.settle(queue, batch, RuntimeError("no"))
+    assert (queue.commit_offset(), queue.retrying, handled(queue), reasons(queue)) == (0, 2, {}, {})
+    await client.remoting.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "event", "level"),
+    [
+        (RuntimeError("no"), "handler.failed", "error"),
+        (EXPIRED, "handler.timed_out", "error"),
+        (Retry(), "handler.declined", "info"),
+    ],
+)
+async def test_a_failure_is_told_once_and_a_decision_is_no_error(
+    case: Case, error: Exception, event: str, level: str
+) -> None:
+    """Alerts count errors."""
+    queue, batch = batch_of(1)
+    with capture_logs() as logs:
+        await case.settlement().settle(queue, batch, error)
+    told = [(entry["event"], entry["log_level"]) for entry in logs if entry["event"].startswith("handler.")]
+    assert told == [(event, level)]
+
+
+async def test_the_longest_delay_is_that_of_the_last_level(case: Case) -> None:
+    """A level beyond it would be none at all."""
+    _, batch = batch_of(1, reconsume_times=40)
+    send_back = SendBack(case.client, GROUP, 100)
+    assert [send_back.delay_level(batch[0], asked) for asked in (0, 17, 30)] == [18, 17, 18]
+
+
+def test_an_orderly_group_without_a_limit_repeats_as_often_as_javas() -> None:
+    """Integer.MAX_VALUE, which brokers are told."""
+    assert reconsume_limit(group_options(consume_mode="orderly", max_reconsume_times=-1)) == 2_147_483_647
