@@ -368,7 +368,7 @@ async def test_while_no_address_is_known_messages_wait(broker: ScriptedBroker) -
     client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
     queue, batch = batch_of(2)
     batch.dead_letter(batch[1])
-    settlement = Settlement(SendBack(client, GROUP, 16), 0, [].append, JumpingClock())
+    settlement = Settlement(SendBack(client, GROUP, 16), 0, list[ProcessQueue]().append, JumpingClock())
     await settlement.settle(queue, batch, RuntimeError("no"))
     assert (queue.commit_offset(), queue.retrying, handled(queue), reasons(queue)) == (0, 2, {}, {})
     await client.remoting.close()

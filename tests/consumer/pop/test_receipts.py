@@ -12,7 +12,7 @@ import pytest
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.pop.receipts import AGAIN_SECONDS, GATHER_SECONDS, SHOW_AGAIN_MS, PopReceipts
+from rmqd.consumer.pop.receipts import GATHER_SECONDS, PopReceipts
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.bodies.pop import BatchAckMessageRequestBody
 from rmqd.wire.command import RemotingCommand
@@ -146,22 +146,31 @@ async def test_a_flush_ends_when_its_time_is_over(case: Case) -> None:
     assert not case.receipts.is_idle
 
 
-async def test_what_failed_is_sent_again_after_a_second_before_what_came_later(case: Case) -> None:
-    answers = deque([Reply(ResponseCode.SYSTEM_BUSY, "later")])
-    case.broker.peer.on(RequestCode.BATCH_ACK_MESSAGE, lambda _: answers.popleft() if answers else Reply())
-    block = popped(range(4), soon(case))
+async def test_what_failed_is_sent_again_after_a_second_with_what_came_meanwhile(case: Case) -> None:
+    """The older ones first, and all of them."""
+    asked, release = asyncio.Event(), asyncio.Event()
+
+    async def busy_at_first(_: RemotingCommand) -> Reply:
+        if release.is_set():
+            return Reply()
+        asked.set()
+        await release.wait()
+        return Reply(ResponseCode.SYSTEM_BUSY, "later")
+
+    case.broker.peer.on(RequestCode.BATCH_ACK_MESSAGE, busy_at_first)
+    block = popped(range(5), soon(case))
     case.receipts.acknowledge(block, [0, 1], case.stats)
     await case.gathered()
-    await eventually(lambda: case.batches() == [[0, 1]], "it is refused")
-    await asyncio.sleep(0.02)
+    await asked.wait()
     case.receipts.acknowledge(block, [2], case.stats)
-    await case.clock.advance(AGAIN_SECONDS / 2)
+    case.receipts.acknowledge(block, [3], case.stats)
+    release.set()
+    await case.clock.advance(0.9)
     assert case.batches() == [[0, 1]]
     assert not case.receipts.is_idle
-    await case.clock.advance(AGAIN_SECONDS / 2)
-    await case.gathered()
+    await case.clock.advance(0.1 + GATHER_SECONDS)
     await case.idle()
-    assert case.batches() == [[0, 1], [0, 1, 2]]
+    assert case.batches() == [[0, 1], [0, 1, 2, 3]]
     assert not case.stats.duplicates
 
 
@@ -179,7 +188,7 @@ async def test_a_batch_that_is_refused_is_sent_one_by_one_and_what_is_refused_th
     await eventually(lambda: len(case.singly()) == 3, "each is sent")
     await eventually(lambda: case.stats.duplicates == {"ack_refused": 1}, "the refused one counts")
     await asyncio.sleep(0.02)
-    await case.clock.advance(AGAIN_SECONDS)
+    await case.clock.advance(1)
     await case.gathered()
     await case.idle()
     assert case.singly() == [0, 1, 2, 2]
@@ -265,7 +274,7 @@ async def test_what_is_shown_again_is_asked_for_without_waiting(case: Case) -> N
     case.receipts.show_again(gone, [7])
     told = await case.broker.peer.received(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, 2)
     assert [(one.ext_fields["offset"], one.ext_fields["invisibleTime"]) for one in told] == [
-        ("1", str(SHOW_AGAIN_MS)), ("2", str(SHOW_AGAIN_MS)),
+        ("1", "100"), ("2", "100"),
     ]  # fmt: skip
     assert (block.settled, gone.settled) == ({0, 1, 2}, {7})
 
@@ -283,4 +292,6 @@ async def test_what_is_acknowledged_before_it_runs_is_sent_then(broker: Scripted
             await clock.advance(GATHER_SECONDS)
             await broker.peer.received(RequestCode.BATCH_ACK_MESSAGE, offset)
             await eventually(lambda: receipts.is_idle, "it is answered")
+    receipts.acknowledge(popped([3], clock.monotonic() + 1, broker_name="another"), [3], stats)
+    assert not receipts.is_idle
     await client.remoting.close()

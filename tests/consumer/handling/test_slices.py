@@ -1,0 +1,246 @@
+"""How long a worker stays at a queue, what its times are counted from, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.consumer.handling.line import Line
+from rmqd.handler import Batch
+from tests.clock import ManualClock
+from tests.consumer.blocks import block_of
+from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
+from tests.waiting import eventually
+
+SLICE = "rmqd.consumer.handling.worker.TIME_SLICE_SECONDS"
+
+
+class Order:
+    """A handler that remembers the queues of its batches, and takes some of the clock's time for each."""
+
+    def __init__(self, clock: ManualClock, seconds: float = 0.0) -> None:
+        self.queues: list[int] = []
+        self._clock = clock
+        self._seconds = seconds
+
+    async def __call__(self, batch: Batch) -> None:
+        self.queues.append(batch.message_queue.queue_id)
+        self._clock.turn(self._seconds)
+
+
+async def test_a_turn_lasts_until_its_slice_is_over(pool: StartPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch that begins at its very end is the last one; then the other queue has its turn."""
+    monkeypatch.setattr(SLICE, 0.5)
+    clock = ManualClock()
+    handle = Order(clock, 0.25)
+    async with pool(handle, clock=clock, concurrency=1) as running:
+        running.service.pause()
+        queues = [running.queue(4, number) for number in (1, 2)]
+        running.service.resume()
+        await eventually(lambda: all(done(queue)() for queue in queues), "all are handled")
+    assert handle.queues == [1, 1, 1, 2, 2, 2, 1, 2]
+
+
+async def test_a_queue_that_is_halted_ends_its_turn_and_no_other(
+    pool: StartPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much of the slice is left."""
+    monkeypatch.setattr(SLICE, 60.0)
+    clock = ManualClock()
+    handle = Order(clock)
+
+    async def halting(batch: Batch) -> None:
+        await handle(batch)
+        if len(handle.queues) == 1:
+            running.service.halt(queues[1])
+        if len(handle.queues) == 2:
+            running.service.halt(queues[0])
+
+    async with pool(halting, clock=clock, concurrency=1) as running:
+        running.service.pause()
+        queues = [running.queue(4, number) for number in (1, 2)]
+        running.service.resume()
+        await eventually(lambda: all(done(queue)() for queue in queues), "all are handled")
+    assert handle.queues == [1, 1, 2, 2, 2, 2, 1, 1]
+
+
+async def test_each_batch_of_a_turn_has_a_deadline_of_its_own(pool: StartPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was handled before it in the same turn does not count."""
+    monkeypatch.setattr(SLICE, 3600.0)
+    clock = ManualClock()
+
+    async def handle(batch: Batch) -> None:
+        await clock.sleep(TIMEOUT_SECONDS * 0.7)
+
+    async with pool(handle, clock=clock, concurrency=1) as running:
+        queue = running.queue(3)
+        await eventually(lambda: queue.in_flight == 1, "a handler has a batch")
+        await clock.advance(TIMEOUT_SECONDS * 2.2)
+        await eventually(done(queue), "all are handled")
+        assert running.service.calls() == []
+    assert handled(queue) == {"acked": 3}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_call_counts_with_its_time_and_the_age_of_its_oldest_message(pool: StartPool, *, fails: bool) -> None:
+    """By the wall clock, also after that was set; the age is that at the call's end."""
+    clock = ManualClock()
+
+    async def handle(batch: Batch) -> None:
+        clock.turn(2)
+        if fails:
+            raise RuntimeError("no")
+
+    async with pool(handle, clock=clock, concurrency=1, consume_message_batch_max_size=2) as running:
+        queue = running.queue(0)
+        for number, wall_jump in enumerate((0.0, 100.0)):
+            clock._wall_offset += wall_jump
+            await clock.advance(1)
+            block = block_of([2 * number, 2 * number + 1], queue.message_queue)
+            for message, age in zip(block.messages, (10, 5), strict=True):
+                message.store_timestamp = round((clock.wall() - age) * 1000)
+            queue.put(block, 2 * number + 2)
+            running.service.submit(queue)
+            await eventually(done(queue), "it is handled")
+    snapshot = queue.stats.snapshot()
+    assert (snapshot.handler_duration.count, snapshot.handler_duration.sum) == (2, 4.0)
+    assert snapshot.message_age.count == 4
+    assert snapshot.message_age.sum == pytest.approx(48.0, abs=0.1)
+
+
+async def test_two_messages_of_two_queues_are_handled_side_by_side(pool: StartPool) -> None:
+    """A worker that begins wakes another one where more waits than it has."""
+    gate = Gate()
+    async with pool(gate, concurrency=3) as running:
+        await eventually(lambda: len(running.service.line.sleepers) == 3, "every worker waits for work")
+        running.service.pause()
+        queues = [running.queue(1, number) for number in (1, 2)]
+        running.service.resume()
+        await eventually(lambda: gate.at_once == 2, "both are handled")
+        assert {call.process_queue for call in running.service.calls()} == set(queues)
+        gate.open.set()
+        await eventually(lambda: all(done(queue)() for queue in queues), "all are handled")
+
+
+async def test_only_a_call_of_more_than_a_second_is_told_to_block(pool: StartPool) -> None:
+    clock = ManualClock()
+    seconds = iter((0.9, 1.0, 1.1))
+
+    async def handle(batch: Batch) -> None:
+        clock.turn(next(seconds))
+
+    with capture_logs() as logs:
+        async with pool(handle, clock=clock, concurrency=1) as running:
+            for number in (1, 2, 3):
+                await clock.advance(0.25)
+                await clock.advance(0.125)  # a tick came before the call
+                queue = running.queue(1, number)
+                await eventually(done(queue), "it is handled")
+    told = [entry["seconds"] for entry in logs if entry["event"] == "handler.blocked_loop"]
+    assert told == [pytest.approx(1.1)]
+
+
+async def test_a_handler_that_cancels_its_own_task_harms_nobody(pool: StartPool) -> None:
+    """The cancellation is neither its result nor the next one's."""
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset == 0:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+
+    async with pool(handle, concurrency=1) as running:
+        queue = running.queue(3)
+        await eventually(done(queue), "all are handled")
+    assert handled(queue) == {"acked": 3}
+
+
+async def test_a_slot_is_lost_no_sooner_than_its_grace_ends_and_filled_again(pool: StartPool) -> None:
+    """As many batches at once as before, besides the call that hangs."""
+    clock, let_go, gate = ManualClock(), asyncio.Event(), Gate()
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset:
+            await gate(batch)
+            return
+        while not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await let_go.wait()
+
+    async with pool(handle, clock=clock, concurrency=2) as running:
+        queue = running.queue(1)
+        await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
+        await clock.advance(TIMEOUT_SECONDS + 4.7)
+        assert running.service.abandoned == 0
+        await clock.advance(0.8)
+        assert running.service.abandoned == 1
+        await eventually(done(queue), "the batch is sent back")
+        running.give(queue, 4)
+        await eventually(lambda: gate.at_once == 2, "two are handled at once")
+        let_go.set()
+        gate.open.set()
+        await eventually(lambda: done(queue)() and running.service.abandoned == 0, "all has ended")
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_it_is_known_whether_calls_are_left(pool: StartPool, *, ends: bool) -> None:
+    """Locks of an orderly group are not given back while a call may still run."""
+    clock, let_go, began = ManualClock(), asyncio.Event(), asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        began.set()
+        while not (ends or let_go.is_set()):
+            with contextlib.suppress(asyncio.CancelledError):
+                await let_go.wait()
+
+    async with pool(handle, clock=clock, concurrency=2) as running:
+        assert running.service.calls_left
+        running.queue(1)
+        await began.wait()
+        running.task.cancel()
+        await clock.advance(6)
+        with pytest.raises(asyncio.CancelledError):
+            await running.task
+    assert running.service.calls_left == (not ends)
+    let_go.set()
+    await asyncio.sleep(0)
+
+
+async def test_threads_end_with_their_group(pool: StartPool) -> None:
+    """A reload would leave more and more of them."""
+    seen: list[threading.Thread] = []
+
+    def handle(batch: Batch) -> None:
+        seen.append(threading.current_thread())
+
+    async with pool(handle, is_async=False, concurrency=1) as running:
+        queue = running.queue(1)
+        await eventually(done(queue), "it is handled")
+    await eventually(lambda: not seen[0].is_alive(), "its thread has ended", 5)
+
+
+async def test_a_line_that_was_held_twice_has_each_queue_once(pool: StartPool) -> None:
+    async with pool(Gate(), concurrency=1) as running:
+        line = Line()
+        queue = running.queue(3)
+        line.submit(queue)
+        for _ in range(2):
+            line.pause()
+            line.resume()
+        assert list(line.queues) == [queue]
+        running.service.line.queues.clear()
+
+
+async def test_who_was_cancelled_in_his_rest_is_not_woken(pool: StartPool) -> None:
+    """Nobody would come, and what waits would wait on."""
+    line = Line()
+    resting = asyncio.create_task(line.rest())
+    await asyncio.sleep(0)
+    assert line.can_wake
+    resting.cancel()
+    await asyncio.wait((resting,))
+    assert (line.can_wake, line.sleepers) == (False, [])

@@ -1,0 +1,174 @@
+"""When a group that pulls again begins and ends to read what it had popped before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.pop.retries import PopRetries
+from rmqd.consumer.stats.counters import TopicStats
+from rmqd.wire.bodies.pop import MessageRequestMode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2, retry_topic
+from tests.client.peer import Reply
+from tests.client.running import running
+from tests.clock import ManualClock
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
+
+RETRY = pop_retry_topic_v2(GROUP, TOPIC)
+INVISIBLE_SECONDS = 30.0
+
+
+class Case:
+    """A group that pulls the topic, whose pop retry topic has `end` messages, of which `done` are consumed."""
+
+    def __init__(self, broker: ScriptedBroker, clock: ManualClock) -> None:
+        self.clock = clock
+        self.end = 0
+        self.done: int | None = None
+        self.changes = 0
+        self.beats = 0
+        self.soon = 0
+        self.modes = {TOPIC: MessageRequestMode.PULL}
+        for topic in (TOPIC, RETRY, pop_retry_topic(GROUP, TOPIC)):
+            broker.create_topic(topic)
+        broker.peer.on(
+            RequestCode.GET_MAX_OFFSET, lambda command: Reply(ext_fields={"offset": str(self._end(command))})
+        )
+        broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, self._offset)
+        self.client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+        self.watched: set[str] = set()
+        routes = SimpleNamespace(
+            watch=self.watched.add, unwatch=self.watched.discard, lookup=self.client.routes.lookup,
+            queues=self.client.routes.queues, address=self.client.routes.address,
+        )  # fmt: skip
+        heartbeat = SimpleNamespace(beat=self._beat, beat_soon=self._beat_soon)
+        options = SimpleNamespace(group=GROUP, subscriptions={TOPIC: "*"}, pop_invisible_time_seconds=INVISIBLE_SECONDS)
+        stats = {retry_topic(GROUP): TopicStats(retry_topic(GROUP), is_retry=True)}
+        self.context: Any = SimpleNamespace(
+            client=SimpleNamespace(routes=routes, heartbeat=heartbeat, remoting=self.client.remoting),
+            options=options, clock=clock, stats=stats, subscriptions={TOPIC: "*"},
+        )  # fmt: skip
+        self.retries = PopRetries(cast("Any", self.context))
+
+    def is_read(self) -> bool:
+        return RETRY in self.context.subscriptions
+
+    async def round(self) -> None:
+        """Let the group look once more."""
+        await self.clock.advance(10.0)
+        await asyncio.sleep(0.03)
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    def _end(self, command: RemotingCommand) -> int:
+        return self.end if command.ext_fields["topic"] == RETRY else 0
+
+    def _offset(self, command: RemotingCommand) -> Reply:
+        if self.done is None or command.ext_fields["topic"] != RETRY:
+            return Reply(ResponseCode.QUERY_NOT_FOUND, "not yet")
+        return Reply(ext_fields={"offset": str(self.done)})
+
+    async def _beat(self) -> None:
+        self.beats += 1
+
+    def _beat_soon(self) -> None:
+        self.soon += 1
+
+
+@pytest.fixture
+async def case(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[Case]:
+    """A group that looks."""
+    one = Case(broker, clock)
+    async with running(one.retries.run(one.modes, one.changed)):
+        await asyncio.sleep(0.03)
+        yield one
+    assert not one.watched, "nobody needs the routes any more"
+    await one.client.remoting.close()
+
+
+async def test_an_empty_topic_is_not_read(case: Case) -> None:
+    """Though it is looked at for long; one message is enough, and brokers are told before it is pulled."""
+    for _ in range(5):
+        await case.round()
+    assert (case.is_read(), case.changes, case.retries.ending) == (False, 0, set())
+    case.end = 1
+    await case.clock.advance(9.5)
+    assert not case.is_read()
+    await case.clock.advance(0.6)
+    await eventually(case.is_read, "it is read")
+    await eventually(lambda: case.changes == 1, "the queues are divided anew")
+    assert (case.beats, case.watched) == (1, {RETRY})
+    await case.round()
+    assert case.changes == 1
+
+
+async def test_it_is_read_until_it_was_empty_for_as_long_as_messages_are_hidden(case: Case) -> None:
+    """One that came meanwhile starts the time anew; and it may be read again later."""
+    case.end = 3
+    await case.round()
+    await eventually(case.is_read, "it is read")
+    case.done = 3
+    for _ in range(2):
+        await case.round()
+    case.end = 4
+    await case.round()
+    assert not case.retries.ending
+    case.done = 4
+    await case.round()  # empty from here on
+    await case.round()
+    await case.round()
+    assert (case.retries.ending, case.changes) == (set(), 1)
+    await case.round()
+    await eventually(lambda: case.retries.ending == {RETRY}, "it is to be given up")
+    assert case.changes == 2
+    case.end = 5
+    await case.round()
+    assert (case.retries.ending, case.is_read()) == (set(), True), "what comes before that keeps it"
+    case.done = 5
+    for _ in range(5):
+        await case.round()
+    assert case.retries.ending == {RETRY}
+    case.retries.ended(RETRY)
+    assert (case.retries.ending, case.is_read(), case.watched, case.soon) == (set(), False, set(), 1)
+    changes = case.changes
+    for _ in range(4):
+        await case.round()
+    assert case.changes == changes
+    case.end = 6
+    await case.round()
+    await eventually(case.is_read, "it is read again")
+
+
+async def test_a_group_that_pops_again_gives_it_up(case: Case) -> None:
+    """Whatever is in it."""
+    case.end = 3
+    await case.round()
+    await eventually(case.is_read, "it is read")
+    case.modes[TOPIC] = MessageRequestMode.POP
+    await case.round()
+    assert (case.retries.ending, case.changes) == ({RETRY}, 2)
+
+
+async def test_who_does_not_know_changes_nothing(case: Case, broker: ScriptedBroker) -> None:
+    """A broker that fails, or whose address is not known, has perhaps messages and perhaps none."""
+    case.end = 3
+    await case.round()
+    await eventually(case.is_read, "it is read")
+    broker.peer.on(RequestCode.GET_MAX_OFFSET, Reply(ResponseCode.SYSTEM_ERROR, "not now"))
+    for _ in range(5):
+        await case.round()
+    case.context.client.routes.address = lambda broker_name: None
+    for _ in range(5):
+        await case.round()
+    assert (case.retries.ending, case.is_read(), case.changes) == (set(), True, 1)
