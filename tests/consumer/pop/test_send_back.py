@@ -1,0 +1,37 @@
+"""How long a popped message that failed is hidden."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from rmqd.consumer.pop.block import PopBlock
+from rmqd.consumer.pop.send_back import PopSendBack
+from tests.consumer.groups import GROUP
+from tests.consumer.pop.popped import popped
+
+# Java: popDelayLevel
+JAVAS_SECONDS = [10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
+
+
+class Receipts:
+    """Remembers for how long messages were hidden."""
+
+    def __init__(self) -> None:
+        self.hidden: list[float] = []
+
+    async def retry_later(self, block: PopBlock, offset: int, seconds: float) -> None:
+        self.hidden.append(seconds)
+
+
+async def test_each_attempt_waits_longer_as_javas_do() -> None:
+    """The last time goes on; a level that was asked for counts in the same row."""
+    receipts, [message] = Receipts(), popped([4], 60).messages
+    send_back = PopSendBack(cast("Any", None), GROUP, 16, cast("Any", receipts))
+    for _ in range(18):
+        assert await send_back.retry(message, 0)
+        message.count_attempt()
+    assert receipts.hidden == [*JAVAS_SECONDS, 7200, 7200]
+    receipts.hidden.clear()
+    for level in (1, 5, 18):
+        assert await send_back.retry(message, level)
+    assert receipts.hidden == [30, 240, 7200]
