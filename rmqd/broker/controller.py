@@ -74,7 +74,7 @@ class BrokerController:
         self.schedule.change_settings(settings)
         self.settings = self.groups.settings = self.topics.settings = self.offsets.settings = settings
         self.held_pops.settings = self.held_notifications.settings = self.revive.settings = settings
-        self.store.change_retention(settings)
+        self.store.change_settings(settings)
 
     def now(self) -> float:
         """The loop's time in seconds, by which the lifetime of clients and locks is measured."""

@@ -23,6 +23,7 @@ class Kind(StrEnum):
     KEY_VALUE = "key_value"
     QUEUE = "queue"
     LOG = "log"
+    BATCH = "batch"
 
 
 class Journal(Protocol):

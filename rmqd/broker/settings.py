@@ -70,6 +70,8 @@ class BrokerSettings(_Settings):
     litePullMessageEnable: bool = True
     longPollingEnable: bool = True
     shortPollingTimeMills: int = 1000
+    maxTransferCountOnMessageInMemory: int = 32  # of one pull or pop
+    maxTransferBytesOnMessageInMemory: int = 256 * 1024
     maxMessageSize: int = 4 * 1024 * 1024
     messageDelayLevel: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     timerMaxDelaySec: int = 3 * 24 * 3600

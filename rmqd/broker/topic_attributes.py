@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 from rmqd.errors import RmqdError
 
+QUEUE_TYPE: Final = "queue.type"
+BATCH_QUEUE: Final = "BatchCQ"
 MESSAGE_TYPE: Final = "message.type"
 MIXED: Final = "MIXED"
 _LONG: Final = re.compile(r"[+-]?\d{1,19}", re.ASCII)
@@ -26,7 +28,7 @@ class _Attribute(NamedTuple):
 
 
 _ATTRIBUTES: Final = {
-    "queue.type": _Attribute(False, ("SimpleCQ", "BatchCQ")),
+    QUEUE_TYPE: _Attribute(False, ("SimpleCQ", BATCH_QUEUE)),
     "cleanup.policy": _Attribute(False, ("COMPACTION", "DELETE")),
     MESSAGE_TYPE: _Attribute(
         True, ("UNSPECIFIED", MIXED, "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "LITE", "NORMAL")

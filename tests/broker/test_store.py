@@ -206,7 +206,7 @@ async def test_room_is_made_in_parts_and_all_of_it_in_the_end() -> None:
     store = in_memory(BrokerSettings(maxStoreSize=4_000_000))
     for _ in range(40_000):
         put(store)
-    store.change_retention(BrokerSettings(maxStoreSize=500_000))
+    store.change_settings(BrokerSettings(maxStoreSize=500_000))
     for _ in range(20):
         put(store)
 
@@ -228,7 +228,7 @@ async def test_a_smaller_size_holds_from_the_next_message_on() -> None:
     store = in_memory()
     for _ in range(100):
         put(store, b"x" * 1000)
-    store.change_retention(BrokerSettings(maxStoreSize=50_000))
+    store.change_settings(BrokerSettings(maxStoreSize=50_000))
 
     put(store)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.conformance import behaviour
 from tests.conformance.attempts import Attempts, differing, steps
 from tests.conformance.scripted import both
-from tests.rocketmq import RealCluster, offsets, release
+from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
 from tests.waiting import eventually
@@ -15,7 +15,6 @@ from tests.waiting import eventually
 SIZE = 5
 KEYS = [f"k{number}" for number in range(2 * SIZE)]
 NOT_OF_MEMBERS = ("offset_msg_id", "store_size", "body_crc", "sys_flag")  # Java leaves them empty
-EMBEDDED = "it stores each member as a record of its own in any topic"
 
 
 def batch_topic(cluster: RealCluster, test: str, script: str = "ok") -> str:
@@ -43,7 +42,6 @@ def fields(attempts: Attempts) -> dict[str | None, dict[str, object]]:
     rmqd="the same; a member has the record's offset id and size, and a checksum of its own body",
     checked="a Java consumer beside it: every other field of two batches, offsets among them",
     since="5.0",
-    embedded=EMBEDDED,
 )
 async def test_members_of_a_stored_batch_are_messages(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
     """With offsets of their own, which are committed one by one."""
@@ -61,7 +59,6 @@ async def test_members_of_a_stored_batch_are_messages(rocketmq: RealCluster, gro
     rmqd="is handed the rest of the batch",
     checked="a Java consumer beside it, with the same committed offset",
     since="5.0",
-    embedded=EMBEDDED + ", so that Java is handed the rest, too",
 )
 async def test_a_group_goes_on_in_the_middle_of_a_batch(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
     """Two members of the second batch were handled before."""
@@ -70,7 +67,7 @@ async def test_a_group_goes_on_in_the_middle_of_a_batch(rocketmq: RealCluster, g
     for name in names:
         rocketmq.admin("updateSubGroup", "-c", "DefaultCluster", "-g", name)
         offsets.commit(rocketmq, name, topic, queue, middle)
-    by_java = KEYS[middle if release.wanted() == release.EMBEDDED else SIZE :]
+    by_java = KEYS[SIZE:]
     async with both(rocketmq, group, tmp_path, [topic], names=names) as sides:
         await eventually(lambda: set(sides.java.attempts.keys) >= set(by_java), "Java is handed its part")
         await eventually(lambda: offsets.lag(rocketmq, sides.rmqd.group, topic) == 0, "rmqd commits the rest")
@@ -86,7 +83,6 @@ async def test_a_group_goes_on_in_the_middle_of_a_batch(rocketmq: RealCluster, g
     rmqd="the same",
     checked="a Java consumer beside it: every attempt, with reconsume times and levels",
     since="5.0",
-    embedded=EMBEDDED + ", and copies it by send-back",
 )
 async def test_a_member_that_failed_comes_again_alone(
     rocketmq_short_delays: RealCluster, group: str, tmp_path: Path
@@ -109,7 +105,6 @@ async def test_a_member_that_failed_comes_again_alone(
     rmqd="the same",
     checked="a Java consumer beside it, with batches whose members have two tags in turn",
     since="5.0",
-    embedded=EMBEDDED + ", and chooses among them by itself",
 )
 async def test_tags_choose_among_members(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
     """Those that are left out are no lag for rmqd."""

@@ -7,6 +7,7 @@ from typing import Final
 from rmqd.broker.channel import Channel
 from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import Reply
+from rmqd.broker.topic_attributes import BATCH_QUEUE, QUEUE_TYPE
 from rmqd.codes import RequestCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.offset import (
@@ -19,6 +20,7 @@ from rmqd.wire.headers.offset import (
 )
 
 _NO_TIME: Final = -1
+_NEVER: Final = -1  # the first offset of a queue for batches, as long as it never had a message
 
 
 class QueueEndsProcessor(RequestProcessor):
@@ -34,7 +36,9 @@ class QueueEndsProcessor(RequestProcessor):
     def min_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_MIN_OFFSET (31): the offset of the first message that is kept."""
         header = GetMinOffsetRequestHeader.from_ext_fields(request.ext_fields)
-        reply = _offset(self._broker.store.min_offset(header.topic, header.queue_id))
+        config, queue = self._broker.topics.get(header.topic), self._broker.store.queue(header.topic, header.queue_id)
+        never = _NEVER if config is not None and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE else 0
+        reply = _offset(never if queue is None else queue.min_offset)
         return reply._replace(remark="")  # as the real broker answers
 
     @answers(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)

@@ -14,6 +14,7 @@ from rmqd.broker.reply import SEE_FAQ, Refusal, Reply
 from rmqd.broker.schedule import delay_level
 from rmqd.broker.system_topics import READ_WRITE
 from rmqd.broker.timers import REQUESTED
+from rmqd.broker.topic_attributes import BATCH_QUEUE, QUEUE_TYPE
 from rmqd.broker.topics import NOT_ALLOWED_SEND_TOPICS, UNIT, UNIT_SUB, fault_of_topic
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidMessageError, ProtocolError
@@ -36,7 +37,7 @@ from rmqd.wire.messages.properties import (
     UNIQ_KEY,
     parse_properties,
 )
-from rmqd.wire.messages.sys_flag import INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_MASK
+from rmqd.wire.messages.sys_flag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_COMMIT, TRANSACTION_MASK
 from rmqd.wire.recall import RecallHandle
 from rmqd.wire.topics import RETRY_PREFIX, dlq_topic
 
@@ -48,7 +49,7 @@ DLQ_QUEUES: Final = 1
 HEEDS_MAX_RECONSUME_TIMES: Final = 121
 """The client version, 3.4.9, from which on a request's own maxReconsumeTimes is used."""
 _FIELDS: Final = {MSG_REGION: REGION, TRACE_ON: "true"}
-"""Ext fields of every reply to a send, also of refusals, and properties of every message outside of batches."""
+"""Ext fields of every reply to a send, also of refusals; properties of every record that is no member of a batch."""
 _MAX_V1_TOPIC: Final = 127
 
 
@@ -130,6 +131,8 @@ class SendMessageProcessor(RequestProcessor):
         if len(body) > self._broker.settings.maxMessageSize:
             raise ProtocolError("message body size exceeded")
         members = decode_batch(body)
+        if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE and UNIQ_KEY in properties:
+            return self._store_as_one(channel, header, body, queue_id, len(members))
         stored = [
             self._broker.store.put(
                 StoredMessage(
@@ -151,6 +154,36 @@ class SendMessageProcessor(RequestProcessor):
             queue_id=queue_id,
             queue_offset=stored[0].queue_offset,
             transaction_id=properties.get(UNIQ_KEY),
+        )
+        return Reply(ext_fields=_FIELDS | reply.ext_fields())
+
+    def _store_as_one(
+        self, channel: Channel, header: ReceivedSendHeader, body: bytes, queue_id: int, members: int
+    ) -> Reply:
+        """Store a batch as one record, which consumers take apart."""
+        properties = parse_properties(header.properties)
+        unique_key = properties[UNIQ_KEY]
+        properties |= _FIELDS | {CLUSTER: self._broker.settings.brokerClusterName, INNER_NUM: str(members)}
+        stored = self._broker.store.put(
+            StoredMessage(
+                topic=header.topic,
+                body=body,
+                queue_id=queue_id,
+                flag=header.flag,
+                sys_flag=header.sys_flag | NEED_UNWRAP | INNER_BATCH,
+                born_timestamp=header.born_timestamp,
+                born_host=channel.address,
+                reconsume_times=header.reconsume_times,
+                properties=properties,
+            ),
+            members=members,
+        )
+        reply = SendMessageResponseHeader(
+            msg_id=offset_message_id(self._store_host, stored.commit_log_offset),
+            queue_id=queue_id,
+            queue_offset=stored.queue_offset,
+            transaction_id=unique_key,
+            batch_uniq_id=unique_key,
         )
         return Reply(ext_fields=_FIELDS | reply.ext_fields())
 

@@ -20,6 +20,7 @@ from rmqd.wire.headers.send import ConsumerSendMsgBackRequestHeader
 from rmqd.wire.messages.encode import StoredMessage, decode_record
 from rmqd.wire.messages.message_id import offset_message_id, parse_host
 from rmqd.wire.messages.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT
+from rmqd.wire.messages.sys_flag import INNER_BATCH
 from rmqd.wire.topics import dlq_topic, retry_topic
 
 FIRST_DELAY_LEVEL: Final = 3
@@ -55,6 +56,8 @@ class SendBackProcessor(RequestProcessor):
         if header.max_reconsume_times is not None and request.version >= HEEDS_MAX_RECONSUME_TIMES:
             most = header.max_reconsume_times
         message = decode_record(record)
+        if message.sys_flag & INNER_BATCH:  # a topic of retries has no queues for batches
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL")
         queue_id, level = random.randrange(config.retry_queue_nums), header.delay_level
         if message.reconsume_times >= most or level < 0:
             topic, queue_id, level = dlq_topic(group), 0, 0

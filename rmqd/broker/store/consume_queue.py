@@ -1,4 +1,4 @@
-"""The index of one queue: where each of its messages is (`ConsumeQueue.java`)."""
+"""The index of one queue: where each of its messages is (`ConsumeQueue.java`, `BatchConsumeQueue.java`)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,26 @@ class QueueEntry(NamedTuple):
     store_timestamp: int
 
 
-class ConsumeQueue:
-    """Entries without gaps, from `min_offset` to before `max_offset`. They are columns: 32 bytes for each message."""
+class BatchEntry(NamedTuple):
+    """The index entry of a record with the offsets that it takes: from `offset` to before `following`."""
 
-    __slots__ = ("_commit_log_offsets", "_sizes", "_store_timestamps", "_tags_codes", "min_offset")
+    offset: int
+    following: int
+    commit_log_offset: int
+    size: int
+    tags_code: int
+
+
+class ConsumeQueue:
+    """Entries without gaps, from `min_offset` to before `max_offset`. They are columns: 32 bytes for each message.
+
+    A batch that is stored as one record has one entry, which takes several offsets. Only a queue that ever had one has
+    a column of offsets.
+    """
+
+    __slots__ = (
+        "_commit_log_offsets", "_end", "_offsets", "_sizes", "_store_timestamps", "_tags_codes", "min_offset",
+    )  # fmt: skip
 
     def __init__(self, min_offset: int = 0) -> None:
         self.min_offset = min_offset
@@ -28,14 +44,27 @@ class ConsumeQueue:
         self._sizes = array("q")
         self._tags_codes = array("q")
         self._store_timestamps = array("q")
+        self._offsets: array[int] | None = None
+        self._end = 0  # with `_offsets`: the offset after the last one
 
     @property
     def max_offset(self) -> int:
         """The offset that the next message gets."""
-        return self.min_offset + len(self._sizes)
+        return self.min_offset + len(self._sizes) if self._offsets is None else self._end
 
-    def append(self, commit_log_offset: int, size: int, tags_code: int, store_timestamp: int) -> None:
-        """Add the entry of the next message."""
+    @property
+    def has_batches(self) -> bool:
+        """Whether an entry may take several offsets."""
+        return self._offsets is not None
+
+    def append(self, commit_log_offset: int, size: int, tags_code: int, store_timestamp: int, members: int = 1) -> None:
+        """Add the entry of the next message, or of the next batch with so many members."""
+        if members > 1 and self._offsets is None:
+            self._end = self.max_offset
+            self._offsets = array("q", range(self.min_offset, self._end))
+        if self._offsets is not None:
+            self._offsets.append(self._end)
+            self._end += members
         self._commit_log_offsets.append(commit_log_offset)
         self._sizes.append(size)
         self._tags_codes.append(tags_code)
@@ -43,7 +72,7 @@ class ConsumeQueue:
 
     def entry(self, offset: int) -> QueueEntry | None:
         """The entry at an offset; None if it is not kept."""
-        at = offset - self.min_offset
+        at = self._position(offset)
         if not 0 <= at < len(self._sizes):
             return None
         return QueueEntry(
@@ -71,6 +100,17 @@ class ConsumeQueue:
         span = self._span(offset, most)
         return zip(self._commit_log_offsets[span], self._sizes[span], self._tags_codes[span], strict=True)
 
+    def batches(self, offset: int) -> Iterator[BatchEntry]:
+        """The entries from the one on that has an offset."""
+        first = max(0, self._position(offset))
+        for at in range(first, len(self._sizes)):
+            begin, end = self._offset(at), self._offset(at + 1)
+            yield BatchEntry(begin, end, self._commit_log_offsets[at], self._sizes[at], self._tags_codes[at])
+
+    def after(self, offset: int) -> int:
+        """The first offset after the entry that has this one."""
+        return self._offset(self._position(offset) + 1)
+
     def newest_first(self, begin_ms: int, end_ms: int) -> Iterator[int]:
         """The commit log offsets of messages stored in a span of time, with both ends."""
         first = bisect_left(self._store_timestamps, begin_ms)
@@ -78,16 +118,30 @@ class ConsumeQueue:
 
     def discard(self, count: int) -> None:
         """Forget the oldest entries."""
+        self.min_offset = self._offset(count)
         for column in (self._commit_log_offsets, self._sizes, self._tags_codes, self._store_timestamps):
             del column[:count]
-        self.min_offset += count
+        if self._offsets is not None:
+            del self._offsets[:count]
 
     def offset_by_time(self, timestamp_ms: int, *, upper: bool) -> int:
         """Find an offset by time, as MessageStore.offset_by_time does."""
         if upper:
-            return self.min_offset + max(0, bisect_right(self._store_timestamps, timestamp_ms) - 1)
-        return self.min_offset + bisect_left(self._store_timestamps, timestamp_ms)
+            return self._offset(max(0, bisect_right(self._store_timestamps, timestamp_ms) - 1))
+        return self._offset(bisect_left(self._store_timestamps, timestamp_ms))
+
+    def _position(self, offset: int) -> int:
+        """Where in the columns the entry of an offset is; outside of them if it is not kept."""
+        if self._offsets is None:
+            return offset - self.min_offset
+        return bisect_right(self._offsets, offset) - 1 if offset < self._end else len(self._sizes)
+
+    def _offset(self, position: int) -> int:
+        """The first offset of the entry at a position; behind the last one, the next offset."""
+        if self._offsets is None:
+            return self.min_offset + position
+        return self._offsets[position] if position < len(self._offsets) else self._end
 
     def _span(self, offset: int, most: int) -> slice:
-        start = max(0, offset - self.min_offset)
+        start = max(0, self._position(offset))
         return slice(start, start + most)

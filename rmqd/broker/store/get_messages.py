@@ -11,8 +11,6 @@ from typing import Final, NamedTuple, Protocol
 from rmqd.broker.store.consume_queue import ConsumeQueue
 from rmqd.broker.store.record_log import RecordLog
 
-MAX_TRANSFER_COUNT: Final = 32  # Java: maxTransferCountOnMessageInMemory
-MAX_TRANSFER_BYTES: Final = 262144  # Java: maxTransferBytesOnMessageInMemory
 MAX_SCANNED: Final = 800  # Java: maxFilterMessageSize 16000 bytes of entries of 20
 
 
@@ -38,6 +36,13 @@ class MessageFilter(Protocol):
         """Whether a message passes by its properties. This is checked if the tag's hash may pass."""
 
 
+class TransferLimits(NamedTuple):
+    """How much one read returns at most, but for one message that is larger."""
+
+    messages: int
+    size: int
+
+
 class GetResult(NamedTuple):
     """The result of a read, and the offset of the next one."""
 
@@ -49,7 +54,12 @@ class GetResult(NamedTuple):
 
 
 def get_messages(
-    log: RecordLog, queue: ConsumeQueue | None, offset: int, max_nums: int, wanted: MessageFilter | None
+    log: RecordLog,
+    queue: ConsumeQueue | None,
+    offset: int,
+    max_nums: int,
+    wanted: MessageFilter | None,
+    limits: TransferLimits,
 ) -> GetResult:
     """Read from `offset` on, up to the limits of one reply. None: no message was ever stored in the queue."""
     if queue is None:
@@ -63,27 +73,30 @@ def get_messages(
         return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high, [])
     if offset > high:
         return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [])
-    if wanted is None:
-        records = _read(log, *queue.records(offset, max(1, min(max_nums, MAX_TRANSFER_COUNT))))
+    if queue.has_batches:
+        records, following = _read_batches(log, queue, offset, max_nums, wanted, limits)
+    elif wanted is None:
+        records = _read(log, *queue.records(offset, max(1, min(max_nums, limits.messages))), limits.size)
         return GetResult(GetMessageStatus.FOUND, offset + len(records), low, high, records)
-    records, following = _read_wanted(log, queue, offset, max_nums, wanted)
+    else:
+        records, following = _read_wanted(log, queue, offset, max_nums, wanted, limits)
     status = GetMessageStatus.FOUND if records else GetMessageStatus.NO_MATCHED_MESSAGE
     return GetResult(status, following, low, high, records)
 
 
-def _read(log: RecordLog, offsets: array[int], sizes: array[int]) -> list[bytes]:
-    if sum(sizes) > MAX_TRANSFER_BYTES:
-        fitting = bisect_right(list(accumulate(sizes)), MAX_TRANSFER_BYTES)
+def _read(log: RecordLog, offsets: array[int], sizes: array[int], most_bytes: int) -> list[bytes]:
+    if sum(sizes) > most_bytes:
+        fitting = bisect_right(list(accumulate(sizes)), most_bytes)
         del offsets[max(1, fitting) :]
     return log.read_many(offsets)
 
 
 def _read_wanted(
-    log: RecordLog, queue: ConsumeQueue, offset: int, max_nums: int, wanted: MessageFilter
+    log: RecordLog, queue: ConsumeQueue, offset: int, max_nums: int, wanted: MessageFilter, limits: TransferLimits
 ) -> tuple[list[bytes], int]:
     """The records that pass, and the offset to go on at. As in Java, limits count before the filter does."""
     records: list[bytes] = []
-    bytes_left, most, read = MAX_TRANSFER_BYTES, min(max_nums, MAX_TRANSFER_COUNT), log.read
+    bytes_left, most, read = limits.size, min(max_nums, limits.messages), log.read
     for at, size, tags_code in queue.tagged_records(offset, max(MAX_SCANNED, max_nums)):
         if records and (len(records) >= most or size > bytes_left):
             break
@@ -94,3 +107,32 @@ def _read_wanted(
                 records.append(record)
                 bytes_left -= size
     return records, offset
+
+
+def _read_batches(
+    log: RecordLog,
+    queue: ConsumeQueue,
+    offset: int,
+    max_nums: int,
+    wanted: MessageFilter | None,
+    limits: TransferLimits,
+) -> tuple[list[bytes], int]:
+    """The same where records may be batches, which are read as a whole: also the one that `offset` is inside of.
+
+    A batch that would exceed the number asked for waits for the next read, unless it is the first.
+    """
+    records: list[bytes] = []
+    members, size, following = 0, 0, offset
+    for batch in queue.batches(offset):
+        count = batch.following - batch.offset
+        full = members + count > max_nums or members >= limits.messages or size + batch.size > limits.size
+        if (records and full) or batch.offset - offset >= max(MAX_SCANNED, max_nums):
+            break
+        following = batch.following
+        if wanted is not None and not wanted.matches_code(batch.tags_code):
+            continue
+        record = log.read(batch.commit_log_offset)
+        if record is not None and (wanted is None or wanted.matches_record(record)):
+            records.append(record)
+            members, size = members + count, size + batch.size
+    return records, following

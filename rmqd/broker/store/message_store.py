@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from typing import Final, NamedTuple
@@ -12,7 +13,7 @@ from typing import Final, NamedTuple
 from rmqd.broker.journal import Journal, Kind
 from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.consume_queue import ConsumeQueue, QueueEntry
-from rmqd.broker.store.get_messages import GetResult, MessageFilter, get_messages
+from rmqd.broker.store.get_messages import GetResult, MessageFilter, TransferLimits, get_messages
 from rmqd.broker.store.record_log import RecordLog, RecordRow
 from rmqd.broker.store.retention import NeededFrom, QueueKey, oldest_first
 from rmqd.clock import Clock
@@ -20,7 +21,7 @@ from rmqd.errors import StorageError
 from rmqd.wire.filter import java_hash
 from rmqd.wire.messages.encode import StoredMessage, encode_record
 from rmqd.wire.messages.message_id import parse_host
-from rmqd.wire.messages.properties import TAGS
+from rmqd.wire.messages.properties import INNER_BASE, TAGS
 
 RETENTION_SECONDS: Final = 10.0  # Java: cleanResourceInterval
 MOST_AT_ONCE: Final = 5000  # messages given up in one turn of the loop
@@ -68,9 +69,11 @@ class MessageStore:
         self._journal = journal
         self._end = 0
         self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self._batches: dict[int, int] = {}
+        """The number of members of each batch that is one record, by commit log offset."""
         self._listeners: list[Callable[[Arrival], None]] = []
         self._keepers: list[NeededFrom] = []
-        self.change_retention(settings)
+        self.change_settings(settings)
         self._recover()
 
     @property
@@ -92,11 +95,12 @@ class MessageStore:
         """Have retention keep the messages from the offset on that `needed_from` returns."""
         self._keepers.append(needed_from)
 
-    def put(self, message: StoredMessage, tags_code: int | None = None) -> PutResult:
+    def put(self, message: StoredMessage, tags_code: int | None = None, *, members: int = 0) -> PutResult:
         """Store a message at the end of its queue. Its offsets, store time and store host are set here.
 
-        `tags_code` is stored in the index instead of the tag's hash. Raises InvalidMessageError, and Refusal while the
-        log cannot be written.
+        `tags_code` is stored in the index instead of the tag's hash. A batch that is one record takes as many offsets
+        as it has `members`, and gets its first one as a property, too. Raises InvalidMessageError, and Refusal while
+        the log cannot be written.
         """
         topic, queue_id, at = message.topic, message.queue_id, self._end
         queue = self._queues.get((topic, queue_id))
@@ -104,6 +108,8 @@ class MessageStore:
             queue = self._queues[topic, queue_id] = ConsumeQueue()
         queue_offset = queue.max_offset
         now = int(self._clock.wall() * 1000)
+        if members:
+            message = replace(message, properties={**message.properties, INNER_BASE: str(queue_offset)})
         record = encode_record(message, queue_offset, at, now, self._host)
         if tags_code is None:
             tags = message.properties.get(TAGS)
@@ -112,7 +118,10 @@ class MessageStore:
         size = len(record)
         self._end = at + size
         self.newest = at, now
-        queue.append(at, size, tags_code, now)
+        if members > 1:
+            self._batches[at] = members
+            self._journal.put(Kind.BATCH, str(at), str(members))
+        queue.append(at, size, tags_code, now, max(1, members))
         self.size_bytes += size
         if self.size_bytes > self._room_until:
             self._make_room()
@@ -152,7 +161,7 @@ class MessageStore:
         self, topic: str, queue_id: int, offset: int, max_nums: int, wanted: MessageFilter | None = None
     ) -> GetResult:
         """Read from `offset` on, up to the limits of one reply."""
-        return get_messages(self._log, self._queues.get((topic, queue_id)), offset, max_nums, wanted)
+        return get_messages(self._log, self._queues.get((topic, queue_id)), offset, max_nums, wanted, self._limits)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic's messages."""
@@ -160,12 +169,15 @@ class MessageStore:
             del self._queues[topic, queue_id]
             offsets, sizes = queue.records(queue.min_offset, queue.max_offset)
             self.size_bytes -= sum(sizes)
-            self._log.discard(offsets)
+            self._discard(offsets)
             self._journal.delete(Kind.QUEUE, _queue_row(topic, queue_id))
         self._journal.put(Kind.LOG, _LOG_END, str(self._end))
 
-    def change_retention(self, settings: BrokerSettings) -> None:
-        """Apply other limits: fileReservedTime in hours, maxStoreSize in bytes (0: the log's usual size)."""
+    def change_settings(self, settings: BrokerSettings) -> None:
+        """Apply other limits of reads and of what is kept; maxStoreSize 0 is the log's usual size."""
+        self._limits = TransferLimits(
+            settings.maxTransferCountOnMessageInMemory, settings.maxTransferBytesOnMessageInMemory
+        )
         self._reserved_ms = settings.fileReservedTime * _HOUR_MS
         self._capacity = self._room_until = settings.maxStoreSize or self._log.usual_capacity_bytes
 
@@ -209,9 +221,15 @@ class MessageStore:
             queue.discard(count)
             self._journal.put(Kind.QUEUE, _queue_row(*key), str(queue.min_offset))
         if offsets:
-            self._log.discard(offsets)
+            self._discard(offsets)
             self._journal.put(Kind.LOG, _LOG_END, str(self._end))
         return len(offsets)
+
+    def _discard(self, commit_log_offsets: Iterable[int]) -> None:
+        for at in commit_log_offsets if self._batches else ():
+            if self._batches.pop(at, None) is not None:
+                self._journal.delete(Kind.BATCH, str(at))
+        self._log.discard(commit_log_offsets)
 
     def _needed_from(self, topic: str, queue_id: int) -> int | None:
         return min(
@@ -221,6 +239,7 @@ class MessageStore:
     def _recover(self) -> None:
         """Build the indexes from the log. The journal has the first offsets of queues with deleted messages."""
         queues = self._queues
+        self._batches.update((int(at), int(members)) for at, members in self._journal.items(Kind.BATCH))
         for row, min_offset in self._journal.items(Kind.QUEUE):
             name, number = row.rsplit(_SEPARATOR, 1)
             queues[name, int(number)] = ConsumeQueue(int(min_offset))
@@ -234,7 +253,7 @@ class MessageStore:
                     f"{queue.max_offset - 1}; move it away to start with an empty one"
                 )
             self.newest = at, store_timestamp
-            queue.append(at, size, tags_code, store_timestamp)
+            queue.append(at, size, tags_code, store_timestamp, self._batches.get(at, 1))
             self.size_bytes += size
             self._end = at + size
         self._end = max([self._end, *(int(end) for _, end in self._journal.items(Kind.LOG))])

@@ -28,7 +28,7 @@ def oldest_first(queues: Mapping[QueueKey, ConsumeQueue], needed_from: NeededFro
         needed = needed_from(*key)
         end = queue.max_offset if needed is None else min(needed, queue.max_offset)
         first = queue.entry(queue.min_offset)
-        if first is not None and queue.min_offset < end:
+        if first is not None and queue.after(queue.min_offset) <= end:
             heads.append((first.commit_log_offset, key, queue.min_offset, end))
     heapify(heads)
     while heads:
@@ -37,8 +37,9 @@ def oldest_first(queues: Mapping[QueueKey, ConsumeQueue], needed_from: NeededFro
         entry = queue.entry(offset)
         assert entry is not None  # between min_offset and max_offset
         yield Oldest(key, entry)
-        following = queue.entry(offset + 1) if offset + 1 < end else None
-        if following is not None:
-            heapreplace(heads, (following.commit_log_offset, key, offset + 1, end))
+        after = queue.after(offset)
+        following = queue.entry(after)
+        if following is not None and queue.after(after) <= end:
+            heapreplace(heads, (following.commit_log_offset, key, after, end))
         else:
             heappop(heads)

@@ -17,6 +17,7 @@ SENT, SHUT = "{mark}_sent", "{mark}_shut"
 DELAYED, TIMED, TIMED_MS = "{mark}_delayed", "{mark}_timed", "{mark}_timed_ms"
 TWO = batch_body((b"one", {"KEYS": "k1", "TAGS": "A", "UNIQ_KEY": "u1"}), (b"two", {"KEYS": "k2"}))
 RECALLED, PRIORITIES = "{mark}_recalled", "{mark}_priorities"
+BATCHES = "{mark}_batches"
 PRIORITY = "_SYS_MSG_PRIORITY_"
 WAITING = ("queueOffset",)  # in the topic where all wait that comes later
 MANY_PROPERTIES = {"KEYS": "key-1 key-2", "TAGS": "TagA", "price": "12.5", "WAIT": "true", "empty": ""}
@@ -25,6 +26,13 @@ MANY_PROPERTIES = {"KEYS": "key-1 key-2", "TAGS": "TagA", "price": "12.5", "WAIT
 def _recall(what: str, handle: str, topic: str = RECALLED) -> Ask:
     fields = {"topic": topic, "recallHandle": handle, "producerGroup": "{mark}_producer"}
     return Ask(what=what, code=370, fields=fields)
+
+
+def _ends(topic: str, when: str) -> list[Ask]:
+    fields = {"topic": topic, "queueId": 0}
+    return [
+        Ask(what=f"the {end} offset {when}", code=code, fields=fields) for end, code in (("first", 31), ("last", 30))
+    ]
 
 
 def _timer(unique_key: str) -> dict[str, str]:
@@ -38,6 +46,7 @@ SENDING: list[Step] = [
     make_topic(TIMED),
     make_topic(TIMED_MS),
     make_topic(RECALLED),
+    make_topic(BATCHES, attributes="+queue.type=BatchCQ"),
     make_topic(PRIORITIES, 4, attributes="+message.type=PRIORITY"),
     Ask(what="send by code 10", code=10, fields=send_fields(SENT, MANY_PROPERTIES), body=b"hello", keep="first"),
     send("send by code 310", SENT, b"again", MANY_PROPERTIES, flag=7),
@@ -99,6 +108,7 @@ SENDING: list[Step] = [
     send("send with a timer beyond the longest", DELAYED, b"never", {"TIMER_DELAY_SEC": "259201"}),
     send("send with a timer that is no number", DELAYED, b"timer x", {"TIMER_DELAY_SEC": "x"}),
     # timers that are taken back
+    Ask(what="prepare no recalls", code=25, body="recallMessageEnable=false\n", silent=True),
     _recall("recall while that is off", "x"),
     Ask(what="prepare recalls", code=25, body="recallMessageEnable=true\n", silent=True),
     send("send what will be recalled", RECALLED, b"gone", _timer("gone"), keep="timer", aside=WAITING),
@@ -108,7 +118,21 @@ SENDING: list[Step] = [
     _recall("recall of no topic", "{timer[recallHandle]}", "{mark}_unknown"),
     _recall("recall without a handle", ""),
     _recall("recall by what is no handle", "dGhpcyBpcyBub25l"),
-    Ask(what="prepare no recalls", code=25, body="recallMessageEnable=false\n", silent=True),
+    # batches that are one record
+    *_ends(BATCHES, "before batches"),
+    *(
+        Ask(
+            what=f"send {batch} batch to a topic for batches",
+            code=320,
+            fields=by_letters(send_fields(BATCHES, properties, batch="true")),
+            body=TWO,
+        )
+        for batch, properties in (("a", {"TAGS": "A"}), ("another", {"UNIQ_KEY": "second"}), ("a keyless", ""))
+    ),
+    *_ends(BATCHES, "after batches"),
+    pull("pull batches", BATCHES, until=lambda frame: len(frame["body"] or ()) >= 4),
+    pull("pull from within a batch", BATCHES, until=found, queueOffset=3),
+    pull("pull a part of a batch", BATCHES, until=found, queueOffset=0, maxMsgNums=1),
     # priorities
     *(
         send(f"send with priority {priority} {kind}", PRIORITIES, b"first", {PRIORITY: priority, **others})
