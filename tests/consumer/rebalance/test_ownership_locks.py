@@ -1,0 +1,190 @@
+"""The locks by which members show each other who has a queue: how long they are waited for, and how they are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.codes import RequestCode
+from rmqd.consumer.rebalance.broker_locks import RENEW_SECONDS
+from rmqd.consumer.rebalance.departures import BACK_SECONDS
+from rmqd.consumer.rebalance.ownership import LOCK_NAME_SUFFIX, QueueOwnership
+from rmqd.wire.bodies.lock import LockBatchRequestBody
+from rmqd.wire.message_queue import MessageQueue
+from tests.client.peer import Reply
+from tests.client.running import running
+from tests.clock import ManualClock
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
+
+NAME = GROUP + LOCK_NAME_SUFFIX
+
+
+class Case:
+    """One member, on a broker with two queues whose locks others may have; five seconds are its patience."""
+
+    def __init__(self, broker: ScriptedBroker, client: ClientInstance, clock: ManualClock) -> None:
+        self.broker = broker
+        self.client = client
+        self.clock = clock
+        self.one, self.two = sorted(client.routes.queues(TOPIC), key=lambda queue: queue.queue_id)
+        self.ownership = QueueOwnership(client, GROUP, 5.0, clock)
+        self.lost: list[MessageQueue] = []
+
+    def held_by_other(self, *queues: MessageQueue) -> None:
+        for queue in queues:
+            self.broker.locks[NAME, queue] = "other"
+
+    def freed(self, *queues: MessageQueue) -> None:
+        for queue in queues:
+            del self.broker.locks[NAME, queue]
+
+    def ours(self) -> set[MessageQueue]:
+        """The queues whose locks this member has."""
+        return {
+            queue for (name, queue), who in self.broker.locks.items() if (name, who) == (NAME, self.client.client_id)
+        }
+
+    async def listed(self, *others: str) -> None:
+        """The broker lists us and others."""
+        await self.ownership.members_are(self.broker.peer.address, [self.client.client_id, *others])
+
+    def acquire(self, queue: MessageQueue, notice_seconds: float = 0.0) -> asyncio.Task[bool]:
+        return asyncio.create_task(self.ownership.acquire(queue, lambda: None, notice_seconds))
+
+    def asked(self) -> list[set[MessageQueue]]:
+        """For which locks the broker was asked since the last time."""
+        found = [
+            set(LockBatchRequestBody.from_json(request.body).queues)
+            for request in self.broker.peer.got(RequestCode.LOCK_BATCH_MQ)
+        ]
+        self.broker.peer.requests.clear()
+        return found
+
+
+@pytest.fixture
+async def case(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[Case]:
+    """A connection to the broker has stood for long."""
+    broker.create_topic(TOPIC, 2)
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=clock)
+    await client.routes.lookup(TOPIC)
+    clock.turn(BACK_SECONDS)
+    yield Case(broker, client, clock)
+    await client.remoting.close()
+
+
+async def test_a_free_queue_is_locked_at_once_until_it_is_released(case: Case) -> None:
+    """Then another member may have it, and it is not asked for any more."""
+    assert await case.ownership.acquire(case.one, lambda: None)
+    assert await case.ownership.acquire(case.two, lambda: None)
+    assert case.ours() == {case.one, case.two}
+    await case.ownership.release(case.one)
+    assert case.ours() == {case.two}
+    case.asked()
+    async with running(case.ownership.run()):
+        await case.clock.advance(RENEW_SECONDS + 1)
+    assert case.asked() == [{case.two}]
+    await case.ownership.close(calls_left=True)
+    assert case.ours() == set()
+
+
+async def test_a_queue_that_another_member_has_is_taken_when_that_one_is_done(case: Case) -> None:
+    """A moment later, and not before."""
+    await case.listed("other")
+    case.held_by_other(case.one)
+    acquiring = case.acquire(case.one)
+    await case.clock.advance(3)
+    assert not acquiring.done()
+    case.freed(case.one)
+    await case.clock.advance(0.1)
+    await eventually(acquiring.done, "it is acquired")
+    assert await acquiring
+    assert (case.ours(), case.ownership.timeouts) == ({case.one}, 0)
+
+
+@pytest.mark.parametrize("notice_seconds", [0.0, 3.0])
+async def test_a_queue_is_taken_without_its_lock_when_the_patience_ends(case: Case, notice_seconds: float) -> None:
+    """It is locked as soon as that is possible, so that the next owner waits for us."""
+    await case.listed("other")
+    case.held_by_other(case.one)
+    acquiring = case.acquire(case.one, notice_seconds)
+    await case.clock.advance(4.9 + notice_seconds)
+    assert not acquiring.done()
+    await case.clock.advance(0.2)
+    await eventually(acquiring.done, "it is taken")
+    assert not await acquiring
+    assert case.ownership.timeouts == 1
+    async with running(case.ownership.run()):
+        await case.clock.advance(3)
+        assert case.ours() == set()
+        case.freed(case.one)
+        await case.clock.advance(1.1)
+        await eventually(lambda: case.ours() == {case.one}, "it is locked")
+
+
+async def test_who_is_alone_waits_for_nobody(case: Case) -> None:
+    """The lock is of a member that nobody lists: after a second, in which it could come back, it is passed over."""
+    body = json.dumps({"consumerIdList": [case.client.client_id]}).encode()
+    case.broker.peer.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(body=body))
+    await case.listed()
+    case.held_by_other(case.one)
+    acquiring = case.acquire(case.one)
+    await case.clock.advance(0.9)
+    assert not acquiring.done()
+    await case.clock.advance(0.2)
+    await eventually(acquiring.done, "it is taken")
+    assert await acquiring
+    assert case.ownership.timeouts == 0
+
+
+async def test_locks_are_renewed_before_they_end_and_are_not_asked_for_in_between(case: Case) -> None:
+    for queue in (case.one, case.two):
+        await case.ownership.acquire(queue, lambda: None)
+    case.asked()
+    async with running(case.ownership.run()):
+        for _ in range(2):
+            await case.clock.advance(RENEW_SECONDS - 2)
+            assert case.asked() == []
+            await case.clock.advance(2)
+            await eventually(lambda: case.asked() == [{case.one, case.two}], "they are renewed")
+
+
+async def test_a_lock_that_another_member_has_by_now_is_asked_for_every_second(case: Case) -> None:
+    """As after a stall of ours that outlasted it."""
+    for queue in (case.one, case.two):
+        await case.ownership.acquire(queue, lambda: None)
+    async with running(case.ownership.run()):
+        await case.clock.advance(RENEW_SECONDS - 2)
+        case.held_by_other(case.one)
+        await case.clock.advance(3)
+        case.asked()
+        await case.clock.advance(2)
+        assert case.asked() == [{case.one}] * 2
+        case.freed(case.one)
+        await case.clock.advance(1.1)
+        await eventually(lambda: case.ours() == {case.one, case.two}, "it is ours again")
+
+
+async def test_a_broker_that_was_restarted_is_asked_for_its_locks_again(case: Case) -> None:
+    """It forgot them."""
+    await case.ownership.acquire(case.one, lambda: None)
+    async with running(case.ownership.run()):
+        await case.clock.advance(1)
+        await case.broker.peer.down()
+        case.broker.locks.clear()
+        await case.broker.peer.listen()
+        await case.client.remoting.connection(case.broker.peer.address)
+        case.asked()
+        await case.clock.advance(2)
+        await eventually(lambda: case.ours() == {case.one}, "it is ours again")
+
+
+async def test_nothing_is_kept_longer_than_the_next_owner_waits(case: Case) -> None:
+    """The lock only makes others wait; whose a queue is says the rebalance."""
+    assert (case.ownership.linger(case.one), case.ownership.holds(case.one)) == (0.0, True)
