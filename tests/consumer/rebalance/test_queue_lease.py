@@ -1,0 +1,160 @@
+"""An orderly group's locks by the clock: how often they are asked for, how long they hold, and how they are let go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.rebalance.broker_locks import RENEW_SECONDS
+from rmqd.consumer.rebalance.queue_lock import QueueLock
+from rmqd.wire.message_queue import MessageQueue
+from tests.client.peer import Reply
+from tests.client.running import running
+from tests.clock import ManualClock
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
+
+
+class Case:
+    """One member of an orderly group, on a broker with two queues."""
+
+    def __init__(self, broker: ScriptedBroker, client: ClientInstance, clock: ManualClock) -> None:
+        self.broker = broker
+        self.client = client
+        self.clock = clock
+        self.one, self.two = sorted(client.routes.queues(TOPIC), key=lambda queue: queue.queue_id)
+        self.locks = QueueLock(client, GROUP, clock)
+        self.lost: list[MessageQueue] = []
+
+    async def acquired(self, queue: MessageQueue) -> None:
+        """Wait for a queue's lock, which is free."""
+        assert await self.locks.acquire(queue, lambda: self.lost.append(queue))
+
+    def requests(self) -> int:
+        """How often the broker was asked since the last time."""
+        asked = len(self.broker.peer.got(RequestCode.LOCK_BATCH_MQ))
+        self.broker.peer.requests.clear()
+        return asked
+
+
+@pytest.fixture
+async def case(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[Case]:
+    """Its locks are being seen to."""
+    broker.create_topic(TOPIC, 2)
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=clock)
+    await client.routes.lookup(TOPIC)
+    one = Case(broker, client, clock)
+    async with running(one.locks.run()):
+        yield one
+    await client.remoting.close()
+
+
+async def test_a_lock_holds_for_half_a_minute_without_an_answer(case: Case) -> None:
+    """A broker's minute is not over then; the queue's owner is told once."""
+    await case.acquired(case.one)
+    lease = case.locks.lease(case.one)
+    assert lease is not None
+    case.broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.SYSTEM_BUSY, "later"))
+    await case.clock.advance(29.5)
+    assert (case.locks.holds(case.one), lease.valid, case.lost) == (True, True, [])
+    await case.clock.advance(0.6)
+    assert (case.locks.holds(case.one), lease.valid, case.locks.lease(case.one)) == (False, False, None)
+    await case.clock.advance(3)
+    assert case.lost == [case.one]
+
+
+async def test_locks_are_renewed_before_they_end(case: Case) -> None:
+    """Together, and not in between."""
+    for queue in (case.one, case.two):
+        await case.acquired(queue)
+    case.requests()
+    await case.clock.advance(RENEW_SECONDS - 1.5)
+    assert case.requests() == 0
+    await case.clock.advance(2.5)
+    await eventually(lambda: case.requests() == 1, "they are renewed")
+    await case.clock.advance(RENEW_SECONDS + 2)
+    assert (case.locks.holds(case.one), case.locks.holds(case.two), case.lost) == (True, True, [])
+
+
+async def test_another_members_lock_is_asked_for_often_and_then_with_patience(case: Case) -> None:
+    """Five times a second for twenty seconds, and after that every second; it is ours soon after it was freed."""
+    case.broker.locks[GROUP, case.one] = "other"
+    acquiring = asyncio.create_task(case.locks.acquire(case.one, lambda: None))
+    await case.clock.advance(10)
+    assert 47 <= case.requests() <= 52
+    await case.clock.advance(8)
+    case.requests()
+    await case.clock.advance(4)
+    assert 8 <= case.requests() <= 14
+    await case.clock.advance(10)
+    assert 9 <= case.requests() <= 11
+    assert not acquiring.done()
+    del case.broker.locks[GROUP, case.one]
+    await case.clock.advance(1.1)
+    await eventually(acquiring.done, "it is ours")
+    assert await acquiring
+    assert case.locks.timeouts == 0
+
+
+async def test_a_wait_that_is_given_up_asks_no_more(case: Case) -> None:
+    case.broker.locks[GROUP, case.one] = "other"
+    acquiring = asyncio.create_task(case.locks.acquire(case.one, lambda: None))
+    await case.clock.advance(1)
+    acquiring.cancel()
+    await asyncio.wait((acquiring,))
+    case.requests()
+    await case.clock.advance(5)
+    assert case.requests() == 0
+
+
+async def test_a_queue_that_is_given_up_past_its_time_is_kept_as_long_as_javas(case: Case) -> None:
+    """Twenty seconds; handlers can see that they are to end. What is not ours is not kept."""
+    await case.acquired(case.one)
+    lease = case.locks.lease(case.one)
+    assert lease is not None
+    assert case.locks.linger(case.two) == 0.0
+    assert lease.valid
+    assert case.locks.linger(case.one) == 20.0
+    assert (lease.valid, lease.holds) == (False, True)
+    case.broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.SYSTEM_BUSY, "later"))
+    case.clock.turn(31)
+    assert case.locks.linger(case.one) == 0.0
+
+
+async def test_a_released_queue_is_the_next_owners(case: Case) -> None:
+    """And no batch may rely on its former lease."""
+    await case.acquired(case.one)
+    lease = case.locks.lease(case.one)
+    assert lease is not None
+    await case.locks.release(case.one)
+    assert (lease.holds, case.locks.holds(case.one), case.broker.locks) == (False, False, {})
+    case.requests()
+    await case.clock.advance(RENEW_SECONDS + 2)
+    assert (case.requests(), case.lost) == (0, [])
+
+
+@pytest.mark.parametrize("calls_left", [True, False])
+async def test_at_the_end_locks_are_given_back_unless_a_handler_may_still_be_at_it(
+    case: Case, *, calls_left: bool
+) -> None:
+    """Then they end by themselves."""
+    for queue in (case.one, case.two):
+        await case.acquired(queue)
+    await case.locks.close(calls_left=calls_left)
+    assert len(case.broker.locks) == (2 if calls_left else 0)
+
+
+async def test_a_lock_that_is_not_granted_again_is_lost_at_once(case: Case) -> None:
+    """Another member has it: nothing is handed out, and the queue's owner is told once."""
+    await case.acquired(case.one)
+    await case.acquired(case.two)
+    case.broker.locks[GROUP, case.one] = "other"
+    await case.clock.advance(RENEW_SECONDS + 1.1)
+    await eventually(lambda: case.lost == [case.one], "it is told")
+    assert (case.locks.holds(case.one), case.locks.holds(case.two)) == (False, True)
