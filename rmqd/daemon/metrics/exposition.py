@@ -56,7 +56,10 @@ def render(process: ProcessSnapshot, facts: DaemonFacts, accept: str) -> tuple[b
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
     registry.register(_Snapshot(process, facts))
-    encode, content_type = choose_encoder(accept)
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # it compares whatever stands after `version=` with numbers
+        encode, content_type = choose_encoder("")
     return encode(registry), content_type
 
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rmqd.daemon.metrics import catalogue as metric_catalogue
@@ -123,6 +124,16 @@ def test_process_and_garbage_collector_are_there() -> None:
     found = series(process())
     assert found["process_resident_memory_bytes{}"] > 0
     assert "python_gc_collections_total{generation=0}" in found
+
+
+@pytest.mark.parametrize("version", ["1.0.0 ]", "x", "1.\u00b2", "9" * 5000])
+@pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
+def test_a_format_of_no_version_is_the_plain_one(kind: str, version: str) -> None:
+    """A client may ask for anything, and gets what old scrapers get."""
+    plain, content_type = render(process(), FACTS, "")
+    body, chosen = render(process(), FACTS, f"{kind};version={version}")
+    assert chosen.partition(";")[0] in (content_type.partition(";")[0], kind)
+    assert body.count(b"# TYPE rmqd_") == plain.count(b"# TYPE rmqd_")
 
 
 def test_the_format_follows_the_accept_header() -> None:
