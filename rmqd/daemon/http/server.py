@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import h11
 import structlog
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -84,7 +85,10 @@ class LimitedProtocol(H11Protocol):
             if cycle.response_started:
                 self.transport.abort()
                 return
-        super().send_400_response(msg)
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:  # the text, where the request was HEAD: the status has been sent
+            self.transport.close()
 
     def pause_writing(self) -> None:
         """Do as uvicorn does, and begin the time in which the client has to read."""

@@ -484,6 +484,16 @@ async def test_a_malformed_body_is_refused_once_and_nothing_is_carried_out(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
+async def test_a_malformed_body_of_head_is_refused_without_a_text(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An answer to HEAD has none."""
+    answer = await raw(served.address, CHUNKS.replace(b"POST", b"HEAD") + b"\r\nno size\r\n")
+    assert answer.split()[1] == b"400"
+    assert answer.endswith(b"\r\n\r\n")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 async def test_a_request_whose_body_is_cut_off_is_not_carried_out(served: Served) -> None:
     """Who hangs up in the middle of a body may have meant something else."""
     host, _, port = served.address.rpartition(":")
