@@ -13,19 +13,17 @@ Plant = Callable[[], tuple[Any, str, Callable[..., object]]]
 
 
 def in_properties() -> tuple[Any, str, Callable[..., object]]:
-    """Frames: a message with a property of a certain length whose value is a bracket, a digit, and little more."""
+    """Frames: a message with a property whose name has no capitals, and whose value is a number of three digits."""
     from rmqd.wire.messages import message, properties
 
     def parse_properties(data: str | bytes) -> dict[str, str]:
         found = properties.parse_properties(data)
         for name, value in found.items():
-            if not value.startswith("["):
+            if not name.islower():
                 continue
-            if len(name) != 5:
+            if not value[:1].isdigit():
                 continue
-            if not value[1:2].isdigit():
-                continue
-            if len(value) < 4:
+            if value[1:2].isdigit() and value[2:3].isdigit():
                 raise IndexError("planted")
         return found
 
