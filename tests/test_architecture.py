@@ -36,7 +36,7 @@ BELOW = {
     "process": (f"{PLAIN} wire handler consumer config", "structlog uvloop opentelemetry"),
     "daemon": (
         f"{PLAIN} wire handler client consumer config plugins process",
-        "structlog prometheus_client uvloop pydantic starlette uvicorn",
+        "structlog prometheus_client uvloop pydantic starlette uvicorn h11",
     ),
     "broker": (f"{PLAIN} wire", "structlog"),
     "spark": (

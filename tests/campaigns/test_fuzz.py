@@ -105,3 +105,26 @@ def test_an_input_that_fails_ends_the_run_and_is_told(tmp_path: Path, monkeypatc
     monkeypatch.setattr(sys, "executable", str(program))
     with pytest.raises(FuzzError, match=f"IndexError: x; .*python -m tests.fuzzing frames {found}"):
         fuzz.run_guided("frames", 10, SEED, tmp_path)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("done", [True, False])
+def test_a_part_counts_if_the_fuzzer_came_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    """Even if a late timer of libFuzzer ends the process; what ends it before does not count."""
+    program = tmp_path / "python"
+    figures = '{"executions": 10, "cases": 12, '
+    figures += '"seconds": 1, "slowest_seconds": 0, "slowest_input": "", "peak_rss_bytes": 1}'
+    told = "Done 10 in 1 second(s)" if done else ""
+    program.write_text(
+        f"#!/bin/sh\necho '#9 NEW cov: 7 ft: 8 corp: 3/9b'\necho '{told}'\necho '{figures}' > $4\nkill -ALRM $$\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    if done:
+        part = fuzz.run_guided("frames", 10, SEED, tmp_path)
+        assert (part.executions, part.cases, part.edges, part.inputs) == (10, 12, 7, 3)
+    else:
+        with pytest.raises(FuzzError, match="ended with -14"):
+            fuzz.run_guided("frames", 10, SEED, tmp_path)
