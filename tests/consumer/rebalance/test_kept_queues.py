@@ -1,0 +1,86 @@
+"""For how long a member keeps the queues of a broker that a topic's route does not have."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from rmqd.consumer.rebalance.absences import Absences
+from rmqd.wire.message_queue import MessageQueue
+from tests.clock import ManualClock
+from tests.consumer.groups import TOPIC
+
+ON_A, ON_B, ON_C = (MessageQueue(TOPIC, name, 0) for name in "abc")
+HELD = [ON_A, ON_B, ON_C]
+
+
+class Case:
+    """A topic with a queue on each of three brokers, all of which are there."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.in_route = {"a", "b", "c"}
+        self.elsewhere = {"a", "b", "c"}  # in the routes of other topics
+        self.reachable = {"a", "b", "c"}
+        self.refreshed = 0
+        routes: Any = SimpleNamespace(
+            route=lambda topic: SimpleNamespace(
+                broker_datas=[SimpleNamespace(broker_name=name) for name in sorted(self.in_route)]
+            ),
+            endpoint=lambda queue: queue.broker_name,
+            brokers=lambda: dict.fromkeys(self.elsewhere),
+            refresh_soon=self._refresh,
+        )
+        replicas = SimpleNamespace(is_reachable=lambda name: name in self.reachable)
+        self.absences = Absences(cast("Any", SimpleNamespace(routes=routes, replicas=replicas)), clock)
+
+    def kept(self, after_seconds: float = 0.0) -> set[str]:
+        """The brokers whose queues are kept then."""
+        self.clock.turn(after_seconds)
+        return {queue.broker_name for queue in self.absences.kept(TOPIC, HELD)}
+
+    def _refresh(self) -> None:
+        self.refreshed += 1
+
+
+def test_what_the_route_has_needs_no_keeping(clock: ManualClock) -> None:
+    case = Case(clock)
+    assert not case.absences.is_unsure
+    assert (case.kept(), case.absences.is_unsure, case.refreshed) == (set(), False, 0)
+
+
+def test_a_broker_that_is_down_keeps_its_queues_for_ten_minutes(clock: ManualClock) -> None:
+    """Each time anew, if it was there meanwhile."""
+    case = Case(clock)
+    case.in_route, case.elsewhere, case.reachable = {"a"}, {"a"}, {"a", "c"}
+    assert "b" in case.kept()
+    assert "b" in case.kept(599.5)
+    assert "b" not in case.kept(1)
+    case.in_route = {"a", "b"}
+    assert "b" not in case.kept()
+    case.in_route = {"a"}
+    assert "b" in case.kept()
+    assert "b" in case.kept(599.5)
+
+
+def test_a_broker_that_answers_may_only_be_unknown_for_a_moment(clock: ManualClock) -> None:
+    """Another look follows soon, with fresh routes; after three seconds it has given the topic up."""
+    case = Case(clock)
+    case.in_route = {"a", "c"}
+    assert (case.kept(), case.absences.is_unsure, case.refreshed) == ({"b"}, True, 1)
+    assert (case.kept(2.9), case.absences.is_unsure, case.refreshed) == ({"b"}, True, 1)
+    assert (case.kept(0.2), case.absences.is_unsure, case.refreshed) == (set(), False, 1)
+    case.in_route = {"a", "b", "c"}
+    assert case.kept() == set()
+    case.in_route = {"a", "c"}
+    assert (case.kept(), case.absences.is_unsure, case.refreshed) == ({"b"}, True, 2), "the time begins anew"
+
+
+def test_a_broker_that_answers_and_is_in_no_route_is_waited_for(clock: ManualClock) -> None:
+    """A name server that was restarted has not heard of it yet; one doubt is enough for another look."""
+    case = Case(clock)
+    case.in_route, case.elsewhere = {"a", "c"}, {"a", "c"}
+    assert (case.kept(), case.kept(60)) == ({"b"}, {"b"})
+    assert not case.absences.is_unsure
+    case.in_route = {"a"}
+    assert (case.kept(), case.absences.is_unsure) == ({"b", "c"}, True)
