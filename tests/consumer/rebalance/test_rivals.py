@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.consumer.rebalance.rivals import JOINING_SECONDS, JUNIOR_SECONDS, SENIOR_SECONDS, Rivals
+from rmqd.consumer.rebalance.rivals import Rivals
 from rmqd.errors import GroupHeldElsewhereError
 from tests.clock import ManualClock
+
+# other versions of rmqd in the group count on these
+JOINING_SECONDS, JUNIOR_SECONDS, SENIOR_SECONDS = 3.0, 15.0, 30.0
 
 LOCAL, SPARK, OTHER_SPARK = "10.0.0.1@7#1", "10.0.0.2@spark-7#1", "10.0.0.3@spark-7#1"
 
@@ -59,6 +62,13 @@ def test_of_two_that_run_one_leaves_before_the_other_would() -> None:
     assert leaves_after(LOCAL, SPARK, running=True) == SENIOR_SECONDS
     assert leaves_after(OTHER_SPARK, SPARK, running=True) == JUNIOR_SECONDS
     assert leaves_after(SPARK, OTHER_SPARK, running=True) == SENIOR_SECONDS
+
+
+def test_among_several_one_senior_is_enough_to_make_a_junior_and_the_first_is_named() -> None:
+    """A driver between two others is junior to one of them."""
+    rivals = Rivals("g", SPARK, ManualClock())
+    with pytest.raises(GroupHeldElsewhereError, match=r"10\.0\.0\.1"):
+        rivals.seen([OTHER_SPARK, "10.0.0.1@spark-7#1"])
 
 
 def test_one_that_goes_away_again_is_forgotten() -> None:
