@@ -1,4 +1,4 @@
-"""Atheris finds a bug that is put in behind four conditions, in each target."""
+"""Atheris finds a bug that is put in behind four conditions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzzing.planted import PLANTED
 from tests.fuzzing.target import CORPUS
-from tests.fuzzing.targets import TARGETS
 
 TOP = Path(__file__).parents[2]
 EXECUTIONS = 200_000
@@ -20,7 +20,7 @@ EXECUTIONS = 200_000
 @pytest.mark.process
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(find_spec("atheris") is None, reason="needs Atheris, which `make campaign fuzz` brings")
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", PLANTED)
 def test_a_planted_bug_is_found(target: str, tmp_path: Path) -> None:
     """From the kept corpus, which does not have it."""
     options = ["--planted", f"-atheris_runs={EXECUTIONS}", "-seed=1", f"-artifact_prefix={tmp_path}/"]
