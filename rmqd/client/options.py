@@ -39,6 +39,7 @@ class ClientOptions:
     nameserver_url: str = ""
     instance_name: str = "DEFAULT"
     namespace: str = ""
+    namespace_v2: str = ""
     unit_name: str = ""
     unit_mode: bool = False
     vip_channel_enabled: bool = False
@@ -49,6 +50,11 @@ class ClientOptions:
     security_token: str = field(default="", repr=False)
     tls: TlsOptions = field(default_factory=TlsOptions)
     max_frame_size_bytes: int = 16 * 1024 * 1024
+
+    @property
+    def request_fields(self) -> dict[str, str]:
+        """What all requests carry. Java: `NamespaceRpcHook`."""
+        return {"nsd": "true", "ns": self.namespace_v2} if self.namespace_v2 else {}
 
     @property
     def shown_nameserver(self) -> str:

@@ -99,6 +99,7 @@ class QueueRange:
             broker_name=self.broker_name,
             expression_type=self.subscription.kind,
             subscription=self.subscription.expression,
+            extra_fields=self.access.options.request_fields,
             credentials=credentials,
         )
 

@@ -202,6 +202,7 @@ client:
   instance_name: one
   namespace: tenant
   unit_name: unit
+  namespace_v2: shop
   unit_mode: true
   vip_channel_enabled: true
   poll_name_server_interval: 10s

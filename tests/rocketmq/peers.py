@@ -107,7 +107,8 @@ def start_consumer(peer: PeerOptions, group: str, **options: object) -> JavaPeer
     """A DefaultMQPushConsumer; its `client_id` is known on return.
 
     `orderly=True`, `batch=`, `threads=`, `await_millis=`, `handle_millis=`, `slow_every=`, `slow_millis=`,
-    `fail_every=`, `namespace=`; with `pop=True` the broker divides the queues, and says whether to POP or to PULL.
+    `fail_every=`, `namespace=`, `namespace_v2=`; with `pop=True` the broker divides the queues, and says whether to POP
+    or to PULL.
     """
     return _start("LedgerConsumer", peer, {"group": group, **options})
 

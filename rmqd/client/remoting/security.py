@@ -158,7 +158,9 @@ class Security:
         return before != self.tls
 
     def signed(self, ext_fields: dict[str, str], body: bytes = b"") -> dict[str, str]:
-        """The ext fields of a request; with its signature, where there are keys."""
+        """The ext fields of a request, with those that all requests carry; with its signature, where there are keys."""
+        if self.request_fields:
+            ext_fields = {**ext_fields, **self.request_fields}
         return ext_fields if self.credentials is None else self.credentials.signed(ext_fields, body)
 
     def context(self) -> ssl.SSLContext | None:
@@ -171,6 +173,7 @@ class Security:
 
     def _set(self, options: ClientOptions) -> None:
         self.tls: TlsOptions = options.tls
+        self.request_fields = options.request_fields
         self.credentials: Credentials | None = None
         if options.access_key:
             self.credentials = Credentials(options.access_key, options.secret_key, options.security_token)

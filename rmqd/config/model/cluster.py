@@ -51,6 +51,9 @@ class ClientConfig(Section):
     namespace: Annotated[str, _NAMESPACE] = setting(
         "", "prefix of every topic and group on the brokers, for clusters that several users share"
     )
+    namespace_v2: Annotated[str, _NAMESPACE] = setting(
+        "", "sent with every request (`nsd`, `ns`), for servers that tell their users apart by it; it renames nothing"
+    )
     unit_name: Annotated[str, Text()] = setting("", "appended to the client id and to the address server's URL")
     unit_mode: Annotated[bool, Flag()] = setting(
         False, "say in heartbeats, messages and retries that they are of a unit, which brokers then keep apart"
@@ -99,6 +102,7 @@ class ClusterConfig(Section):
             nameserver_url=self.nameserver_url,
             instance_name=client.instance_name,
             namespace=client.namespace,
+            namespace_v2=client.namespace_v2,
             unit_name=client.unit_name,
             unit_mode=client.unit_mode,
             vip_channel_enabled=client.vip_channel_enabled,

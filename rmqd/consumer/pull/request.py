@@ -72,6 +72,7 @@ class PullRequest:
             queue_id=self._queue.queue_id,
             broker_name=self._queue.broker_name,
             expression_type=self._subscription.expression_type,
+            extra_fields=self._client.remoting.security.request_fields,
             credentials=self._credentials,
         )
 

@@ -12,8 +12,8 @@ import org.apache.rocketmq.remoting.RPCHook;
 /**
  * A member of a group that writes down what it handles: --namesrv --topic --group --ledger FILE [--orderly true]
  * [--batch 1] [--threads 20] [--await-millis 30000] [--member NAME] [--model CLUSTERING] [--access-key K --secret-key S]
- * [--namespace N] [--pop false] [--pop-invisible-millis 60000], and LedgerHandler's options. With --pop it asks the broker
- * for its queues, and whether to POP or to PULL.
+ * [--namespace N] [--namespace-v2 N] [--pop false] [--pop-invisible-millis 60000], and LedgerHandler's options. With
+ * --pop it asks the broker for its queues, and whether to POP or to PULL.
  * Prints "started CLIENT_ID". SIGTERM ends it with consumer.shutdown(), which waits up to --await-millis for handlers (0
  * is Java's default).
  */
@@ -27,6 +27,10 @@ public final class LedgerConsumer {
             options.text("group"), hook(options), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(options.text("namesrv"));
         consumer.setNamespace(options.text("namespace", null));
+        if (!options.text("namespace-v2", "").isEmpty()) { // by its name, too
+            consumer.getClass().getMethod("setNamespaceV2", String.class)
+                .invoke(consumer, options.text("namespace-v2"));
+        }
         if (options.flag("pop")) { // by its name: the client of 4.x has none
             consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
             consumer.getClass().getMethod("setPopInvisibleTime", long.class)
