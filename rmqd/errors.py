@@ -215,6 +215,17 @@ class PopNotSupportedError(RmqdError):
         )
 
 
+class StaticTopicNotPoppedError(PopNotSupportedError):
+    """A group that pops subscribes to a static topic: brokers would pop its queues by their own numbers."""
+
+    def __init__(self, topic: str) -> None:
+        RmqdError.__init__(
+            self,
+            f"{topic} is a static topic (mqadmin updateStaticTopic), which POP does not read; set consume_mode: "
+            "concurrently or orderly, or have it pulled: mqadmin setConsumeMode -m PULL",
+        )
+
+
 class BrokerTooOldError(RmqdError):
     """The broker is too old for a request: it would accept it and do something else."""
 

@@ -16,7 +16,12 @@ from rmqd.consumer.pop.assignment import PopAssignment
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.pop.retries import PopRetries
 from rmqd.consumer.rebalance.division import Division, Share
-from rmqd.errors import PopNotSupportedError, RequestCodeNotSupportedError, RmqdError
+from rmqd.errors import (
+    PopNotSupportedError,
+    RequestCodeNotSupportedError,
+    RmqdError,
+    StaticTopicNotPoppedError,
+)
 from rmqd.wire.bodies.pop import MessageQueueAssignment, MessageRequestMode, QueryAssignmentRequestBody
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
@@ -51,7 +56,7 @@ class DivisionByBroker(Division):
     ) -> Share | None:
         """The share that a broker gives this member; None while no broker answers.
 
-        Raises PopNotSupportedError where all brokers that answer are too old to divide queues.
+        Raises PopNotSupportedError where all brokers that answer are too old to divide queues, or the topic is static.
         """
         if topic in self._retries.ending:
             if not held:
@@ -61,6 +66,8 @@ class DivisionByBroker(Division):
         if told is None:
             return None
         popped = frozenset(one.queue for one in told if one.mode is MessageRequestMode.POP)
+        if popped and (route := self._client.routes.route(topic)) is not None and route.mappings:
+            raise StaticTopicNotPoppedError(topic)
         mode = MessageRequestMode.POP if popped else MessageRequestMode.PULL
         if told and self._modes.get(topic) != mode:
             self._modes[topic] = mode

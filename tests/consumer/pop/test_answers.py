@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import StaticTopicNotPoppedError
 from rmqd.handler import Batch, DeadLetter
 from rmqd.wire.bodies.pop import (
     BatchAckMessageRequestBody,
@@ -19,6 +20,7 @@ from rmqd.wire.bodies.pop import (
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
 )
+from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
@@ -112,6 +114,19 @@ async def test_a_pop_asks_for_what_the_group_is_told(pop: PopBroker, seen: Seen)
     assert (fields["maxMsgNums"], fields["invisibleTime"], fields["pollTime"]) == ("7", "5000", "15000")
     assert (fields["initMode"], fields["exp"], fields["expType"], fields["order"]) == ("0", "a || b", "TAG", "false")
     assert fields["bornTime"] == "0"  # the broker's own clock
+
+
+async def test_a_static_topic_is_refused_by_name(pop: PopBroker, broker: ScriptedBroker, seen: Seen) -> None:
+    """What brokers pop of one are queues by their own numbers, moved away or not."""
+    broker.lead(TOPIC, TopicQueueMappingInfo(BROKER, 1, 1, curr_id_map={0: 0}))
+    with pytest.raises(ExceptionGroup) as raised:
+        async with member(pop.address, seen, consume_mode="pop") as one:
+            await asyncio.wait((one.task,))
+    error = raised.value.exceptions[0]
+    assert isinstance(error, StaticTopicNotPoppedError)
+    assert f"{TOPIC} is a static topic" in str(error)
+    assert one.consumer.snapshot().state == "failed"
+    assert not pop.peer.got(RequestCode.POP_MESSAGE)
 
 
 @pytest.mark.slow
