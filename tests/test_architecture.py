@@ -69,7 +69,7 @@ FLOORS = {
     "daemon": "metrics state_dir systemd | groups | http workers | daemon",
     "broker": "announced journal locks mq_version reply settings topic_attributes "
     "| priority "
-    "| channel groups key_values offsets store system_topics "
+    "| channel groups key_values offsets static_topics store system_topics "
     "| broker_stats filter held_pulls members server timers topics "
     "| housekeeping pop schedule | controller | name_server runtime_info | processors | embedded",
     "spark": "answers hadoop_folder java option_values patience process_log queue_questions spark_output "

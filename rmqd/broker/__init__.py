@@ -10,6 +10,7 @@ classes, and behave as these do, faults included; the class is named in the firs
     controller                               BrokerController: what a broker consists of
     settings, announced, mq_version          settings under RocketMQ's names; the announced address; versions
     topics, topic_attributes, system_topics  topics
+    static_topics                            the logical queues of static topics
     priority                                 topics whose messages have priorities
     groups, members, locks, housekeeping     consumer groups, who is connected, queue locks, silent clients
     offsets                                  groups' offsets: committed, pulled, reset

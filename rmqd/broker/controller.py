@@ -19,6 +19,7 @@ from rmqd.broker.pop.order import ConsumerOrderInfoManager, OrderKey
 from rmqd.broker.pop.revive import PopReviveService
 from rmqd.broker.schedule import ScheduleMessageService
 from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.static_topics import TopicQueueMappingManager
 from rmqd.broker.store.message_store import MessageStore
 from rmqd.broker.store.record_log import RecordLog
 from rmqd.broker.topics import TopicConfigManager
@@ -40,6 +41,7 @@ class BrokerController:
         self.address = address
         self.journal = journal
         self.topics = TopicConfigManager(settings, journal)
+        self.static_topics = TopicQueueMappingManager(journal)
         self.groups = SubscriptionGroupManager(settings, clock, journal)
         self.offsets = ConsumerOffsetManager(settings, journal)
         self.consumers = ConsumerManager(self._consumer_ids_changed)

@@ -11,6 +11,7 @@ class Kind(StrEnum):
     """The kinds of rows in the journal."""
 
     TOPIC = "topic"
+    STATIC_TOPIC = "static_topic"
     GROUP = "group"
     FORBIDDEN = "forbidden"
     REQUEST_MODE = "request_mode"

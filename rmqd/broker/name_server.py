@@ -94,7 +94,10 @@ class NameServer:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, text)
         ordered = self._key_values.get(ORDER_TOPIC_CONFIG, header.topic) if self.settings.orderMessageEnable else None
         strict = request.version >= _STRICT_JSON_SINCE or header.accept_standard_json_only is True
-        return Reply(body=TopicRouteData((queues,), (self._broker_data(),), ordered).to_json(strict=strict))
+        static = self._broker.static_topics.get(header.topic)
+        mappings = () if static is None else (static.as_route(),)
+        route = TopicRouteData((queues,), (self._broker_data(),), ordered, mappings)
+        return Reply(body=route.to_json(strict=strict))
 
     def cluster(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_BROKER_CLUSTER_INFO (106): the brokers and clusters, of which there is one each."""

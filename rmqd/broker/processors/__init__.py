@@ -12,5 +12,6 @@ A processor gives a reply to each request, refuses by an exception, or answers l
     queries                                 messages by key or log offset
     operators, connections                  what operators ask members; who is connected
     topic_admin, group_admin, offset_admin  what administrators change
+    static_topics                           static topics, likewise
     runtime, stats, schedule                settings, statistics, delayed messages
 """

@@ -25,6 +25,7 @@ from rmqd.broker.processors.runtime import RuntimeProcessor
 from rmqd.broker.processors.schedule import ScheduleProcessor
 from rmqd.broker.processors.send import SendMessageProcessor
 from rmqd.broker.processors.send_back import SendBackProcessor
+from rmqd.broker.processors.static_topics import StaticTopicProcessor
 from rmqd.broker.processors.stats import StatsProcessor
 from rmqd.broker.processors.topic_admin import TopicAdminProcessor
 
@@ -53,6 +54,7 @@ ALL = (
     ScheduleProcessor,
     SendBackProcessor,
     SendMessageProcessor,
+    StaticTopicProcessor,
     StatsProcessor,
     TopicAdminProcessor,
 )

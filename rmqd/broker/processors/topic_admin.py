@@ -85,12 +85,15 @@ class TopicAdminProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_TOPIC_CONFIG)
     def topic(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_TOPIC_CONFIG (351): a topic's configuration."""
+        """GET_TOPIC_CONFIG (351): a topic's configuration; with `lo` also the mapping of a static topic."""
         header = GetTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
         config = self._broker.topics.get(header.topic)
         if config is None:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {header.topic}")
-        return Reply(body=config.to_json())
+        detail = self._broker.static_topics.get(header.topic) if header.lo else None
+        if detail is None:
+            return Reply(body=config.to_json())
+        return Reply(body=loose_json.dumps({**config.to_dict(), "mappingDetail": detail.to_dict()}, bare_keys=True))
 
     @answers(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -135,6 +138,7 @@ class TopicAdminProcessor(RequestProcessor):
     def _delete(self, topic: str) -> None:
         broker = self._broker
         broker.topics.delete(topic)
+        broker.static_topics.delete(topic)
         broker.offsets.forget(topic=topic)
         broker.revive.forget(topic=topic)
         broker.pop_order.forget(topic=topic)

@@ -38,6 +38,48 @@ class TopicQueueMappingInfo(Body, called="topicQueueMappingByBroker"):
     epoch: int = 0
     scope: str = GLOBAL_SCOPE
     curr_id_map: dict[QueueId, QueueId] = field(default_factory=dict)  # logical queue id: the broker's own
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicQueueMappingItem(Body, called="a part of a logical queue"):
+    """Where the messages of a logical queue lie from one offset on, and from which offset of that broker's queue."""
+
+    gen: int = 0
+    queue_id: int
+    bname: str
+    logic_offset: int = 0
+    start_offset: int = 0
+    end_offset: int = -1
+    time_of_start: int = -1
+    time_of_end: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQueueMappingDetail(Body, called="mappingDetail"):
+    """What UPDATE_AND_CREATE_STATIC_TOPIC (513) tells a broker: the parts of each logical queue that it leads or led.
+
+    The last part of a queue is the one that takes messages. It follows TopicQueueMappingInfo, and says more.
+    """
+
+    constants: ClassVar[Mapping[str, Any]] = {"dirty": False}
+
+    topic: str
+    bname: str
+    total_queues: Annotated[int, Wire(read=queue_count)] = 0
+    epoch: int = 0
+    scope: str = GLOBAL_SCOPE
+    curr_id_map: dict[QueueId, QueueId] = field(default_factory=dict)
+    hosted_queues: dict[QueueId, tuple[LogicQueueMappingItem, ...]] = field(default_factory=dict)
+
+    def as_route(self) -> TopicQueueMappingInfo:
+        """What the topic's route says of it. Java: `cloneAsMappingInfo`."""
+        led = {
+            queue_id: items[-1].queue_id
+            for queue_id, items in self.hosted_queues.items()
+            if items and items[-1].bname == self.bname
+        }
+        return TopicQueueMappingInfo(self.bname, self.total_queues, self.epoch, curr_id_map=led, topic=self.topic)
 
 
 def is_logical(broker_name: str) -> bool:

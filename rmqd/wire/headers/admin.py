@@ -27,9 +27,10 @@ class CreateTopicRequestHeader(RequestHeader, code=RequestCode.UPDATE_AND_CREATE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetTopicConfigRequestHeader(RequestHeader, code=RequestCode.GET_TOPIC_CONFIG):
-    """Asks for a topic's configuration."""
+    """Asks for a topic's configuration; with `lo` also for the mapping of a static topic."""
 
     topic: str
+    lo: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

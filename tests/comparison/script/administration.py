@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.comparison.script.shapes import consumer, found, heartbeat, offset_fields, send, subscription, topic_fields
-from tests.comparison.traffic import NAME_SERVER, Ask, Step
+from tests.comparison.traffic import NAME_SERVER, Ask, Frame, Step
 
 TOPIC, GROUP, UNKNOWN = "{mark}_looked_at", "{mark}_lookers", "{mark}_unknown"
+STATIC = "{mark}_static"
 CLIENT = "127.0.0.1@{mark}_looker"
 
 
@@ -51,6 +52,24 @@ def present(*names: str) -> Callable[[Any, str], Any]:
 def shape(body: Any, mark: str) -> Any:
     """Whether there is a body."""
     return body is not None
+
+
+def _static(what: str, epoch: int, *, topic: str = STATIC, **changes: object) -> Ask:
+    """With two queues on the one broker."""
+    item = {"gen": 0, "bname": "broker-a", "logicOffset": 0, "startOffset": 0, "endOffset": -1}
+    body = {
+        "topic": topic,
+        "bname": "broker-a",
+        "totalQueues": 2,
+        "epoch": epoch,
+        "scope": "__global__",
+        "hostedQueues": {str(queue_id): [{**item, "queueId": queue_id}] for queue_id in range(2)},
+    }
+    return Ask(what=what, code=513, fields=topic_fields(topic, 2, **changes), body=body)
+
+
+def _mapped(frame: Frame) -> bool:
+    return bool(frame["body"]) and bool(frame["body"].get("topicQueueMappingByBroker"))
 
 
 def _name_server(what: str, code: int, fields: dict[str, object] | None = None, **changes: Any) -> Ask:
@@ -275,6 +294,15 @@ SETTINGS: list[Step] = [
         },
     ),
     Ask(what="prepare a broker for all", code=25, body="brokerPermission=6\n", silent=True),
+    _static("make a static topic", 7),
+    _static("make a static topic with a smaller epoch", 6),
+    _static("make a static topic with a bad name", 7, topic="bad name"),
+    _static("make a static topic with a smaller epoch by force", 6, force="true"),
+    Ask(what="a static topic with its mapping", code=351, fields={"topic": STATIC, "lo": "true"}),
+    Ask(what="a static topic without its mapping", code=351, fields={"topic": STATIC}),
+    Ask(what="a topic that is not static with its mapping", code=351, fields={"topic": TOPIC, "lo": "true"}),
+    Ask(what="the route of a static topic", code=105, fields={"topic": STATIC}, to=NAME_SERVER, until=_mapped),
+    Ask(what="delete a static topic", code=215, fields={"topic": STATIC}),
     Ask(what="delete a topic", code=215, fields={"topic": "{mark}_listed"}),
     Ask(what="delete a topic again", code=215, fields={"topic": "{mark}_listed"}),
     Ask(what="delete a topic of the system", code=215, fields={"topic": "SCHEDULE_TOPIC_XXXX"}),

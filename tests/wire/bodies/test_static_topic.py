@@ -45,6 +45,6 @@ def test_mappings_are_part_of_a_route() -> None:
     told = b"""{"brokerDatas":[],"filterServerTable":{},"queueDatas":[],"topicQueueMappingByBroker":{"a":
         {"bname":"a","currIdMap":{0:3,"2":1},"dirty":false,"epoch":7,"scope":"__global__","topic":"T","totalQueues":4}}}"""
     [found] = TopicRouteData.from_json(told).mappings
-    assert found == TopicQueueMappingInfo("a", 4, 7, "__global__", {0: 3, 2: 1})
+    assert found == TopicQueueMappingInfo("a", 4, 7, "__global__", {0: 3, 2: 1}, "T")
     with pytest.raises(ProtocolError, match="totalQueues"):
         TopicRouteData.from_json(told.replace(b'"totalQueues":4', b'"totalQueues":2000000'))
