@@ -226,6 +226,10 @@ class StaticTopicNotPoppedError(PopNotSupportedError):
         )
 
 
+class LiteTopicsRefusedError(RmqdError):
+    """The group is to consume lite topics, and its topic or itself is not set up for them on a broker."""
+
+
 class BrokerTooOldError(RmqdError):
     """The broker is too old for a request: it would accept it and do something else."""
 

@@ -57,11 +57,11 @@ BELOW = {
 # stands on a floor of its own at the top.
 FLOORS = {
     "wire": "acl binary_header frame java_properties limits loose_json namespace topics trace "
-    "| command fields message_queue | pop recall | bodies | filter headers | messages",
+    "| command fields message_queue | lite pop recall | bodies | filter headers | messages",
     "client": "client_id coalesce options | remoting | api membership pushed_resets | routing | heartbeat sending "
     "| instance | group_lag",
     "consumer": "allocate hooks options pauses | stats | cache contract | services | handling | founding | context "
-    "| assigned | pull | offsets pop rebalance | group_status health | admin assembly live_change | push_consumer",
+    "| assigned | pull | offsets pop rebalance | group_status health lite | admin assembly live_change | push_consumer",
     "config": "problems | model | reading rules schema | load",
     "plugins": "entry_points unknown_options | form hooks | handler_plugin lookup strategies "
     "| consumer_options handlers pipelines | catalogue runnable",

@@ -222,7 +222,7 @@ class _GroupCheck:
         us, ours = "the configuration", {topic: _data(topic, it) for topic, it in self._group.subscriptions.items()}
         for difference in differences(members.subscription_table, ours, us):
             yield f"{difference.text}: {SUBSCRIPTION_RULE}"
-        for difference in model_difference(members.message_model, self._group.message_model.upper(), us):
+        for difference in model_difference(members.message_model, self._group.announced_model, us):
             yield difference.text
 
     async def _filter_check(self, address: str, where: str, topic: str) -> Check | None:

@@ -105,7 +105,9 @@ def _topics_by_group(groups: list[str] | None, target: Target) -> dict[str, Iter
         if settings is not None and settings.message_model == "broadcasting":
             typer.echo(f"rmqd: {name} is broadcasting: each member keeps its own offsets, so it is left out", err=True)
         else:
-            wanted[name] = None if settings is None else list(settings.subscriptions)
+            # a group has no place in the parent of its lite topics: brokers say which of those it has one in
+            is_lite = settings is not None and any(one.lite_topics for one in settings.subscriptions.values())
+            wanted[name] = None if settings is None or is_lite else list(settings.subscriptions)
     if not wanted:
         fail(ExitCode.FAILURE, "rmqd: there is no group to ask about")
     return wanted

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rmqd.client.api.admin import cluster_info, consume_stats, consume_time_span, topic_stats
 from rmqd.client.api.offset import query_consumer_offset
 from rmqd.errors import RmqdError, RouteNotFoundError
+from rmqd.wire.lite import LITE_QUEUE_ID, parent_of
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 
@@ -71,9 +72,8 @@ class LagReader:
 
     async def topic_lag(self, group: str, topic: str) -> TopicLag:
         """The group's place in one topic. Raises RouteNotFoundError, BrokerError, RemotingError."""
-        await self._client.routes.lookup(topic)
-        queues = self._client.routes.queues(topic)
-        brokers = sorted({self._client.routes.endpoint(queue) for queue in queues})
+        await self._client.routes.lookup(parent_of(topic) or topic)
+        brokers = sorted({self._client.routes.endpoint(queue) for queue in self._queues(topic)})
         parts = await asyncio.gather(*(self._broker_lag(group, topic, broker) for broker in brokers))
         found = tuple(queue for part in parts for queue in part)
         return TopicLag(
@@ -83,6 +83,14 @@ class LagReader:
             lag_seconds=max((queue.lag_seconds for queue in found), default=0.0),
             queues=found,
         )
+
+    def _queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic; a lite topic has one on each broker that its parent has queues on."""
+        routes, parent = self._client.routes, parent_of(topic)
+        if parent is None:
+            return routes.queues(topic)
+        brokers = dict.fromkeys(queue.broker_name for queue in routes.queues(parent))
+        return [MessageQueue(topic, broker, LITE_QUEUE_ID) for broker in brokers]
 
     async def retry_lag(self, group: str) -> TopicLag | None:
         """The group's place in its retry topic; None while it has none."""
@@ -98,7 +106,7 @@ class LagReader:
         async with self._turn:
             spans = await consume_time_span(remoting, address, group, topic)
         routes = self._client.routes
-        queues = [queue for queue in routes.queues(topic) if routes.endpoint(queue) == broker_name]
+        queues = [queue for queue in self._queues(topic) if routes.endpoint(queue) == broker_name]
         committed = await asyncio.gather(*(self._committed(address, group, queue) for queue in queues))
         # last, so that no offset is above its queue's end
         async with self._turn:

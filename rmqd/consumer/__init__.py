@@ -24,6 +24,7 @@ of commits.
     assigned       Assignment: a queue that this member has, as the rest of the group sees it, pulled or popped
     pull           one owned queue: take-over, pulls, moves of its offset, giving up
     pop            a group whose brokers hand messages out one by one
+    lite           a group whose brokers hand out messages of the lite topics that it names
     rebalance      members, ownership of queues, locks
     offsets        where offsets are stored, and when they are committed
     health         why queues and groups stand still, or disagree

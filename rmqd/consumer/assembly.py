@@ -86,6 +86,10 @@ def assemble(
     context.resumed.set()
     if receipts is None:
         return context, Division(context)
+    if options.is_lite:
+        from rmqd.consumer.lite.division import LiteDivision
+
+        return context, LiteDivision(context, receipts)
     from rmqd.consumer.pop.division import DivisionByBroker
 
     return context, DivisionByBroker(context, receipts)
@@ -122,7 +126,7 @@ def subscriptions_of(options: ConsumerOptions, version: int) -> dict[str, Subscr
     for topic, subscription in options.subscriptions.items():
         build = tag_subscription if subscription.kind == "TAG" else sql_subscription
         result[topic] = build(topic, subscription.expression, version)
-    if options.message_model == "broadcasting":
+    if options.message_model == "broadcasting" or options.is_lite:
         return result
     retry = retry_topic(options.group)
     result[retry] = tag_subscription(retry, SUBSCRIPTION_ALL, version)
@@ -133,7 +137,7 @@ def stats_of(options: ConsumerOptions) -> dict[str, TopicStats]:
     """Counters by topic. What comes by the retry topic counts under its original topic, with counters of its own."""
     named = {topic: unwrap_namespace(topic, options.namespace) for topic in options.subscriptions}
     stats = {topic: TopicStats(name, is_retry=False) for topic, name in named.items()}
-    if options.message_model == "broadcasting":
+    if options.message_model == "broadcasting" or options.is_lite:
         return stats
     retry, topics = retry_topic(options.group), list(named.values())
     stats[retry] = TopicStats(topics[0], is_retry=True) if len(topics) == 1 else RetriedStats(retry, topics)

@@ -23,10 +23,14 @@ OnOffsetIllegal = Literal["correct", "stop"]
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which messages of a topic a group wants: a tag expression (`*` for all) or an SQL92 condition."""
+    """Which messages of a topic a group wants: a tag expression (`*` for all) or an SQL92 condition.
+
+    With `lite_topics`, all messages of these lite topics below it, and no others.
+    """
 
     expression: str
     kind: ExpressionType
+    lite_topics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +86,13 @@ class ConsumerOptions:
     on_offset_illegal: OnOffsetIllegal
     trace: TraceOptions | None
     """Where message trace goes; None for a group without."""
+
+    @property
+    def is_lite(self) -> bool:
+        """Whether the group consumes lite topics."""
+        return any(subscription.lite_topics for subscription in self.subscriptions.values())
+
+    @property
+    def announced_model(self) -> str:
+        """The message model by the name that brokers know it by."""
+        return "LITE_SELECTIVE" if self.is_lite else self.message_model.upper()

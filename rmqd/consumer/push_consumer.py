@@ -142,7 +142,7 @@ class PushConsumer:
         """The group's part of a heartbeat."""
         return ConsumerData(
             group_name=self.group,
-            message_model=MessageModel[self._context.options.message_model.upper()],
+            message_model=MessageModel[self._context.options.announced_model],
             subscription_data_set=tuple((self._context.subscriptions | self._context.announced).values()),
             consume_from_where=ConsumeFromWhere[self._context.options.consume_from_where.upper()],
             unit_mode=self._client.options.unit_mode,

@@ -165,7 +165,11 @@ def test_a_bad_key_of_a_group_is_told_with_its_place_and_what_is_accepted(line: 
     assert problems(f"{GROUP}    {line}\n") == [f"test.yaml:{expected}"]
 
 
-TAGS = 'a tag expression such as "paid || refunded", "*" for all messages, or {sql: "amount > 100"}'
+TAGS = (
+    'a tag expression such as "paid || refunded", "*" for all messages, {sql: "amount > 100"}, or '
+    "{lite_topics: [session-1, session-2]}"
+)
+LITE = "a list of lite topics, each named once, such as [session-1, session-2]"
 BARS = "tags are separated by ||"
 
 SUBSCRIPTIONS = {
@@ -180,6 +184,23 @@ SUBSCRIPTIONS = {
     "unknown kind": (
         "orders: {sql92: a > 1}",
         f"5:7: orders: a mapping of 'sql92' is no subscription; accepted: {TAGS}",
+    ),
+    "no list of lite topics": (
+        "orders: {lite_topics: a}",
+        f"5:7: orders: 'a' is no list of lite topics; accepted: {LITE}",
+    ),
+    "a lite topic twice": (
+        "orders: {lite_topics: [a, a]}",
+        f"5:7: orders: a lite topic is named twice; accepted: {LITE}",
+    ),
+    "a bad lite topic": (
+        "orders: {lite_topics: [a$b]}",
+        f"5:7: orders: a lite topic's name may contain letters, digits and % | _ - only: 'a$b'; accepted: {LITE}",
+    ),
+    "lite topics that are not popped": (
+        "orders: {lite_topics: [a]}",
+        "5:7: orders: lite_topics beside consume_mode: concurrently; brokers hand lite topics out by POP alone; "
+        "accepted: consume_mode: pop",
     ),
     "bad name": (
         'new orders: "*"',

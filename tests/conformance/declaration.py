@@ -13,6 +13,7 @@ AREAS = {
     "strategies": "Allocate strategies",
     "retries": "Concurrent consumption, retries and dead letters",
     "pop": "POP",
+    "lite": "Lite topics",
     "messages": "What a handler sees",
     "offsets": "Offsets",
     "flow control": "Flow control",

@@ -271,6 +271,18 @@ class RealCluster:
         self._wait_route(name, [queues] * len(nodes))
         return name
 
+    def create_lite(self, parent: str, *groups: str) -> str:
+        """Create a topic for lite topics on every master, and bind groups to it; returns its name."""
+        for group in groups:
+            self.create_group(group, {"+lite.bind.topic": parent})
+        return self.create_topic(parent, 4, message_type="LITE")
+
+    def create_group(self, group: str, attributes: dict[str, str]) -> None:
+        """Create or change a group on every master; the names of attributes begin with + or -."""
+        body = json.dumps({"groupName": group, "attributes": attributes}).encode()
+        for node in self.masters:
+            rpc.call(node.address, rpc.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, body=body, credentials=self.credentials)
+
     def set_broker(self, **values: object) -> None:
         """Change settings of every running broker (request code 25), lost at its next start by `restart`."""
         body = "".join(f"{key}={value}\n" for key, value in values.items()).encode()

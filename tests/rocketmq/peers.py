@@ -162,8 +162,13 @@ def start_program(
 
 
 def classes(version: str = release.DEFAULT) -> Path:
-    """The directory of the compiled programs; compiled once per release and change of their sources."""
+    """The directory of the compiled programs; compiled once per release and change of their sources.
+
+    Those in `lite` know what the client of the default release alone has.
+    """
     sources = sorted(SOURCES.glob("*.java"))
+    if version == release.DEFAULT:
+        sources += sorted((SOURCES / "lite").glob("*.java"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
     peer = home(version) / "peer"
     compiled = peer / f"tests-{digest}"

@@ -9,6 +9,7 @@ sent by the consumer itself, as many of them wait at once and their frames are m
     group         members, heartbeats, subscriptions
     lock          queue locks
     pop           assignments by the broker, acknowledgements, invisible time
+    lite          which lite topics a client wants
     send          messages, and messages that are sent back
     route         routes
     admin         what operators and tests ask: cluster, topics, statistics, resets, single messages

@@ -45,30 +45,49 @@ async def batch_ack(remoting: RemotingClient, address: str, broker_name: str, ac
     await request(remoting, address, RequestCode.BATCH_ACK_MESSAGE, body, timeout_seconds=ACK_TIMEOUT_SECONDS)
 
 
-async def ack_message(remoting: RemotingClient, address: str, group: str, real_topic: str, handle: PopHandle) -> None:
-    """Acknowledge one popped message. `topic` is the one that stores it, which may be a pop retry topic."""
+async def ack_message(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    real_topic: str,
+    handle: PopHandle,
+    *,
+    lite_topic: str | None = None,
+) -> None:
+    """Acknowledge one popped message. `real_topic` is the one that stores it, which may be a pop retry topic.
+
+    Of a message that was popped as one of a lite topic it is the parent topic.
+    """
     header = AckMessageRequestHeader(
         consumer_group=group,
         topic=real_topic,
         queue_id=handle.queue_id,
         extra_info=str(handle),
         offset=handle.queue_offset,
+        lite_topic=lite_topic,
         bname=handle.broker_name,
     )
     await request(remoting, address, header, timeout_seconds=ACK_TIMEOUT_SECONDS)
 
 
 async def change_invisible_time(
-    remoting: RemotingClient, address: str, group: str, real_topic: str, handle: PopHandle, invisible_ms: int
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    real_topic: str,
+    handle: PopHandle,
+    invisible_ms: int,
+    *,
+    lite_topic: str | None = None,
 ) -> PopHandle:
     """Hide a popped message for `invisible_ms` from now on, and return its handle from then on."""
-    header = change_header(group, real_topic, handle, invisible_ms)
+    header = change_header(group, real_topic, handle, invisible_ms, lite_topic)
     reply = await request(remoting, address, header, timeout_seconds=ACK_TIMEOUT_SECONDS)
     return renewed(handle, ChangeInvisibleTimeResponseHeader.from_ext_fields(reply.ext_fields))
 
 
 def change_header(
-    group: str, real_topic: str, handle: PopHandle, invisible_ms: int
+    group: str, real_topic: str, handle: PopHandle, invisible_ms: int, lite_topic: str | None = None
 ) -> ChangeInvisibleTimeRequestHeader:
     """The header of a request to hide a popped message for `invisible_ms` from now on."""
     return ChangeInvisibleTimeRequestHeader(
@@ -78,6 +97,7 @@ def change_header(
         extra_info=str(handle),
         offset=handle.queue_offset,
         invisible_time=invisible_ms,
+        lite_topic=lite_topic,
         bname=handle.broker_name,
     )
 

@@ -10,10 +10,15 @@ from typing import Any, Final
 from rmqd.config.model.kinds import Substituted, ValueKind, show, wrong
 from rmqd.consumer.options import Subscription
 from rmqd.errors import InvalidNameError
+from rmqd.wire.lite import MAX_LITE_TOPIC_LENGTH, check_lite_topic
 from rmqd.wire.topics import check_topic
 
 _HOST_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", re.ASCII)
-_TAG_FORM: Final = 'a tag expression such as "paid || refunded", "*" for all messages, or {sql: "amount > 100"}'
+_TAG_FORM: Final = (
+    'a tag expression such as "paid || refunded", "*" for all messages, {sql: "amount > 100"}, or '
+    "{lite_topics: [session-1, session-2]}"
+)
+_LITE_FORM: Final = "a list of lite topics, each named once, such as [session-1, session-2]"
 
 
 def split_host_port(text: str) -> tuple[str, int]:
@@ -78,10 +83,12 @@ class NameServerList(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class SubscriptionForm(ValueKind):
-    """A tag expression, or `{sql: condition}`."""
+    """A tag expression, `{sql: condition}`, or `{lite_topics: [names]}`."""
 
     def check(self, value: object) -> Subscription:
         if isinstance(value, dict):
+            if set(value) == {"lite_topics"}:
+                return Subscription(expression="*", kind="TAG", lite_topics=_checked_lite_topics(value["lite_topics"]))
             sql = value.get("sql")
             if set(value) != {"sql"}:
                 raise wrong(f"a mapping of {', '.join(map(repr, value)) or 'nothing'} is no subscription", _TAG_FORM)
@@ -94,10 +101,19 @@ class SubscriptionForm(ValueKind):
 
     def json_schema(self) -> dict[str, Any]:
         sql = {"type": "string", "description": "SQL92 condition over the messages' properties, checked by the broker"}
+        names = {"type": "string", "minLength": 1, "maxLength": MAX_LITE_TOPIC_LENGTH}
+        told = "lite topics of RocketMQ 5.5 below the topic; the group needs consume_mode: pop"
+        lite = {"type": "array", "items": names, "minItems": 1, "uniqueItems": True, "description": told}
         return {
             "anyOf": [
                 {"type": "string", "minLength": 1, "description": 'tags separated by ||, or "*" for all messages'},
                 {"type": "object", "properties": {"sql": sql}, "required": ["sql"], "additionalProperties": False},
+                {
+                    "type": "object",
+                    "properties": {"lite_topics": lite},
+                    "required": ["lite_topics"],
+                    "additionalProperties": False,
+                },
             ]
         }
 
@@ -123,6 +139,21 @@ class PointInTime(ValueKind):
 
     def json_schema(self) -> dict[str, Any]:
         return {"type": "string"}
+
+
+def _checked_lite_topics(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise wrong(f"{show(value)} is no list of lite topics", _LITE_FORM)
+    for name in value:
+        if not isinstance(name, str):
+            raise wrong(f"{show(name)} is no name of a lite topic", _LITE_FORM)
+        try:
+            check_lite_topic(name)
+        except InvalidNameError as error:
+            raise wrong(str(error), _LITE_FORM) from None
+    if len(set(value)) < len(value):
+        raise wrong("a lite topic is named twice", _LITE_FORM)
+    return tuple(map(str, value))
 
 
 def _checked_tags(expression: str) -> str:

@@ -71,7 +71,8 @@ class GroupConfig(Section):
     )
     subscriptions: dict[str, Annotated[Subscription, SubscriptionForm()]] = Field(
         default_factory=dict,
-        description='by topic: a tag expression such as "paid || refunded", "*" for all, or {sql: "amount > 100"}',
+        description='by topic: a tag expression such as "paid || refunded", "*" for all, {sql: "amount > 100"}, or '
+        "{lite_topics: [names]} of a topic with lite topics",
     )
     consume_from_where: Annotated[ConsumeFromWhere, Choice(("last_offset", "first_offset", "timestamp"))] = setting(
         "last_offset",

@@ -86,6 +86,7 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Fi
     yield from _strategy_findings(name, group)
     if group.consume_mode == "pop":
         yield from _pop_findings(group)
+    yield from _lite_findings(group)
 
 
 def _pop_findings(group: GroupConfig) -> Iterator[Finding]:
@@ -95,6 +96,25 @@ def _pop_findings(group: GroupConfig) -> Iterator[Finding]:
     if group.engine == "local" and group.allocate_strategy not in BROKERS_NAMES:
         message = f"{group.allocate_strategy}: in POP mode the brokers divide the queues"
         yield Finding(("allocate_strategy",), f"{message}; accepted: {' | '.join(BROKERS_NAMES)}")
+
+
+def _lite_findings(group: GroupConfig) -> Iterator[Finding]:
+    """Lite topics are popped, and a group is bound to the one topic that they are below."""
+    for topic, subscription in group.subscriptions.items():
+        if not subscription.lite_topics:
+            continue
+        path = ("subscriptions", topic)
+        if group.consume_mode != "pop":
+            message = (
+                f"lite_topics beside consume_mode: {group.consume_mode}; brokers hand lite topics out by POP alone"
+            )
+            yield Finding(path, f"{message}; accepted: consume_mode: pop", at_key=True)
+        if len(group.subscriptions) > 1:
+            message = "lite_topics beside other topics; brokers bind a group with lite topics to one topic"
+            yield Finding(path, f"{message}; accepted: one subscription in the group", at_key=True)
+        if group.consume_from_where == "timestamp":
+            message = "timestamp beside lite_topics, of which brokers find no offset by time"
+            yield Finding(("consume_from_where",), f"{message}; accepted: last_offset | first_offset")
 
 
 def _strategy_findings(name: str, group: GroupConfig) -> Iterator[Finding]:

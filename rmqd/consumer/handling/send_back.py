@@ -30,6 +30,7 @@ LAST_DELAY_LEVEL: Final = 18
 RMQD_GROUP: Final = "RMQD_GROUP"
 RMQD_REASON: Final = "RMQD_REASON"
 RMQD_EXCEPTION: Final = "RMQD_EXCEPTION"
+RMQD_LITE_TOPIC: Final = "RMQD_LITE_TOPIC"
 
 # what made the broker hold the message back the last time; a dead letter that kept it would be held back again
 _DELIVERY_PROPERTIES: Final = frozenset(
@@ -37,8 +38,11 @@ _DELIVERY_PROPERTIES: Final = frozenset(
 )
 # of a batch that cannot be unwrapped; brokers refuse them in topics that hold no batches
 _BATCH_PROPERTIES: Final = frozenset((names.INNER_NUM, names.INNER_BASE))
-# brokers would enter the dead letter into the light message queues that it names, for the group to get it again
-_LIGHT_QUEUE_PROPERTIES: Final = frozenset((names.INNER_MULTI_DISPATCH, names.INNER_MULTI_QUEUE_OFFSET))
+# brokers would enter the dead letter into the light message queues that it names, a lite topic's too, for the group to
+# get it again
+_LIGHT_QUEUE_PROPERTIES: Final = frozenset(
+    (names.INNER_MULTI_DISPATCH, names.INNER_MULTI_QUEUE_OFFSET, names.LITE_TOPIC)
+)
 _LEFT_OUT: Final = _DELIVERY_PROPERTIES | _BATCH_PROPERTIES | _LIGHT_QUEUE_PROPERTIES
 _TIMER_PREFIX: Final = "TIMER_"
 _DEAD_LETTER_QUEUES: Final = 1  # as the broker makes the topic itself
@@ -163,6 +167,8 @@ class SendBack:
             for name, value in stored.items()
             if name not in _LEFT_OUT and not name.startswith(_TIMER_PREFIX)
         }
+        if message.lite_topic is not None:
+            kept[RMQD_LITE_TOPIC] = _plain(message.lite_topic)
         origin = stored.get(names.ORIGIN_MESSAGE_ID) or message.offset_msg_id
         return kept | {names.RETRY_TOPIC: message.origin_topic, names.ORIGIN_MESSAGE_ID: origin}
 

@@ -158,7 +158,7 @@ class Consistency:
     def _differences_of_view(self, view: ConsumerConnection) -> Iterator[Difference]:
         context = self._context
         yield from differences(view.subscription_table, context.subscriptions, "this one")
-        yield from model_difference(view.message_model, context.options.message_model.upper(), "this one")
+        yield from model_difference(view.message_model, context.options.announced_model, "this one")
         if view.consume_type not in (None, ConsumeType.PASSIVELY):
             text = f"consume by {view.consume_type}, this one by {ConsumeType.PASSIVELY}"
             yield Difference("mode_mismatch", "consume type", text)

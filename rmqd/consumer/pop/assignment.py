@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import ClassVar, Final
 
 import structlog
 
@@ -34,11 +34,13 @@ class PopAssignment(Assignment):
     """
 
     is_popped = True
+    loop_type: ClassVar[type[PopLoop]] = PopLoop
+    status_type: ClassVar[type[PopStatus]] = PopStatus
     status: PopStatus
 
     def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
         super().__init__(context, message_queue)
-        self.status = PopStatus(context, message_queue, PopLoop(context, receipts, message_queue))
+        self.status = self.status_type(context, message_queue, self.loop_type(context, receipts, message_queue))
         self._receipts = receipts
 
     @property
@@ -60,6 +62,7 @@ class PopAssignment(Assignment):
             await self._leaving.begun.wait()
             popping.cancel()
             await asyncio.wait((popping,))
+            await self._popped_last()
             self._show_waiting()
             await self._leaving.drain(self.loop.process_queues)
             keeping.cancel()
@@ -75,6 +78,9 @@ class PopAssignment(Assignment):
         context, queue = self._context, self.message_queue
         await until_answered(context, queue, lambda: begin(context, queue))
         await self.loop.run()
+
+    async def _popped_last(self) -> None:
+        """No pop is under way any more; handlers may still have messages."""
 
     def _show_waiting(self) -> None:
         """Hand out nothing more, and let other members have the messages that no handler has."""

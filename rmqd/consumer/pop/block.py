@@ -36,6 +36,11 @@ class PopBlock(MessageBlock):
         self.changing: dict[int, asyncio.Future[None]] = {}  # about to get a new handle
         self.renewed: dict[int, tuple[PopHandle, float]] = {}  # the new handle, and when it is due
 
+    @property
+    def lite_topic(self) -> str | None:
+        """The lite topic that requests about these messages name beside `topic`; None where there is none."""
+        return None
+
     def handle_of(self, offset: int) -> PopHandle:
         """The handle by which the message at a queue offset is acknowledged now."""
         renewed = self.renewed.get(offset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Final
+from typing import ClassVar, Final
 
 import structlog
 
@@ -49,6 +49,8 @@ _NOTHING: Final = frozenset((int(ResponseCode.POLLING_TIMEOUT), int(ResponseCode
 class PopLoop(Loop):
     """The pops of one assignment, for as long as this member has it."""
 
+    request_type: ClassVar[type[PopRequest]] = PopRequest
+
     def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
         super().__init__(context, message_queue)
         self._by_message_queue: dict[MessageQueue, PopProcessQueue] = {}  # messages name their queue themselves
@@ -60,7 +62,7 @@ class PopLoop(Loop):
         self._relief = asyncio.Event()
         self._more = asyncio.Event()  # messages wait on the broker
         self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
-        self._request = PopRequest(context.client, message_queue, self._came_late)
+        self._request = self.request_type(context.client, message_queue, self._came_late)
         self._configure()
 
     @property
@@ -172,13 +174,16 @@ class PopLoop(Loop):
         self.cached.set()
 
     def _read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, MessageBlock]:
-        header = PopMessageResponseHeader.from_ext_fields(reply.ext_fields)
+        header = self._read_header(reply)
         block = frame_readable(reply.payload, self._message_queue, reply.body_start, self._context.options.namespace)
         if block.broken is not None:
             # nothing names them to the broker, so they can only be left alone: they come again when their time is over
             self._context.client.remoting.traffic.doubted_replies += 1
             log.warning("pop.doubted", queue=str(self._message_queue), reason=block.broken)
         return header, block
+
+    def _read_header(self, reply: RemotingCommand) -> PopMessageResponseHeader:
+        return PopMessageResponseHeader.from_ext_fields(reply.ext_fields)
 
     def _divided(self, found: MessageBlock, header: PopMessageResponseHeader, arrived: float) -> list[PopBlock]:
         due = arrived + header.invisible_time / 1000
@@ -202,14 +207,15 @@ class PopLoop(Loop):
         message_queue = block.queue
         process_queue = self._by_message_queue.get(message_queue)
         if process_queue is None:
-            context = self._context
-            stats = context.stats.get(message_queue.topic) or context.stats[retry_topic(context.options.group)]
-            process_queue = self._by_message_queue[message_queue] = PopProcessQueue(
-                message_queue, stats, context.options.namespace, self._receipts, self.relieve
-            )
-            if self.is_paused or context.pauses.hold(message_queue):
+            process_queue = self._by_message_queue[message_queue] = self._process_queue_for(message_queue)
+            if self.is_paused or self._context.pauses.hold(message_queue):
                 process_queue.pause()
         return process_queue
+
+    def _process_queue_for(self, message_queue: MessageQueue) -> PopProcessQueue:
+        context = self._context
+        stats = context.stats.get(message_queue.topic) or context.stats[retry_topic(context.options.group)]
+        return PopProcessQueue(message_queue, stats, context.options.namespace, self._receipts, self.relieve)
 
     async def _set_aside(self, block: PopBlock, process_queue: PopProcessQueue) -> None:
         """Treat corrupt messages as `on_corrupt_message` says. By `stop` they come again, which stops no others."""

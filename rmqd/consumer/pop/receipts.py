@@ -32,6 +32,7 @@ class _Ack:
     body: BatchAck
     due: float  # monotonic; later it has no effect
     stats: TopicStats
+    lite_topic: str | None  # brokers take no batches of those
 
 
 class PopReceipts:
@@ -97,7 +98,8 @@ class PopReceipts:
         if block.changing or block.renewed:
             offsets = self._acknowledge_changed(block, offsets, stats)
         if offsets:
-            self._line(block.handle.broker_name).add(_Ack(self._body(block, block.handle, offsets), block.due, stats))
+            body = self._body(block, block.handle, offsets)
+            self._line(block.handle.broker_name).add(_Ack(body, block.due, stats, block.lite_topic))
 
     async def renew(self, block: PopBlock, offset: int, invisible_ms: int) -> bool:
         """Hide a message for longer. Returns whether that was done.
@@ -133,7 +135,8 @@ class PopReceipts:
         for offset in offsets:
             block.settled.add(offset)
             if connection is not None:
-                header = change_header(self._group, self._real_topic(block), block.handle_of(offset), SHOW_AGAIN_MS)
+                handle, topic = block.handle_of(offset), self._real_topic(block)
+                header = change_header(self._group, topic, handle, SHOW_AGAIN_MS, block.lite_topic)
                 self._client.remoting.call(connection, header.code, header.ext_fields(), ACK_TIMEOUT_SECONDS)
 
     def _acknowledge_changed(self, block: PopBlock, offsets: list[int], stats: TopicStats) -> list[int]:
@@ -146,7 +149,7 @@ class PopReceipts:
                 others.append(offset)
             else:
                 body = self._body(block, renewed[0], [offset])
-                self._line(block.handle.broker_name).add(_Ack(body, renewed[1], stats))
+                self._line(block.handle.broker_name).add(_Ack(body, renewed[1], stats, block.lite_topic))
         return others
 
     async def _change(self, block: PopBlock, offset: int, invisible_ms: int) -> PopHandle | None:
@@ -159,6 +162,7 @@ class PopReceipts:
                 self._real_topic(block),
                 handle,
                 invisible_ms,
+                lite_topic=block.lite_topic,
             )
         except RmqdError as error:
             if not error.is_reported:
@@ -250,9 +254,10 @@ class _Line:
             return []
         try:
             address = self._receipts.address(self.broker_name, acks[0].body.topic)
-            if not self._singly:
-                await batch_ack(self._client.remoting, address, self.broker_name, [ack.body for ack in acks])
-                return []
+            together = [] if self._singly else [ack for ack in acks if ack.lite_topic is None]
+            if together:
+                await batch_ack(self._client.remoting, address, self.broker_name, [ack.body for ack in together])
+                acks = [ack for ack in acks if ack.lite_topic is not None]
         except RequestCodeNotSupportedError:
             self._singly = True
             log.info("ack.batch_refused", broker=self.broker_name)
@@ -273,7 +278,9 @@ class _Line:
             )  # fmt: skip
             topic = body.retry.real_topic(body.consumer_group, body.topic)
             try:
-                await ack_message(self._client.remoting, address, body.consumer_group, topic, handle)
+                await ack_message(
+                    self._client.remoting, address, body.consumer_group, topic, handle, lite_topic=ack.lite_topic
+                )
             except RmqdError as error:
                 self._warn(error, [ack])
                 if isinstance(error, BrokerError) and not error.retriable:

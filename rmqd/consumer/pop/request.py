@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode
@@ -18,12 +18,13 @@ from rmqd.wire.message_queue import MessageQueue
 GRACE_SECONDS: Final = 10.0  # Java: the broker may answer so long after the time it was to hold the pop
 TOO_LATE: Final = "timeout too much"
 
-_POP: Final = int(RequestCode.POP_MESSAGE)
 _FROM_FIRST: Final = 0
 
 
 class PopRequest:
     """Sends the pops of a queue, or of all queues of a broker; several may be under way."""
+
+    code: ClassVar[int] = int(RequestCode.POP_MESSAGE)
 
     def __init__(
         self, client: ClientInstance, message_queue: MessageQueue, came_late: Callable[[RemotingCommand], None]
@@ -64,7 +65,7 @@ class PopRequest:
             raise BrokerAwayError(self._message_queue.topic, name)
         connection = await client.connection(address)
         fields = self._fields | {"pollTime": str(hold_ms), "bornTime": str(now_ms if self._tells_time else 0)}
-        future = client.remoting.call(connection, _POP, fields, hold_ms / 1000 + GRACE_SECONDS)
+        future = client.remoting.call(connection, self.code, fields, hold_ms / 1000 + GRACE_SECONDS)
         self.under_way += 1
         try:
             return await future

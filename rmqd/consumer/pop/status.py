@@ -52,17 +52,25 @@ class PopStatus(AssignmentStatus):
     async def measure(self) -> None:
         """Ask the broker how many messages of the queue the group has not acknowledged."""
         client, message_queue = self._context.client, self._message_queue
-        topic, queue_id = message_queue.topic, message_queue.queue_id
         address = client.routes.address(message_queue.broker_name)
         if address is None:
             return
         try:
-            stats = await consume_stats(client.remoting, address, self._context.options.group, topic=topic)
+            stats = await consume_stats(client.remoting, address, self._context.options.group, topic=self._asked_topic)
         except RmqdError as error:
             log.debug("lag.unknown", queue=str(message_queue), error=str(error))
             return
         self._lag = sum(
             max(0, offsets.broker_offset - offsets.consumer_offset)
             for queue, offsets in stats.offset_table.items()
-            if queue.topic == topic and queue_id in (ANY_QUEUE, queue.queue_id)
+            if self._is_ours(queue)
         )
+
+    @property
+    def _asked_topic(self) -> str:
+        """The topic that the broker is asked about; empty: all that the group has offsets of."""
+        return self._message_queue.topic
+
+    def _is_ours(self, queue: MessageQueue) -> bool:
+        ours = self._message_queue
+        return queue.topic == ours.topic and ours.queue_id in (ANY_QUEUE, queue.queue_id)

@@ -27,7 +27,7 @@ from rmqd.consumer.rebalance.division import Division, Share
 from rmqd.consumer.rebalance.member_list import MemberList
 from rmqd.consumer.rebalance.notices import Notices
 from rmqd.consumer.rebalance.rivals import Rivals
-from rmqd.errors import GroupHeldElsewhereError, PopNotSupportedError
+from rmqd.errors import GroupHeldElsewhereError, LiteTopicsRefusedError, PopNotSupportedError, RmqdError
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
@@ -88,16 +88,16 @@ class Rebalance:
         """Rebalance until `leave_all`, then until the last queue was given up. A queue's failure ends it.
 
         Raises GroupHeldElsewhereError, when all queues are given up, where the group runs on Spark, and
-        PopNotSupportedError where its brokers cannot serve it.
+        PopNotSupportedError or LiteTopicsRefusedError where its brokers cannot serve it.
         """
-        cannot_run: GroupHeldElsewhereError | PopNotSupportedError | None = None
+        cannot_run: RmqdError | None = None
         async with asyncio.TaskGroup() as tasks:
             while not self._ending.is_set():
                 self._soon.clear()
                 began = self._context.clock.monotonic()
                 try:
                     balanced = await self._pass(tasks)
-                except (GroupHeldElsewhereError, PopNotSupportedError) as error:
+                except (GroupHeldElsewhereError, PopNotSupportedError, LiteTopicsRefusedError) as error:
                     cannot_run = error
                     self.leave_all(self._context.options.shutdown_timeout_seconds)
                     break

@@ -13,6 +13,7 @@ keys may be numbers or whole objects.
     group          a group's members and offsets, resets
     lock           queue locks
     pop            assignments by the broker, acknowledgements
+    lite           which lite topics a client wants
     running_info   what a member answers operators
     stats          places of groups, ends of queues, counters, members as a broker sees them
     time_span      the age of what a group has not handled

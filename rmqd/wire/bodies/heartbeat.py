@@ -24,10 +24,11 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Whether the members of a group share the messages or each get all of them."""
+    """Whether the members of a group share the messages or each get all of them, or those of lite topics alone."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
+    LITE_SELECTIVE = "LITE_SELECTIVE"
 
 
 class ConsumeFromWhere(StrEnum):

@@ -7,6 +7,7 @@ headers that come with every message, of pulls and sends, are read and written b
     pull         pulls, and the templates that write a queue's requests and a broker's replies
     pop          pops, acknowledgements, invisible time
     send         messages, and messages that are sent back
+    lite         pops of lite topics
     recall       timer messages that are taken back
     offset       a group's offsets, the ends of queues, resets
     group        members of groups, groups' settings, and what brokers ask a member

@@ -49,18 +49,25 @@ class PopMessageResponseHeader(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AckMessageRequestHeader(RequestHeader, code=RequestCode.ACK_MESSAGE):
-    """Acknowledges one message; `topic` is the real one, which may be a retry topic, and `extra_info` the handle."""
+    """Acknowledges one message; `topic` is the real one, which may be a retry topic, and `extra_info` the handle.
+
+    With a `lite_topic` the topic is its parent, and the offset one in the lite topic's queue.
+    """
 
     consumer_group: str
     topic: str
     queue_id: int
     extra_info: str
     offset: int
+    lite_topic: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeInvisibleTimeRequestHeader(RequestHeader, code=RequestCode.CHANGE_MESSAGE_INVISIBLETIME):
-    """Hides a message for `invisible_time` from now on; the handle in `extra_info` is void afterwards."""
+    """Hides a message for `invisible_time` from now on; the handle in `extra_info` is void afterwards.
+
+    `lite_topic` as in AckMessageRequestHeader.
+    """
 
     consumer_group: str
     topic: str
@@ -68,6 +75,7 @@ class ChangeInvisibleTimeRequestHeader(RequestHeader, code=RequestCode.CHANGE_ME
     extra_info: str
     offset: int
     invisible_time: int
+    lite_topic: str | None = None
     suspend: bool | None = None
 
 

@@ -12,6 +12,7 @@ from typing import Self
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import (
     KEYS,
+    LITE_TOPIC,
     RETRY_TOPIC,
     TAGS,
     TRANSACTION_PREPARED,
@@ -190,6 +191,11 @@ class Message(Record):
         return properties.get(UNIQ_KEY) if properties.get(TRANSACTION_PREPARED, "").lower() == "true" else None
 
     @property
+    def lite_topic(self) -> str | None:
+        """The lite topic below `topic` that it was sent to; None of a message of any other topic."""
+        return self.stored_properties.get(LITE_TOPIC)
+
+    @property
     def queue_id(self) -> int:
         """The queue that it was pulled from."""
         return self.block.message_queue.queue_id
@@ -211,6 +217,10 @@ class Message(Record):
     def count_attempt(self) -> None:
         """Count one more delivery inside this process."""
         self._reconsume_times = self.reconsume_times + 1
+
+    def popped_as(self, queue_offset: int, tries: int) -> None:
+        """Show where it lies in a lite topic, and how often it was popped there: its record tells of its parent's."""
+        self.queue_offset, self._reconsume_times = queue_offset, tries
 
     def open_as(self, body: bytes) -> None:
         """Show this body in place of the stored bytes."""

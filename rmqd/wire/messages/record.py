@@ -144,6 +144,11 @@ class Record:
         """Whether it is one message of a batch that the broker stores as one record."""
         return bool(self.sys_flag & INNER_BATCH)
 
+    @property
+    def place(self) -> int:
+        """Where its record starts in the reply."""
+        return self._start
+
     def is_before(self, other: Record) -> bool:
         """Whether its record comes first in the same reply."""
         return self._start < other._start

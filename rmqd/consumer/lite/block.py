@@ -1,0 +1,128 @@
+"""What is handled together of one lite topic, and what is handled after it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from rmqd.consumer.pop.block import PopBlock
+from rmqd.wire.headers.pop import PopMessageResponseHeader
+from rmqd.wire.lite import lite_offset, parse_tries, queue_of
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
+from rmqd.wire.messages.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
+from rmqd.wire.pop import PopHandle, RetryFlag
+
+
+class LiteBlock(PopBlock):
+    """One batch of a lite topic. `rest` are the messages of the same pop that come after it, in order."""
+
+    __slots__ = ("_lite_topic", "rest")
+
+    def __init__(
+        self,
+        data: bytes,
+        queue: MessageQueue,
+        topic: str,
+        lite_topic: str,
+        handle: PopHandle,
+        due: float,
+        namespace: str,
+    ) -> None:
+        super().__init__(data, queue, topic, handle, due, namespace)
+        self.origin = None
+        self._lite_topic = lite_topic
+        self.rest: list[Message] = []
+
+    @property
+    def lite_topic(self) -> str:
+        """The lite topic, which requests about its messages name beside the parent topic."""
+        return self._lite_topic
+
+    def holding(self, messages: list[Message], most: int, size_bytes: int) -> LiteBlock:
+        """A block of the same pop: the first `most` of these messages are its own, the others its rest."""
+        block = LiteBlock(self.data, self.queue, self.topic, self._lite_topic, self.handle, self.due, self.namespace)
+        block.decompressed = self.decompressed
+        block.messages, block.rest = messages[:most], messages[most:]
+        block.unfinished, block.size_bytes = len(block.messages), size_bytes
+        for message in block.messages:
+            message.block = block
+        return block
+
+
+class PassedOver:
+    """How often messages were popped here that no handler got, as one before them failed.
+
+    A broker counts the pops of a message, and takes each for an attempt. Without this the messages behind one that
+    fails would be given up at their own first failure.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[MessageQueue, Counter[int]] = {}  # by offset in the lite topic's queue
+
+    def note(self, queue: MessageQueue, offsets: Iterable[int]) -> None:
+        """Note that messages go back to the broker which no handler got."""
+        self._times.setdefault(queue, Counter()).update(offsets)
+
+    def times(self, queue: MessageQueue, offset: int) -> int:
+        """How often that was so of one message."""
+        known = self._times.get(queue)
+        return 0 if known is None else known[offset]
+
+    def forget_below(self, queue: MessageQueue, offset: int) -> None:
+        """Forget the messages below an offset: they do not come again."""
+        known = self._times.pop(queue, None)
+        if known and (kept := Counter({at: times for at, times in known.items() if at >= offset})):
+            self._times[queue] = kept
+
+
+def place(reply: MessageBlock, message_queue: MessageQueue, tries: str | None, passed_over: PassedOver) -> int:
+    """Have each message of a reply show its offset in its lite topic, and how often it was tried.
+
+    `message_queue` is what was asked for: the parent topic, on a broker. `tries` is the reply's orderCountInfo, which
+    counts pops; those in which the message was passed over are no tries. Corrupt messages that name no lite topic are
+    left out of the reply; returns how many. Raises ProtocolError. Java: `MQClientAPIImpl.processPopLiteResponse`.
+    """
+    found = sorted([*reply.messages, *(one.message for one in reply.corrupt)], key=lambda message: message.place)
+    for message, times in zip(found, parse_tries(tries, len(found)), strict=True):
+        stored = message.stored_properties
+        if (name := message.lite_topic) is not None:
+            queue = queue_of(message_queue.topic, name, message_queue.broker_name)
+            offset = lite_offset(queue, stored.get(INNER_MULTI_DISPATCH), stored.get(INNER_MULTI_QUEUE_OFFSET))
+            message.popped_as(offset, max(0, times - passed_over.times(queue, offset)))
+    nameless = [one for one in reply.corrupt if one.message.lite_topic is None]
+    reply.corrupt = [one for one in reply.corrupt if one.message.lite_topic is not None]
+    return len(nameless)
+
+
+def divided_by_lite_topic(
+    reply: MessageBlock, message_queue: MessageQueue, header: PopMessageResponseHeader, due: float, most: int
+) -> list[LiteBlock]:
+    """Divide the messages of a reply that `place` has seen by lite topic, and those into batches of `most`."""
+    messages: dict[str, list[Message]] = {}
+    corrupt: dict[str, list[CorruptMessage]] = {}
+    for message in sorted(reply.messages, key=lambda message: message.place):
+        messages.setdefault(message.lite_topic or "", []).append(message)
+    for one in reply.corrupt:
+        corrupt.setdefault(one.message.lite_topic or "", []).append(one)
+    blocks = []
+    for name in dict.fromkeys([*messages, *corrupt]):
+        queue = queue_of(message_queue.topic, name, message_queue.broker_name)
+        handle = PopHandle(
+            start_offset=0,
+            pop_time=header.pop_time,
+            invisible_time=header.invisible_time,
+            revive_queue_id=header.revive_qid,
+            retry=RetryFlag.NORMAL,
+            broker_name=message_queue.broker_name,
+            queue_id=queue.queue_id,
+            queue_offset=0,
+        )
+        whole = LiteBlock(reply.data, queue, message_queue.topic, name, handle, due, reply.namespace)
+        whole.decompressed = reply.decompressed
+        block = whole.holding(messages.get(name, []), most, reply.size_bytes // (len(messages) or 1))
+        block.corrupt = corrupt.get(name, [])
+        for one in block.corrupt:
+            one.message.block = block
+        blocks.append(block)
+    return blocks

@@ -1,0 +1,100 @@
+"""Who pops which lite topics: every member at every broker of the parent topic, those that it subscribed to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from rmqd.client.api.admin import topic_config
+from rmqd.client.api.group import subscription_group
+from rmqd.consumer.assigned.assignment import Assignment
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.lite.assignment import LiteAssignment
+from rmqd.consumer.pop.receipts import PopReceipts
+from rmqd.consumer.rebalance.division import Division, Share
+from rmqd.errors import LiteTopicsRefusedError, RmqdError
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.pop import ANY_QUEUE
+
+log = structlog.get_logger(__name__)
+
+MESSAGE_TYPE: Final = "message.type"
+LITE: Final = "LITE"
+BIND_TOPIC: Final = "lite.bind.topic"
+WILDCARD: Final = "lite.sub.wildcard"
+
+
+class LiteDivision(Division):
+    """Looks whether a broker serves the group's lite topics; the broker divides them among those that subscribed."""
+
+    def __init__(self, context: GroupContext, receipts: PopReceipts) -> None:
+        super().__init__(context)
+        self._receipts = receipts
+        self._served: set[str] = set()  # brokers that were found to serve them
+
+    def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
+        """Have acknowledgements sent."""
+        return [tasks.create_task(self._receipts.run(), name=f"acks:{self._context.options.group}")]
+
+    async def share_of(
+        self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
+    ) -> Share | None:
+        """All lite topics at each broker of the parent topic; None while none answers.
+
+        Raises LiteTopicsRefusedError where the topic or the group is not set up for lite topics.
+        """
+        names = sorted({queue.broker_name for queue in queues})
+        ready = [name for name in names if name in self._served or await self._is_served(topic, name)]
+        if names and not ready:
+            return None
+        return Share(popped=frozenset(MessageQueue(topic, name, ANY_QUEUE) for name in ready))
+
+    def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
+        """The assignment for a broker of a share."""
+        assert is_popped
+        return LiteAssignment(self._context, self._receipts, replace(message_queue, queue_id=ANY_QUEUE))
+
+    async def _is_served(self, topic: str, broker_name: str) -> bool:
+        client, group = self._context.client, self._context.options.group
+        address = client.routes.master(broker_name)
+        if address is None:
+            return False
+        try:
+            attributes = (await topic_config(client.remoting, address, topic)).attributes
+            group_attributes = (await subscription_group(client.remoting, address, group)).attributes
+        except RmqdError as error:
+            if not error.is_reported:
+                log.warning("lite.unknown", topic=topic, address=address, error=str(error))
+            return False
+        _check_topic(topic, broker_name, attributes.get(MESSAGE_TYPE))
+        _check_group(group, topic, broker_name, group_attributes)
+        self._served.add(broker_name)
+        return True
+
+
+def _check_topic(topic: str, broker_name: str, message_type: str | None) -> None:
+    if message_type != LITE:
+        raise LiteTopicsRefusedError(
+            f"lite_topics needs a topic of message type {LITE}, and {topic} on {broker_name} is of type "
+            f"{message_type or 'NORMAL'}; `mqadmin updateTopic -t TOPIC -a +{MESSAGE_TYPE}={LITE}` makes one, on "
+            "brokers of RocketMQ 5.5 or later, and to this one you can subscribe by tags"
+        )
+
+
+def _check_group(group: str, topic: str, broker_name: str, attributes: dict[str, str]) -> None:
+    bound = attributes.get(BIND_TOPIC)
+    if bound != topic:
+        is_bound = f"is bound to {bound}" if bound else "is bound to no topic"
+        raise LiteTopicsRefusedError(
+            f"lite_topics needs a group that is bound to {topic}, and {group} on {broker_name} {is_bound}; "
+            f"`mqadmin updateSubGroup -c CLUSTER -g {group} -a +{BIND_TOPIC}={topic}` binds it"
+        )
+    if WILDCARD in attributes:
+        raise LiteTopicsRefusedError(
+            f"{group} on {broker_name} is a group for all lite topics ({WILDCARD}), and lite_topics names some: "
+            "brokers would send all of them; use another group"
+        )

@@ -1,0 +1,30 @@
+"""The pops of a parent topic's lite topics at one broker, as requests."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rmqd.codes import RequestCode
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.pop.request import PopRequest
+from rmqd.wire.bodies.heartbeat import SubscriptionData
+from rmqd.wire.headers.lite import PopLiteMessageRequestHeader
+
+
+class LitePopRequest(PopRequest):
+    """Sends them. The broker knows from the subscription which lite topics they are for."""
+
+    code: ClassVar[int] = int(RequestCode.POP_LITE_MESSAGE)
+
+    def go_by(self, options: ConsumerOptions, subscription: SubscriptionData, most: int) -> None:
+        """Have later pops ask by these options."""
+        self._fields = PopLiteMessageRequestHeader(
+            client_id=self._client.client_id,
+            consumer_group=options.group,
+            topic=self._message_queue.topic,
+            max_msg_num=most,
+            invisible_time=round(options.pop_invisible_time_seconds * 1000),
+            poll_time=0,
+            born_time=0,
+            bname=self._message_queue.broker_name,
+        ).ext_fields()

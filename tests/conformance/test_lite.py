@@ -1,0 +1,251 @@
+"""Lite topics of RocketMQ 5.5 (RIP-83), popped by rmqd and by the code of the official client side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd import Batch
+from rmqd.consumer.options import Subscription
+from rmqd.errors import LiteTopicsRefusedError
+from rmqd.wire.lite import queue_of
+from tests.conformance import behaviour
+from tests.conformance.attempts import Attempt, Attempts, differing
+from tests.consumer.members import member
+from tests.integration.consuming import dead_letters
+from tests.rocketmq import ClusterError, RealCluster, rpc
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.peers import start_program
+from tests.rocketmq.producer import Producer
+from tests.seen import Seen
+from tests.waiting import eventually
+
+NOT_EMBEDDED = "left out: it has no lite topics"
+# Java shows the queue of the parent topic that a message lies in; the handle of its pop differs by group
+OF_THE_POP = ("queue_id", "POP_CK", "1ST_POP_TIME")
+
+
+def store(cluster: RealCluster, parent: str, *keys: str, queue: int | None = None) -> None:
+    """Store a message for each key `LITE_TOPIC.REST`; what has no dot belongs to no lite topic."""
+    with Producer(cluster.broker.address, parent, 4) as producer:
+        for key in keys:
+            lite_topic = key.rpartition(".")[0]
+            properties = {"UNIQ_KEY": f"{parent}.{key}"} | ({"__LITE_TOPIC": lite_topic} if lite_topic else {})
+            producer.send(key.encode(), key=key, tags="T", properties=properties, queue=queue)
+
+
+async def acknowledged(cluster: RealCluster, group: str, parent: str, lite_topic: str, offset: int) -> None:
+    """Wait until the broker has this offset of the group in a lite topic."""
+    topic = queue_of(parent, lite_topic, "broker-a").topic
+    fields = {"consumerGroup": group, "topic": topic, "queueId": 0, "setZeroIfNotFound": "false"}
+
+    def stored() -> bool:
+        with contextlib.suppress(ClusterError):
+            return rpc.call(cluster.broker.address, rpc.QUERY_CONSUMER_OFFSET, fields).fields["offset"] == str(offset)
+        return False
+
+    await eventually(stored, f"{lite_topic} is at {offset}")
+
+
+def lite(parent: str, *names: str) -> dict[str, Subscription]:
+    """A subscription to these lite topics."""
+    return {parent: Subscription("*", "TAG", names)}
+
+
+class Recording(Seen):
+    """Remembers every attempt, with all that a conformance row compares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recorded = Attempts()
+
+    async def __call__(self, batch: Batch) -> None:
+        self.recorded += [Attempt.of(0, message) for message in batch]
+        self.take(batch)
+
+
+@behaviour(
+    "lite",
+    "A group gets the messages of the lite topics that it names, and no others",
+    java="the gRPC LitePushConsumer; a proxy subscribes and pops for it (200071, 200070)",
+    rmqd="lite_topics: subscribes and pops at the brokers by the same requests",
+    checked="the official client's code for these requests beside it: all fields of each message; the broker's offsets",
+    since="5.5",
+    embedded=NOT_EMBEDDED,
+)
+async def test_lite_topics_that_are_named(rocketmq_proxied: RealCluster, group: str, tmp_path: Path) -> None:
+    """Other lite topics, and messages that belong to none, are left alone."""
+    cluster, seen = rocketmq_proxied, Recording()
+    parent, java_group = fresh_name(group, "lite"), f"{group}_java"
+    cluster.create_lite(parent, group, java_group)
+    keys = [f"{name}.{number}" for name in ("a", "b", "c") for number in range(5)]
+    store(cluster, parent, *keys, "none")
+    options: dict[str, object] = {
+        "namesrv": cluster.nameserver,
+        "broker": cluster.broker.address,
+        "broker-name": "broker-a",
+        "topic": parent,
+        "group": java_group,
+        "lite-topics": "a,b",
+        "messages": 10,
+        "attempts": tmp_path / "attempts",
+    }
+    with await asyncio.to_thread(start_program, "LitePopper", tmp_path, options) as java:
+        assert await asyncio.to_thread(java.wait) == 0
+    async with member(
+        cluster.nameserver,
+        seen,
+        group=group,
+        subscriptions=lite(parent, "a", "b", "later"),
+        consume_mode="pop",
+        consume_from_where="first_offset",
+    ):
+        await eventually(lambda: len(seen.attempts) == 10, "the messages of two lite topics are handled")
+        store(cluster, parent, "later.0", "c.9", "later.1")
+        await eventually(lambda: len(seen.attempts) == 12, "and those of one that began meanwhile")
+        for name, committed in ("a", 5), ("b", 5), ("later", 2):
+            await acknowledged(cluster, group, parent, name, committed)
+
+    found = Attempts.read(tmp_path / "attempts")
+    expected = {key: attempt.without(*OF_THE_POP) for key, attempt in found.by_keys().items()}
+    shown = {key: one.without(*OF_THE_POP) for key, one in seen.recorded.by_keys().items() if "later" not in str(key)}
+    assert differing(expected, shown) == {}
+    assert [key for key in seen.recorded.keys if str(key).startswith("a.")] == keys[:5]
+    assert {attempt.queue_offset for attempt in seen.recorded} == set(range(5))
+
+
+@behaviour(
+    "lite",
+    "A lite topic keeps its order: what fails comes again before what was sent after it",
+    java="the broker hands out nothing more of a lite topic while messages of it are not acknowledged",
+    rmqd="one batch of a lite topic at a time; what follows one that failed waits for its delay, and counts no attempt",
+    checked="what the broker shows again: the order, and the reconsume times of each attempt",
+    since="5.5",
+    embedded=NOT_EMBEDDED,
+    long=True,
+)
+async def test_a_lite_topic_keeps_its_order(rocketmq_proxied: RealCluster, group: str) -> None:
+    """Of two lite topics one fails at its third message, until that is given up; the other goes on."""
+    cluster, seen = rocketmq_proxied, Seen()
+    parent = fresh_name(group, "lite")
+    cluster.create_lite(parent, group)
+    store(cluster, parent, *(f"{name}.{number}" for number in range(5) for name in ("bad", "good")))
+
+    async def handle(batch: Batch) -> None:
+        seen.take(batch)
+        if batch[0].keys == "bad.2":
+            raise ValueError("as asked")
+
+    options: dict[str, Any] = {"consume_mode": "pop", "consume_from_where": "first_offset", "max_reconsume_times": 1}
+    async with member(cluster.nameserver, handle, group=group, subscriptions=lite(parent, "bad", "good"), **options):
+        await eventually(lambda: len(seen.attempts) == 11, "all are handled, one twice", 40)
+    of = {name: [a for a in seen.attempts if a.key.startswith(name)] for name in ("bad", "good")}
+    assert [attempt.key for attempt in of["good"]] == [f"good.{number}" for number in range(5)]
+    assert [attempt.key for attempt in of["bad"]] == ["bad.0", "bad.1", "bad.2", "bad.2", "bad.3", "bad.4"]
+    assert [attempt.reconsume_times for attempt in of["bad"]] == [0, 0, 0, 1, 0, 0]
+    (dead,) = await dead_letters(cluster, group, 1)
+    assert (dead.key, dead.properties["RMQD_LITE_TOPIC"]) == ("bad.2", "bad")
+
+
+@behaviour(
+    "lite",
+    "A new group starts in each lite topic where consume_from_where says; in an empty one, at its first message",
+    java="LitePushConsumer.subscribeLite with an OffsetOption; without, at the first message that the broker has",
+    rmqd="the start is stored before the first pop, and logged",
+    checked="messages before and after the first start, and while no member is there",
+    since="5.5",
+    embedded=NOT_EMBEDDED,
+)
+async def test_where_lite_topics_start(rocketmq_proxied: RealCluster, group: str) -> None:
+    """With `last_offset`: what lies there is left out, and nothing that comes later is."""
+    cluster, seen = rocketmq_proxied, Seen()
+    parent = fresh_name(group, "lite")
+    cluster.create_lite(parent, group)
+    store(cluster, parent, "old.0", "old.1")
+    wanted = lite(parent, "old", "new")
+
+    async with member(cluster.nameserver, seen, group=group, subscriptions=wanted, consume_mode="pop"):
+        await acknowledged(cluster, group, parent, "old", 2)
+        await acknowledged(cluster, group, parent, "new", 0)
+    store(cluster, parent, "old.2", "new.0")
+    async with member(cluster.nameserver, seen, group=group, subscriptions=wanted, consume_mode="pop"):
+        await eventually(lambda: len(seen.attempts) == 2, "what came meanwhile is handled")
+    assert sorted(attempt.key for attempt in seen.attempts) == ["new.0", "old.2"]
+
+
+@behaviour(
+    "lite",
+    "Members of a group that name the same lite topics share their messages; one that leaves gives its own back",
+    java="the broker tells one of the subscribed members of each message",
+    rmqd="the same; a member takes its subscription back before it leaves",
+    checked="two members and a hundred messages of ten lite topics, half of them after one has left",
+    since="5.5",
+    embedded=NOT_EMBEDDED,
+)
+async def test_members_share_lite_topics(rocketmq_proxied: RealCluster, group: str) -> None:
+    """No message comes twice, and none is left over."""
+    cluster, first, second = rocketmq_proxied, Seen(), Seen()
+    parent, names = fresh_name(group, "lite"), [f"n{number}" for number in range(10)]
+    cluster.create_lite(parent, group)
+    options: dict[str, Any] = {"group": group, "subscriptions": lite(parent, *names), "consume_mode": "pop"}
+
+    def keys() -> list[str]:
+        return sorted(attempt.key for attempt in [*first.attempts, *second.attempts])
+
+    async with (
+        member(cluster.nameserver, first, consume_from_where="first_offset", **options) as one,
+        member(cluster.nameserver, second, consume_from_where="first_offset", **options) as other,
+    ):
+        for joined in (one, other):
+            await eventually(lambda joined=joined: joined.consumer.assignments(), "it has joined")  # type: ignore[misc]
+        sent = [f"{name}.{number}" for number in range(5) for name in names]
+        store(cluster, parent, *sent)
+        await eventually(lambda: len(keys()) >= 50, "all are handled")
+        assert first.attempts
+        assert second.attempts
+        await other.stop()
+        sent += [f"{name}.{number}" for number in range(5, 10) for name in names]
+        store(cluster, parent, *sent[50:])
+        await eventually(lambda: len(keys()) >= 100, "all are handled by the one that is left")
+    assert keys() == sorted(sent)
+
+
+@behaviour(
+    "lite",
+    "A topic without lite topics, and a group that is not bound to the topic, are refused by name",
+    java="the broker refuses each pop (code 29), which a consumer repeats",
+    rmqd="the group fails, and says which attribute is missing and the command that sets it",
+    checked="a topic of type NORMAL, a group that is bound to nothing, one for all lite topics",
+    since="5.5",
+    embedded=NOT_EMBEDDED,
+)
+@pytest.mark.parametrize(
+    ("message_type", "attributes", "says"),
+    [
+        ("NORMAL", {"+lite.bind.topic": "PARENT"}, "message type LITE"),
+        ("LITE", {}, "bound to no topic; `mqadmin updateSubGroup"),
+        ("LITE", {"+lite.bind.topic": "PARENT", "+lite.sub.wildcard": "true"}, "lite.sub.wildcard"),
+    ],
+)
+async def test_what_is_not_set_up_for_lite_topics(
+    rocketmq_proxied: RealCluster, group: str, message_type: str, attributes: dict[str, str], says: str
+) -> None:
+    """Before anything is popped."""
+    cluster, parent = rocketmq_proxied, fresh_name(group, "lite")
+    cluster.create_topic(parent, 4, message_type=message_type)
+    cluster.create_group(group, {name: value.replace("PARENT", parent) for name, value in attributes.items()})
+
+    with pytest.raises(ExceptionGroup) as failed:
+        async with member(
+            cluster.nameserver, Seen(), group=group, subscriptions=lite(parent, "a"), consume_mode="pop"
+        ) as one:
+            await eventually(one.task.done, "the group fails")
+    error: BaseException = failed.value
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, LiteTopicsRefusedError)
+    assert says in str(error)

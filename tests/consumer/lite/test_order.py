@@ -1,0 +1,153 @@
+"""A lite topic's messages in the cache: batch after batch, and back to the broker where one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import pytest
+
+from rmqd.consumer.lite.block import LiteBlock, PassedOver, divided_by_lite_topic, place
+from rmqd.consumer.lite.process_queue import LiteProcessQueue
+from rmqd.consumer.pop.receipts import PopReceipts
+from rmqd.consumer.stats.counters import TopicStats
+from rmqd.errors import ProtocolError
+from rmqd.wire.headers.pop import PopMessageResponseHeader
+from rmqd.wire.lite import queue_of
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.encode import StoredMessage, encode_message
+
+ASKED = MessageQueue("chats", "b", -1)
+HEADER = PopMessageResponseHeader(pop_time=1, invisible_time=60_000, revive_qid=999, rest_num=0)
+
+
+class Receipts:
+    """What is told to the broker."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[int] = []
+        self.late = False
+
+    def acknowledge(self, block: LiteBlock, offsets: list[int], _: object) -> None:
+        block.settled.update(offsets)
+        self.acknowledged += offsets
+
+    def is_late(self, _block: LiteBlock, _offset: int) -> bool:
+        return self.late
+
+
+class Case:
+    """Five messages of one lite topic, of which batches of two are put; and what becomes of those that follow."""
+
+    def __init__(self) -> None:
+        self.receipts, self.given_back = Receipts(), list[int]()
+        queue = queue_of("chats", "s1", "b")
+        receipts = cast(PopReceipts, self.receipts)
+        stats = TopicStats("chats", is_retry=False)
+        self.queue = LiteProcessQueue(queue, stats, "", receipts, lambda: None, self)
+        (block,) = popped(["s1"] * 5, "0;0;0;0;0", most=2)
+        self.queue.put(block, 0)
+
+    def go_on(self, block: LiteBlock, process_queue: LiteProcessQueue) -> None:
+        rest, block.rest = block.rest, []
+        process_queue.put(block.holding(rest, 2, 0), 0)
+
+    def give_back(self, block: LiteBlock) -> None:
+        self.given_back += [message.queue_offset for message in block.rest]
+        block.rest = []
+
+    @property
+    def waiting(self) -> list[int]:
+        return [message.queue_offset for message in self.queue.waiting]
+
+
+def popped(lite_topics: Iterable[str], tries: str, most: int, passed_over: PassedOver | None = None) -> list[LiteBlock]:
+    """A reply with a message for each, whose places in their lite topics are 0, 1, 2 …"""
+    at: dict[str, int] = {}
+    records = []
+    for number, name in enumerate(lite_topics):
+        offset = at[name] = at.get(name, -1) + 1
+        properties = {
+            "__LITE_TOPIC": name,
+            "INNER_MULTI_DISPATCH": queue_of("chats", name, "b").topic,
+            "INNER_MULTI_QUEUE_OFFSET": str(offset),
+        }
+        stored = StoredMessage(topic="chats", queue_id=3, queue_offset=70 + number, body=b"x", properties=properties)
+        records.append(encode_message(stored))
+    reply = decode_messages(b"".join(records), ASKED)
+    assert place(reply, ASKED, tries, passed_over or PassedOver()) == 0
+    return divided_by_lite_topic(reply, ASKED, HEADER, 60.0, most)
+
+
+def test_a_reply_is_divided_by_lite_topic() -> None:
+    """Each message shows its place there, the parent as its topic, and how often it was tried."""
+    one, other = popped(["s1", "s2", "s1"], "0;0 qo0%0 4;0 qo0%1 1", most=32)
+    assert (one.lite_topic, other.lite_topic, one.topic) == ("s1", "s2", "chats")
+    assert [(m.queue_offset, m.reconsume_times, m.topic) for m in one.messages] == [(0, 0, "chats"), (1, 1, "chats")]
+    assert [(m.queue_offset, m.reconsume_times) for m in other.messages] == [(0, 4)]
+    assert (one.handle.queue_id, one.handle_of(1).queue_offset) == (0, 1)
+
+
+def test_counts_that_do_not_fit_the_reply() -> None:
+    """The reply is not used: a count would be another message's."""
+    with pytest.raises(ProtocolError):
+        popped(["s1", "s1"], "0", most=32)
+
+
+def test_pops_in_which_no_handler_got_a_message_are_no_tries() -> None:
+    """Until what is below was handled."""
+    passed_over, queue = PassedOver(), queue_of("chats", "s1", "b")
+    passed_over.note(queue, [1, 2])
+    passed_over.note(queue, [2])
+    (block,) = popped(["s1"] * 3, "3;3;3", 32, passed_over)
+    assert [message.reconsume_times for message in block.messages] == [3, 2, 1]
+    passed_over.forget_below(queue, 2)
+    assert [passed_over.times(queue, offset) for offset in (1, 2)] == [0, 2]
+
+
+def test_the_next_batch_is_put_when_one_is_acknowledged() -> None:
+    """And not before."""
+    case = Case()
+    assert case.waiting == [0, 1]
+    case.queue.finish(case.queue.take(2))
+    assert (case.waiting, case.receipts.acknowledged, case.given_back) == ([2, 3], [0, 1], [])
+    case.queue.finish(case.queue.take(2))
+    case.queue.finish(case.queue.take(2))
+    assert (case.waiting, case.receipts.acknowledged, case.queue.cached_count) == ([], [0, 1, 2, 3, 4], 0)
+
+
+def test_what_follows_a_batch_that_failed_goes_back() -> None:
+    """Also where only one message of it failed."""
+    case = Case()
+    messages = case.queue.take(2)
+    cast(Any, messages[1].block).settled.add(1)  # a retry: it is hidden for its delay
+    case.queue.finish(messages)
+    assert (case.waiting, case.receipts.acknowledged, case.given_back) == ([], [0], [2, 3, 4])
+
+
+@pytest.mark.parametrize("why", ["leaving", "late"])
+def test_what_follows_goes_back_where_it_is_not_to_be_handled_here(why: str) -> None:
+    """A member that leaves, and a time that is over."""
+    case = Case()
+    messages = case.queue.take(2)
+    if why == "leaving":
+        case.queue.leave()
+    else:
+        case.receipts.late = True
+    case.queue.finish(messages)
+    assert (case.waiting, case.receipts.acknowledged, case.given_back) == ([], [0, 1], [2, 3, 4])
+
+
+def test_a_batch_that_nobody_wants_is_acknowledged_and_the_next_one_put() -> None:
+    """A hook may leave messages out."""
+    case = Case()
+    (block,) = popped(["s1"] * 3, "0;0;0", most=1)
+    case.queue.finish(case.queue.take(2))
+    case.queue.take(2)
+    for message in block.messages:
+        case.queue.skip(message)
+    case.receipts.acknowledged.clear()
+    case.queue.put(block, 0)
+    assert case.receipts.acknowledged == [0]
+    assert case.waiting == [1, 2]

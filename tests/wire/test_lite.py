@@ -1,0 +1,66 @@
+"""Lite topics: names of queues, places of messages, and the counts in replies, as a 5.5.0 broker wrote them."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.errors import InvalidNameError, ProtocolError
+from rmqd.wire.bodies.lite import LiteSubscription, LiteSubscriptionAction, LiteSubscriptionCtlRequestBody
+from rmqd.wire.lite import check_lite_topic, lite_offset, parent_of, parse_tries, queue_of
+from rmqd.wire.message_queue import MessageQueue
+
+QUEUE = queue_of("lt", "la", "broker-a")
+
+
+def test_the_queue_of_a_lite_topic() -> None:
+    """And back: which parent a name belongs to; other queues of brokers have none."""
+    assert MessageQueue("%LMQ%$lt$la", "broker-a", 0) == QUEUE
+    assert parent_of(QUEUE.topic) == "lt"
+    assert [parent_of(name) for name in ("lt", "%LMQ%la", "%LMQ%$lt", "%LMQ%$lt$", "%LMQ%$$la")] == [None] * 5
+
+
+@pytest.mark.parametrize("name", ["", "a$b", "a,b", "a b", "a/b", "ä", "x" * 65])
+def test_names_that_brokers_could_not_keep_apart(name: str) -> None:
+    """Separators of theirs, and what is no name at all."""
+    with pytest.raises(InvalidNameError):
+        check_lite_topic(name)
+
+
+def test_the_place_of_a_message() -> None:
+    """A message may lie in several queues besides; the one that it was popped from counts."""
+    assert lite_offset(QUEUE, "%LMQ%$lt$la", "7") == 7
+    assert lite_offset(QUEUE, "%LMQ%other,%LMQ%$lt$la", "3,8") == 8
+    for dispatch, at in ((None, None), ("%LMQ%$lt$lb", "7"), ("%LMQ%$lt$la", "7,8"), ("%LMQ%$lt$la", "x")):
+        with pytest.raises(ProtocolError):
+            lite_offset(QUEUE, dispatch, at)
+
+
+def test_the_counts_of_pops() -> None:
+    """The broker writes the number alone for what is new, and words before it for what was popped before."""
+    assert parse_tries("0;0;0", 3) == [0, 0, 0]
+    assert parse_tries("0 qo0%0 1;0 qo0%1 2", 2) == [1, 2]
+    assert parse_tries(None, 0) == []
+    for text, messages in (("0;0", 3), (None, 1), ("0 qo0%0 x", 1)):
+        with pytest.raises(ProtocolError):
+            parse_tries(text, messages)
+
+
+def test_the_body_of_a_subscription() -> None:
+    """There and back, in Java's names."""
+    wanted = LiteSubscription(LiteSubscriptionAction.COMPLETE_ADD, "cid1", "lg", "lt", ("la", "lb"), 5)
+    body = LiteSubscriptionCtlRequestBody((wanted,))
+    assert body.to_dict() == {
+        "subscriptionSet": [
+            {
+                "action": "COMPLETE_ADD",
+                "clientId": "cid1",
+                "group": "lg",
+                "liteTopicSet": ["la", "lb"],
+                "topic": "lt",
+                "version": 5,
+            }
+        ]
+    }
+    assert LiteSubscriptionCtlRequestBody.from_json(body.to_json()) == body
+    with pytest.raises(ProtocolError, match="PARTIAL_ADD"):
+        LiteSubscription.from_dict({**wanted.to_dict(), "action": "HALF_ADD"})
