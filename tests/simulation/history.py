@@ -32,6 +32,9 @@ from tests.simulation.network import Network
 from tests.simulation.plan import Event, Plan
 from tests.simulation.timeline import Timeline
 
+HUNG_SECONDS = 10.0
+UNDER_WAY_SECONDS = 3.0
+"""How long what was sent may take to arrive once nothing breaks any more."""
 PATIENCE_SECONDS = 300.0
 
 
@@ -73,6 +76,7 @@ class History:
             consume_mode=plan.way,
             concurrency=plan.concurrency,
             consume_message_batch_max_size=plan.batch_size,
+            consume_timeout_seconds=HUNG_SECONDS if "hang" in plan.troubles else 900.0,
             shutdown_timeout_seconds=30.0,
         )
         self._first_options = self.options
@@ -172,6 +176,7 @@ class History:
 
     async def _rest(self) -> None:
         quiet_at = self.timeline.now()
+        await asyncio.sleep(UNDER_WAY_SECONDS)
         waiting = self.stored()
         while True:
             waiting = {key: places for key, places in waiting.items() if not self.passed.is_settled(key, places)}
@@ -205,7 +210,8 @@ class History:
         """End all trouble."""
         self.timeline.note("judge", "all is well from here on")
         self.network.slow = 0.0
-        self.network.apart.clear()
+        for broken in (self.network.apart, self.network.deaf, self.network.unreachable, self.network.noise):
+            broken.clear()
         for host in self._paused:
             self._resume(host)
         if not self.members:

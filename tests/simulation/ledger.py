@@ -58,6 +58,13 @@ class Ledger:
             self.finished.add(call.place)
         self._timeline.note(call.member, f"{'did' if is_good else 'failed'} {call.key}", call.key)
 
+    def cut_short(self, call: Call, timeout_seconds: float) -> None:
+        """The handler was cancelled. If it has had its time, the message is sent back, and may be committed."""
+        call.until = self._timeline.now()
+        if not call.is_retry and call.until >= call.began + timeout_seconds:
+            self.finished.add(call.place)
+        self._timeline.note(call.member, f"was cut short at {call.key}", call.key)
+
     def is_done(self, key: str) -> bool:
         """Whether some handler has finished the message."""
         return any(call.is_good for call in self.calls.get(key, ()))

@@ -16,7 +16,7 @@ from tests.consumer.groups import handler_of
 from tests.simulation.loop import Host, LoopClock, SimulatedLoop
 
 if TYPE_CHECKING:
-    from tests.simulation.ledger import Ledger
+    from tests.simulation.ledger import Call, Ledger
     from tests.simulation.plan import Habits
 
 
@@ -40,6 +40,9 @@ class Member:
         self.name = name
         self.host = Host(loop, name)
         self._loop = loop
+        self.hangs = 0
+        """How many of the next calls of the handler do not return."""
+        self._timeout_seconds = options.consume_timeout_seconds
         self._ledger = ledger
         self._habits = habits
         self._chance = chance
@@ -60,9 +63,20 @@ class Member:
             await asyncio.wait((serving,))
 
     async def _handle(self, batch: Batch) -> None:
+        calls = [self._ledger.begin(self.name, message) for message in batch]
+        try:
+            if self.hangs:
+                self.hangs -= 1
+                await asyncio.get_running_loop().create_future()
+            await self._work(calls)
+        except asyncio.CancelledError:
+            for call in calls:
+                self._ledger.cut_short(call, self._timeout_seconds)
+            raise
+
+    async def _work(self, calls: list[Call]) -> None:
         habits = self._habits
         chance = self._chance
-        calls = [self._ledger.begin(self.name, message) for message in batch]
         is_slow = habits.slow and chance.random() < habits.slow
         await asyncio.sleep(chance.uniform(0, 4.0 if is_slow else habits.most_seconds))
         fails = habits.fails and chance.random() < habits.fails

@@ -29,6 +29,12 @@ class Network:
         """How many deliveries in one come in two pieces, with time between them."""
         self.apart: set[frozenset[str]] = set()
         """Pairs of hosts, by name, between which nothing arrives."""
+        self.deaf: set[tuple[str, str]] = set()
+        """Pairs of hosts, by name, of which the first one gets nothing from the second."""
+        self.unreachable: set[str] = set()
+        """Hosts that nobody reaches, by name."""
+        self.noise: dict[str, Noise] = {}
+        """What happens to frames from and to a host, by its name without its life's number."""
         self.connections: list[Connection] = []
         self._listeners: dict[tuple[str, int], _Listener] = {}
         self._ports = itertools.count(20_000)
@@ -40,9 +46,23 @@ class Network:
             return self.chance.uniform(self.least_seconds, self.slow_seconds)
         return self.chance.uniform(self.least_seconds, self.most_seconds)
 
-    def are_apart(self, one: Host, other: Host) -> bool:
-        """Whether nothing arrives between two hosts."""
-        return bool(self.apart) and frozenset((one.name, other.name)) in self.apart
+    def are_apart(self, receiver: Host, sender: Host) -> bool:
+        """Whether nothing arrives at a host from another one."""
+        if not (self.apart or self.deaf or self.unreachable):
+            return False
+        return (
+            frozenset((receiver.name, sender.name)) in self.apart
+            or (receiver.name, sender.name) in self.deaf
+            or not self.unreachable.isdisjoint((receiver.name, sender.name))
+        )
+
+    def noise_between(self, one: Host, other: Host) -> Noise | None:
+        """What happens to frames between two hosts."""
+        for host in (one, other):
+            noise = self.noise.get(host.name.partition("/")[0])
+            if noise is not None:
+                return noise
+        return None
 
     def listen(self, host: Host | None, factory: Callable[[], asyncio.Protocol], name: str, port: int) -> _Listener:
         """Accept connections at an address."""
@@ -66,7 +86,7 @@ class Network:
         listener = self._listeners.get((name, port))
         if listener is None:
             raise ConnectionRefusedError(111, "Connection refused")
-        if self.are_apart(host, listener.host):
+        if self.are_apart(host, listener.host) or self.are_apart(listener.host, host):
             await self.loop.create_future()
         protocol = factory()
         connection = Connection(self, (host, protocol), listener, (f"10.0.0.{len(self.loop.hosts)}", next(self._ports)))
@@ -82,6 +102,25 @@ class Network:
                 del self._listeners[address]
         for connection in list(self.connections):
             connection.reset(host)
+
+
+class Noise(NamedTuple):
+    """How many frames in one are lost, and how many answers in one come twice."""
+
+    lost: float
+    doubled: float
+
+    def treat(self, data: bytes, chance: random.Random, *, is_answer: bool) -> bytes:
+        """What arrives of whole frames."""
+        kept, at = [], 0
+        while at < len(data):
+            end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+            draw = chance.random()
+            if draw >= self.lost:
+                is_doubled = is_answer and draw < self.lost + self.doubled
+                kept.append(data[at:end] * (1 + is_doubled))
+            at = end
+        return b"".join(kept)
 
 
 class _Loss(NamedTuple):
@@ -136,6 +175,8 @@ class Connection:
         self.far = Transport(self, listener.host, None, listener.address, local)
         self.near.peer, self.far.peer = self.far, self.near
         self._factory = listener.factory
+        self.tears = False
+        """Whether it breaks in the middle of what is written next."""
 
     def accept(self) -> None:
         """The listening host takes the connection."""
@@ -197,6 +238,14 @@ class Transport(asyncio.Transport):
             return
         network, chance = self._network, self._network.chance
         data = bytes(data)
+        if network.noise and (noise := network.noise_between(self.host, self.peer.host)) is not None:
+            data = noise.treat(data, chance, is_answer=self is self._connection.far)
+            if not data:
+                return
+        if self._connection.tears:
+            self._send(data[: 1 + len(data) // 2])
+            self._connection.cut()
+            return
         if network.pieces and len(data) > 1 and chance.random() < network.pieces:
             at = 1 + int(chance.random() * (len(data) - 1))  # one draw, however long it is
             self._send(data[:at])

@@ -1,7 +1,8 @@
-"""Members join, leave, are killed and suspended."""
+"""Members join, leave, are killed and suspended; handlers hang, and stops are rushed."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 MOST_MEMBERS = 4
+HANGS = (1, 2, 5)
+RUSHED_SECONDS = (0.0, 0.1, 1.0)
 PAUSE_SECONDS = (0.5, 5.0, 40.0, 150.0)
 
 
@@ -47,3 +50,38 @@ async def pause(history: History, chance: random.Random) -> None:
         seconds = chance.choice(PAUSE_SECONDS)
         history.trouble("paused", member.name, seconds=seconds)
         history.pause(member.host, seconds)
+
+
+@happening()
+async def hang(history: History, chance: random.Random) -> None:
+    """The next calls of a member's handler do not return, until consume_timeout."""
+    member = history.any_member(chance)
+    if member is not None:
+        member.hangs = chance.choice(HANGS)
+        history.trouble("hangs", member.name)
+
+
+@happening()
+async def rush(history: History, chance: random.Random) -> None:
+    """A member ends, and its handlers get little time, or none; then one comes in its place."""
+    if history.members:
+        member = history.take_out(chance)
+        history.trouble("rushed", member.name)
+        if chance.random() < 0.5:
+            member.call(member.consumer.hurry)
+        else:
+            seconds = chance.choice(RUSHED_SECONDS)
+            member.call(lambda: member.consumer.stop(shutdown_timeout_seconds=seconds))
+        history.join()
+
+
+@happening()
+async def stutter(history: History, chance: random.Random) -> None:
+    """A member's event loop is held up, time and again."""
+    member = history.any_member(chance)
+    if member is not None:
+        history.trouble("paused", member.name, seconds=5.0)
+        for _ in range(5):
+            if not member.host.is_paused:
+                history.pause(member.host, chance.uniform(0.1, 0.9))
+            await asyncio.sleep(1.0)

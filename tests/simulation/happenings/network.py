@@ -1,4 +1,4 @@
-"""Connections that break, and hosts that cannot reach each other."""
+"""Connections that break, hosts that cannot reach each other, frames that are lost or come twice."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import random
 from typing import TYPE_CHECKING
 
 from tests.simulation.happenings.registry import happening
+from tests.simulation.network import Noise
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
 
+LOST = (0.0, 0.02, 0.2)
 APART_SECONDS = (0.5, 3.0, 10.0, 40.0)
 
 
@@ -34,3 +36,34 @@ async def partition(history: History, chance: random.Random) -> None:
         history.trouble("apart", member.name, broker.name, seconds=seconds)
         history.network.apart.add(pair)
         history.loop.call_later(seconds, history.network.apart.discard, pair)
+
+
+@happening()
+async def half(history: History, chance: random.Random) -> None:
+    """For some time a member's requests reach a broker, and no answers come back."""
+    member, broker = history.any_member(chance), chance.choice(history.brokers)
+    if member is not None:
+        seconds = chance.choice(APART_SECONDS)
+        pair = member.host.name, broker.host.name
+        history.trouble("deaf", member.name, broker.name, seconds=seconds)
+        history.network.deaf.add(pair)
+        history.loop.call_later(seconds, history.network.deaf.discard, pair)
+
+
+@happening()
+async def noise(history: History, chance: random.Random) -> None:
+    """For some time single requests and answers of a broker are lost, and answers come twice."""
+    broker = chance.choice(history.brokers)
+    seconds = chance.choice(APART_SECONDS)
+    history.trouble("noisy", broker.name, seconds=seconds)
+    history.network.noise[broker.name] = Noise(chance.choice(LOST), chance.choice(LOST))
+    history.loop.call_later(seconds, history.network.noise.pop, broker.name, None)
+
+
+@happening()
+async def tear(history: History, chance: random.Random) -> None:
+    """A connection breaks in the middle of the next frame."""
+    if history.network.connections:
+        connection = chance.choice(history.network.connections)
+        history.trouble("cut", connection.near.host.name, connection.far.host.name)
+        connection.tears = True

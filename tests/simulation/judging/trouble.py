@@ -14,7 +14,9 @@ AFTER_SECONDS: Final = 70.0
 """For so long after a trouble its effects may show: locks end after 60 s."""
 AFTER_RESET_SECONDS: Final = 30.0
 """For so long around a trouble a pushed reset may get lost: members come back, and brokers write down offsets."""
-GROUP_WIDE: Final = frozenset(("crashed", "paused", "apart"))
+HARMLESS: Final = frozenset(("hangs",))
+"""Troubles by which nothing is done twice."""
+GROUP_WIDE: Final = frozenset(("crashed", "paused", "apart", "deaf", "frozen"))
 """Troubles that reach every queue: members learn of each other by any broker, and one that was paused commits late."""
 
 
@@ -33,7 +35,7 @@ class Trouble(NamedTuple):
 
     def explains_twice(self, calls: list[Call]) -> bool:
         """Whether these deliveries of one message may be more than one because of it."""
-        if not self.meets(calls):
+        if self.what in HARMLESS or not self.meets(calls):
             return False
         return self.what in GROUP_WIDE or self.is_of(calls)
 
@@ -49,10 +51,12 @@ class Trouble(NamedTuple):
         """Whether a reset may have had no effect because of it.
 
         A pushed reset is told once, to members that are connected: who is not, or is suspended, does not hear of it,
-        and whoever has heard of it may end before it is stored and written down.
+        and whoever has heard of it may end before it is stored and written down. A told one is told once, too: to a
+        pull whose answer does not arrive, or to that of a former owner that was suspended, and not waited for.
         """
         is_then = self.at <= reset.at + AFTER_RESET_SECONDS and self.until + AFTER_RESET_SECONDS >= reset.at
-        return reset.is_pushed and is_then
+        meets_pull = self.what == "paused" or any(name.partition("/")[0] == reset.broker for name in self.who)
+        return is_then and (reset.is_pushed or meets_pull)
 
     def is_of(self, calls: Iterable[Call]) -> bool:
         """Whether it met one of the members, or one of the brokers."""

@@ -11,12 +11,24 @@ code; its docstring says what is wrong then. The modules:
 - `rebalance`: who gets which queue.
 - `pulls`: what is asked of a queue, and what is made of the answers.
 - `lines`: connections, answers and heartbeats.
+- `operators`: what operators ask.
 - `brokers`: the embedded broker.
 
 `registry` has the table of all, and `search` looks for them: `python -m tests.simulation --planted NAME`, or `all`.
 """
 
-from tests.simulation.planted import brokers, cache, commits, giving_up, handling, lines, locks, pulls, rebalance
+from tests.simulation.planted import (
+    brokers,
+    cache,
+    commits,
+    giving_up,
+    handling,
+    lines,
+    locks,
+    operators,
+    pulls,
+    rebalance,
+)
 from tests.simulation.planted.registry import PLANTED, Plant
 
 __all__ = [
@@ -29,6 +41,7 @@ __all__ = [
     "handling",
     "lines",
     "locks",
+    "operators",
     "pulls",
     "rebalance",
 ]
