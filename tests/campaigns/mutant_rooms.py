@@ -10,7 +10,7 @@ from tests.campaigns.mutations import ROOT, Mutant, mutants_of
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Modules below rmqd/consumer, and folders below tests/consumer whose tests judge them first."""
+    """Modules below rmqd/consumer, and folders and modules below tests/consumer whose tests judge them first."""
 
     name: str
     modules: tuple[str, ...]
@@ -27,8 +27,8 @@ class Room:
         return [mutant for path in self.paths() for mutant in mutants_of(path)]
 
     def is_nearest(self, test: str) -> bool:
-        """Whether a test, by its id, is of one of the room's folders."""
-        return any(test.startswith(f"tests/consumer/{folder}/") for folder in self.tests)
+        """Whether a test, by its id, is of one of the room's folders or modules."""
+        return any(test.startswith((f"tests/consumer/{name}/", f"tests/consumer/{name}.py:")) for name in self.tests)
 
 
 def _named(folder: str, names: str) -> tuple[str, ...]:
@@ -49,9 +49,9 @@ ROOMS = {
                 "assigned/leaving",
                 *_named("rebalance", "ownership departures absences queue_lock broker_locks rivals"),
             ),
-            ("rebalance", "assigned"),
+            ("rebalance", "assigned", "pull/test_giving_up", "test_histories"),
         ),
-        Room("offsets", ("offsets/*",), ("offsets", "founding")),
+        Room("offsets", ("offsets/*",), ("offsets", "founding", "test_histories")),
     )
 }
 
