@@ -56,6 +56,11 @@ async def reset_alone(history: History, chance: random.Random) -> None:
 async def reset_by_push(history: History, chance: random.Random) -> None:
     """The group's offsets are set in all queues of a broker, which tells the members (useServerSideResetOffset off)."""
     broker = chance.choice(history.brokers)
+    if broker.controller is not None and any(
+        broker.controller.offsets.pending_reset(GROUP, TOPIC, queue) is not None
+        for queue in broker.controller.offsets.queues(GROUP, TOPIC)
+    ):
+        return  # a real broker has one way to reset or the other, and does not change it in between
     times = [row.store_timestamp for row in broker.disk.records() if row.topic == TOPIC]
     if broker.controller is None or broker.host.is_paused or not times:
         return
