@@ -16,8 +16,8 @@ AFTER_RESET_SECONDS: Final = 30.0
 """For so long around a trouble a pushed reset may get lost: members come back, and brokers write down offsets."""
 HARMLESS: Final = frozenset(("hangs",))
 """Troubles by which nothing is done twice."""
-GROUP_WIDE: Final = frozenset(("crashed", "paused", "apart", "deaf", "frozen"))
-"""Troubles that reach every queue: members learn of each other by any broker, and one that was paused commits late."""
+GROUP_WIDE: Final = frozenset(("deaf", "frozen"))
+"""Troubles that reach every queue: members learn of each other by any broker."""
 
 
 class Trouble(NamedTuple):
@@ -33,11 +33,21 @@ class Trouble(NamedTuple):
         times = [time for call in calls for time in (call.began, call.until) if time is not None]
         return self.at <= max(times) and self.until + AFTER_SECONDS >= min(times) - BEFORE_SECONDS
 
-    def explains_twice(self, calls: list[Call]) -> bool:
-        """Whether these deliveries of one message may be more than one because of it."""
-        if self.what in HARMLESS or not self.meets(calls):
+    def explains_twice(self, done: Call, again: Call, settled: float) -> bool:
+        """Whether a message that was `done` may have been done `again` because of it.
+
+        `settled` is when it and all below it were finished, so that the next commit had it.
+        """
+        is_early = again.until is None or again.until < self.at
+        if self.what in HARMLESS or is_early or settled < self.at - BEFORE_SECONDS:
             return False
-        return self.what in GROUP_WIDE or self.is_of(calls)
+        return again.began <= self.until + AFTER_SECONDS and self._reaches(done, again)
+
+    def _reaches(self, done: Call, again: Call) -> bool:
+        """Whether it met those who had the message, or where it was stored."""
+        if self.what == "killed":
+            return done.member in self.who
+        return self.what in GROUP_WIDE or self.is_of((done, again))
 
     def explains_overlap(self, calls: list[Call]) -> bool:
         """Whether two members may have had messages of one orderly queue at once because of it.

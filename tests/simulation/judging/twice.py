@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.simulation.judging.wrong import Wrong
-from tests.simulation.ledger import Call
+from tests.simulation.ledger import Call, Stored
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -31,21 +32,46 @@ def twice(history: History) -> tuple[list[Wrong], Counter[str]]:
 
 
 def _by_cause(history: History) -> tuple[Counter[str], list[str]]:
-    causes, unexplained, stored = Counter[str](), [], history.stored()
+    causes, unexplained, stored, settled = Counter[str](), [], history.stored(), _settled(history)
     for key, calls in history.ledger.calls.items():
-        good = [call for call in calls if call.is_good]
+        good = sorted((call for call in calls if call.is_good), key=lambda call: call.until or call.began)
         places = stored.get(key, [])
         if len(good) <= len(places):
             continue
-        if len(good) <= len(places) + sum(history.passed.repeats(key, place) for place in places):
+        allowed = len(places) + sum(history.passed.repeats(key, place) for place in places)
+        if len(good) <= allowed:
             causes["reset"] += 1
             continue
-        trouble = next((one for one in history.causes if one.explains_twice(calls)), None)
-        if trouble is None:
+        found = [_cause(history, calls, pair, settled) for pair in itertools.pairwise(good)]
+        if found.count(None) >= max(1, allowed):
             unexplained.append(key)
         else:
-            causes[trouble.what] += 1
+            causes[next(cause for cause in found if cause is not None)] += 1
     return causes, unexplained
+
+
+def _cause(history: History, calls: list[Call], pair: tuple[Call, Call], settled: dict[Stored, float]) -> str | None:
+    """What explains that a message was done twice in turn."""
+    done, again = pair
+    # copies of a message that was sent back come of the delivery that failed
+    since = max(call.began for call in calls if call.began <= done.began and not call.is_retry) if again.is_retry else 0
+    at = since or max(settled.get(done.place, 0.0), done.until or done.began)
+    return next((one.what for one in history.causes if one.explains_twice(done, again, at)), None)
+
+
+def _settled(history: History) -> dict[Stored, float]:
+    """When each message and all below it in its queue were finished for the first time."""
+    first: dict[Stored, float] = {}
+    for calls in history.ledger.calls.values():
+        for call in calls:
+            if call.until is not None and not call.is_retry:
+                first[call.place] = min(first.get(call.place, call.until), call.until)
+    settled, queue, latest = dict[Stored, float](), None, 0.0
+    for place in sorted(first):
+        if place[:2] != queue:
+            queue, latest = place[:2], 0.0
+        settled[place] = latest = max(latest, first[place])
+    return settled
 
 
 def _told(calls: list[Call]) -> str:
