@@ -16,8 +16,8 @@ AFTER_RESET_SECONDS: Final = 30.0
 """For so long around a trouble a pushed reset may get lost: members come back, and brokers write down offsets."""
 HARMLESS: Final = frozenset(("hangs",))
 """Troubles by which nothing is done twice."""
-GROUP_WIDE: Final = frozenset(("deaf", "frozen"))
-"""Troubles that reach every queue: members learn of each other by any broker."""
+GROUP_WIDE: Final = frozenset(("deaf", "frozen", "paused"))
+"""Troubles that reach every queue, however long before it was done: who goes on commits what was due before."""
 
 
 class Trouble(NamedTuple):
@@ -39,7 +39,8 @@ class Trouble(NamedTuple):
         `settled` is when it and all below it were finished, so that the next commit had it.
         """
         is_early = again.until is None or again.until < self.at
-        if self.what in HARMLESS or is_early or settled < self.at - BEFORE_SECONDS:
+        is_committed = settled < self.at - BEFORE_SECONDS and self.what not in GROUP_WIDE
+        if self.what in HARMLESS or is_early or is_committed:
             return False
         return again.began <= self.until + AFTER_SECONDS and self._reaches(done, again)
 
