@@ -13,12 +13,10 @@ HISTORIES_SECONDS = 10
 FIRST_SEEDS = 10
 MOST_TO_FIND = 20
 QUICKLY_FOUND = (
-    "broker_delivers_a_retry_twice",
     "broker_loses_a_retry",
     "commit_one_too_few",
     "commit_one_too_many",
     "last_of_a_batch_forgotten",
-    "never_committed_between",
     "no_drain",
     "no_last_commit",
     "offsets_of_the_wrong_queue",
