@@ -14,7 +14,9 @@ from rmqd.broker.store.record_log import RecordRow
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
+from rmqd.consumer.handling.send_back import reconsume_limit
 from rmqd.errors import RmqdError
+from rmqd.wire.topics import dlq_topic
 from tests.consumer.groups import group_options
 from tests.simulation.cluster import Broker, NameServer
 from tests.simulation.happenings import HAPPENINGS
@@ -26,7 +28,7 @@ from tests.simulation.judging.trouble import Trouble
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.ledger import Ledger, Stored, key_of
 from tests.simulation.loop import Host, LoopClock, SimulatedLoop
-from tests.simulation.members import Member
+from tests.simulation.members import Handling, Member
 from tests.simulation.names import GROUP, TAGS, TOPIC
 from tests.simulation.network import Network
 from tests.simulation.plan import Event, Plan
@@ -64,9 +66,6 @@ class History:
         self.network = Network(loop, random.Random(chance.random()))
         self.network.slow, self.network.pieces = plan.slow, plan.pieces
         self.timeline = Timeline(loop)
-        self.ledger = Ledger(self.timeline)
-        self.passed = Passed(self.ledger, self._explains_unheeded)
-        self.commits = Commits(self.ledger, self.passed)
         self.brokers = [Broker(loop, f"broker-{'ab'[i]}", f"10.1.0.{i}") for i in range(len(plan.queues))]
         self.name_server = NameServer(loop, "ns", "10.2.0.1", self.brokers)
         self.options = group_options(
@@ -77,9 +76,19 @@ class History:
             concurrency=plan.concurrency,
             consume_message_batch_max_size=plan.batch_size,
             consume_timeout_seconds=HUNG_SECONDS if "hang" in plan.troubles else 900.0,
+            max_reconsume_times=plan.max_reconsume_times,
+            delay_level_when_next_consume=plan.delay_level,
+            auto_commit=plan.auto_commit,
             shutdown_timeout_seconds=30.0,
         )
         self._first_options = self.options
+        self.most_attempts = reconsume_limit(self.options)
+        """The reconsume times after which a message is given up."""
+        self.ledger = Ledger(
+            self.timeline, self.most_attempts, is_orderly=self.is_orderly, is_manual=not plan.auto_commit
+        )
+        self.passed = Passed(self.ledger, self._explains_unheeded)
+        self.commits = Commits(self.ledger, self.passed)
         self.members: list[Member] = []
         """Those that are there."""
         self.former: list[Member] = []
@@ -117,21 +126,15 @@ class History:
         await asyncio.wait([member.task for member in self.former if not member.host.is_dead], timeout=END_SECONDS)
         self.timeline.note("judge", "the end")
         wrong, twice = judge(self)
-        handled = sum(self.ledger.is_done(key) for key in self.stored())
+        handled = sum(map(self.ledger.is_done, self.stored()))
         seconds = self.timeline.now()
         return Outcome(self.plan, self.timeline.digest, seconds, handled, twice, wrong, self.timeline.lines)
 
     def join(self) -> None:
         """A member comes."""
-        member = Member(
-            self.loop,
-            f"m{next(self._names)}",
-            (self.name_server.address,),
-            self.options,
-            self.ledger,
-            self.plan.habits,
-            self._handlers_chance,
-        )
+        name = f"m{next(self._names)}"
+        handling = Handling(name, self.ledger, self.plan, self._handlers_chance, self.options.consume_timeout_seconds)
+        member = Member(self.loop, name, (self.name_server.address,), self.options, handling)
         self.members.append(member)
         self.timeline.note(member.name, "joins")
 
@@ -166,6 +169,11 @@ class History:
                     stored.setdefault(key, []).append(Stored(broker.name, row.queue_id, row.queue_offset))
         return stored
 
+    @property
+    def is_orderly(self) -> bool:
+        """Whether queues have an order to be kept."""
+        return self.plan.way == "orderly"
+
     def end_of(self, member: str) -> float:
         """When a member was killed, in seconds since the beginning; infinite for others."""
         return min((one.at for one in self.causes if one.what == "killed" and member in one.who), default=float("inf"))
@@ -197,6 +205,8 @@ class History:
         if row.topic == TOPIC:  # the hash of a tag of one character is its number
             place = Stored(broker, row.queue_id, row.queue_offset)
             self.passed.tags[place] = self.timeline.now(), chr(row.tags_code)
+        elif row.topic == dlq_topic(GROUP):
+            self.ledger.died(broker, key_of(row.record))
 
     def _explains_unheeded(self, reset: Reset) -> bool:
         return any(trouble.explains_unheeded(reset) for trouble in self.causes)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rmqd.consumer.handling.verdict import EXPIRED_DELAY_LEVEL
 from rmqd.wire.messages.encode import decode_record
 from rmqd.wire.messages.message import Message
 from tests.simulation.timeline import Timeline
@@ -19,6 +22,19 @@ class Stored(NamedTuple):
     offset: int
 
 
+class Verdict(enum.Enum):
+    """What a handler decided about one message of its batch."""
+
+    DONE = "did"
+    HELD = "did, without a commit,"
+    """Done by a handler that commits by itself, and has not."""
+    FAILED = "failed"
+    DEAD = "gave up"
+    """To be a dead letter, by the handler's word."""
+    AGAIN = "passed over"
+    """To come again, which is no attempt: it was behind one that failed, or was rolled back."""
+
+
 @dataclass(slots=True)
 class Call:
     """One delivery of one message. Times are seconds since the beginning; `until` is None while the handler has it."""
@@ -27,51 +43,113 @@ class Call:
     key: str
     place: Stored
     is_retry: bool
+    attempt: int
+    """How many attempts were made before, as the message says."""
     began: float
     until: float | None = None
-    is_good: bool = False
+    verdict: Verdict | None = None
+    level: int | None = None
+    """The delay level that the handler asked for."""
+    is_passed: bool = False
+    """Whether the handler was done with it when it ended, also where it came again by a rollback."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the message was done for good."""
+        return self.verdict is Verdict.DONE
 
 
 class Ledger:
-    """All deliveries, by the message's key."""
+    """All deliveries, by the message's key.
 
-    def __init__(self, timeline: Timeline) -> None:
+    `most_attempts` is the reconsume times after which a message is given up. In an orderly group (`is_orderly`) a
+    failed message stays where it is, and a handler may commit by itself (`is_manual`).
+    """
+
+    def __init__(self, timeline: Timeline, most_attempts: int, *, is_orderly: bool, is_manual: bool) -> None:
         self.calls: dict[str, list[Call]] = defaultdict(list)
         self.finished: set[Stored] = set()
-        """The places of messages that a handler has finished, well or not."""
+        """The places of messages that a handler has finished, so that they may be committed."""
         self._timeline = timeline
+        self._most_attempts = most_attempts
+        self._is_orderly = is_orderly
+        self._is_manual = is_manual
+        self.dead: dict[str, list[float]] = defaultdict(list)
+        """When brokers stored a message among the dead letters, by its key."""
+        self._held: dict[tuple[str, int], list[Call]] = defaultdict(list)
 
     def begin(self, member: str, message: Message) -> Call:
         """A handler has the message."""
         queue = message.message_queue
         place = Stored(queue.broker_name, queue.queue_id, message.queue_offset)
         is_retry = queue.topic.startswith("%RETRY%")
-        call = Call(member, message.keys or "", place, is_retry, self._timeline.now())
+        call = Call(member, message.keys or "", place, is_retry, message.reconsume_times, self._timeline.now())
+        if self._is_manual:
+            self._let_go(place[:2], lambda held: held.member == member and held.place.offset >= place.offset)
         self.calls[call.key].append(call)
-        self._timeline.note(member, f"has {call.key} of {queue}:{message.queue_offset}", call.key)
+        attempt = f" (attempt {call.attempt + 1})" if call.attempt else ""
+        self._timeline.note(member, f"has {call.key} of {queue}:{message.queue_offset}{attempt}", call.key)
         return call
 
-    def end(self, call: Call, *, is_good: bool) -> None:
+    def end(self, call: Call, verdict: Verdict, level: int | None = None) -> None:
         """The handler has finished it."""
-        call.until, call.is_good = self._timeline.now(), is_good
-        if not call.is_retry:
+        if verdict is Verdict.DONE and self._is_manual:
+            verdict = Verdict.HELD
+            self._held[call.place[:2]].append(call)
+        call.until, call.verdict, call.level = self._timeline.now(), verdict, level
+        call.is_passed = verdict in (Verdict.DONE, Verdict.HELD)
+        is_past = not self._is_orderly or self.is_last(call)
+        if not call.is_retry and (verdict in (Verdict.DONE, Verdict.DEAD) or (verdict is Verdict.FAILED and is_past)):
             self.finished.add(call.place)
-        self._timeline.note(call.member, f"{'did' if is_good else 'failed'} {call.key}", call.key)
+        asked = "" if level is None else f", and asks for level {level}"
+        self._timeline.note(call.member, f"{verdict.value} {call.key}{asked}", call.key)
+
+    def is_last(self, call: Call) -> bool:
+        """Whether a message is given up if this attempt fails."""
+        return call.attempt >= self._most_attempts
+
+    def commit(self, last: Call) -> None:
+        """A handler commits all that it has done of a queue; what another one did meanwhile is not its own any more."""
+        for call in [held for held in self._held[last.place[:2]] if held.member == last.member]:
+            self._held[last.place[:2]].remove(call)
+            is_others = any(other.is_good and other.place == call.place for other in self.calls[call.key])
+            call.verdict = Verdict.AGAIN if is_others else Verdict.DONE
+            self.finished.add(call.place)
+        self._timeline.note(last.member, f"commits {last.place.broker} queue {last.place.queue}")
+
+    def roll_back(self, calls: list[Call]) -> None:
+        """A handler wants all again that it has not committed, this batch included."""
+        for call in calls:
+            self.end(call, Verdict.AGAIN)
+        self._let_go(calls[0].place[:2], lambda held: held.member == calls[0].member)
+
+    def died(self, broker: str, key: str) -> None:
+        """A broker has stored a message among the dead letters."""
+        self.dead[key].append(self._timeline.now())
+        self._timeline.note(broker, f"has {key} among the dead letters", key)
 
     def cut_short(self, call: Call, timeout_seconds: float) -> None:
         """The handler was cancelled. If it has had its time, the message is sent back, and may be committed."""
         call.until = self._timeline.now()
-        if not call.is_retry and call.until >= call.began + timeout_seconds:
-            self.finished.add(call.place)
+        if call.until >= call.began + timeout_seconds:
+            call.verdict, call.level = Verdict.FAILED, EXPIRED_DELAY_LEVEL
+            if not call.is_retry and (not self._is_orderly or self.is_last(call)):
+                self.finished.add(call.place)
         self._timeline.note(call.member, f"was cut short at {call.key}", call.key)
 
     def is_done(self, key: str) -> bool:
-        """Whether some handler has finished the message."""
-        return any(call.is_good for call in self.calls.get(key, ()))
+        """Whether some handler has done the message, or it is a dead letter."""
+        return key in self.dead or any(call.verdict in (Verdict.DONE, Verdict.HELD) for call in self.calls.get(key, ()))
 
     def keys_at(self, place: Stored) -> list[str]:
         """The keys of the messages that handlers had from a place."""
         return [key for key, calls in self.calls.items() if any(call.place == place for call in calls)]
+
+    def _let_go(self, queue: tuple[str, int], is_gone: Callable[[Call], bool]) -> None:
+        """What was held of a queue is not any more: it comes again."""
+        for call in [held for held in self._held[queue] if is_gone(held)]:
+            call.verdict = Verdict.AGAIN
+            self._held[queue].remove(call)
 
 
 def key_of(record: bytes) -> str:

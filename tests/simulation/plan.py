@@ -33,6 +33,10 @@ class Habits:
     """How many batches in one take up to 4 s."""
     fails: float = 0.0
     """How many batches in one fail."""
+    poison: float = 0.0
+    """How many messages in one fail always."""
+    verdicts: float = 0.0
+    """How many batches in one end otherwise: a message given up, or retried alone, a rest, an ack index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,11 @@ class Plan:
     """The queues of the topic, for each broker."""
     concurrency: int
     batch_size: int
+    max_reconsume_times: int
+    delay_level: int
+    """Of the group: by which failed messages are delayed; 0 leaves it to the broker."""
+    auto_commit: bool
+    """Whether the handler of an orderly group leaves commits to rmqd."""
     slow: float
     """How many deliveries in one the network takes up to a second for."""
     pieces: float
@@ -77,6 +86,7 @@ def draw(seed: int) -> Plan:
     troubles = [name for name, happening in possible.items() if happening.is_trouble]
     chosen = frozenset(chance.sample(troubles, chance.randint(0, min(len(troubles), 5))))
     seconds = chance.choice(LONGEST_SECONDS)
+    gives_up = chance.random() < 0.5
     return Plan(
         seed=seed,
         way=way,
@@ -85,12 +95,17 @@ def draw(seed: int) -> Plan:
         queues=tuple(chance.randint(1, 4) for _ in range(chance.randint(1, 2))),
         concurrency=chance.choice((1, 4, 20)),
         batch_size=chance.choice((1, 1, 8)),
+        max_reconsume_times=chance.choice((0, 1, 2, 3)) if gives_up else -1,
+        delay_level=chance.choice((0, 1, 2)),
+        auto_commit=chance.random() < 0.7 or way != "orderly",
         slow=chance.choice((0.0, 0.02, 0.1)),
         pieces=chance.choice((0.0, 0.1)),
         habits=Habits(
             most_seconds=chance.choice((0.0, 0.02, 0.2)),
             slow=chance.choice((0.0, 0.01)),
             fails=chance.choice((0.0, 0.0, 0.02)),
+            poison=chance.choice((0.0, 0.03)) if gives_up else 0.0,  # else there is no end to it
+            verdicts=chance.choice((0.0, 0.0, 0.1)),
         ),
         troubles=chosen,
         events=tuple(_events(chance, seconds, possible, chosen)),
@@ -122,6 +137,7 @@ SIMPLER: Final[dict[str, Callable[[Plan], Plan]]] = {
     "handler": lambda plan: replace(plan, habits=Habits()),
     "one_broker": lambda plan: replace(plan, queues=plan.queues[:1]),
     "one_queue": lambda plan: replace(plan, queues=(1,) * len(plan.queues)),
+    "no_decisions": lambda plan: replace(plan, habits=replace(plan.habits, verdicts=0.0), auto_commit=True),
     "one_slot": lambda plan: replace(plan, concurrency=1, batch_size=1),
     "few_messages": lambda plan: replace(plan, most_messages=20),
     "early": _earlier,

@@ -57,7 +57,7 @@ async def hang(history: History, chance: random.Random) -> None:
     """The next calls of a member's handler do not return, until consume_timeout."""
     member = history.any_member(chance)
     if member is not None:
-        member.hangs = chance.choice(HANGS)
+        member.handling.hangs = chance.choice(HANGS)
         history.trouble("hangs", member.name)
 
 

@@ -8,5 +8,6 @@
 - `order`: in orderly queues, messages before their time, and two members at once.
 - `ends`: members that fail, and members that do not end.
 - `commits`: offsets that were committed over messages that nobody had finished.
+- `retries`: attempts that are too few, too many or too early, and dead letters without a reason.
 - `judge`: all of it.
 """

@@ -15,7 +15,7 @@ REST_SECONDS: Final = 200.0
 
 
 def lost(history: History) -> Iterator[Wrong]:
-    """What was sent, and no handler finished."""
+    """What was sent, and neither done by a handler nor made a dead letter."""
     stored = history.stored()
     for key in sorted(history.sent - stored.keys()):
         yield Wrong("lost by a broker, which is a fault of the simulation", key, frozenset((key,)))

@@ -22,8 +22,8 @@ def disorder(history: History) -> Iterator[Wrong]:
         for call in calls:
             keys[call.place] = call.key
             begun.setdefault(call.place, set()).add(call.began)
-            if call.is_good and call.until is not None:
-                done[call.place] = min(done.get(call.place, call.until), call.until)
+            for at in _passed(history, call):
+                done[call.place] = min(done.get(call.place, at), at)
     for place, times in sorted(begun.items()):
         below, at = place._replace(offset=place.offset - 1), min(times)
         # those of one batch begin at the same moment
@@ -32,6 +32,13 @@ def disorder(history: History) -> Iterator[Wrong]:
         if done.get(below, at + 1) > at:
             about = f"{place} begun at {at:.3f} s, the one below done at {done.get(below)}"
             yield Wrong("out of order", about, frozenset((keys[place], keys.get(below, ""))))
+
+
+def _passed(history: History, call: Call) -> list[float]:
+    """When the queue could go on behind a message, because of this delivery."""
+    if call.is_passed and call.until is not None:
+        return [call.until]
+    return history.ledger.dead.get(call.key, [])
 
 
 def overlaps(history: History) -> Iterator[Wrong]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def twice(history: History) -> tuple[list[Wrong], Counter[str]]:
-    """What was finished twice and no trouble explains, beyond what the members count; and what was, by cause."""
+    """What was done or given up twice and no trouble explains, beyond what the members count; and what was, by cause."""
     causes, unexplained = _by_cause(history)
     counted, timeouts = Counter[str](), 0
     for member in history.former:
@@ -36,11 +36,19 @@ def _by_cause(history: History) -> tuple[Counter[str], list[str]]:
     for key, calls in history.ledger.calls.items():
         good = sorted((call for call in calls if call.is_good), key=lambda call: call.until or call.began)
         places = stored.get(key, [])
-        if len(good) <= len(places):
+        count = len(good) + len(history.ledger.dead.get(key, ()))
+        if count <= len(places):
             continue
         allowed = len(places) + sum(history.passed.repeats(key, place) for place in places)
-        if len(good) <= allowed:
+        if count <= allowed:
             causes["reset"] += 1
+            continue
+        if key in history.ledger.dead:
+            cause = _cause_of_dead(history, calls)
+            if cause is None:
+                unexplained.append(key)
+            else:
+                causes[cause] += 1
             continue
         found = [_cause(history, calls, pair, settled) for pair in itertools.pairwise(good)]
         if found.count(None) >= max(1, allowed):
@@ -72,6 +80,13 @@ def _settled(history: History) -> dict[Stored, float]:
             queue, latest = place[:2], 0.0
         settled[place] = latest = max(latest, first[place])
     return settled
+
+
+def _cause_of_dead(history: History, calls: list[Call]) -> str | None:
+    """Why a message was given up, and given up again or done."""
+    if not history.plan.auto_commit:
+        return "not committed"  # what is in front of a dead letter comes again, and so does what became one
+    return next((one.what for one in history.causes if one.explains_twice(calls)), None)
 
 
 def _told(calls: list[Call]) -> str:

@@ -1,0 +1,87 @@
+"""Retries and dead letters: too few or too many attempts, and attempts before their time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from rmqd.broker.settings import BrokerSettings
+from rmqd.consumer.handling.send_back import FIRST_DELAY_LEVEL
+from tests.simulation.judging.wrong import Wrong
+from tests.simulation.ledger import Call, Verdict
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+LEVELS: Final = [int(text[:-1]) * SECONDS[text[-1]] for text in BrokerSettings().messageDelayLevel.split()]
+
+
+def dead_letters(history: History) -> Iterator[Wrong]:
+    """Dead letters that no handler asked for, whose attempts were not used up."""
+    for key in history.ledger.dead:
+        calls = history.ledger.calls.get(key, [])
+        if any(call.verdict is Verdict.DEAD for call in calls):
+            continue
+        failed = {call.attempt for call in calls if call.verdict is Verdict.FAILED}
+        missing = [attempt for attempt in range(history.most_attempts + 1) if attempt not in failed]
+        if missing:
+            about = f"{key} is a dead letter, and attempt {missing[0] + 1} of {history.most_attempts + 1} is missing"
+            yield Wrong("given up early", about, frozenset((key,)))
+
+
+def too_many(history: History) -> Iterator[Wrong]:
+    """Attempts beyond the last one, and attempts that were made twice without a cause."""
+    stored = history.stored()
+    for key, calls in history.ledger.calls.items():
+        if any(history.passed.resets(place) for place in stored.get(key, ())):
+            continue  # what comes again by a reset is tried again
+        tried: dict[int, list[Call]] = {}
+        for call in calls:
+            if call.verdict not in (Verdict.FAILED, Verdict.DEAD):
+                continue
+            same = tried.setdefault(call.attempt, [])
+            same.append(call)
+            # what was delivered twice fails twice: each of the two goes on by itself
+            is_more = len(same) > max(1, len(tried.get(call.attempt - 1, ())))
+            if (is_more or call.attempt > history.most_attempts) and not _is_explained(history, same):
+                about = f"{_told(call)}, of {history.most_attempts + 1}; before that at {same[0].began:.3f} s"
+                yield Wrong("tried too often", about, frozenset((key,)))
+
+
+def too_early(history: History) -> Iterator[Wrong]:
+    """Retries that came before their delay level."""
+    for key, calls in history.ledger.calls.items():
+        for call in calls:
+            if not call.is_retry:
+                continue
+            due = min((_due(history, former) for former in calls if _leads_to(former, call)), default=None)
+            if due is None or call.began < due:
+                about = f"{_told(call)}, due at {due} s"
+                yield Wrong("retried too early", about, frozenset((key,)))
+
+
+def _leads_to(former: Call, retry: Call) -> bool:
+    return former.until is not None and former.verdict is Verdict.FAILED and former.attempt == retry.attempt - 1
+
+
+def _due(history: History, failed: Call) -> float:
+    """When a failed message may come again at the earliest."""
+    level = history.plan.delay_level if failed.level is None else failed.level
+    assert failed.until is not None
+    return failed.until + LEVELS[(level or FIRST_DELAY_LEVEL + failed.attempt) - 1]
+
+
+def _is_explained(history: History, same: list[Call]) -> bool:
+    """Whether an attempt may be made again.
+
+    A trouble has messages delivered twice, and send-backs fail. In an orderly group attempts are counted where the
+    message waits, so that the next owner of its queue begins anew.
+    """
+    if history.is_orderly and len({call.member for call in same}) > 1:
+        return True
+    return any(trouble.explains_twice(same) for trouble in history.causes)
+
+
+def _told(call: Call) -> str:
+    return f"attempt {call.attempt + 1} of {call.key} by {call.member} at {call.began:.3f} s"
