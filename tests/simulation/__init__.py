@@ -7,8 +7,8 @@ event, on every machine.
 - `network`: connections in memory, with delays, cut frames, resets and partitions.
 - `disk`: what a broker has stored, and what of it survives a crash.
 - `cluster`: name servers and brokers (`rmqd.broker`'s own), each on a host.
-- `members`: members of a group, on a host each: rmqd's own client and consumer.
 - `names`: of the topic and the group.
+- `members`: members of a group, on a host each, and their handlers.
 - `plan`: a history before it happens, drawn from a seed; `happenings`: all that may happen.
 - `history`: a plan as it happens.
 - `ledger`: what handlers were given, and when they finished it.

@@ -11,15 +11,18 @@ import pytest
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 HISTORIES_SECONDS = 10
 FIRST_SEEDS = 10
-MOST_TO_FIND = 20
+MOST_TO_FIND = 60
 QUICKLY_FOUND = (
     "broker_loses_a_retry",
     "commit_one_too_few",
     "commit_one_too_many",
+    "forgets_attempts",
+    "gives_up_early",
     "last_of_a_batch_forgotten",
     "no_drain",
     "no_last_commit",
     "offsets_of_the_wrong_queue",
+    "retries_at_once",
     "retry_sent_twice",
     "two_batches_swapped",
 )

@@ -80,7 +80,7 @@ def _is_explained(history: History, same: list[Call]) -> bool:
     """
     if history.is_orderly and len({call.member for call in same}) > 1:
         return True
-    return any(trouble.explains_twice(same) for trouble in history.causes)
+    return any(trouble.explains_attempts(same) for trouble in history.causes)
 
 
 def _told(call: Call) -> str:

@@ -50,6 +50,10 @@ class Trouble(NamedTuple):
             return done.member in self.who
         return self.what in GROUP_WIDE or self.is_of((done, again))
 
+    def explains_attempts(self, calls: list[Call]) -> bool:
+        """Whether a message may be tried, or given up, more often because of it: send-backs fail, or are done twice."""
+        return self.what not in HARMLESS and self.meets(calls)
+
     def explains_overlap(self, calls: list[Call]) -> bool:
         """Whether two members may have had messages of one orderly queue at once because of it.
 

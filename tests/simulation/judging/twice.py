@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def twice(history: History) -> tuple[list[Wrong], Counter[str]]:
-    """What was done or given up twice and no trouble explains, beyond what the members count; and what was, by cause."""
+    """What was done or given up twice, and no trouble or counter explains it; and what was, by cause."""
     causes, unexplained = _by_cause(history)
     counted, timeouts = Counter[str](), 0
     for member in history.former:
@@ -86,7 +86,7 @@ def _cause_of_dead(history: History, calls: list[Call]) -> str | None:
     """Why a message was given up, and given up again or done."""
     if not history.plan.auto_commit:
         return "not committed"  # what is in front of a dead letter comes again, and so does what became one
-    return next((one.what for one in history.causes if one.explains_twice(calls)), None)
+    return next((one.what for one in history.causes if one.explains_attempts(calls)), None)
 
 
 def _told(calls: list[Call]) -> str:

@@ -5,6 +5,7 @@ code; its docstring says what is wrong then. The modules:
 
 - `cache`: which messages of a queue are finished, and which offset may be committed.
 - `handling`: batches and workers, and what becomes of what a handler failed at.
+- `attempts`: how often and how soon a failed message is tried again.
 - `commits`: how offsets reach the brokers.
 - `giving_up`: the end of an ownership of a queue.
 - `locks`: who may have a queue, and until when.
@@ -18,6 +19,7 @@ code; its docstring says what is wrong then. The modules:
 """
 
 from tests.simulation.planted import (
+    attempts,
     brokers,
     cache,
     commits,
@@ -34,6 +36,7 @@ from tests.simulation.planted.registry import PLANTED, Plant
 __all__ = [
     "PLANTED",
     "Plant",
+    "attempts",
     "brokers",
     "cache",
     "commits",

@@ -1,0 +1,32 @@
+"""Bugs in how often and how soon a failed message is tried again, and in what is given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.consumer.handling.send_back import SendBack
+from rmqd.wire.messages.message import Message
+from tests.simulation.planted.registry import plant
+
+
+@plant
+def gives_up_early(patch: pytest.MonkeyPatch) -> None:
+    """A message becomes a dead letter one attempt before the last."""
+    patch.setattr(SendBack, "is_last_attempt", lambda self, message: message.reconsume_times >= self._max - 1)
+
+
+@plant
+def retries_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A retry asks for the lowest delay level, whatever the handler and the group want."""
+    right = SendBack.by_broker
+
+    async def by_broker(self: SendBack, message: Message, delay_level: int) -> bool:
+        return await right(self, message, min(delay_level, 1) or 1)
+
+    patch.setattr(SendBack, "by_broker", by_broker)
+
+
+@plant
+def forgets_attempts(patch: pytest.MonkeyPatch) -> None:
+    """An orderly group counts no attempts, and never gives up a message."""
+    patch.setattr(Message, "count_attempt", lambda self: None)
