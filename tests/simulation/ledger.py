@@ -85,7 +85,9 @@ class Ledger:
         is_retry = queue.topic.startswith("%RETRY%")
         call = Call(member, message.keys or "", place, is_retry, message.reconsume_times, self._timeline.now())
         if self._is_manual:
-            self._let_go(place[:2], lambda held: held.member == member and held.place.offset >= place.offset)
+            own = [held for held in self._held[place[:2]] if held.member == member]
+            if any(held.place == place for held in own):  # begun anew: not one that failed in front of what it holds
+                self._let_go(place[:2], lambda held: held in own and held.place.offset >= place.offset)
         self.calls[call.key].append(call)
         attempt = f" (attempt {call.attempt + 1})" if call.attempt else ""
         self._timeline.note(member, f"has {call.key} of {queue}:{message.queue_offset}{attempt}", call.key)
