@@ -126,6 +126,9 @@ class OffsetStore(Protocol):
         sent. Returns False if it said no.
         """
 
+    def doubt(self) -> None:
+        """Look at what is stored ahead of the next commit of each queue: others may have committed meanwhile."""
+
     async def settled(self, queue: MessageQueue, offset: int, until: float) -> bool:
         """Wait, until then (monotonic), for the end of commits that could still replace `offset`.
 

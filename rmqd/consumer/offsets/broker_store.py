@@ -145,7 +145,8 @@ class RemoteBrokerOffsetStore:
         if downward:
             self._epochs[queue] = self._epoch(queue) + 1
             self._resets.add(queue)
-            self._watches.pop(queue, None)
+            if (watch := self._watches.get(queue)) is not None:
+                watch.reset(offset)
         await self._send(queue, self._in_turn(queue, offset, self._epoch(queue)))
 
     async def commit_upward(
@@ -166,8 +167,8 @@ class RemoteBrokerOffsetStore:
             if self._epoch(queue) != epoch:
                 return False
             if stored is not None and queue not in self._resets:
-                if stored not in self._ours(queue) and not self.may_be_lost(queue):
-                    if stored < (known or 0):
+                if stored not in self._ours(queue):
+                    if stored < (known or 0) and not self.may_be_lost(queue):
                         # somebody else set it back: an operator, whose reset the next owner's first pull brings
                         log.warning("offset.set_back", queue=str(queue), offset=offset, stored=stored)
                         return True
@@ -177,6 +178,11 @@ class RemoteBrokerOffsetStore:
                     self._unheard.stored(queue, asked_at)
                     return True
             return await self._write(queue, offset, epoch, may_commit)
+
+    def doubt(self) -> None:
+        """Look at what is stored ahead of the next commit of each queue: others may have committed meanwhile."""
+        for watch in self._watches.values():
+            watch.is_doubtful = True
 
     async def settled(self, queue: MessageQueue, offset: int, until: float) -> bool:
         """Wait, until then (monotonic), for the end of commits that could still replace `offset`.
@@ -229,17 +235,20 @@ class RemoteBrokerOffsetStore:
             return await self._write(queue, offset, epoch, lambda: True)
 
     async def _look(self, queue: MessageQueue, offset: int) -> bool:
-        """Read the stored offset, while others may still move it, ahead of a commit. Returns whether to commit."""
+        """Read the stored offset, where others may have moved it, ahead of a commit. Returns whether to commit."""
         watch = self._watches.get(queue)
         if watch is None:
             return True
         now = self._clock.monotonic()
-        is_over = now >= watch.until and not watch.is_reset and watch.lower is None
-        if is_over or watch.on is not self._connection(queue):
-            watch.until, watch.lower = float("-inf"), None
+        if watch.on is not self._connection(queue):
+            watch.lose_connection()
+        if watch.is_over(now):
             return True
         stored = await self._query(queue)
-        return watch is self._watches.get(queue) and watch.may_commit(stored, offset, self._ours(queue), now)
+        if watch is not self._watches.get(queue) or not watch.may_commit(stored, offset, self._ours(queue), now):
+            return False
+        watch.on, watch.is_doubtful = self._connection(queue), False
+        return True
 
     async def _write(self, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]) -> bool:
         """Store an offset; the caller holds the queue's turn. Returns whether the commit was still wanted."""

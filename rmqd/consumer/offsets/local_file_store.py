@@ -105,6 +105,9 @@ class LocalFileOffsetStore:
         """Return True: no other member writes the file."""
         return True
 
+    def doubt(self) -> None:
+        """Do nothing: nobody else writes to the file."""
+
     def may_be_lost(self, queue: MessageQueue) -> bool:
         """Return False: nobody else writes the file."""
         return False

@@ -1,4 +1,4 @@
-"""A queue's stored offset in the first seconds of an ownership, when others may still move it.
+"""A queue's stored offset while others may still move it: in the first seconds of an ownership, and after a cut.
 
 A broker tells of an operator's reset in its answer to the group's next pull of the queue, and forgets the reset with
 that answer. For up to 20 s that pull may be an old one, whose connection has ended or whose member has given the queue
@@ -12,6 +12,11 @@ preceded by a request for the stored offset, and what is found is judged:
 - It is above what is known (`highest`): a former owner has committed, either because its last commit was slow, or
   because it is a client that nobody waits for. What both have finished counts as handled twice. Commit if our offset is
   higher.
+
+Where the connection to the broker was lost, or this process was suspended, the others may have taken this member for
+dead and its queue over, before it hears of it. So its first commit after that is preceded by a look, too. Over another
+connection nothing lower is taken for a reset: the broker may have been restarted, and have lost what it had not written
+to disk.
 """
 
 from __future__ import annotations
@@ -32,12 +37,26 @@ class OffsetWatch:
 
     watcher: OffsetWatcher
     until: float
-    on: RemotingConnection | None  # another one may be to a broker that has lost what it had not flushed
-    floor: int  # only an operator puts the offset below
+    on: RemotingConnection | None  # that of the last look that allowed a commit, or of the take-over
+    floor: int  # only an operator puts the offset below; 0 where nothing is known
     highest: int  # what was committed here, or by others as far as it is known
     lower: int | None = None  # a stored offset that may be an operator's reset
     lower_since: float = 0.0
     is_reset: bool = False  # a commit was not taken, as a reset waits for the next pull
+    is_doubtful: bool = False  # this member may not be the owner any more
+
+    def is_over(self, now: float) -> bool:
+        """Whether a commit needs no look before it."""
+        return now >= self.until and self.lower is None and not self.is_reset and not self.is_doubtful
+
+    def lose_connection(self) -> None:
+        """Look once more, but take nothing lower for a reset any more; forget what the lost connection told."""
+        self.until, self.floor, self.lower, self.is_reset, self.is_doubtful = float("-inf"), 0, None, False, True
+
+    def reset(self, offset: int) -> None:
+        """End the look: an operator has moved the queue, which is known here."""
+        self.until, self.floor, self.lower, self.is_reset, self.is_doubtful = float("-inf"), 0, None, False, False
+        self.highest = offset
 
     def may_commit(self, stored: int | None, offset: int, ours: frozenset[int], now: float) -> bool:
         """Judge the stored offset ahead of a commit. Returns whether to commit; `ours` are this owner's commits."""

@@ -1,16 +1,23 @@
 """Commits what is finished every few seconds, and measures how far behind the group is.
 
 Each broker has rounds of its own: one that is silent delays no other.
+
+A process that was suspended wakes with queues that may have other owners by now, which it hears in its next rebalance.
+The round that is due comes first. So a round that is late has the store look at what is stored before it commits.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Final
 
+from rmqd.clock import suspended_seconds
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.wire.message_queue import MessageQueue
+
+LATE_SECONDS: Final = 1.0  # others wait longer than this for a former owner
 
 
 class OffsetPersistence:
@@ -25,13 +32,20 @@ class OffsetPersistence:
         """Begin a round every `persist_consumer_offset_interval`, until cancelled."""
         async with asyncio.TaskGroup() as rounds:
             while True:
+                due_at = self._now() + self._context.options.persist_consumer_offset_interval_seconds
                 await self._context.clock.sleep(self._context.options.persist_consumer_offset_interval_seconds)
+                if self._now() > due_at + LATE_SECONDS:
+                    self._context.store.doubt()
                 routes = self._context.client.routes
                 for broker_name, queues in routes.by_endpoint(self._assigned).items():
                     if broker_name not in self._busy and routes.address(broker_name) is not None:
                         self._busy.add(broker_name)
                         assigned = [self._assigned[queue] for queue in queues]
                         rounds.create_task(self._round(broker_name, assigned), name=f"persist:{broker_name}")
+
+    def _now(self) -> float:
+        """Seconds, with those in which the machine was suspended."""
+        return self._context.clock.monotonic() + suspended_seconds()
 
     async def _round(self, broker_name: str, assigned: list[Assignment]) -> None:
         context = self._context

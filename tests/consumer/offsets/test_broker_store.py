@@ -14,6 +14,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.offsets.broker_store import OFFSET_TIMEOUT_SECONDS, REPEAT_SECONDS, RemoteBrokerOffsetStore
+from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS
 from rmqd.errors import BrokerError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
@@ -79,10 +80,32 @@ class Owner:
         self.broker.peer.cut()
         await eventually(lambda: self.store.may_be_lost(self.queue), "the connection is lost")
 
+    async def doubt(self) -> None:
+        """As after a suspension."""
+        self.store.doubt()
+
+    @property
+    def reads(self) -> int:
+        """How often the stored offset was asked for."""
+        return len(self.broker.peer.got(RequestCode.QUERY_CONSUMER_OFFSET))
+
     async def let_deadline_pass(self) -> None:
         """Go on until the broker, which answers other requests, had its time for the commit under way."""
         await self.client.routes.refresh(TOPIC)
         await self.clock.advance(OFFSET_TIMEOUT_SECONDS)
+
+
+class Overlaps:
+    """Hears what others do to the stored offset."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+
+    def overlapped(self, messages: int) -> None:
+        self.messages += messages
+
+    def set_back(self, offset: int) -> None:
+        raise AssertionError(offset)
 
 
 @pytest.fixture
@@ -183,6 +206,49 @@ async def test_nothing_lower_is_stored_on_a_restarted_broker(owner: Owner) -> No
     await owner.lose_connection()
     await owner.persist(6)
     assert owner.commits == [7]
+
+
+async def another_owner_begins(owner: Owner, offset: int) -> Overlaps:
+    """Another member, which takes this one for dead, has committed beyond our 7. Returns what our watcher is told."""
+    overlaps = Overlaps()
+    owner.store.take_over(owner.queue, await owner.store.read(owner.queue), overlaps)
+    await owner.clock.advance(WATCH_SECONDS)
+    await owner.persist(7)
+    owner.set_back(offset)
+    return overlaps
+
+
+async def test_a_member_that_was_cut_off_does_not_commit_over_the_next_owner(owner: Owner) -> None:
+    overlaps = await another_owner_begins(owner, 9)
+    await owner.lose_connection()
+    await owner.persist(8)
+    assert owner.stored == 9
+    assert overlaps.messages == 2
+    await owner.persist(8)
+    assert owner.stored == 9
+    await owner.persist(10)
+    assert owner.stored == 10
+
+
+async def test_a_member_that_was_suspended_does_not_commit_over_the_next_owner(owner: Owner) -> None:
+    overlaps = await another_owner_begins(owner, 9)
+    owner.store.doubt()
+    await owner.persist(8)
+    assert owner.stored == 9
+    assert overlaps.messages == 2
+
+
+async def test_the_look_before_a_commit_ends_with_the_first_one_on_a_connection(owner: Owner) -> None:
+    await another_owner_begins(owner, 7)
+    for doubt in (owner.lose_connection, owner.doubt):
+        await doubt()
+        await owner.persist(8)
+        reads = owner.reads
+        assert owner.stored == 8
+        await owner.persist(9)
+        assert (owner.stored, owner.reads) == (9, reads)
+        owner.set_back(7)
+        await owner.store.commit(owner.queue, 7, downward=True)
 
 
 async def test_offset_of_a_group_that_was_deleted_is_stored_again_at_the_end(owner: Owner) -> None:
