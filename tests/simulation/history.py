@@ -229,7 +229,7 @@ class History:
         self.options = self._first_options
         for member in self.members:
             member.call(member.consumer.resume)
-            member.host.spawn(member.consumer.change(self.options))
+            member.host.spawn(member.change(self.options))
 
     async def _send(self) -> None:
         client = ClientInstance(

@@ -139,7 +139,7 @@ async def restart(history: History, chance: random.Random) -> None:
 async def _change(history: History, options: ConsumerOptions) -> None:
     """Have each member take over the options; those that come later have them from the beginning."""
     history.options = options
-    changes = [member.host.spawn(member.consumer.change(options)) for member in history.members]
+    changes = [member.host.spawn(member.change(options)) for member in history.members]
     if changes:
         await asyncio.wait(changes, timeout=GONE_SECONDS)
 

@@ -81,21 +81,21 @@ class Passed:
     def repeats(self, key: str, place: Stored) -> int:
         """How often resets may have a message handled once more.
 
-        Who takes a queue over within 5 s obeys a pushed reset that the former owner may have obeyed, too.
+        Each member that takes a queue over within 5 s obeys a pushed reset, which the owner before it may have obeyed.
         """
         count = 0
         for reset in self.resets(place):
             if reset.is_pushed:
                 calls = [call for call in self._ledger.calls.get(key, ()) if reset.offset <= place.offset]
                 is_before = any(call.began < reset.at + OBEYED_SECONDS for call in calls)
-                count += is_before * min(2, len({call.member for call in calls if reset.at < call.began}))
+                count += is_before * len({call.member for call in calls if reset.at < call.began})
             else:
                 count += reset.repeats(place)
         return count
 
     def is_settled(self, key: str, places: list[Stored]) -> bool:
         """Whether nobody waits for a message: it was done, or passed over, and came again after a reset."""
-        is_done = self._ledger.is_done(key) or all(self.is_passed(place) for place in places)
+        is_done = self._ledger.is_done(key) or all(self._need_not_come(place) for place in places)
         return is_done and not self.unheeded(key, places)
 
     def unheeded(self, key: str, places: list[Stored]) -> list[Reset]:
@@ -108,6 +108,13 @@ class Passed:
                 if max(begun, default=-1.0) < resets[-1].at and not self._is_excused(resets[-1]):
                     found.append(resets[-1])
         return found
+
+    def _need_not_come(self, place: Stored) -> bool:
+        """Whether a message is passed over, also if a reset was to take that back and may have had no effect."""
+        resets = list(self.resets(place))
+        while resets and not resets[-1].skips(place) and self._is_excused(resets[-1]):
+            resets.pop()
+        return bool(resets and resets[-1].skips(place)) or self.is_passed(place)
 
     def _is_filtered(self, place: Stored, by: float) -> bool:
         """Whether a filter in force at any time since a message was stored leaves it out."""

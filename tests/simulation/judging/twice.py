@@ -12,6 +12,8 @@ from tests.simulation.ledger import Call, Stored
 if TYPE_CHECKING:
     from tests.simulation.history import History
 
+_Settled = dict[tuple[bool, Stored], float]
+
 
 def twice(history: History) -> tuple[list[Wrong], Counter[str]]:
     """What was done or given up twice, and no trouble or counter explains it; and what was, by cause."""
@@ -58,27 +60,35 @@ def _by_cause(history: History) -> tuple[Counter[str], list[str]]:
     return causes, unexplained
 
 
-def _cause(history: History, calls: list[Call], pair: tuple[Call, Call], settled: dict[Stored, float]) -> str | None:
+def _cause(history: History, calls: list[Call], pair: tuple[Call, Call], settled: _Settled) -> str | None:
     """What explains that a message was done twice in turn."""
-    done, again = pair
-    # copies of a message that was sent back come of the delivery that failed
-    since = max(call.began for call in calls if call.began <= done.began and not call.is_retry) if again.is_retry else 0
-    at = since or max(settled.get(done.place, 0.0), done.until or done.began)
-    return next((one.what for one in history.causes if one.explains_twice(done, again, at)), None)
+    pairs = [pair]
+    if pair[0].is_retry or pair[1].is_retry:
+        # copies come of the message itself: it may have been delivered twice, or been sent back twice
+        origins = sorted((call for call in calls if not call.is_retry), key=lambda call: call.began)
+        pairs += [*itertools.pairwise(origins), *((origin, pair[1]) for origin in origins)]
+    for done, again in pairs:
+        at = max(settled.get((done.is_retry, done.place), 0.0), done.until or done.began)
+        for trouble in history.causes:
+            if trouble.explains_twice(done, again, at):
+                return trouble.what
+    return None
 
 
-def _settled(history: History) -> dict[Stored, float]:
+def _settled(history: History) -> _Settled:
     """When each message and all below it in its queue were finished for the first time."""
-    first: dict[Stored, float] = {}
+    first: _Settled = {}
     for calls in history.ledger.calls.values():
         for call in calls:
-            if call.until is not None and not call.is_retry:
-                first[call.place] = min(first.get(call.place, call.until), call.until)
-    settled, queue, latest = dict[Stored, float](), None, 0.0
-    for place in sorted(first):
-        if place[:2] != queue:
-            queue, latest = place[:2], 0.0
-        settled[place] = latest = max(latest, first[place])
+            if call.until is not None:
+                at = (call.is_retry, call.place)
+                first[at] = min(first.get(at, call.until), call.until)
+    settled: _Settled = {}
+    queue, latest = None, 0.0
+    for is_retry, place in sorted(first):
+        if (is_retry, *place[:2]) != queue:
+            queue, latest = (is_retry, *place[:2]), 0.0
+        settled[is_retry, place] = latest = max(latest, first[is_retry, place])
     return settled
 
 

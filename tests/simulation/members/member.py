@@ -29,6 +29,7 @@ class Member:
         self.host = Host(loop, name)
         self.handling = handling
         self._loop = loop
+        self._changing = asyncio.Lock()
         client_options = ClientOptions(nameservers=nameservers, instance_name=name)
         self._client = self.host.context.run(ClientInstance, client_options, clock=LoopClock())
         self.consumer = self.host.context.run(PushConsumer, options, handler_of(handling), self._client, LoopClock())
@@ -42,6 +43,11 @@ class Member:
         finally:
             client.stop()
             await asyncio.wait((serving,))
+
+    async def change(self, options: ConsumerOptions) -> None:
+        """Take over other options, as by a reload: one after the other."""
+        async with self._changing:
+            await self.consumer.change(options)
 
     def call(self, function: Callable[[], object]) -> None:
         """Call a function of it as its own: later, if it is suspended."""
