@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.settings import BrokerSettings
 from rmqd.consumer.handling.send_back import FIRST_DELAY_LEVEL
+from tests.simulation.judging.twice import counted_twice
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.ledger import Call, Verdict
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+BROKERS_SECONDS: Final = 0.001
+"""Brokers count in milliseconds."""
 LEVELS: Final = [int(text[:-1]) * SECONDS[text[-1]] for text in BrokerSettings().messageDelayLevel.split()]
 
 
@@ -56,7 +59,7 @@ def too_early(history: History) -> Iterator[Wrong]:
             if not call.is_retry:
                 continue
             due = min((_due(history, former) for former in calls if _leads_to(former, call)), default=None)
-            if due is None or call.began < due:
+            if due is None or call.began < due - BROKERS_SECONDS:
                 about = f"{_told(call)}, due at {due} s"
                 yield Wrong("retried too early", about, frozenset((key,)))
 
@@ -76,9 +79,10 @@ def _is_explained(history: History, same: list[Call]) -> bool:
     """Whether an attempt may be made again.
 
     A trouble has messages delivered twice, and send-backs fail. In an orderly group attempts are counted where the
-    message waits, so that the next owner of its queue begins anew.
+    message waits, so that the next owner of its queue begins anew. After a hand-over that took too long both owners
+    have the message, which they count.
     """
-    if history.is_orderly and len({call.member for call in same}) > 1:
+    if len({call.member for call in same}) > 1 and (history.is_orderly or counted_twice(history)["handed_over"]):
         return True
     return any(trouble.explains_attempts(same) for trouble in history.causes)
 

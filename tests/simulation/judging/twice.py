@@ -18,12 +18,7 @@ _Settled = dict[tuple[bool, Stored], float]
 def twice(history: History) -> tuple[list[Wrong], Counter[str]]:
     """What was done or given up twice, and no trouble or counter explains it; and what was, by cause."""
     causes, unexplained = _by_cause(history)
-    counted, timeouts = Counter[str](), 0
-    for member in history.former:
-        snapshot = member.consumer.snapshot()
-        timeouts += snapshot.handover_timeouts
-        for topic in snapshot.topics:
-            counted.update(topic.duplicates)
+    counted, timeouts = counted_twice(history), sum(one.consumer.snapshot().handover_timeouts for one in history.former)
     causes.update(counted if unexplained else {})
     # where nothing broke, a hand-over in time has no duplicates, whether or not the members count them
     is_excused = history.causes or timeouts
@@ -31,6 +26,15 @@ def twice(history: History) -> tuple[list[Wrong], Counter[str]]:
         return [], causes
     about = f"; the members count {dict(counted)}"
     return [Wrong("twice", _told(history.ledger.calls[key]) + about, frozenset((key,))) for key in unexplained], causes
+
+
+def counted_twice(history: History) -> Counter[str]:
+    """The duplicates that the members count, by their causes."""
+    counted = Counter[str]()
+    for member in history.former:
+        for topic in member.consumer.snapshot().topics:
+            counted.update(topic.duplicates)
+    return counted
 
 
 def _by_cause(history: History) -> tuple[Counter[str], list[str]]:
