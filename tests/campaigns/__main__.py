@@ -28,6 +28,8 @@ from tests.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult,
 from tests.campaigns.owners import Owners, OwnersPlan
 from tests.campaigns.pop import PopCampaign, PopPlan
 from tests.campaigns.record import add_row, append
+from tests.campaigns.simulation import SimulationError
+from tests.campaigns.simulation import run as run_simulation
 from tests.campaigns.spark_cluster import ClusterPlan, SparkCluster
 from tests.campaigns.spark_connect import SparkConnect
 from tests.campaigns.spark_moves import Moves, MovesPlan
@@ -39,6 +41,7 @@ from tests.rocketmq.spec import FILE_NAME, ClusterSpec
 from tests.spark.standalone_cluster import StandaloneCluster
 
 OLDER = "4.9.7"
+CAMPAIGN_ERRORS = (ClusterError, FuzzError, MutantsError, OrderlyError, SimulationError)
 MESSAGES_PER_WORKER = 6000  # half a minute of them, for each that is killed
 
 
@@ -132,6 +135,18 @@ def histories(options: argparse.Namespace) -> bool:
         print(result.report(), flush=True)
         add_row("histories", result.cells())
     return all(result.passed for result in results)
+
+
+def simulation(options: argparse.Namespace) -> bool:
+    """Groups and brokers on simulated hosts that break, as seeds say: nothing lost, and nothing twice unexplained."""
+    directory, seed = _place("simulation", f"--count {options.count}", options)
+    result = run_simulation(seed, options.count, directory)
+    print(result.report(), flush=True)
+    if not result.is_complete:
+        say("there is more to do: the command above goes on")
+        return False
+    add_row("simulation", result.cells())
+    return not result.wrong
 
 
 def faults(options: argparse.Namespace) -> bool:
@@ -287,6 +302,7 @@ def main() -> int:
         (faults, "times", 3),
         (histories, "count", 2000),
         (pop, "messages", 100_000),
+        (simulation, "count", 20_000),
         (spark_cluster, "kills", 5),
         (spark_connect, "messages", 10_000),
         (spark_kills, "messages", 200_000),
@@ -329,7 +345,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that members and brokers end with us
     try:
         return 0 if options.call(options) else 1
-    except (ClusterError, FuzzError, MutantsError, OrderlyError, RmqdError, RocketMqUnavailable) as error:
+    except (*CAMPAIGN_ERRORS, RmqdError, RocketMqUnavailable) as error:
         say(str(error))
         return 1
     except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import random
@@ -95,6 +96,7 @@ def main() -> int:
     parser.add_argument("--timeline", action="store_true", help="print what happened, and what members log")
     parser.add_argument("--events", help="have these events only, by their numbers: 3,7 or none")
     parser.add_argument("--simpler", help=f"make the plan simpler, by {', '.join(SIMPLER)}")
+    parser.add_argument("--json", action="store_true", help="print the figures in a last line for programs")
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a history
         os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
@@ -107,7 +109,7 @@ def main() -> int:
     begin, simulated, bad, twice = time.monotonic(), 0.0, 0, Counter[str]()
     if options.planted:
         PLANTED[options.planted](pytest.MonkeyPatch())
-    count = 0
+    count, wrong = 0, dict[int, str]()
     for seed in range(first, first + options.count):
         if time.monotonic() - begin > options.seconds or (options.planted and bad):
             break
@@ -119,13 +121,18 @@ def main() -> int:
             say("\n".join(outcome.lines(None)))
         if outcome.wrong or options.count == 1:
             tell(outcome)
-        bad += bool(outcome.wrong)
+        if outcome.wrong:
+            bad += 1
+            wrong[seed] = str(outcome.wrong[0])
         if options.shrink and outcome.wrong:
             tell_shortest(outcome)
             break
     took = time.monotonic() - begin
     say(f"{count} histories from seed {first} on, {bad} wrong; done twice, by cause: {dict(twice)}")
     say(f"{simulated / 3600:.2f} simulated hours in {took:.1f} s, {simulated / took:.0f} times as fast as real time")
+    if options.json:
+        figures = {"first": first, "histories": count, "wrong": wrong, "twice": twice}
+        say(json.dumps(figures | {"hours": simulated / 3600, "seconds": took}))
     return bad > 0
 
 
