@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import threading
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -320,3 +321,44 @@ async def test_offsets_are_written_though_the_loops_executor_is_full(store: Loca
         go_on.set()
         await asyncio.gather(*hanging)
     assert store.committed[A] == 7
+
+
+async def test_failures_of_the_disk_are_counted_from_none(store: LocalFileOffsetStore, saves: Saves) -> None:
+    assert store.failures == 0
+    saves.error = disk_error()
+    for offset in (1, 2):
+        await store.persist({A: offset})
+    assert store.failures == 2
+
+
+async def test_a_new_group_is_founded_by_its_file(store: LocalFileOffsetStore, tmp_path: Path) -> None:
+    """Also one without queues; what was consumed meanwhile stays."""
+    assert store.is_new
+    await store.found({})
+    assert not store.is_new
+    assert on_disk(tmp_path) == {}
+    await store.commit(A, 7)
+    await store.found({A: 3, B: 4})
+    assert on_disk(tmp_path) == {A: 7, B: 4}
+
+
+async def test_a_group_is_not_founded_where_the_disk_takes_nothing(store: LocalFileOffsetStore, saves: Saves) -> None:
+    saves.error = disk_error()
+    with pytest.raises(OffsetStoreError, match=r"offsets\.json cannot be written: No space left on device"):
+        await store.found({A: 3})
+    assert store.is_new
+
+
+async def test_who_gives_a_queue_up_is_told_that_it_is_stored(store: LocalFileOffsetStore, tmp_path: Path) -> None:
+    """Nobody else writes the file: no other commit is waited for, and nothing in it is another member's."""
+    assert await store.commit_upward(A, 7)
+    assert on_disk(tmp_path) == {A: 7}
+    assert store.wrote(A, 3)
+    assert not store.may_be_lost(A)
+    assert not await store.settled(A, 7, 0.0)
+
+
+async def test_opening_makes_the_folder_and_takes_its_lock(tmp_path: Path, clock: ManualClock) -> None:
+    await LocalFileOffsetStore(str(tmp_path / "state" / "offsets"), "g", clock).open()
+    with (tmp_path / "state" / "offsets" / "process.lock").open() as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

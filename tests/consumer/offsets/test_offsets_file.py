@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +248,71 @@ def test_a_directory_that_was_removed_is_made_again(tmp_path: Path) -> None:
     file.save({A: 2})
 
     assert OffsetsFile(tmp_path / "g").load() == {A: 2}
+
+
+def test_a_full_disk_is_noticed_at_the_write_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each save of the file fails: nothing is taken for stored, and no half of a file is left."""
+    file = stored(tmp_path)
+    replace = Path.replace
+
+    def refuse(path: Path, target: Path) -> Path:
+        if target == file.path:
+            raise disk_error()
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        file.save({A: 2})
+
+    assert not list(tmp_path.glob("*.tmp"))
+    assert OffsetsFile(tmp_path).load() == {A: 1}
+
+
+@pytest.mark.parametrize(("number", "is_failure"), [(errno.EINVAL, False), (errno.EIO, True)])
+def test_a_folder_that_cannot_be_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_failure: bool
+) -> None:
+    """Some file systems cannot do that by itself; where the disk fails at it, nothing is certain."""
+    file, fsync = stored(tmp_path), os.fsync
+
+    def of_files(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise disk_error(number)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", of_files)
+    with pytest.raises(OSError, match="Input/output") if is_failure else contextlib.nullcontext():
+        file.save({A: 2})
+
+
+def test_saving_leaves_nothing_open(tmp_path: Path) -> None:
+    file = stored(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    for offset in range(2, 12):
+        file.save({A: offset})
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
+    file = stored(tmp_path)
+    file.path.write_bytes(b"")
+    file.backup.unlink()
+    with pytest.raises(OffsetStoreError, match="is damaged: it is empty"):
+        OffsetsFile(tmp_path).load()
+
+
+def test_the_content_is_on_the_disk_before_the_name_leads_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut the file would be empty otherwise."""
+    file, fsync, synced = OffsetsFile(tmp_path), os.fsync, list[int]()
+
+    def note(descriptor: int) -> None:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            synced.append(os.fstat(descriptor).st_size)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    file.save({A: 1})
+    assert synced == [file.path.stat().st_size]

@@ -1,40 +1,146 @@
-"""Rounds of commits: one that is late, as after a suspension, trusts nothing that it knew."""
+"""Rounds of commits: what each of them commits, and that one that is late trusts nothing that it knew."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from rmqd import clock as rmqd_clock
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.offsets.persistence import LATE_SECONDS, OffsetPersistence
+from rmqd.consumer.offsets.persistence import OffsetPersistence
+from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock
 from tests.consumer.groups import group_options
 
 INTERVAL_SECONDS = group_options().persist_consumer_offset_interval_seconds
+A, B = MessageQueue("orders", "a", 0), MessageQueue("orders", "b", 0)
 
 
 class _Store:
     def __init__(self) -> None:
         self.doubts = 0
+        self.rounds: list[dict[MessageQueue, int]] = []
+        self.go_on: dict[MessageQueue, asyncio.Event] = {}
 
     def doubt(self) -> None:
         self.doubts += 1
 
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
+        self.rounds.append(dict(offsets))
+        for queue in offsets:
+            if queue in self.go_on:
+                await self.go_on[queue].wait()
+        return True
 
-@pytest.mark.parametrize(("late_seconds", "doubts"), [(0.0, 0), (LATE_SECONDS + 0.1, 1)])
-async def test_a_round_that_is_late_looks_before_it_commits(late_seconds: float, doubts: int) -> None:
-    clock, store = ManualClock(), _Store()
-    client: Any = SimpleNamespace(routes=SimpleNamespace(by_endpoint=lambda queues: {}))
-    context: Any = SimpleNamespace(clock=clock, options=group_options(), client=client, store=store)
-    rounds = asyncio.create_task(OffsetPersistence(cast(GroupContext, context), {}).run())
-    try:
-        await clock.advance(INTERVAL_SECONDS - 1.0)
-        clock.turn(1.0 + late_seconds)
-        await clock.advance(INTERVAL_SECONDS)
-        assert store.doubts == doubts
-    finally:
-        rounds.cancel()
-        await asyncio.wait((rounds,))
+
+@dataclass
+class _Group:
+    """A group with assignments, whose brokers are those of `addresses`."""
+
+    clock: ManualClock
+    store: _Store = field(default_factory=_Store)
+    assigned: dict[MessageQueue, Any] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=lambda: {"a": "a:10911", "b": "b:10911"})
+    owned: set[MessageQueue] = field(default_factory=lambda: {A, B})
+    measured: list[MessageQueue] = field(default_factory=list)
+
+    def assign(self, queue: MessageQueue, offset: int | None, *, is_leaving: bool = False) -> None:
+        async def measure() -> None:
+            self.measured.append(queue)
+
+        self.assigned[queue] = SimpleNamespace(
+            message_queue=queue,
+            commit_offset=lambda: offset,
+            is_leaving=is_leaving,
+            status=SimpleNamespace(measure=measure),
+        )
+
+    @property
+    def context(self) -> GroupContext:
+        routes = SimpleNamespace(
+            by_endpoint=lambda queues: {queue.broker_name: [queue] for queue in queues}, address=self.addresses.get
+        )
+        context: Any = SimpleNamespace(
+            clock=self.clock,
+            options=group_options(),
+            client=SimpleNamespace(routes=routes),
+            store=self.store,
+            ownership=SimpleNamespace(holds=self.owned.__contains__),
+        )
+        return cast(GroupContext, context)
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[_Group]:
+    """One whose rounds run."""
+    group = _Group(ManualClock())
+    rounds = asyncio.create_task(OffsetPersistence(group.context, group.assigned).run())
+    await asyncio.sleep(0)
+    yield group
+    rounds.cancel()
+    await asyncio.wait((rounds,))
+
+
+@pytest.mark.parametrize(("late_seconds", "doubts"), [(0.0, 0), (0.9, 0), (1.1, 1)])
+async def test_a_round_that_is_late_looks_before_it_commits(group: _Group, late_seconds: float, doubts: int) -> None:
+    await group.clock.advance(INTERVAL_SECONDS - 1.0)
+    group.clock.turn(1.0 + late_seconds)
+    await group.clock.advance(INTERVAL_SECONDS)
+    assert group.store.doubts == doubts
+
+
+async def test_a_machine_that_was_suspended_is_late(group: _Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monotonic clock stands still meanwhile."""
+    await group.clock.advance(INTERVAL_SECONDS - 1.0)
+    suspended = rmqd_clock.suspended_seconds() + 60.0
+    monkeypatch.setattr("rmqd.consumer.offsets.persistence.suspended_seconds", lambda: suspended)
+    await group.clock.advance(1.0)
+    assert group.store.doubts == 1
+    await group.clock.advance(INTERVAL_SECONDS)
+    assert group.store.doubts == 1
+
+
+async def test_each_interval_commits_once(group: _Group) -> None:
+    group.assign(A, 7)
+    await group.clock.advance(3 * INTERVAL_SECONDS)
+    assert group.store.rounds == [{A: 7}] * 3
+    assert group.measured == [A] * 3
+
+
+async def test_what_is_not_consumed_here_is_not_committed(group: _Group) -> None:
+    """A queue that was not taken over yet, one that is being given up, and one whose lock is lost; all are measured."""
+    not_yet, leaving, lost = (MessageQueue("orders", name, 0) for name in ("c", "d", "e"))
+    group.addresses |= {"c": "c:10911", "d": "d:10911", "e": "e:10911"}
+    group.owned |= {not_yet, leaving}
+    group.assign(A, 0)
+    group.assign(not_yet, None)
+    group.assign(leaving, 7, is_leaving=True)
+    group.assign(lost, 7)
+    await group.clock.advance(INTERVAL_SECONDS)
+    assert [each for each in group.store.rounds if each] == [{A: 0}]
+    assert sorted(group.measured) == sorted([A, not_yet, leaving, lost])
+
+
+async def test_a_slow_broker_delays_its_own_queues_only(group: _Group) -> None:
+    group.assign(A, 7)
+    group.assign(B, 8)
+    group.store.go_on[A] = asyncio.Event()
+    await group.clock.advance(3 * INTERVAL_SECONDS)
+    assert sorted(map(list, group.store.rounds)) == [[A], [B], [B], [B]]
+    group.store.go_on[A].set()
+    await group.clock.advance(INTERVAL_SECONDS)
+    assert group.store.rounds.count({A: 7}) == 2
+
+
+async def test_a_broker_that_no_route_names_is_left_out(group: _Group) -> None:
+    """Its commits could only fail."""
+    group.assign(A, 7)
+    group.assign(B, 8)
+    del group.addresses["a"]
+    await group.clock.advance(INTERVAL_SECONDS)
+    assert group.store.rounds == [{B: 8}]

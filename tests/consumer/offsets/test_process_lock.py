@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import signal
 import socket
@@ -16,8 +18,6 @@ import pytest
 from rmqd.consumer.offsets import process_lock
 from rmqd.errors import InUseError
 from tests.consumer.offsets.disks import disk_error, small_disk
-
-pytestmark = pytest.mark.process
 
 FORKER = """
 import os, sys
@@ -60,6 +60,32 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "lock"
 
 
+@contextlib.contextmanager
+def somebody(path: Path, owner: str = "4711 on elsewhere\n") -> Iterator[None]:
+    """Another holder of the lock: it belongs to an open file, which another process would have, or we a second time."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(owner)
+        file.flush()
+        yield
+
+
+def is_free(path: Path) -> bool:
+    """Whether another process could have the lock."""
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def open_files(path: Path) -> int:
+    """How many of our descriptors are of the file."""
+    return sum(os.path.realpath(f"/proc/self/fd/{number}") == str(path) for number in os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.process
 def test_another_process_is_refused_and_told_whose_it_is(path: Path) -> None:
     with holder(path) as other:
         with pytest.raises(InUseError, match=rf"in use by process {other.pid} on {socket.gethostname()}"):
@@ -68,6 +94,7 @@ def test_another_process_is_refused_and_told_whose_it_is(path: Path) -> None:
             process_lock.check_free(path)
 
 
+@pytest.mark.process
 def test_kill_9_frees_it(path: Path) -> None:
     with holder(path) as other:
         other.send_signal(signal.SIGKILL)
@@ -83,6 +110,85 @@ def test_a_process_may_take_its_own_lock_again(path: Path, tmp_path: Path) -> No
     process_lock.check_free(tmp_path / "x" / ".." / "lock")
 
 
+def test_it_is_held_by_this_process_under_its_name(path: Path) -> None:
+    process_lock.hold(path)
+
+    assert not is_free(path)
+    assert path.read_text() == f"{os.getpid()} on {socket.gethostname()}\n"
+
+
+def test_who_is_refused_hears_by_whom_and_takes_nothing(path: Path) -> None:
+    with somebody(path):
+        for ask in (process_lock.hold, process_lock.check_free):
+            with pytest.raises(InUseError) as caught:
+                ask(path)
+            assert caught.value.owner == "4711 on elsewhere"
+            assert path.read_text() == "4711 on elsewhere\n"
+        assert open_files(path) == 1
+    process_lock.hold(path)
+    assert not is_free(path)
+
+
+def test_who_only_looks_has_nothing_afterwards(path: Path) -> None:
+    process_lock.check_free(path)
+
+    assert is_free(path)
+    assert not open_files(path)
+
+
+def test_looking_does_not_let_go_of_what_is_held(path: Path) -> None:
+    process_lock.hold(path)
+    process_lock.check_free(path)
+
+    assert not is_free(path)
+
+
+def test_a_network_disk_that_wants_the_file_open_for_writing_gets_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def as_nfs(descriptor: int, operation: int) -> None:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise disk_error(errno.EBADF)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", as_nfs)
+    process_lock.hold(path)
+    monkeypatch.undo()
+
+    assert not is_free(path)
+    assert open_files(path) == 1
+
+
+def test_a_disk_that_cannot_lock_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise disk_error(errno.ENOLCK)
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="No locks available"):
+        process_lock.hold(path)
+
+    assert not open_files(path)
+
+
+@pytest.mark.parametrize(("number", "is_held"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EROFS, False)])
+def test_the_holders_name_may_be_missing_where_the_disk_is_full(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_held: bool
+) -> None:
+    """A disk with another fault would not take the offsets later."""
+
+    def refuse(*_: object) -> int:
+        raise disk_error(number)
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with contextlib.nullcontext() if is_held else pytest.raises(OSError, match="Read-only"):
+        process_lock.hold(path)
+
+    assert is_free(path) is not is_held
+
+
+@pytest.mark.process
 def test_looking_leaves_it_free(path: Path) -> None:
     process_lock.check_free(path)
 
@@ -90,6 +196,7 @@ def test_looking_leaves_it_free(path: Path) -> None:
         pass
 
 
+@pytest.mark.process
 def test_a_full_disk_leaves_the_lock_without_a_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise disk_error()
@@ -102,6 +209,7 @@ def test_a_full_disk_leaves_the_lock_without_a_name(path: Path, monkeypatch: pyt
     assert "in use by another process" in caught.value.stderr
 
 
+@pytest.mark.process
 def test_a_forked_child_does_not_keep_it(path: Path) -> None:
     """A handler's pool of processes may outlive us by a moment: the next rmqd must not wait for it."""
     reader, writer = os.pipe()
@@ -118,6 +226,7 @@ def test_a_folder_that_is_missing_is_the_callers_problem(tmp_path: Path) -> None
         process_lock.hold(tmp_path / "missing" / "lock")
 
 
+@pytest.mark.process
 def test_a_disk_that_is_read_only_from_the_start_is_the_callers_problem(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         (disk.path / "lock").touch()
@@ -126,6 +235,7 @@ def test_a_disk_that_is_read_only_from_the_start_is_the_callers_problem(tmp_path
             process_lock.hold(disk.path / "lock")
 
 
+@pytest.mark.process
 def test_the_lock_does_not_keep_a_disk_from_being_made_read_only(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         process_lock.hold(disk.path / "lock")

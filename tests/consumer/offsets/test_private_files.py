@@ -1,0 +1,84 @@
+"""Who may read and write local state, whatever the umask says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rmqd.consumer.offsets.offsets_file import OffsetsFile
+from rmqd.consumer.offsets.private_files import make_folder, open_file
+from rmqd.wire.message_queue import MessageQueue
+
+
+@pytest.fixture(autouse=True)
+def open_umask() -> Iterator[None]:
+    """It keeps nobody out by itself."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def write(path: Path) -> None:
+    os.close(open_file(path, os.O_WRONLY | os.O_CREAT))
+
+
+def test_others_may_not_read_the_offsets_of_a_group(tmp_path: Path) -> None:
+    file = OffsetsFile(tmp_path / "state" / "offsets" / "g")
+    for offset in range(2):
+        file.save({MessageQueue("orders", "broker-a", 0): offset})
+
+    assert (mode(file.path), mode(file.backup)) == (0o640, 0o640)
+    assert [mode(path) for path in (file.path.parent, *file.path.parents[1:3])] == [0o750] * 3
+
+
+def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir(mode=0o777)
+    make_folder(tmp_path / "there")
+    make_folder(tmp_path / "there" / "below")
+
+    assert (mode(tmp_path / "there"), mode(tmp_path / "there" / "below")) == (0o777, 0o750)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(0o666, 0o640), (0o777, 0o640), (0o601, 0o600), (0o600, 0o600), (0o440, 0o440)]
+)
+def test_what_others_may_do_with_an_older_file_is_taken(tmp_path: Path, before: int, after: int) -> None:
+    """And no more than that: its owner may have taken more."""
+    path = tmp_path / "file"
+    path.touch()
+    path.chmod(before)
+    os.close(open_file(path, os.O_RDONLY))
+
+    assert mode(path) == after
+
+
+def test_somebody_elses_file_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner alone may change its mode."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    path = tmp_path / "file"
+    path.touch(mode=0o666)
+    monkeypatch.setattr(os, "fchmod", refuse)
+    write(path)
+
+    assert mode(path) == 0o666
+
+
+def test_a_file_that_is_private_already_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a disk that has no modes each change of one is an error, or is logged by the kernel."""
+    changed: list[int] = []
+    path = tmp_path / "file"
+    path.touch(mode=0o640)
+    monkeypatch.setattr(os, "fchmod", lambda _, mode: changed.append(mode))
+    write(path)
+
+    assert not changed
