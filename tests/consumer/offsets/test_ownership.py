@@ -105,28 +105,6 @@ async def test_the_end_remembers_no_commit_that_has_ended(owner: Owner) -> None:
     assert not owner.store._under_way
 
 
-async def test_a_commit_that_fails_after_its_caller_has_gone_is_no_surprise(owner: Owner) -> None:
-    """asyncio would report an exception that nobody reads."""
-    unread: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(context))
-    go_on = asyncio.Event()
-
-    async def refuse(_: RemotingCommand) -> Reply:
-        await go_on.wait()
-        return REFUSED
-
-    owner.broker.peer.on(UPDATE, refuse)
-    caller = await owner.begin(owner.store.commit(owner.queue, 7))
-    caller.cancel()
-    await asyncio.wait((caller,))
-    [commit] = [task for task in asyncio.all_tasks() if task.get_name().startswith("commit:")]
-    go_on.set()
-    await asyncio.wait((commit,))
-    del commit
-    await owner.clock.advance(1.0)
-    assert not unread
-
-
 async def test_founding_stores_the_starts_of_a_topic_side_by_side(
     broker: ScriptedBroker, owner: Owner, flowing: ManualClock
 ) -> None:
