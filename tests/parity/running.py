@@ -116,8 +116,9 @@ class ParityRun:
         def is_done() -> bool:
             self._alive()
             counts = {name: (len(self.attempts(name)), most) for name, most in expected.items()}
-            left["attempts of those expected"] = {name: each for name, each in counts.items() if each[0] < each[1]}
-            left["not committed"] = {} if any(left.values()) else self.behind(expected)
+            missing = {name: each for name, each in counts.items() if each[0] < each[1]}
+            left["attempts of those expected"] = missing
+            left["not committed"] = {} if missing else self.behind(expected)
             return not any(left.values())
 
         try:

@@ -52,7 +52,9 @@ def test_releases_do_not_share_a_directory(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_what_the_embedded_broker_cannot_be_is_refused(asked: dict[str, Any]) -> None:
     """Such a test is skipped, with the reason."""
-    with pytest.raises(NotEmbeddedError, match="has one name server and one broker, no access control and no TLS"):
+    with pytest.raises(
+        NotEmbeddedError, match="has one name server and one broker, no proxy, no access control and no TLS"
+    ):
         ClusterSpec(version=release.EMBEDDED, **asked).with_nodes()
     with pytest.raises(NotEmbeddedError, match="has no commit log"):
         ClusterSpec(version=release.EMBEDDED, settings={"mappedFileSizeCommitLog": "65536"}).with_nodes()

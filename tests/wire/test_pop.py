@@ -131,6 +131,9 @@ def test_codes_are_those_of_the_protocol() -> None:
         "CHANGE_MESSAGE_INVISIBLETIME": 200053,
         "NOTIFICATION": 200054,
         "POLLING_INFO": 200055,
+        "POP_LITE_MESSAGE": 200070,
+        "LITE_SUBSCRIPTION_CTL": 200071,
+        "NOTIFY_UNSUBSCRIBE_LITE": 200073,
         "BATCH_ACK_MESSAGE": 200151,
     }
 
