@@ -12,7 +12,7 @@ from rmqd.broker.reply import Refusal, Reply
 from rmqd.broker.server import RemotingServer
 from rmqd.broker.settings import BrokerSettings
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRouteData
+from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
 from rmqd.wire.bodies.settings import TopicConfig
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.name_server import GetRouteInfoRequestHeader
@@ -21,7 +21,6 @@ from tests.simulation.loop import Host, LoopClock, SimulatedLoop
 
 BROKER_PORT = 10911
 NAME_SERVER_PORT = 9876
-READ_AND_WRITE = PERM_READ | PERM_WRITE
 FLUSH_SECONDS = 5.0
 """Java: flushConsumerOffsetInterval."""
 
@@ -75,11 +74,10 @@ class Broker:
         self.host.kill()
         self.disk.crash()
 
-    def set_topic(self, topic: str, *, read: int, write: int, perm: int = READ_AND_WRITE) -> None:
-        """Create a topic, or change its numbers of queues and its permissions."""
+    def set_queues(self, topic: str, queues: int) -> None:
+        """Create a topic, or change its number of queues."""
         assert self.controller is not None
-        config = TopicConfig(topic_name=topic, read_queue_nums=read, write_queue_nums=write, perm=perm)
-        self.controller.topics.put(config)
+        self.controller.topics.put(TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues))
 
 
 class NameServer:

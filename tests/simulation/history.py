@@ -71,7 +71,7 @@ class History:
         self.options = group_options(
             group=GROUP,
             subscriptions=[TOPIC],
-            consume_from_where=self.plan.consume_from_where,
+            consume_from_where="first_offset",
             consume_mode=plan.way,
             concurrency=plan.concurrency,
             consume_message_batch_max_size=plan.batch_size,
@@ -98,8 +98,6 @@ class History:
         """The keys of messages that a broker has acknowledged."""
         self.rest_seconds = 0.0
         """How long it took to handle what was left when nothing broke any more."""
-        self.most_queues = list(plan.queues)
-        """How many queues the topic has had on each broker."""
         self._handlers_chance = random.Random(chance.random())
         self._producers_chance = random.Random(chance.random())
         self._keys: dict[bytes, str] = {}
@@ -112,12 +110,10 @@ class History:
             broker.disk.on_offset = functools.partial(self._committed, broker.name)
             broker.disk.on_record = functools.partial(self._stored, broker.name)
             await broker.start()
-            broker.set_topic(TOPIC, read=queues, write=queues)
+            broker.set_queues(TOPIC, queues)
         await self.name_server.start()
-        self.join()
-        if self.plan.consume_from_where == "last_offset":
-            await self._founded()
         sending = Host(self.loop, "producer").spawn(self._send())
+        self.join()
         happening = [asyncio.create_task(self._happen(event)) for event in self.plan.events]
         await asyncio.sleep(self.plan.seconds)
         await asyncio.gather(*happening)
@@ -186,11 +182,6 @@ class History:
         await asyncio.sleep(event.at)
         await HAPPENINGS[event.what].happen(self, random.Random(event.seed))
 
-    async def _founded(self) -> None:
-        """Wait until the group has begun in each queue: what is sent before a new group's end is not its own."""
-        while self.members[0].consumer.assignments() is None:  # noqa: ASYNC110 - time jumps
-            await asyncio.sleep(0.1)
-
     async def _rest(self) -> None:
         quiet_at = self.timeline.now()
         await asyncio.sleep(UNDER_WAY_SECONDS)
@@ -235,9 +226,6 @@ class History:
             self._resume(host)
         if not self.members:
             self.join()
-        for broker, queues in zip(self.brokers, self.most_queues, strict=True):
-            if broker.is_up:
-                broker.set_topic(TOPIC, read=queues, write=queues)
         self.options = self._first_options
         for member in self.members:
             member.call(member.consumer.resume)

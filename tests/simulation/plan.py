@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, Self
 
-from rmqd.consumer.options import ConsumeFromWhere
 from tests.simulation.happenings import HAPPENINGS, Happening
 
 Way = Literal["concurrently", "orderly"]
@@ -51,7 +50,6 @@ class Plan:
     most_messages: int
     queues: tuple[int, ...]
     """The queues of the topic, for each broker."""
-    consume_from_where: ConsumeFromWhere
     concurrency: int
     batch_size: int
     max_reconsume_times: int
@@ -101,7 +99,6 @@ def draw(seed: int) -> Plan:
         seconds=seconds,
         most_messages=10_000,
         queues=tuple(chance.randint(1, 4) for _ in range(chance.randint(1, 2))),
-        consume_from_where=chance.choice(("first_offset", "last_offset")),
         concurrency=chance.choice((1, 4, 20)),
         batch_size=chance.choice((1, 1, 8)),
         max_reconsume_times=chance.choice((0, 1, 2, 3)) if gives_up else -1,

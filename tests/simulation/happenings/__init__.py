@@ -4,11 +4,10 @@
 - `members`: members join, leave, are killed and suspended; handlers hang, and stops are rushed.
 - `network`: connections that break, hosts that cannot reach each other, frames that are lost.
 - `brokers`: brokers that crash, are suspended, and cannot be reached.
-- `topics`: the topic grows, shrinks, and loses permissions.
 - `operators`: offsets are reset, groups are paused, and their options change.
 """
 
-from tests.simulation.happenings import brokers, members, network, operators, topics
+from tests.simulation.happenings import brokers, members, network, operators
 from tests.simulation.happenings.registry import HAPPENINGS, Happening
 
-__all__ = ["HAPPENINGS", "Happening", "brokers", "members", "network", "operators", "topics"]
+__all__ = ["HAPPENINGS", "Happening", "brokers", "members", "network", "operators"]

@@ -152,7 +152,9 @@ def _reset_one(history: History, chance: random.Random) -> None:
     queue = chance.randrange(history.plan.queues[history.brokers.index(broker)])
     committed, end = broker.controller.offsets.get(GROUP, TOPIC, queue), store.max_offset(TOPIC, queue)
     if committed is not None:
-        offset = chance.choice((0, end, chance.randint(0, committed), chance.randint(min(committed, end), end)))
+        offset = chance.choice(
+            (0, end, chance.randint(0, min(committed, end)), chance.randint(min(committed, end), end))
+        )
         _note_reset(history, broker, queue, offset)
         header = ResetOffsetRequestHeader(
             topic=TOPIC, group=GROUP, timestamp=0, is_force=True, queue_id=queue, offset=offset
