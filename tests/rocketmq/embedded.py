@@ -11,10 +11,11 @@ from tests.rocketmq.spec import ClusterSpec
 def command(spec: ClusterSpec, directory: Path) -> list[str]:
     """Starts the cluster, whose messages are kept in the directory over restarts.
 
-    Of the settings only those that were asked for: the others that tests give a broker are about its JVM and its files.
+    Of the settings only those that were asked for, and that of recalls: the others that tests give a broker are
+    about its JVM and its files.
     """
     namesrv, broker = spec.nodes
-    given = {"brokerName": broker.broker_name, **spec.settings}
+    given = {"brokerName": broker.broker_name, "recallMessageEnable": "true", **spec.settings}
     return [
         *(sys.executable, "-m", "rmqd", "broker"),
         *("--listen", namesrv.address, "--broker-port", str(broker.port), "--data-dir", str(directory / "data")),
