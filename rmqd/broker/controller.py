@@ -15,6 +15,7 @@ from rmqd.broker.locks import RebalanceLockManager
 from rmqd.broker.members import ConsumerManager, ProducerManager
 from rmqd.broker.offsets import ConsumerOffsetManager
 from rmqd.broker.pop.held_pops import Place, PopLongPollingService
+from rmqd.broker.pop.lite import LiteSubscriptions
 from rmqd.broker.pop.order import ConsumerOrderInfoManager, OrderKey
 from rmqd.broker.pop.revive import PopReviveService
 from rmqd.broker.schedule import ScheduleMessageService
@@ -26,6 +27,7 @@ from rmqd.broker.topics import TopicConfigManager
 from rmqd.clock import Clock
 from rmqd.wire.headers.group import NotifyConsumerIdsChangedRequestHeader
 from rmqd.wire.pop import ANY_QUEUE
+from rmqd.wire.topics import is_light_queue
 
 
 class BrokerController:
@@ -53,6 +55,9 @@ class BrokerController:
         self.schedule = ScheduleMessageService(self.store, settings, clock, journal)
         self.held_pops = PopLongPollingService(settings)
         self.held_notifications = PopLongPollingService(settings)
+        self.held_lite_pops = PopLongPollingService(settings)
+        """Pops of lite topics, each of which waits at the place (client id, group, any queue)."""
+        self.lite = LiteSubscriptions(self.groups, self._loop.time, self.store.light.below, self._wake_lite)
         wake = self.schedule.wake_for
         self.revive = PopReviveService(self.store, self.topics, self.offsets, settings, journal, wake)
         self.pop_order = ConsumerOrderInfoManager(journal, self._free_of_order, wake)
@@ -65,6 +70,8 @@ class BrokerController:
         self.store.on_arrival(self.held_pulls.arrived)
         self.store.on_arrival(self.held_pops.arrived)
         self.store.on_arrival(self.held_notifications.arrived)
+        self.store.on_light_arrival(self.held_pulls.arrived)
+        self.store.on_light_arrival(lambda arrival: self.lite.tell(arrival.topic))
 
     @property
     def name(self) -> str:
@@ -75,7 +82,8 @@ class BrokerController:
         """Apply other settings. Raises UnknownSettingError, with nothing changed, if the delay levels are invalid."""
         self.schedule.change_settings(settings)
         self.settings = self.groups.settings = self.topics.settings = self.offsets.settings = settings
-        self.held_pops.settings = self.held_notifications.settings = self.revive.settings = settings
+        self.held_pops.settings = self.held_notifications.settings = self.held_lite_pops.settings = settings
+        self.revive.settings = settings
         self.store.change_settings(settings)
 
     def now(self) -> float:
@@ -93,14 +101,21 @@ class BrokerController:
             tasks.create_task(self.housekeeping.run(self.settings.channelExpiredTimeout / 1000), name="housekeeping")
             tasks.create_task(self.store.run(), name="retention")
             tasks.create_task(self.stats.run(), name="stats")
+            tasks.create_task(self.lite.run(), name="lite subscriptions")
 
     def _free_of_order(self, key: OrderKey) -> None:
         """Wake pops that wait for a queue, which an orderly pop had closed, and which is open again."""
         topic, group, queue_id = key
+        if is_light_queue(topic):
+            self.lite.tell(topic, group)
+            return
         if not self.held_pops.wake(Place(topic, group, ANY_QUEUE)):
             self.held_pops.wake(Place(topic, group, queue_id))
         self.held_notifications.wake(Place(topic, group, ANY_QUEUE))
         self.held_notifications.wake(Place(topic, group, queue_id))
+
+    def _wake_lite(self, client_id: str, group: str) -> None:
+        self.held_lite_pops.wake(Place(client_id, group, ANY_QUEUE))
 
     def _consumer_ids_changed(self, group: str, members: Collection[Channel]) -> None:
         """Send NOTIFY_CONSUMER_IDS_CHANGED (40) to members; before the reply to the heartbeat that caused it."""

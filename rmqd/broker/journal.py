@@ -25,6 +25,8 @@ class Kind(StrEnum):
     QUEUE = "queue"
     LOG = "log"
     BATCH = "batch"
+    LIGHT = "light"
+    LIGHT_QUEUE = "light_queue"
 
 
 class Journal(Protocol):

@@ -125,7 +125,7 @@ class NameServer:
         """DELETE_TOPIC_IN_NAMESRV (216): leave the topic out until the broker changes it, or registers again."""
         header = headers.DeleteTopicFromNamesrvRequestHeader.from_ext_fields(request.ext_fields)
         if not header.cluster_name or header.cluster_name == self._broker.settings.brokerClusterName:
-            config = self._broker.topics.get(header.topic)
+            config = self._broker.topics.registered(header.topic)
             self._own[header.topic] = _OwnView(config, None, self._now() + REGISTER_SECONDS)
         return Reply()
 
@@ -134,7 +134,7 @@ class NameServer:
         header = headers.RegisterTopicRequestHeader.from_ext_fields(request.ext_fields)
         for queues in TopicRouteData.from_json(request.body).queue_datas:
             if queues.broker_name == self._broker.name:
-                self._own[header.topic] = _OwnView(self._broker.topics.get(header.topic), queues)
+                self._own[header.topic] = _OwnView(self._broker.topics.registered(header.topic), queues)
         return Reply()
 
     def wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -209,7 +209,9 @@ class NameServer:
             return 0
         view = self._view()
         for topic, queues in view.items():
-            self._own[topic] = _OwnView(self._broker.topics.get(topic), replace(queues, perm=change(queues.perm)))
+            self._own[topic] = _OwnView(
+                self._broker.topics.registered(topic), replace(queues, perm=change(queues.perm))
+            )
         return len(view)
 
     def _view(self) -> dict[str, QueueData]:
@@ -218,7 +220,7 @@ class NameServer:
         return {topic: queues for topic in names if (queues := self._queues(topic)) is not None}
 
     def _queues(self, topic: str) -> QueueData | None:
-        config, own = self._broker.topics.get(topic), self._own.get(topic)
+        config, own = self._broker.topics.registered(topic), self._own.get(topic)
         if own is not None:
             if own.config is config and self._now() < own.until:
                 return own.queues

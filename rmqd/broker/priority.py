@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rmqd.broker.topic_attributes import MESSAGE_TYPE
 from rmqd.errors import ProtocolError
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.fields import parse_integer
@@ -18,6 +17,7 @@ from rmqd.wire.messages.properties import (
     TIMER_DELIVER_MS,
     TRANSACTION_PREPARED,
 )
+from rmqd.wire.topic_kinds import MESSAGE_TYPE
 
 _FACTOR: Final = "priority.factor"
 _ALWAYS: Final = 100

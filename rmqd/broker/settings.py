@@ -76,6 +76,8 @@ class BrokerSettings(_Settings):
     messageDelayLevel: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     timerMaxDelaySec: int = 3 * 24 * 3600
     recallMessageEnable: bool = False
+    enableLmq: bool = False  # light message queues
+    enableMultiDispatch: bool = False  # messages name light queues that they are entered into
     appendTopicForTimerDeleteKey: bool = False  # a recall takes no message of another topic that has the same key
     popFromRetryProbability: int = 20  # percent of pops that look at the retries first
     popFromRetryProbabilityForPriority: int = 0  # the same for pops of a topic with priorities

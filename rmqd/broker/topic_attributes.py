@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from rmqd.errors import RmqdError
+from rmqd.wire.topic_kinds import (
+    BATCH_QUEUE,
+    CLEANUP_POLICIES,
+    CLEANUP_POLICY,
+    MESSAGE_TYPE,
+    MESSAGE_TYPES,
+    QUEUE_TYPE,
+)
 
-QUEUE_TYPE: Final = "queue.type"
-BATCH_QUEUE: Final = "BatchCQ"
-MESSAGE_TYPE: Final = "message.type"
-MIXED: Final = "MIXED"
 _LONG: Final = re.compile(r"[+-]?\d{1,19}", re.ASCII)
-_LEAST, _MOST = -1, 2**63 - 1
+_LEAST: Final = -1
 
 
 class TopicAttributeError(RmqdError):
@@ -21,19 +25,19 @@ class TopicAttributeError(RmqdError):
 
 
 class _Attribute(NamedTuple):
-    """An attribute. `values` are the accepted ones, in Java's order of them; empty for an integer from -1 on."""
+    """An attribute. `values` are the accepted ones, in Java's order of them; empty for an integer from -1 to `most`."""
 
     changeable: bool
     values: tuple[str, ...] = ()
+    most: int = 2**63 - 1
 
 
 _ATTRIBUTES: Final = {
     QUEUE_TYPE: _Attribute(False, ("SimpleCQ", BATCH_QUEUE)),
-    "cleanup.policy": _Attribute(False, ("COMPACTION", "DELETE")),
-    MESSAGE_TYPE: _Attribute(
-        True, ("UNSPECIFIED", MIXED, "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "LITE", "NORMAL")
-    ),
+    CLEANUP_POLICY: _Attribute(False, CLEANUP_POLICIES),
+    MESSAGE_TYPE: _Attribute(True, MESSAGE_TYPES),
     "reserve.time": _Attribute(True),
+    "lite.topic.expiration": _Attribute(True, most=30 * 24 * 60),
 }
 
 
@@ -97,5 +101,5 @@ def _check_value(signed: str, value: str, *, new: bool) -> None:
             raise TopicAttributeError(f"value is not in set: [{', '.join(attribute.values)}]")
     elif not _LONG.fullmatch(value):
         raise TopicAttributeError(f'For input string: "{value}"')
-    elif not _LEAST <= int(value) <= _MOST:
-        raise TopicAttributeError(f"value is not in range({_LEAST}, {_MOST})")
+    elif not _LEAST <= int(value) <= attribute.most:
+        raise TopicAttributeError(f"value is not in range({_LEAST}, {attribute.most})")

@@ -15,6 +15,7 @@ from rmqd.wire.topics import (
     DLQ_PREFIX,
     MAX_TOPIC_LENGTH,
     RETRY_PREFIX,
+    is_light_queue,
 )
 
 UNIT: Final = 1
@@ -60,7 +61,14 @@ class TopicConfigManager:
             self._configs[config.topic_name] = config
 
     def get(self, topic: str) -> TopicConfig | None:
-        """A topic's configuration."""
+        """A topic's configuration. Every light queue has one, whether it exists or not (`LmqTopicConfigManager`)."""
+        config = self._configs.get(topic)
+        if config is None and self.settings.enableLmq and is_light_queue(topic):
+            return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
+        return config
+
+    def registered(self, topic: str) -> TopicConfig | None:
+        """A topic's configuration, if name servers are told of it: of light queues they are not."""
         return self._configs.get(topic)
 
     def all(self) -> dict[str, TopicConfig]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rmqd.client.api.admin import cluster_info, consume_stats, consume_time_span, topic_stats
 from rmqd.client.api.offset import query_consumer_offset
 from rmqd.errors import RmqdError, RouteNotFoundError
-from rmqd.wire.lite import LITE_QUEUE_ID, parent_of
+from rmqd.wire.lite import parent_of
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import retry_topic
+from rmqd.wire.topics import LIGHT_QUEUE_ID, retry_topic
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
@@ -90,7 +90,7 @@ class LagReader:
         if parent is None:
             return routes.queues(topic)
         brokers = dict.fromkeys(queue.broker_name for queue in routes.queues(parent))
-        return [MessageQueue(topic, broker, LITE_QUEUE_ID) for broker in brokers]
+        return [MessageQueue(topic, broker, LIGHT_QUEUE_ID) for broker in brokers]
 
     async def retry_lag(self, group: str) -> TopicLag | None:
         """The group's place in its retry topic; None while it has none."""

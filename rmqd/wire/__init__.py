@@ -17,6 +17,7 @@ proven by recorded frames: tests/wire/golden.
     java_properties  settings in lines of `name=value`
     message_queue    MessageQueue: the name of a queue
     topics           names of topics and groups: rules, retry and dead letter topics, namespaces
+    topic_kinds      kinds of topics: the marks by which brokers tell them, and which of them rmqd knows
     namespace        texts and values without a namespace
     filter           subscriptions from the expressions that users write
     pop              the handles of popped messages, and what a pop's reply says about its queues

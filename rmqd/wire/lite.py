@@ -12,11 +12,17 @@ from typing import Final
 from rmqd.errors import InvalidNameError, ProtocolError
 from rmqd.wire.fields import parse_integer
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import LMQ_PREFIX
+from rmqd.wire.topics import LIGHT_QUEUE_ID, LMQ_PREFIX
+
+BIND_TOPIC: Final = "lite.bind.topic"
+WILDCARD: Final = "lite.sub.wildcard"
+MODEL: Final = "lite.sub.model"
+"""Attributes of a group: its parent topic, whether it wants all lite topics there, and how its members have them."""
+SHARED: Final = "Shared"
+EXCLUSIVE: Final = "Exclusive"
 
 MAX_LITE_TOPIC_LENGTH: Final = 64  # the gRPC proxy's maxLiteTopicLength
-_SEPARATOR: Final = "$"
-LITE_QUEUE_ID: Final = 0  # the only one of a lite topic
+SEPARATOR: Final = "$"
 _DISPATCH_SEPARATOR: Final = ","
 
 
@@ -30,13 +36,13 @@ def check_lite_topic(name: str) -> None:
 
 def queue_of(parent_topic: str, lite_topic: str, broker_name: str) -> MessageQueue:
     """The queue of a lite topic on a broker, by the name under which brokers keep its offsets."""
-    return MessageQueue(f"{LMQ_PREFIX}{_SEPARATOR}{parent_topic}{_SEPARATOR}{lite_topic}", broker_name, LITE_QUEUE_ID)
+    return MessageQueue(f"{LMQ_PREFIX}{SEPARATOR}{parent_topic}{SEPARATOR}{lite_topic}", broker_name, LIGHT_QUEUE_ID)
 
 
 def parent_of(topic: str) -> str | None:
     """The parent topic, where `topic` is the name of a lite topic's queue; None for any other."""
-    begin = f"{LMQ_PREFIX}{_SEPARATOR}"
-    parent, separator, lite_topic = topic.removeprefix(begin).partition(_SEPARATOR)
+    begin = f"{LMQ_PREFIX}{SEPARATOR}"
+    parent, separator, lite_topic = topic.removeprefix(begin).partition(SEPARATOR)
     return parent if topic.startswith(begin) and separator and parent and lite_topic else None
 
 

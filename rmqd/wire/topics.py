@@ -10,6 +10,7 @@ from rmqd.errors import InvalidNameError
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 LMQ_PREFIX: Final = "%LMQ%"
+LIGHT_QUEUE_ID: Final = 0  # the only one of a light message queue
 MAX_TOPIC_LENGTH: Final = 127
 MAX_GROUP_LENGTH: Final = 120
 SUBSCRIPTION_ALL: Final = "*"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from rmqd.broker.store.message_store import MessageStore
 from rmqd.errors import InvalidMessageError
 from rmqd.wire.filter import java_hash
 from rmqd.wire.messages.encode import StoredMessage
-from tests.broker.stores import ADDRESS, bodies, in_memory, messages, put
+from tests.broker.stores import ADDRESS, bodies, in_folder, in_memory, messages, put
 from tests.clock import ManualClock
 
 HOURS = 3600.0
@@ -261,3 +262,44 @@ async def test_a_deleted_topic_begins_anew() -> None:
     assert store.record(gone.commit_log_offset) is None
     assert store.record(stays.commit_log_offset) is not None
     assert put(store, topic="T").queue_offset == 0
+
+
+def test_copies_of_a_message_are_in_no_light_queue() -> None:
+    """Those for a retry or for later have its properties; and what is no light queue has no offset."""
+    store = in_memory(BrokerSettings(enableLmq=True, enableMultiDispatch=True))
+    properties = {"INNER_MULTI_DISPATCH": "plain,%LMQ%a"}
+    for topic in "T", "%RETRY%g", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "U":
+        store.put(StoredMessage(topic=topic, queue_id=0, body=topic.encode(), properties=properties))
+    assert bodies(store, "%LMQ%a") == ["T", "U"]
+    found = messages(*store.get("%LMQ%a", 0, 0, 32).records)
+    assert [message.properties["INNER_MULTI_QUEUE_OFFSET"] for message in found] == ["null,0", "null,1"]
+
+
+def put_light(store: MessageStore, body: bytes, names: str, queue_id: int = 0) -> None:
+    properties = {"INNER_MULTI_DISPATCH": names}
+    store.put(StoredMessage(topic="T", queue_id=queue_id, body=body, properties=properties))
+
+
+async def test_light_queues_forget_what_is_deleted(tmp_path: Path) -> None:
+    """What lies in front of it, and is needed in its own queue, too; a restart finds the same."""
+    settings = BrokerSettings(enableLmq=True, enableMultiDispatch=True, fileReservedTime=1)
+    clock = ManualClock()
+    store, data_dir = in_folder(tmp_path, settings, clock)
+    store.keep(lambda _topic, queue_id: 0 if queue_id == 1 else None)
+    put_light(store, b"kept", "%LMQ%a", queue_id=1)
+    put_light(store, b"old", "%LMQ%a,%LMQ%b")
+    clock.turn(3601)
+    put_light(store, b"new", "%LMQ%b,%LMQ%a,no-light-queue")
+    assert store.expire() == 1
+    assert bodies(store, queue_id=1) == ["kept"]
+    assert [store.min_offset(f"%LMQ%{name}", 0) for name in "ab"] == [2, 1]
+    assert bodies(store, "%LMQ%a") == bodies(store, "%LMQ%b") == ["new"]
+    assert store.max_offset("no-light-queue", 0) == 0
+    data_dir.commit()
+    data_dir.close()
+    again, data_dir = in_folder(tmp_path, settings, clock)
+    assert bodies(again, "%LMQ%a") == bodies(again, "%LMQ%b") == ["new"]
+    assert again.expire() == 1
+    assert bodies(again, "%LMQ%a") == ["new"]
+    assert [again.max_offset(f"%LMQ%{name}", 0) for name in "ab"] == [3, 2]
+    data_dir.close()

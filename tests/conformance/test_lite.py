@@ -24,7 +24,6 @@ from tests.rocketmq.producer import Producer
 from tests.seen import Seen
 from tests.waiting import eventually
 
-NOT_EMBEDDED = "left out: it has no lite topics"
 # Java shows the queue of the parent topic that a message lies in; the handle of its pop differs by group
 OF_THE_POP = ("queue_id", "POP_CK", "1ST_POP_TIME")
 
@@ -75,11 +74,10 @@ class Recording(Seen):
     rmqd="lite_topics: subscribes and pops at the brokers by the same requests",
     checked="the official client's code for these requests beside it: all fields of each message; the broker's offsets",
     since="5.5",
-    embedded=NOT_EMBEDDED,
 )
-async def test_lite_topics_that_are_named(rocketmq_proxied: RealCluster, group: str, tmp_path: Path) -> None:
+async def test_lite_topics_that_are_named(rocketmq_of_kinds: RealCluster, group: str, tmp_path: Path) -> None:
     """Other lite topics, and messages that belong to none, are left alone."""
-    cluster, seen = rocketmq_proxied, Recording()
+    cluster, seen = rocketmq_of_kinds, Recording()
     parent, java_group = fresh_name(group, "lite"), f"{group}_java"
     cluster.create_lite(parent, group, java_group)
     keys = [f"{name}.{number}" for name in ("a", "b", "c") for number in range(5)]
@@ -125,12 +123,11 @@ async def test_lite_topics_that_are_named(rocketmq_proxied: RealCluster, group: 
     rmqd="one batch of a lite topic at a time; what follows one that failed waits for its delay, and counts no attempt",
     checked="what the broker shows again: the order, and the reconsume times of each attempt",
     since="5.5",
-    embedded=NOT_EMBEDDED,
     long=True,
 )
-async def test_a_lite_topic_keeps_its_order(rocketmq_proxied: RealCluster, group: str) -> None:
+async def test_a_lite_topic_keeps_its_order(rocketmq_of_kinds: RealCluster, group: str) -> None:
     """Of two lite topics one fails at its third message, until that is given up; the other goes on."""
-    cluster, seen = rocketmq_proxied, Seen()
+    cluster, seen = rocketmq_of_kinds, Seen()
     parent = fresh_name(group, "lite")
     cluster.create_lite(parent, group)
     store(cluster, parent, *(f"{name}.{number}" for number in range(5) for name in ("bad", "good")))
@@ -158,11 +155,10 @@ async def test_a_lite_topic_keeps_its_order(rocketmq_proxied: RealCluster, group
     rmqd="the start is stored before the first pop, and logged",
     checked="messages before and after the first start, and while no member is there",
     since="5.5",
-    embedded=NOT_EMBEDDED,
 )
-async def test_where_lite_topics_start(rocketmq_proxied: RealCluster, group: str) -> None:
+async def test_where_lite_topics_start(rocketmq_of_kinds: RealCluster, group: str) -> None:
     """With `last_offset`: what lies there is left out, and nothing that comes later is."""
-    cluster, seen = rocketmq_proxied, Seen()
+    cluster, seen = rocketmq_of_kinds, Seen()
     parent = fresh_name(group, "lite")
     cluster.create_lite(parent, group)
     store(cluster, parent, "old.0", "old.1")
@@ -184,11 +180,10 @@ async def test_where_lite_topics_start(rocketmq_proxied: RealCluster, group: str
     rmqd="the same; a member takes its subscription back before it leaves",
     checked="two members and a hundred messages of ten lite topics, half of them after one has left",
     since="5.5",
-    embedded=NOT_EMBEDDED,
 )
-async def test_members_share_lite_topics(rocketmq_proxied: RealCluster, group: str) -> None:
+async def test_members_share_lite_topics(rocketmq_of_kinds: RealCluster, group: str) -> None:
     """No message comes twice, and none is left over."""
-    cluster, first, second = rocketmq_proxied, Seen(), Seen()
+    cluster, first, second = rocketmq_of_kinds, Seen(), Seen()
     parent, names = fresh_name(group, "lite"), [f"n{number}" for number in range(10)]
     cluster.create_lite(parent, group)
     options: dict[str, Any] = {"group": group, "subscriptions": lite(parent, *names), "consume_mode": "pop"}
@@ -219,9 +214,8 @@ async def test_members_share_lite_topics(rocketmq_proxied: RealCluster, group: s
     "A topic without lite topics, and a group that is not bound to the topic, are refused by name",
     java="the broker refuses each pop (code 29), which a consumer repeats",
     rmqd="the group fails, and says which attribute is missing and the command that sets it",
-    checked="a topic of type NORMAL, a group that is bound to nothing, one for all lite topics",
+    checked="a topic of type NORMAL, a group that is bound to nothing, one for all lite topics, an exclusive one",
     since="5.5",
-    embedded=NOT_EMBEDDED,
 )
 @pytest.mark.parametrize(
     ("message_type", "attributes", "says"),
@@ -229,13 +223,14 @@ async def test_members_share_lite_topics(rocketmq_proxied: RealCluster, group: s
         ("NORMAL", {"+lite.bind.topic": "PARENT"}, "message type LITE"),
         ("LITE", {}, "bound to no topic; `mqadmin updateSubGroup"),
         ("LITE", {"+lite.bind.topic": "PARENT", "+lite.sub.wildcard": "true"}, "lite.sub.wildcard"),
+        ("LITE", {"+lite.bind.topic": "PARENT", "+lite.sub.model": "Exclusive"}, "lite.sub.model=Exclusive"),
     ],
 )
 async def test_what_is_not_set_up_for_lite_topics(
-    rocketmq_proxied: RealCluster, group: str, message_type: str, attributes: dict[str, str], says: str
+    rocketmq_of_kinds: RealCluster, group: str, message_type: str, attributes: dict[str, str], says: str
 ) -> None:
     """Before anything is popped."""
-    cluster, parent = rocketmq_proxied, fresh_name(group, "lite")
+    cluster, parent = rocketmq_of_kinds, fresh_name(group, "lite")
     cluster.create_topic(parent, 4, message_type=message_type)
     cluster.create_group(group, {name: value.replace("PARENT", parent) for name, value in attributes.items()})
 

@@ -132,6 +132,15 @@ class ConsumerOrderInfoManager:
             info.next_visible[offset] = until_ms
             self._changed(key, info)
 
+    def suspend(self, key: OrderKey, pop_time: int, until_ms: int) -> None:
+        """Hide all messages of the last pop until another time. This pop counts as no attempt."""
+        info = self._infos.get(key)
+        if info is not None and pop_time == info.pop_time:
+            info.tried = {offset: max(0, count - 1) for offset, count in info.tried.items()}
+            info.next_visible.clear()
+            info.invisible_time = until_ms - info.pop_time
+            self._changed(key, info)
+
     def clear(self, key: OrderKey) -> None:
         """Open a queue that an operator has reset: no member has messages of it."""
         if self._infos.pop(key, None) is not None:

@@ -9,6 +9,7 @@ A processor gives a reply to each request, refuses by an exception, or answers l
     consumers, locks                        members and offsets of a group; queue locks
     pop, pop_checks, pop_taking             pops: may the group read the queue, which messages one pop takes
     pop_polling, acks, assignment           POP: polling, acknowledgements, the division of queues
+    lite, lite_acks                         lite topics: subscriptions, and pops of them; acknowledgements
     queries                                 messages by key or log offset
     operators, connections                  what operators ask members; who is connected
     topic_admin, group_admin, offset_admin  what administrators change

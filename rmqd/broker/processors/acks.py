@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.channel import Channel
 from rmqd.broker.pop.order import OrderKey
 from rmqd.broker.pop.revive import Popped
 from rmqd.broker.processors.base import RequestProcessor, answers
+from rmqd.broker.processors.lite_acks import LiteAcks
 from rmqd.broker.processors.pop_checks import illegal_queue, known_topic
 from rmqd.broker.reply import NO_CODE, Refusal, Reply, refusing_with
 from rmqd.codes import RequestCode, ResponseCode
@@ -21,14 +22,23 @@ from rmqd.wire.headers.pop import (
 )
 from rmqd.wire.pop import ORDER_REVIVE_QUEUE, PopHandle
 
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+
 
 class AckProcessor(RequestProcessor):
     """Answers acknowledgements and changes of invisible time. With an outdated handle they do nothing."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        super().__init__(broker)
+        self._lite = LiteAcks(broker)
 
     @answers(RequestCode.ACK_MESSAGE)
     def acknowledge(self, channel: Channel, request: RemotingCommand) -> Reply:
         """ACK_MESSAGE (200051): acknowledge one popped message."""
         header = AckMessageRequestHeader.from_ext_fields(request.ext_fields)
+        if header.lite_topic:
+            return self._lite.acknowledge(header)
         low, high = self._ends(channel, header)
         if not low <= header.offset <= high:
             remark = (
@@ -70,6 +80,8 @@ class AckProcessor(RequestProcessor):
         This also hides a message that was acknowledged, or shown again, as on the real broker.
         """
         header = ChangeInvisibleTimeRequestHeader.from_ext_fields(request.ext_fields)
+        if header.lite_topic:
+            return self._lite.hide_for_longer(header)
         broker = self._broker
         with refusing_with(_NOTHING_HIDDEN):
             low, high = self._ends(channel, header)

@@ -39,13 +39,18 @@ class QueryAssignmentProcessor(RequestProcessor):
         assignments = None if queues is None else tuple(MessageQueueAssignment(queue, mode) for queue in sorted(queues))
         return Reply(body=QueryAssignmentResponseBody(assignments).to_json())
 
-    def _queues(self, asked: QueryAssignmentRequestBody, share_queues: int | None) -> Iterable[MessageQueue] | None:
-        """The queues of a member. `share_queues` is None for one that pulls."""
-        config = self._broker.topics.get(asked.topic)
+    def queues_of(self, topic: str) -> list[MessageQueue] | None:
+        """All queues of a topic, sorted: this broker is the whole cluster. None if it has none that may be read."""
+        config = self._broker.topics.get(topic)
         if config is None or not config.perm & PERM_READ:
             return None
-        name = self._broker.name
-        queues = [MessageQueue(asked.topic, name, queue_id) for queue_id in range(config.read_queue_nums)]
+        return [MessageQueue(topic, self._broker.name, queue_id) for queue_id in range(config.read_queue_nums)]
+
+    def _queues(self, asked: QueryAssignmentRequestBody, share_queues: int | None) -> Iterable[MessageQueue] | None:
+        """The queues of a member. `share_queues` is None for one that pulls."""
+        queues = self.queues_of(asked.topic)
+        if queues is None:
+            return None
         if asked.message_model == MessageModel.BROADCASTING:
             return queues
         info, allocate = self._broker.consumers.get(asked.consumer_group), STRATEGIES.get(asked.strategy_name)

@@ -11,7 +11,7 @@ from rmqd.broker.filter.lexer import ExpressionError
 from rmqd.broker.filter.subscriptions import filter_of, requested_subscription
 from rmqd.broker.pop.held_pops import HeldPop, Place
 from rmqd.broker.processors.base import RequestProcessor, answers
-from rmqd.broker.processors.pop_checks import check_reading
+from rmqd.broker.processors.pop_checks import LATE_MS, check_reading
 from rmqd.broker.processors.pop_taking import Taking
 from rmqd.broker.reply import Refusal, Reply, refusing_with
 from rmqd.codes import RequestCode, ResponseCode
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
     from rmqd.broker.store.get_messages import MessageFilter
 
-LATE_MS: Final = 500
-"""A pop that took longer to arrive than its own waiting time plus this is refused: its client has given it up."""
 DICE: Final = 100
 NOTHING_POPPED: Final = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=0).ext_fields()
 """The ext fields of a refusal."""

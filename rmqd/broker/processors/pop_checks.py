@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rmqd.broker.reply import SEE_FAQ, Refusal
 from rmqd.codes import ResponseCode
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from rmqd.broker.channel import Channel
     from rmqd.broker.controller import BrokerController
     from rmqd.wire.bodies.settings import TopicConfig
+
+LATE_MS: Final = 500
+"""A pop that took longer to arrive than its own waiting time plus this is refused: its client has given it up."""
 
 
 class QueueOfGroup(Protocol):

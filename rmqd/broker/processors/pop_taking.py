@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rmqd.wire.headers.pop import PopMessageRequestHeader
 
 FROM_FIRST: Final = 0  # Java: ConsumeInitMode.MIN
+FROM_LAST: Final = 1  # Java: ConsumeInitMode.MAX
 _queue_offset = Struct(">20xq").unpack_from
 _WRONG_OFFSET: Final = (Status.OFFSET_TOO_SMALL, Status.OFFSET_OVERFLOW_BADLY)
 
@@ -105,18 +106,14 @@ class Taking:
 
     def _take_of_queue(self, topic: str, queue_id: int) -> None:
         broker, group = self.broker, self.header.consumer_group
-        offset = self._start(topic, queue_id)
+        offset = start_of(broker, group, topic, queue_id, self.header.init_mode)
         key = OrderKey(topic, group, queue_id)
         if self.header.order and broker.pop_order.is_blocked(key, self.header.attempt_id, self.pop_time):
             return  # messages behind the block do not count as rest: no pop can take them before it is gone
         if self.room <= 0:
             self.rest += broker.store.max_offset(topic, queue_id) - offset
             return
-        found = broker.store.get(topic, queue_id, offset, self.room, self.wanted)
-        if found.status in _WRONG_OFFSET:
-            offset = found.next_begin_offset
-            broker.offsets.commit(group, topic, queue_id, offset)
-            found = broker.store.get(topic, queue_id, offset, self.room, self.wanted)
+        found, offset = from_legal_offset(broker, key, offset, self.room, self.wanted)
         self.rest += found.max_offset - found.next_begin_offset
         if found.records:
             self._keep(key, offset, found)
@@ -165,19 +162,31 @@ class Taking:
         message.properties = {POP_CK: str(handle), **message.properties}
         return encode_message(message)
 
-    def _start(self, topic: str, queue_id: int) -> int:
-        """The group's offset in a queue. A group without one gets one, which is committed."""
-        broker, group = self.broker, self.header.consumer_group
-        reset = broker.offsets.take_reset(group, topic, queue_id)
-        if reset is not None:
-            broker.pop_order.clear(OrderKey(topic, group, queue_id))
-            broker.offsets.commit(group, topic, queue_id, reset)
-            return reset
-        known = broker.offsets.get(group, topic, queue_id)
-        if known is not None:
-            return known
-        low, high = broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
-        if self.header.init_mode != FROM_FIRST and not is_retry_topic(topic) and low > 0:
-            low = max(0, high - 1)
-        broker.offsets.commit(group, topic, queue_id, low)
-        return low
+
+def start_of(broker: BrokerController, group: str, topic: str, queue_id: int, init_mode: int = FROM_LAST) -> int:
+    """The group's offset in a queue. A group without one gets one, which is committed."""
+    reset = broker.offsets.take_reset(group, topic, queue_id)
+    if reset is not None:
+        broker.pop_order.clear(OrderKey(topic, group, queue_id))
+        broker.offsets.commit(group, topic, queue_id, reset)
+        return reset
+    known = broker.offsets.get(group, topic, queue_id)
+    if known is not None:
+        return known
+    low, high = broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
+    if init_mode != FROM_FIRST and not is_retry_topic(topic) and low > 0:
+        low = max(0, high - 1)
+    broker.offsets.commit(group, topic, queue_id, low)
+    return low
+
+
+def from_legal_offset(
+    broker: BrokerController, key: OrderKey, offset: int, most: int, wanted: MessageFilter | None = None
+) -> tuple[GetResult, int]:
+    """Read a queue from an offset on, and the offset: one outside of the queue is corrected, which is committed."""
+    found = broker.store.get(key.topic, key.queue_id, offset, most, wanted)
+    if found.status in _WRONG_OFFSET:
+        offset = found.next_begin_offset
+        broker.offsets.commit(key.group, key.topic, key.queue_id, offset)
+        found = broker.store.get(key.topic, key.queue_id, offset, most, wanted)
+    return found, offset

@@ -7,7 +7,6 @@ from typing import Final
 from rmqd.broker.channel import Channel
 from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import Reply
-from rmqd.broker.topic_attributes import BATCH_QUEUE, QUEUE_TYPE
 from rmqd.codes import RequestCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.offset import (
@@ -18,6 +17,7 @@ from rmqd.wire.headers.offset import (
     OffsetResponseHeader,
     SearchOffsetRequestHeader,
 )
+from rmqd.wire.topic_kinds import BATCH_QUEUE, QUEUE_TYPE
 
 _NO_TIME: Final = -1
 _NEVER: Final = -1  # the first offset of a queue for batches, as long as it never had a message

@@ -14,7 +14,6 @@ from rmqd.broker.reply import SEE_FAQ, Refusal, Reply
 from rmqd.broker.schedule import delay_level
 from rmqd.broker.system_topics import READ_WRITE
 from rmqd.broker.timers import REQUESTED
-from rmqd.broker.topic_attributes import BATCH_QUEUE, QUEUE_TYPE
 from rmqd.broker.topics import NOT_ALLOWED_SEND_TOPICS, UNIT, UNIT_SUB, fault_of_topic
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidMessageError, ProtocolError
@@ -22,12 +21,15 @@ from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE
 from rmqd.wire.bodies.settings import TopicConfig
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.send import ReceivedSendHeader, SendMessageResponseHeader
+from rmqd.wire.lite import queue_of
 from rmqd.wire.messages.encode import StoredMessage, decode_batch
 from rmqd.wire.messages.message_id import UniqueKeys, offset_message_id, parse_host
 from rmqd.wire.messages.properties import (
     CLUSTER,
     DELAY,
+    INNER_MULTI_DISPATCH,
     INNER_NUM,
+    LITE_TOPIC,
     MSG_REGION,
     POP_CK,
     REAL_TOPIC,
@@ -39,6 +41,7 @@ from rmqd.wire.messages.properties import (
 )
 from rmqd.wire.messages.sys_flag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_COMMIT, TRANSACTION_MASK
 from rmqd.wire.recall import RecallHandle
+from rmqd.wire.topic_kinds import BATCH_QUEUE, QUEUE_TYPE
 from rmqd.wire.topics import RETRY_PREFIX, dlq_topic
 
 if TYPE_CHECKING:
@@ -85,6 +88,8 @@ class SendMessageProcessor(RequestProcessor):
         queue_id = _queue(header, config)
         properties = parse_properties(header.properties)
         properties.pop(POP_CK, None)
+        if properties.get(LITE_TOPIC):
+            properties[INNER_MULTI_DISPATCH] = queue_of(topic, properties[LITE_TOPIC], self._broker.name).topic
         properties |= _FIELDS
         if (by_priority := queue_by_priority(properties, config)) is not None:
             queue_id = by_priority

@@ -12,6 +12,7 @@ from rmqd.broker.processors.clients import ClientManageProcessor
 from rmqd.broker.processors.connections import ConnectionsProcessor
 from rmqd.broker.processors.consumers import ConsumerManageProcessor
 from rmqd.broker.processors.group_admin import GroupAdminProcessor
+from rmqd.broker.processors.lite import LiteProcessor
 from rmqd.broker.processors.locks import LockProcessor
 from rmqd.broker.processors.offset_admin import OffsetAdminProcessor
 from rmqd.broker.processors.operators import OperatorProcessor
@@ -40,6 +41,7 @@ ALL = (
     ConnectionsProcessor,
     ConsumerManageProcessor,
     GroupAdminProcessor,
+    LiteProcessor,
     LockProcessor,
     OffsetAdminProcessor,
     OperatorProcessor,

@@ -9,7 +9,7 @@ from rmqd.broker.channel import Channel
 from rmqd.broker.processors.base import RequestProcessor, answers
 from rmqd.broker.reply import NO_CODE, Refusal, Reply
 from rmqd.broker.system_topics import is_reserved, reserved_topics
-from rmqd.broker.topic_attributes import MESSAGE_TYPE, MIXED, TopicAttributeError, altered, parse_attributes
+from rmqd.broker.topic_attributes import TopicAttributeError, altered, parse_attributes
 from rmqd.broker.topics import fault_of_topic
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire import loose_json
@@ -23,6 +23,7 @@ from rmqd.wire.headers.topic import (
     GetAllTopicConfigRequestHeader,
     GetAllTopicConfigResponseHeader,
 )
+from rmqd.wire.topic_kinds import MESSAGE_TYPE, MIXED
 from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
@@ -142,6 +143,10 @@ class TopicAdminProcessor(RequestProcessor):
         broker.offsets.forget(topic=topic)
         broker.revive.forget(topic=topic)
         broker.pop_order.forget(topic=topic)
+        for queue in broker.store.light.below(topic):
+            broker.offsets.forget(topic=queue)
+            broker.pop_order.forget(topic=queue)
+            broker.store.light.delete(queue)
         broker.store.delete_topic(topic)
         broker.stats.forget_topic(topic)
 

@@ -14,14 +14,17 @@ from rmqd.broker.journal import Journal, Kind
 from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.consume_queue import ConsumeQueue, QueueEntry
 from rmqd.broker.store.get_messages import GetResult, MessageFilter, TransferLimits, get_messages
+from rmqd.broker.store.light_queues import LightQueues
 from rmqd.broker.store.record_log import RecordLog, RecordRow
 from rmqd.broker.store.retention import NeededFrom, QueueKey, oldest_first
 from rmqd.clock import Clock
 from rmqd.errors import StorageError
 from rmqd.wire.filter import java_hash
 from rmqd.wire.messages.encode import StoredMessage, encode_record
+from rmqd.wire.messages.light_queue import SEPARATOR as LIGHT_SEPARATOR
 from rmqd.wire.messages.message_id import parse_host
-from rmqd.wire.messages.properties import INNER_BASE, TAGS
+from rmqd.wire.messages.properties import INNER_BASE, INNER_MULTI_QUEUE_OFFSET, TAGS
+from rmqd.wire.topics import LIGHT_QUEUE_ID, is_light_queue
 
 RETENTION_SECONDS: Final = 10.0  # Java: cleanResourceInterval
 MOST_AT_ONCE: Final = 5000  # messages given up in one turn of the loop
@@ -71,7 +74,9 @@ class MessageStore:
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._batches: dict[int, int] = {}
         """The number of members of each batch that is one record, by commit log offset."""
+        self.light = LightQueues(journal)
         self._listeners: list[Callable[[Arrival], None]] = []
+        self._light_listeners: list[Callable[[Arrival], None]] = []
         self._keepers: list[NeededFrom] = []
         self.change_settings(settings)
         self._recover()
@@ -90,6 +95,10 @@ class MessageStore:
     def on_arrival(self, listener: Callable[[Arrival], None]) -> None:
         """Have `listener` called for each message, right after it is stored."""
         self._listeners.append(listener)
+
+    def on_light_arrival(self, listener: Callable[[Arrival], None]) -> None:
+        """The same for each light queue that a message is entered into."""
+        self._light_listeners.append(listener)
 
     def keep(self, needed_from: NeededFrom) -> None:
         """Have retention keep the messages from the offset on that `needed_from` returns."""
@@ -110,6 +119,11 @@ class MessageStore:
         now = int(self._clock.wall() * 1000)
         if members:
             message = replace(message, properties={**message.properties, INNER_BASE: str(queue_offset)})
+        named = self.light.offsets(message) if self._has_light_queues else {}
+        light = {name: offset for name, offset in named.items() if offset is not None}
+        if named:
+            offsets = LIGHT_SEPARATOR.join("null" if offset is None else str(offset) for offset in named.values())
+            message = replace(message, properties={**message.properties, INNER_MULTI_QUEUE_OFFSET: offsets})
         record = encode_record(message, queue_offset, at, now, self._host)
         if tags_code is None:
             tags = message.properties.get(TAGS)
@@ -128,6 +142,11 @@ class MessageStore:
         arrival = Arrival(topic, queue_id, queue_offset, tags_code, record)
         for listener in self._listeners:
             listener(arrival)
+        if light:
+            self.light.put(light, QueueEntry(at, size, tags_code, now))
+            for name, offset in light.items():
+                for listener in self._light_listeners:
+                    listener(Arrival(name, LIGHT_QUEUE_ID, offset, tags_code, record))
         return PutResult(queue_offset, at, now)
 
     def record(self, commit_log_offset: int) -> bytes | None:
@@ -136,7 +155,10 @@ class MessageStore:
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The index of a queue; None if no message was ever stored in it."""
-        return self._queues.get((topic, queue_id))
+        queue = self._queues.get((topic, queue_id))
+        if queue is None and queue_id == LIGHT_QUEUE_ID and is_light_queue(topic):
+            return self.light.queue(topic)
+        return queue
 
     def queues(self, topic: str) -> dict[int, ConsumeQueue]:
         """The queues of a topic in which a message was ever stored, by queue id."""
@@ -161,7 +183,7 @@ class MessageStore:
         self, topic: str, queue_id: int, offset: int, max_nums: int, wanted: MessageFilter | None = None
     ) -> GetResult:
         """Read from `offset` on, up to the limits of one reply."""
-        return get_messages(self._log, self._queues.get((topic, queue_id)), offset, max_nums, wanted, self._limits)
+        return get_messages(self._log, self.queue(topic, queue_id), offset, max_nums, wanted, self._limits)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic's messages."""
@@ -178,6 +200,7 @@ class MessageStore:
         self._limits = TransferLimits(
             settings.maxTransferCountOnMessageInMemory, settings.maxTransferBytesOnMessageInMemory
         )
+        self._has_light_queues = settings.enableLmq and settings.enableMultiDispatch
         self._reserved_ms = settings.fileReservedTime * _HOUR_MS
         self._capacity = self._room_until = settings.maxStoreSize or self._log.usual_capacity_bytes
 
@@ -229,6 +252,7 @@ class MessageStore:
         for at in commit_log_offsets if self._batches else ():
             if self._batches.pop(at, None) is not None:
                 self._journal.delete(Kind.BATCH, str(at))
+        self.light.discard(commit_log_offsets)
         self._log.discard(commit_log_offsets)
 
     def _needed_from(self, topic: str, queue_id: int) -> int | None:
@@ -254,6 +278,7 @@ class MessageStore:
                 )
             self.newest = at, store_timestamp
             queue.append(at, size, tags_code, store_timestamp, self._batches.get(at, 1))
+            self.light.recover(QueueEntry(at, size, tags_code, store_timestamp))
             self.size_bytes += size
             self._end = at + size
         self._end = max([self._end, *(int(end) for _, end in self._journal.items(Kind.LOG))])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Final
 
 import structlog
 
@@ -17,15 +16,12 @@ from rmqd.consumer.lite.assignment import LiteAssignment
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.rebalance.division import Division, Share
 from rmqd.errors import LiteTopicsRefusedError, RmqdError
+from rmqd.wire.lite import BIND_TOPIC, MODEL, SHARED, WILDCARD
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.pop import ANY_QUEUE
+from rmqd.wire.topic_kinds import LITE, MESSAGE_TYPE
 
 log = structlog.get_logger(__name__)
-
-MESSAGE_TYPE: Final = "message.type"
-LITE: Final = "LITE"
-BIND_TOPIC: Final = "lite.bind.topic"
-WILDCARD: Final = "lite.sub.wildcard"
 
 
 class LiteDivision(Division):
@@ -97,4 +93,9 @@ def _check_group(group: str, topic: str, broker_name: str, attributes: dict[str,
         raise LiteTopicsRefusedError(
             f"{group} on {broker_name} is a group for all lite topics ({WILDCARD}), and lite_topics names some: "
             "brokers would send all of them; use another group"
+        )
+    if (model := attributes.get(MODEL, SHARED)) != SHARED:
+        raise LiteTopicsRefusedError(
+            f"{group} on {broker_name} has {MODEL}={model}, and members of rmqd share lite topics; "
+            f"`mqadmin updateSubGroup -c CLUSTER -g {group} -a +{MODEL}={SHARED}` has brokers know that"
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from rmqd.errors import ProtocolError
 from rmqd.wire import fields
@@ -40,6 +41,8 @@ class LiteSubscription(Body, called="a lite subscription"):
     topic: str
     lite_topics: Annotated[tuple[str, ...], Named("liteTopicSet")] = ()
     version: int = 0
+    offset_option: Annotated[Mapping[str, Any] | None, Wire(read=fields.as_object)] = None
+    """Where the group is to start in lite topics that are added; kept as it came."""
 
 
 @dataclass(frozen=True, slots=True)

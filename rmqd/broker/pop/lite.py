@@ -1,0 +1,172 @@
+"""Lite topics: who wants which, and which member is told of each (`LiteSubscriptionRegistry`, `LiteEventDispatcher`).
+
+A member is told of a lite topic when a message comes, when it subscribes, and when what another had of it is settled or
+shown again. Its next pop looks into the lite topics that it was told of. Among several members chance decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from rmqd.broker.channel import Channel
+from rmqd.broker.groups import SubscriptionGroupManager
+from rmqd.wire.headers.lite import NotifyUnsubscribeLiteRequestHeader
+from rmqd.wire.lite import EXCLUSIVE, MODEL, SEPARATOR, WILDCARD, parent_of
+
+EXPIRE_SECONDS: Final = 180.0  # Java: liteSubscriptionCheckTimeoutMills
+CHECK_SECONDS: Final = 1.0  # Java: liteEventCheckInterval
+INACTIVE_SECONDS: Final = 10.0  # without a pop while it was told of something; then others are told
+
+
+@dataclass(slots=True)
+class _Member:
+    """A client's subscription; `told` are the queues of lite topics that its next pop is to look into, in order."""
+
+    group: str
+    topic: str
+    subscribed_at: float
+    popped_at: float
+    wanted: set[str] = field(default_factory=set)
+    takes_all: bool = False
+    told: dict[str, None] = field(default_factory=dict)
+
+    def wants(self, queue: str) -> bool:
+        """Whether it subscribed to the lite topic of a queue."""
+        return parent_of(queue) == self.topic if self.takes_all else queue in self.wanted
+
+
+class LiteSubscriptions:
+    """The subscriptions of all clients by client id.
+
+    `wake` has a pop of a client and group look again. A client whose lite topic another member of an exclusive group
+    took over is told so by NOTIFY_UNSUBSCRIBE_LITE (200073).
+    """
+
+    def __init__(
+        self,
+        groups: SubscriptionGroupManager,
+        now: Callable[[], float],
+        queues_below: Callable[[str], Collection[str]],
+        wake: Callable[[str, str], object],
+    ) -> None:
+        self._groups = groups
+        self._now = now
+        self._queues_below = queues_below
+        self._wake = wake
+        self._members: dict[str, _Member] = {}
+        self._channels: dict[str, Channel] = {}
+
+    def note_channel(self, client_id: str, channel: Channel) -> None:
+        """Note by which connection a client subscribed."""
+        self._channels[client_id] = channel
+
+    def add(self, client_id: str, group: str, topic: str, queues: Collection[str]) -> None:
+        """Have a client want these lite topics too. In an exclusive group no other member has them from now on."""
+        member = self._member(client_id, group, topic)
+        if self._attribute(group, MODEL) == EXCLUSIVE:
+            for queue in queues:
+                self._exclude(client_id, group, queue)
+        self._subscribe(member, set(queues) - member.wanted)
+
+    def remove(self, client_id: str, queues: Collection[str]) -> None:
+        """Have a client want these lite topics no longer."""
+        if (member := self._members.get(client_id)) is not None:
+            member.wanted -= set(queues)
+
+    def replace(self, client_id: str, group: str, topic: str, queues: Collection[str]) -> None:
+        """Have a client want these lite topics, and no others; a member of a wildcard group wants all of its topic."""
+        member = self._member(client_id, group, topic)
+        if self.is_wildcard(group):
+            before, member.takes_all = member.takes_all, True
+            self._subscribe(member, set() if before else set(self._queues_below(topic)))
+            return
+        member.wanted &= set(queues)
+        self._subscribe(member, set(queues) - member.wanted)
+
+    def leave(self, client_id: str) -> None:
+        """Forget a client: others of its group are told what it was told."""
+        self._channels.pop(client_id, None)
+        if (member := self._members.pop(client_id, None)) is not None:
+            for queue in member.told:
+                self.tell(queue, member.group)
+
+    def is_wildcard(self, group: str) -> bool:
+        """Whether the group is one for all lite topics of its parent topic."""
+        return bool(self._attribute(group, WILDCARD))
+
+    def tell(self, queue: str, group: str | None = None) -> None:
+        """Tell one member of each group that wants it, or of this group, to look into a lite topic's queue."""
+        by_group: dict[str, list[str]] = {}
+        for client_id, member in self._members.items():
+            if group in (None, member.group) and member.wants(queue):
+                by_group.setdefault(member.group, []).append(client_id)
+        for name, client_ids in by_group.items():
+            active = [one for one in client_ids if not self._is_inactive(self._members[one])]
+            self._tell(random.choice(active or client_ids), name, queue)
+
+    def told(self, client_id: str) -> Iterator[str]:
+        """The queues that a pop of a client is to look into, each once; each is forgotten as it is given."""
+        member = self._members.get(client_id)
+        if member is None:
+            return
+        member.popped_at = self._now()
+        for queue in list(member.told):
+            del member.told[queue]
+            yield queue
+
+    def check(self) -> None:
+        """Forget clients whose subscription is over, and tell others what one that does not pop was told."""
+        now = self._now()
+        for client_id in [key for key, one in self._members.items() if now - one.subscribed_at > EXPIRE_SECONDS]:
+            self.leave(client_id)
+        for member in [one for one in self._members.values() if one.told and self._is_inactive(one)]:
+            told, member.told = member.told, {}
+            for queue in told:
+                self.tell(queue, member.group)
+
+    async def run(self) -> None:
+        """Check from time to time, until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self.check()
+
+    def _member(self, client_id: str, group: str, topic: str) -> _Member:
+        now = self._now()
+        member = self._members.get(client_id)
+        if member is None:
+            member = self._members[client_id] = _Member(group, topic, now, now)
+        member.subscribed_at = now
+        return member
+
+    def _subscribe(self, member: _Member, queues: Collection[str]) -> None:
+        """Add what a member did not want before; what lies there already is told to it or another one."""
+        if not member.takes_all:
+            member.wanted |= set(queues)
+        there = set(self._queues_below(member.topic))
+        for queue in sorted(queues):
+            if queue in there:
+                self.tell(queue, member.group)
+
+    def _exclude(self, client_id: str, group: str, queue: str) -> None:
+        for other, member in self._members.items():
+            if other != client_id and member.group == group and queue in member.wanted:
+                member.wanted.discard(queue)
+                name = queue.rpartition(SEPARATOR)[2]
+                header = NotifyUnsubscribeLiteRequestHeader(lite_topic=name, consumer_group=group, client_id=other)
+                if (channel := self._channels.get(other)) is not None and not channel.closed:
+                    channel.send_oneway(header.code, header.ext_fields())
+
+    def _tell(self, client_id: str, group: str, queue: str) -> None:
+        self._members[client_id].told[queue] = None
+        self._wake(client_id, group)
+
+    def _is_inactive(self, member: _Member) -> bool:
+        return self._now() - member.popped_at > INACTIVE_SECONDS
+
+    def _attribute(self, group: str, name: str) -> str | None:
+        config = self._groups.get(group)
+        return None if config is None else config.attributes.get(name)

@@ -1,0 +1,65 @@
+"""Which member is told of a lite topic, where one does not pop, or does not repeat its subscription."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.broker.groups import SubscriptionGroupManager
+from rmqd.broker.journal import NoJournal
+from rmqd.broker.pop.lite import EXPIRE_SECONDS, INACTIVE_SECONDS, LiteSubscriptions
+from rmqd.broker.settings import BrokerSettings
+from rmqd.wire.lite import queue_of
+from tests.clock import ManualClock
+
+QUEUES = [queue_of("chats", f"n{number}", "b").topic for number in range(30)]
+
+
+class Case:
+    """Two members of a group that want the same lite topics."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.woken: list[tuple[str, str]] = []
+        groups = SubscriptionGroupManager(BrokerSettings(), ManualClock(), NoJournal())
+        self.lite = LiteSubscriptions(groups, lambda: self.now, lambda _: (), lambda *who: self.woken.append(who))
+        for client in "cd":
+            self.lite.replace(client, "g", "chats", QUEUES)
+
+    def tell_all(self) -> None:
+        for queue in QUEUES:
+            self.lite.tell(queue)
+
+
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
+def test_each_lite_topic_is_told_to_one_member(case: Case) -> None:
+    case.tell_all()
+    of_c, of_d = list(case.lite.told("c")), list(case.lite.told("d"))
+    assert sorted(of_c + of_d) == sorted(QUEUES)
+    assert of_c
+    assert of_d
+    assert sorted(case.woken) == [("c", "g")] * len(of_c) + [("d", "g")] * len(of_d)
+    assert list(case.lite.told("c")) == []
+
+
+def test_what_a_member_does_not_look_into_is_told_to_another(case: Case) -> None:
+    case.tell_all()
+    case.now += INACTIVE_SECONDS + 1
+    of_d = list(case.lite.told("d"))
+    case.lite.check()
+    assert sorted(of_d + list(case.lite.told("d"))) == sorted(QUEUES)
+    case.tell_all()
+    assert list(case.lite.told("c")) == []
+
+
+def test_a_subscription_that_is_not_repeated_ends(case: Case) -> None:
+    case.now += EXPIRE_SECONDS - 1
+    case.lite.replace("d", "g", "chats", QUEUES)
+    case.now += 2
+    case.lite.check()
+    case.tell_all()
+    assert list(case.lite.told("c")) == []
+    assert sorted(case.lite.told("d")) == sorted(QUEUES)

@@ -1,0 +1,41 @@
+"""Kinds of topics that rmqd knows, by what brokers say of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rmqd.wire.bodies.settings import TopicConfig
+from rmqd.wire.topic_kinds import unknown_marks
+
+
+def told(attributes: dict[str, str], **fields: object) -> TopicConfig:
+    """A topic's settings as a broker's reply to GET_TOPIC_CONFIG has them."""
+    return TopicConfig.from_json(json.dumps({"topicName": "t", "attributes": attributes, **fields}).encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("message.type", "UNSPECIFIED NORMAL FIFO DELAY TRANSACTION PRIORITY LITE MIXED"),
+        ("queue.type", "SimpleCQ BatchCQ RocksDBCQ"),
+        ("cleanup.policy", "DELETE COMPACTION"),
+    ],
+)
+def test_the_kinds_of_rocketmq_5_5_are_known(name: str, values: str) -> None:
+    for value in values.split():
+        assert unknown_marks(told({name: value})) == []
+        assert unknown_marks(told({name: value.swapcase()})) == [f"{name}={value.swapcase()}"]
+
+
+def test_each_unknown_mark_is_named() -> None:
+    assert unknown_marks(told({})) == []
+    assert unknown_marks(told({"reserve.time": "7"}, topicFilterType="MULTI_TAG")) == []
+    marks = {"message.type": "TABLE", "queue.type": "TreeCQ", "cleanup.policy": "SNAPSHOT"}
+    assert unknown_marks(told(marks, topicFilterType="NO_TAG")) == [
+        "message.type=TABLE",
+        "queue.type=TreeCQ",
+        "cleanup.policy=SNAPSHOT",
+        "topicFilterType=NO_TAG",
+    ]
