@@ -189,7 +189,11 @@ class DataLossError(RmqdError):
         self.held = held
 
 
-class GroupHeldElsewhereError(RmqdError):
+class GroupRefusedError(RmqdError):
+    """The group cannot run as it is configured, where it is configured to. Trying again does not help: it ends."""
+
+
+class GroupHeldElsewhereError(GroupRefusedError):
     """The group runs on the other engine, and only one engine may have it. `client_id` is a member of that engine."""
 
     def __init__(self, group: str, here: str, engine: str, client_id: str, host: str) -> None:
@@ -204,7 +208,7 @@ class GroupHeldElsewhereError(RmqdError):
         self.host = host
 
 
-class PopNotSupportedError(RmqdError):
+class PopNotSupportedError(GroupRefusedError):
     """The group is configured for POP, and its brokers are of RocketMQ 4, which does not have POP, or are a proxy."""
 
     def __init__(self, group: str, address: str) -> None:
@@ -215,19 +219,30 @@ class PopNotSupportedError(RmqdError):
         )
 
 
-class StaticTopicNotPoppedError(PopNotSupportedError):
+class StaticTopicNotPoppedError(GroupRefusedError):
     """A group that pops subscribes to a static topic: brokers would pop its queues by their own numbers."""
 
     def __init__(self, topic: str) -> None:
-        RmqdError.__init__(
-            self,
+        super().__init__(
             f"{topic} is a static topic (mqadmin updateStaticTopic), which POP does not read; set consume_mode: "
-            "concurrently or orderly, or have it pulled: mqadmin setConsumeMode -m PULL",
+            "concurrently or orderly, or have it pulled: mqadmin setConsumeMode -m PULL"
         )
 
 
-class LiteTopicsRefusedError(RmqdError):
+class LiteTopicsRefusedError(GroupRefusedError):
     """The group is to consume lite topics, and its topic or itself is not set up for them on a broker."""
+
+
+class UnknownTopicKindError(GroupRefusedError):
+    """A broker keeps a topic of a kind that rmqd does not know, as the topic's settings there say."""
+
+    def __init__(self, topic: str, where: str, marks: list[str]) -> None:
+        super().__init__(
+            f"{topic} on {where} has {' and '.join(marks)}, which this version of rmqd does not know; nothing of the "
+            "topic is read, as it could be taken for something else: use a version of rmqd that knows it, or leave the "
+            "topic out of the group's subscriptions (mqadmin updateTopic -a changes what may be changed)"
+        )
+        self.topic = topic
 
 
 class BrokerTooOldError(RmqdError):
@@ -249,7 +264,8 @@ class BrokerError(RmqdError):
 
     def __init__(self, code: int, remark: str | None, address: str) -> None:
         name, remark = ResponseCode(code).name, (remark or "")[:MOST_REMARK_CHARACTERS]
-        super().__init__(f"{name} ({int(code)}) from {address}: {remark or 'no reason given'}")
+        unknown = " (a code that this version of rmqd does not know)" if name.startswith("UNKNOWN_") else ""
+        super().__init__(f"{name} ({int(code)}) from {address}: {remark or 'no reason given'}{unknown}")
         self.code = code
         self.remark = remark
         self.address = address

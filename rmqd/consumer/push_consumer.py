@@ -17,6 +17,7 @@ from rmqd.consumer.group_status import GroupStatus
 from rmqd.consumer.handling.threads import call_start_or_stop
 from rmqd.consumer.health.consistency import Consistency
 from rmqd.consumer.health.filter_check import check_filters
+from rmqd.consumer.health.kind_check import check_kinds
 from rmqd.consumer.health.recent_results import RecentResults
 from rmqd.consumer.health.watchdog import Watchdog
 from rmqd.consumer.hooks import Hook
@@ -207,6 +208,7 @@ class PushConsumer:
         topics = list(self._context.options.subscriptions)
         await asyncio.gather(*(self._learn_route(topic) for topic in topics))
         await check_filters(self._client, self.group, self._context.subscriptions.values())
+        await check_kinds(self._client, topics)
         errors = (await self._client.heartbeat.beat()).values()
         is_reported = any(error is not None and error.is_reported for error in errors)
         if retry_topic(self.group) in self._context.subscriptions:

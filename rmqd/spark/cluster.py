@@ -31,6 +31,7 @@ from rmqd.client.options import ClientOptions
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
 from rmqd.consumer.health.filter_check import check_filters
+from rmqd.consumer.health.kind_check import check_kinds
 from rmqd.errors import LightQueueError, RmqdError, RouteNotFoundError, StaticTopicError
 from rmqd.spark.access import Access
 from rmqd.spark.answers import Answers, MasterAwayError, those_there
@@ -81,6 +82,7 @@ class Cluster:
         self._thread = threading.Thread(target=self._loop.run_forever, name="rmqd.spark", daemon=True)
         self._thread.start()
         self._client = self._run(_make_client(options))
+        self._of_known_kind: set[str] = set()  # topics whose brokers were asked
 
     def close(self) -> None:
         """Close the connections and end the thread. Nothing may be asked any more."""
@@ -186,6 +188,9 @@ class Cluster:
         route = await self._client.routes.refresh(topic)
         if route.mappings:
             raise StaticTopicError(topic)
+        if topic not in self._of_known_kind:
+            await check_kinds(self._client, [topic])
+            self._of_known_kind.add(topic)
         return self._client.routes.queues(topic)
 
     def _at_broker(

@@ -15,6 +15,7 @@ from rmqd.errors import (
     RmqdError,
     RouteNotFoundError,
     StaticTopicError,
+    UnknownTopicKindError,
 )
 
 log = structlog.get_logger(__name__)
@@ -22,6 +23,10 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 RETRY_SECONDS: Final = 0.5
+# waiting does not create a topic, change its kind or bring a message back
+ANSWERS: Final = (
+    RouteNotFoundError, DataLossError, FilterRefusedError, LightQueueError, StaticTopicError, UnknownTopicKindError,
+)  # fmt: skip
 
 
 def patiently(ask: Callable[[], T], seconds: float) -> T:
@@ -30,8 +35,8 @@ def patiently(ask: Callable[[], T], seconds: float) -> T:
     while True:
         try:
             return ask()
-        except (RouteNotFoundError, DataLossError, FilterRefusedError, LightQueueError, StaticTopicError):
-            raise  # these are answers: waiting does not create a topic or bring a message back
+        except ANSWERS:
+            raise
         except RmqdError as error:
             if time.monotonic() + RETRY_SECONDS > until:
                 raise

@@ -124,3 +124,15 @@ def test_the_handler_is_looked_for_as_in_any_group(monkeypatch: pytest.MonkeyPat
     (found,) = problems(GROUP.replace("plugin: log", "plugin: nobody"), to_run=True)
     assert found.startswith("test.yaml:6:23: groups.mailer.handler.plugin: ")
     assert load(GROUP, to_run=True).groups["mailer"].engine == "spark"
+
+
+@pytest.mark.parametrize("mode", ["", "    consume_mode: pop\n"])
+def test_lite_topics_are_refused(mode: str) -> None:
+    """And pop is not named as a way out, which is refused as well."""
+    text = GROUP.replace('{orders: "*"}', "{chats: {lite_topics: [a]}}") + mode
+    first, *others = problems(text)
+    assert first == (
+        "test.yaml:5:21: groups.mailer.subscriptions.chats: lite_topics are not for Spark, which reads ranges of "
+        'offsets; brokers hand them out by POP alone; accepted: engine: local, or "*" for all lite topics below'
+    )
+    assert len(others) == bool(mode)

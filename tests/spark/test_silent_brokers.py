@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -22,9 +23,11 @@ from tests.spark.needed import need
 need("pyspark", "pyarrow")
 
 from rmqd.client.options import ClientOptions  # noqa: E402
-from rmqd.errors import RmqdError  # noqa: E402
+from rmqd.errors import RmqdError, UnknownTopicKindError  # noqa: E402
 from rmqd.spark.access import Access  # noqa: E402
+from rmqd.spark.answers import Answers  # noqa: E402
 from rmqd.spark.cluster import cluster_of  # noqa: E402
+from rmqd.spark.patience import patiently  # noqa: E402
 from rmqd.spark.source.silent_brokers import BrokerSilentError  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 
@@ -152,3 +155,29 @@ async def test_a_static_topic_is_refused_by_name(cluster: Cluster) -> None:
     answers = await asyncio.to_thread(asked.queues, [TOPIC])
     [error] = answers.failures
     assert "orders is a static topic" in str(error)
+
+
+async def test_a_topic_that_becomes_static_is_refused_by_name(cluster: Cluster) -> None:
+    """Also one that was read before: a remap puts its queues where nothing here looks for them."""
+    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
+    assert (await asyncio.to_thread(asked.queues, [TOPIC])).failures == []
+    mapping = TopicQueueMappingInfo("a", 2, 1, curr_id_map={0: 0, 1: 0})
+    cluster.by_topic[TOPIC] = replace(cluster.by_topic[TOPIC], mappings=(mapping,))
+    [error] = (await asyncio.to_thread(asked.queues, [TOPIC])).failures
+    assert "orders is a static topic" in str(error)
+
+
+async def test_a_topic_of_an_unknown_kind_is_refused_by_name(cluster: Cluster) -> None:
+    """As by `engine: local`, and at once: no patience makes it known."""
+    body = json.dumps({"topicName": TOPIC, "attributes": {"message.type": "TABLE"}}).encode()
+    cluster.peers["a"].on(RequestCode.GET_TOPIC_CONFIG, Reply(body=body))
+    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
+
+    def ask() -> Answers[list[MessageQueue]]:
+        answers = asked.queues([TOPIC])
+        if answers.failures:
+            raise answers.failures[0]
+        return answers
+
+    with pytest.raises(UnknownTopicKindError, match=r"message\.type=TABLE, which this version of rmqd does not know"):
+        await asyncio.to_thread(patiently, ask, 60)

@@ -92,11 +92,12 @@ async def create_topic(
     await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
 
 
-async def topic_config(remoting: RemotingClient, address: str, topic: str) -> TopicConfig:
+async def topic_config(
+    remoting: RemotingClient, address: str, topic: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
+) -> TopicConfig:
     """A topic's settings on one broker. Raises TopicNotExistError where it has none."""
-    reply = await request(
-        remoting, address, GetTopicConfigRequestHeader(topic=topic), timeout_seconds=ADMIN_TIMEOUT_SECONDS
-    )
+    header = GetTopicConfigRequestHeader(topic=topic)
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
     return TopicConfig.from_json(reply.body)
 
 

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rmqd.wire.command import RemotingCommand, decode_command
+from rmqd.errors import ProtocolError
+from rmqd.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, decode_command
 from rmqd.wire.frame import FrameDecoder
 
 MOST_AT_ONCE: Final = 128  # in a turn of the loop: a few milliseconds, where all are requests that are turned away
+_KNOWN_FLAGS: Final = RESPONSE_FLAG | ONEWAY_FLAG
 
 Taker = Callable[[RemotingCommand], None]
 
@@ -83,6 +85,8 @@ class Intake:
     def _take(self, payloads: Sequence[bytes]) -> None:
         for payload in payloads:
             command = decode_command(payload)
+            if unknown := command.flag & ~_KNOWN_FLAGS & 0xFFFFFFFF:
+                raise ProtocolError(f"a command's flag has bits that rmqd does not know: 0x{unknown:X}")
             if command.is_response:
                 self._on_reply(command)
             else:

@@ -104,7 +104,10 @@ def _lite_findings(group: GroupConfig) -> Iterator[Finding]:
         if not subscription.lite_topics:
             continue
         path = ("subscriptions", topic)
-        if group.consume_mode != "pop":
+        if group.engine == "spark":
+            message = "lite_topics are not for Spark, which reads ranges of offsets; brokers hand them out by POP alone"
+            yield Finding(path, f'{message}; accepted: engine: local, or "*" for all lite topics below', at_key=True)
+        elif group.consume_mode != "pop":
             message = (
                 f"lite_topics beside consume_mode: {group.consume_mode}; brokers hand lite topics out by POP alone"
             )

@@ -8,4 +8,5 @@ Everything here only looks, but for one repair: a pull loop that hangs is begun 
     recent_results  RecentResults: rates, and whether the handler fails at everything
     consistency     Consistency: whether the members subscribe alike; two members with one client id
     filter_check    whether brokers accept the group's SQL expressions, before the first pull
+    kind_check      whether rmqd knows the kinds of the group's topics, likewise
 """

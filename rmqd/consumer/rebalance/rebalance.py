@@ -27,7 +27,7 @@ from rmqd.consumer.rebalance.division import Division, Share
 from rmqd.consumer.rebalance.member_list import MemberList
 from rmqd.consumer.rebalance.notices import Notices
 from rmqd.consumer.rebalance.rivals import Rivals
-from rmqd.errors import GroupHeldElsewhereError, LiteTopicsRefusedError, PopNotSupportedError, RmqdError
+from rmqd.errors import GroupRefusedError
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
@@ -87,17 +87,17 @@ class Rebalance:
     async def run(self) -> None:
         """Rebalance until `leave_all`, then until the last queue was given up. A queue's failure ends it.
 
-        Raises GroupHeldElsewhereError, when all queues are given up, where the group runs on Spark, and
-        PopNotSupportedError or LiteTopicsRefusedError where its brokers cannot serve it.
+        Raises GroupRefusedError, when all queues are given up: where the group runs on Spark, or where its brokers
+        cannot serve it.
         """
-        cannot_run: RmqdError | None = None
+        cannot_run: GroupRefusedError | None = None
         async with asyncio.TaskGroup() as tasks:
             while not self._ending.is_set():
                 self._soon.clear()
                 began = self._context.clock.monotonic()
                 try:
                     balanced = await self._pass(tasks)
-                except (GroupHeldElsewhereError, PopNotSupportedError, LiteTopicsRefusedError) as error:
+                except GroupRefusedError as error:
                     cannot_run = error
                     self.leave_all(self._context.options.shutdown_timeout_seconds)
                     break
@@ -154,8 +154,9 @@ class Rebalance:
         results = await asyncio.gather(*(self._share_of(topic, members) for topic in topics))
         if self._ending.is_set():
             return True
-        if members:
-            self._notices.listed(members)
+        if members and self._notices.listed(members):
+            # who came has read the routes just now, and divides the queues that are there now
+            self._context.client.routes.refresh_soon(topics)
         rivals = self._rivals.among(members)
         if members and not self._rivals.seen(rivals):
             return False

@@ -42,7 +42,9 @@ def _read_mode(value: object, what: str) -> MessageRequestMode:
     try:
         return MessageRequestMode(mode)
     except ValueError:
-        raise ProtocolError(f"an assignment's mode must be PULL or POP, and is {mode!r:.80}") from None
+        raise ProtocolError(
+            f"an assignment's mode must be PULL or POP, and is {mode!r:.80}; mqadmin setConsumeMode sets it"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -92,6 +92,22 @@ async def test_what_is_no_frame_closes_the_connection(remoting: RemotingClient, 
         assert server.accepted == 2
 
 
+@pytest.mark.parametrize(("flag", "named"), [(5, "0x4"), (-(2**31) + 1, "0x80000000")])
+async def test_a_flag_of_another_meaning_is_refused_by_name(remoting: RemotingClient, flag: int, named: str) -> None:
+    """What the rest of such a frame is cannot be known: no answer is made of it."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        command = await read_command(reader)
+        header = b'{"code":0,"flag":%d,"language":"JAVA","opaque":%d,"version":513}' % (flag, command.opaque)
+        writer.write(struct.pack(">II", 4 + len(header), len(header)) + header)
+        await reader.read()
+
+    async with RawServer(answer) as server:
+        with pytest.raises(RemotingClosedError, match=f"flag has bits that rmqd does not know: {named}"):
+            await remoting.invoke(server.address, ASK, {}, timeout_seconds=5)
+    assert remoting.traffic.corrupt_frames == 1
+
+
 async def test_an_answer_byte_by_byte(remoting: RemotingClient) -> None:
     """TCP promises no boundaries."""
 
