@@ -206,6 +206,8 @@ class Heartbeat:
         broker = self._broker(address)
         if not broker.up:
             log.info("broker.up", address=address, version=version)
+        if broker.up is False:  # routes may have been asked for without it, and others divide its queues again
+            self._routes.refresh_soon()
         broker.up, broker.version, broker.failures = True, version, 0
         broker.told_on = self._remoting.connected(address)
 

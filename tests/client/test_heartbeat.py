@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from rmqd.client.heartbeat import Heartbeat
 from rmqd.client.remoting.client import REQUEST_TIMEOUT_SECONDS, RemotingClient
-from rmqd.client.routing.route_table import RouteTable
+from rmqd.client.routing.route_table import REFRESH_GAP_SECONDS, RouteTable
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
     ConnectionRenewedError,
@@ -225,6 +225,21 @@ async def test_a_failure_asks_for_fresh_routes(world: World, peer: Peer) -> None
         asked = world.asked_for_routes
         await peer.down()
         await world.clock.until(lambda: world.asked_for_routes > asked, "the routes are asked for again", most=5)
+
+
+async def test_a_broker_that_is_back_asks_for_fresh_routes(world: World, peer: Peer) -> None:
+    """Routes that were asked for while it was away do not have it: until they do, members divide queues otherwise."""
+    world.routes.watch("T")
+    await world.know(peer)
+    async with running(world.heartbeat.run()), running(world.routes.run()):
+        await peer.received(HEART_BEAT)
+        peer.on(HEART_BEAT, Reply(ResponseCode.SYSTEM_ERROR, "broken"))
+        await world.heartbeat.beat()
+        await world.clock.advance(REFRESH_GAP_SECONDS)
+        asked = world.asked_for_routes
+        peer.on(HEART_BEAT, Reply())
+        await world.heartbeat.beat()
+        await world.clock.until(lambda: world.asked_for_routes > asked, "the routes are asked for again", most=2)
 
 
 async def test_a_failure_that_somebody_else_saw_is_followed_up(world: World, peer: Peer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Container
 from typing import Any
 
 from rmqd.codes import RequestCode
@@ -27,14 +28,19 @@ class Two:
             broker.offsets[GROUP, MessageQueue(retry_topic(GROUP), broker.name, 0)] = 0
 
     def route(
-        self, *brokers: ScriptedBroker, queues: int = 1, topics: tuple[str, ...] = (TOPIC, retry_topic(GROUP))
+        self,
+        *brokers: ScriptedBroker,
+        queues: int = 1,
+        topics: tuple[str, ...] = (TOPIC, retry_topic(GROUP)),
+        slaves: Container[str] = (),
     ) -> None:
-        """What the name server says from now on."""
+        """What the name server says from now on; brokers named in `slaves` answer as one, without a master."""
         for topic in topics:
             number = 1 if is_retry_topic(topic) else queues
             for broker in brokers:
                 broker.create_topic(topic, number)
-            self._routes[topic] = route_of({broker.name: broker.peer.address for broker in brokers}, number)
+            addresses = {broker.name: {int(broker.name in slaves): broker.peer.address} for broker in brokers}
+            self._routes[topic] = route_of(addresses, number)
 
     def forget_groups(self) -> None:
         """Groups are new to both."""

@@ -61,12 +61,13 @@ class _Learned:
 class _Watched:
     """When a watched topic is refreshed next. Times are by the client's clock."""
 
-    __slots__ = ("asked_at", "due_at", "unknown_delay", "unknown_since", "users")
+    __slots__ = ("asked_at", "changed_at", "due_at", "unknown_delay", "unknown_since", "users")
 
     def __init__(self, now: float) -> None:
         self.users = 0
         self.due_at = now
         self.asked_at = -REFRESH_GAP_SECONDS
+        self.changed_at = float("-inf")  # when other queues to read were seen than before
         self.unknown_since: float | None = None
         self.unknown_delay = UNKNOWN_TOPIC_FIRST_SECONDS
 
@@ -145,6 +146,14 @@ class RouteTable:
     def writable_queues(self, topic: str) -> list[MessageQueue]:
         """The queues that producers may send to, in RocketMQ's order; empty without a route."""
         return self._routes.writable(topic)
+
+    def known_to_all_at(self, topic: str) -> float:
+        """When every client has seen the last change of a watched topic's queues to read, at the latest (monotonic).
+
+        Each looks as often as this one. What was there at the first look is no change.
+        """
+        watched = self._watched.get(topic)
+        return float("-inf") if watched is None else watched.changed_at + self._interval
 
     def endpoint(self, queue: MessageQueue) -> str:
         """The name of the broker to ask about a queue: its own, but for queues of static topics, which move."""
@@ -251,6 +260,9 @@ class RouteTable:
         before, self._routes = self._routes, self._routes.replaced(changes)
         self.version += 1
         changed = frozenset(topic for topic in changes if before.differs(self._routes, topic))
+        for topic in changed & self._watched.keys():
+            if topic in before.by_topic and before.readable(topic) != self._routes.readable(topic):
+                self._watched[topic].changed_at = self._clock.monotonic()
         if changed:
             log.info("route.changed", topics=sorted(changed), brokers=sorted(self._routes.brokers))
         if self._departed.update(before.brokers, self._routes.brokers) or changed:

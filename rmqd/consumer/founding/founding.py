@@ -61,7 +61,7 @@ class Founding(ABC):
         """
         if stored is None:
             await self.ensure()
-            stored, decided = await self._stored(queue), self._starts.get(queue)
+            stored, decided = await self.stored(queue), self._starts.get(queue)
             if decided is not None and stored in (None, decided.offset):
                 return Start(decided.offset, decided.why, is_stored=stored is not None)
         if stored is not None:
@@ -83,12 +83,12 @@ class Founding(ABC):
         return queue in self._owed
 
     @abstractmethod
-    async def _found(self, first: list[MessageQueue]) -> None:
-        """Store the start of these queues if the group is new."""
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """The group's offset of a queue, as it is now; None if it has none. Raises RmqdError."""
 
     @abstractmethod
-    async def _stored(self, queue: MessageQueue) -> int | None:
-        """The group's offset of a queue, as it is now."""
+    async def _found(self, first: list[MessageQueue]) -> None:
+        """Store the start of these queues if the group is new."""
 
     def _be_patient(self, failed: Mapping[str, RmqdError]) -> None:
         """Raise the error of a broker that fails, for a while: it may know the group, and may come back."""

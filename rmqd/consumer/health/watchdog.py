@@ -18,6 +18,7 @@ from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.health.broker_watch import BrokerWatch
 from rmqd.consumer.health.recent_results import RecentResults
+from rmqd.consumer.offsets.broker_store import SlaveUnawareError
 from rmqd.consumer.stats.counters import snapshots_of
 from rmqd.consumer.stats.problem import Problem
 from rmqd.errors import BrokerAwayError, CircuitOpenError
@@ -84,7 +85,7 @@ class Watchdog:
             if (
                 failure is not None
                 and failure.is_reported
-                and not isinstance(failure, CircuitOpenError | BrokerAwayError)
+                and not isinstance(failure, CircuitOpenError | BrokerAwayError | SlaveUnawareError)
             ):
                 pass
             elif self._is_news(watch, problem, now):

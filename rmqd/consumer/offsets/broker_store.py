@@ -16,13 +16,19 @@ from rmqd.consumer.offsets.first_commits import FirstCommits
 from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS, OffsetWatch
 from rmqd.consumer.offsets.unheard_commits import UnheardCommits
 from rmqd.consumer.services import OffsetWatcher
-from rmqd.errors import BrokerAwayError, BrokerError, RmqdError
+from rmqd.errors import BrokerAwayError, BrokerError, RemotingError, RmqdError
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
 OFFSET_TIMEOUT_SECONDS = 5.0  # Java: updateConsumerOffset
 REPEAT_SECONDS = 30.0  # an offset that does not change is written again: its group may have been deleted meanwhile
+
+
+class SlaveUnawareError(RemotingError):
+    """A slave knows no offset of a queue. Its master may, which no route names: slaves copy offsets every 10 s."""
+
+    is_reported = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +90,24 @@ class RemoteBrokerOffsetStore:
     async def read(self, queue: MessageQueue) -> int | None:
         """The committed offset that the broker has; None for a group that is new to the queue. Raises RmqdError.
 
-        A commit under way, as one of a former ownership may be, is waited for.
+        A commit under way, as one of a former ownership may be, is waited for. A slave that has no offset proves
+        nothing: SlaveUnawareError.
         """
         found = await self.look_up(queue)
         return None if found is None else found.offset
 
     async def look_up(self, queue: MessageQueue) -> StoredOffset | None:
-        """Read the stored offset, with whether the broker can tell an offset of 0 from none. Raises RmqdError."""
+        """The same, with whether the broker can tell an offset of 0 from none."""
         async with self._turn(queue):
-            return await self._look_up(queue)
+            return await self._prove(queue)
+
+    async def _prove(self, queue: MessageQueue) -> StoredOffset | None:
+        broker = self._client.routes.endpoint(queue)
+        is_slave = self._client.routes.master(broker) is None
+        found = await self._look_up(queue)
+        if is_slave and (found is None or not found.is_certain):
+            raise SlaveUnawareError(broker, f"no route names its master, and its slave knows no offset of {queue}")
+        return found
 
     async def _look_up(self, queue: MessageQueue) -> StoredOffset | None:
         return await query_stored_offset(
@@ -109,7 +124,7 @@ class RemoteBrokerOffsetStore:
         The queue may be any member's: the member that founds the group stores the starts of all queues.
         """
         async with self._turn(queue), self._firsts.alone(queue, again=False):
-            if await self._query(queue) is None:
+            if await self._prove(queue) is None:
                 await self._update(queue, offset)
 
     def take_over(

@@ -11,9 +11,9 @@ import structlog
 from rmqd.client.api.offset import StoredOffset
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
-from rmqd.consumer.founding.founding import Founding
+from rmqd.consumer.founding.founding import AWAY_SECONDS, Founding
 from rmqd.consumer.founding.order import in_levels, is_unfinished
-from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
+from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore, SlaveUnawareError
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.errors import AccessRefusedError, RmqdError
 from rmqd.wire.message_queue import MessageQueue
@@ -39,12 +39,8 @@ class _Found:
         return [queue for queue in queues if queue in self.offsets and self.offsets[queue] is None]
 
     def certain(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """The queues for which the group certainly has an offset."""
+        """The queues for which the group certainly has an offset. A 0 of a broker of 4.x is an offset, or none."""
         return {queue for queue in queues if (found := self.offsets.get(queue)) is not None and found.is_certain}
-
-    def uncertain(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """The queues for which a broker of 4.x answers 0: that is an offset, or none."""
-        return {queue for queue in queues if (found := self.offsets.get(queue)) is not None and not found.is_certain}
 
 
 class BrokerFounding(Founding):
@@ -76,9 +72,20 @@ class BrokerFounding(Founding):
         super().__init__(client, options, clock, leaves_brokers_out=leaves_brokers_out)
         self._store = store
         self._retry = retry_topic(options.group)
+        self._unproven: dict[MessageQueue, float] = {}  # a slave knows no offset: since when (monotonic)
 
-    async def _stored(self, queue: MessageQueue) -> int | None:
-        return await self._store.read(queue)
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """The offset that the broker has. A slave that has none counts once its master has been away for a while."""
+        try:
+            offset = await self._store.read(queue)
+        except SlaveUnawareError:
+            since = self._unproven.setdefault(queue, self.clock.monotonic())
+            await self.ensure()  # a founding waits for the same master
+            if self.clock.monotonic() - since < AWAY_SECONDS:
+                raise
+            return None
+        self._unproven.pop(queue, None)
+        return offset
 
     async def _found(self, first: list[MessageQueue]) -> None:
         found = await self._unfounded(first)
@@ -106,7 +113,7 @@ class BrokerFounding(Founding):
                 if found.refused and not stored:
                     raise next(iter(found.refused.values()))
                 return None
-            if not stored or is_unfinished(set(first) - found.uncertain(first), stored):
+            if not stored or is_unfinished({*stored, *found.missing(first)}, stored):
                 return found
             if self.clock.monotonic() >= deadline:
                 return None
@@ -125,8 +132,10 @@ class BrokerFounding(Founding):
                 found.offsets[queue] = await self._store.look_up(queue)
             except AccessRefusedError as error:
                 found.refused[queue] = error
+            except SlaveUnawareError as error:  # the slave may know other queues
+                found.failed[self.client.routes.endpoint(queue)] = error
 
-        found.failed = await self._at_brokers(queues, ask)
+        found.failed |= await self._at_brokers(queues, ask)
         return found
 
     async def _store_starts(self, missing: list[MessageQueue], failed: Collection[str]) -> dict[str, RmqdError]:

@@ -19,7 +19,8 @@ class FileFounding(Founding):
         super().__init__(client, options, clock)
         self._store = store
 
-    async def _stored(self, queue: MessageQueue) -> int | None:
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """The offset that the file has."""
         return await self._store.read(queue)
 
     async def _found(self, first: list[MessageQueue]) -> None:

@@ -51,12 +51,13 @@ class OffsetWatch:
 
     def lose_connection(self) -> None:
         """Look once more, but take nothing lower for a reset any more; forget what the lost connection told."""
-        self.until, self.floor, self.lower, self.is_reset, self.is_doubtful = float("-inf"), 0, None, False, True
+        self._forget()
+        self.is_doubtful = True
 
     def reset(self, offset: int) -> None:
         """End the look: an operator has moved the queue, which is known here."""
-        self.until, self.floor, self.lower, self.is_reset, self.is_doubtful = float("-inf"), 0, None, False, False
-        self.highest = offset
+        self._forget()
+        self.is_doubtful, self.highest = False, offset
 
     def may_commit(self, stored: int | None, offset: int, ours: frozenset[int], now: float) -> bool:
         """Judge the stored offset ahead of a commit. Returns whether to commit; `ours` are this owner's commits."""
@@ -73,6 +74,9 @@ class OffsetWatch:
             self.watcher.overlapped(stored - self.highest)
             self.highest = stored
         return offset > stored
+
+    def _forget(self) -> None:
+        self.until, self.floor, self.lower, self.is_reset = float("-inf"), 0, None, False
 
     def _lower(self, stored: int, now: float) -> None:
         if stored != self.lower:

@@ -32,8 +32,9 @@ class OffsetPersistence:
         """Begin a round every `persist_consumer_offset_interval`, until cancelled."""
         async with asyncio.TaskGroup() as rounds:
             while True:
-                due_at = self._now() + self._context.options.persist_consumer_offset_interval_seconds
-                await self._context.clock.sleep(self._context.options.persist_consumer_offset_interval_seconds)
+                interval_seconds = self._context.options.persist_consumer_offset_interval_seconds
+                due_at = self._now() + interval_seconds
+                await self._context.clock.sleep(interval_seconds)
                 if self._now() > due_at + LATE_SECONDS:
                     self._context.store.doubt()
                 routes = self._context.client.routes

@@ -133,5 +133,8 @@ class PopAssignment(Assignment):
         seconds = self._context.options.pop_invisible_time_seconds
         invisible_ms = round(seconds * 1000)
         renewed = await asyncio.gather(*(self._receipts.renew(block, offset, invisible_ms) for offset in offsets))
-        later = seconds * RENEW_AT if all(renewed) else RENEW_AGAIN_SECONDS
-        block.look_at = self._context.clock.monotonic() + later
+        if all(renewed):
+            # hidden from when that was asked: what the answer took does not count
+            block.look_at = min(block.due_of(offset) for offset in offsets) - seconds * (1 - RENEW_AT)
+        else:
+            block.look_at = self._context.clock.monotonic() + RENEW_AGAIN_SECONDS

@@ -56,7 +56,8 @@ class DivisionByBroker(Division):
     ) -> Share | None:
         """The share that a broker gives this member; None while no broker answers.
 
-        Raises PopNotSupportedError where all brokers that answer are too old to divide queues, or the topic is static.
+        Raises PopNotSupportedError where all brokers that answer are too old to divide queues, and
+        StaticTopicNotPoppedError where the topic is static.
         """
         if topic in self._retries.ending:
             if not held:

@@ -42,6 +42,14 @@ class PopProcessQueue(ProcessQueue):
         block = message.block
         return isinstance(block, PopBlock) and self._receipts.is_late(block, message.queue_offset)
 
+    def return_postponed(self, messages: list[Message]) -> bool:
+        """Have postponed messages handed out again, but for those that other members see again by now."""
+        late = [] if self.dropped else [message for message in messages if self.is_late(message)]
+        if late:
+            self.retrying -= len(late)
+            self.finish(late)
+        return super().return_postponed([message for message in messages if message not in late])
+
     def settle_finished(self, block: PopBlock) -> None:
         """Acknowledge what is finished of a block of which handlers still have the rest."""
         finished = block.unsettled(message for message in block.messages if message.finished)

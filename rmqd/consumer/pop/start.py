@@ -27,7 +27,7 @@ async def begin(context: GroupContext, message_queue: MessageQueue) -> None:
 
 
 async def _store_start(context: GroupContext, queue: MessageQueue) -> None:
-    start = await context.founding.start(queue, await context.store.read(queue))
+    start = await context.founding.start(queue, await context.founding.stored(queue))
     if not start.is_stored:
         await context.store.commit(queue, start.offset)
         context.store.forget(queue)

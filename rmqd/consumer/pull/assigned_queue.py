@@ -122,7 +122,7 @@ class AssignedQueue(Assignment):
 
     async def _find_start(self) -> Start:
         context, queue = self._context, self.message_queue
-        stored = await context.store.read(queue)
+        stored = await context.founding.stored(queue)
         if stored is None and (floor := context.floors.get(queue)) is not None:
             start = await context.founding.policy.of_lost_queue(queue, *floor)
         else:
@@ -171,7 +171,7 @@ class AssignedQueue(Assignment):
         context, queue = self._context, self.message_queue
         await context.ownership.acquire(queue, self._lost)
         self._is_doubtful = False
-        stored = await until_answered(context, queue, lambda: context.store.read(queue))
+        stored = await until_answered(context, queue, lambda: context.founding.stored(queue))
         committed = context.store.committed.get(queue)
         may_be_less = committed is not None and context.store.may_be_lost(queue)
         if stored is None or context.store.wrote(queue, stored) or (may_be_less and stored < (committed or 0)):

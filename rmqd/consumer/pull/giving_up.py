@@ -64,7 +64,7 @@ class GivingUp:
                 self._count_repeated(process_queue, is_committed=is_committed)
             await self._commit_move(moved_to)
             process_queue.drop(leaving.cause)
-            if not drained and leaving.is_last:
+            if not drained and (leaving.is_last or leaving.hurried.is_set()):  # a hurry is the group's end, too
                 return  # released when the group's handlers have ended
         if (floor := context.store.committed.get(message_queue)) is not None:
             newest_ms = 0 if loop is None else loop.process_queue.newest_store_timestamp

@@ -79,21 +79,20 @@ class QueueOwnership:
         """Own a queue once its former owner has given it up or is gone, at the latest after `queue_handover_timeout`.
 
         Where brokers tell nobody that a member has come, the former owner learns it up to `notice_seconds` later, and
-        is waited for so much longer. Returns False if the wait was given up.
+        is waited for so much longer. So it is where the topic has other queues than before, which the former owner may
+        not have seen yet. Returns False if the wait was given up.
         """
-        patience_seconds = self._timeout + notice_seconds
         begun = self._clock.monotonic()
-        deadline = begun + patience_seconds
         waited = timed_out = False
         while not await self._lock(queue):
             now = self._clock.monotonic()
             if now - begun >= SURE_SECONDS and await self._is_left_alone(queue):
                 break
-            left = deadline - now
+            left = max(begun + notice_seconds, self._seen_by_all_at(queue)) + self._timeout - now
             if left <= 0:
                 self.timeouts += 1
                 timed_out = True
-                log.warning("queue.handover_timed_out", queue=str(queue), seconds=patience_seconds)
+                log.warning("queue.handover_timed_out", queue=str(queue), seconds=round(now - begun, 1))
                 break
             waited = True
             await self._clock.sleep(min(left, CLAIM_SECONDS if self._locks.refused else POLL_SECONDS))
@@ -134,6 +133,10 @@ class QueueOwnership:
             elif not self._locks.refused:
                 lost = {queue for queue in self._locked if self._locks.may_be_lost(self._locks.broker_of(queue))}
                 await self._claim((self._owned - self._locked) | lost)
+
+    def _seen_by_all_at(self, queue: MessageQueue) -> float:
+        """When the former owner knows the topic's present queues; where locks are refused, none would tell that."""
+        return float("-inf") if self._locks.refused else self._client.routes.known_to_all_at(queue.topic)
 
     async def _is_left_alone(self, queue: MessageQueue) -> bool:
         """Whether no other member can still commit: nobody else is listed, and nobody is about to connect again."""

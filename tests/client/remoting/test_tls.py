@@ -327,6 +327,15 @@ def test_files_that_cannot_be_used_are_told_with_their_keys(tls: TlsOptions, exp
     assert [str(problem) for problem in file_problems(tls)] == expected
 
 
+def test_to_check_files_no_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's authorities take 50 ms, for each client that a configuration has."""
+    monkeypatch.delattr(ssl.SSLContext, "load_default_certs")
+    assert file_problems(TlsOptions(enabled=True)) == []
+    mine = TlsOptions(enabled=True, cert_file=str(certificate(CLIENT)), key_file=str(key(CLIENT)))
+    assert file_problems(mine) == []
+    assert [problem.key for problem in file_problems(replace(mine, key_file="/no/such"))] == ["key_file"]
+
+
 async def test_a_file_that_went_bad_later_fails_connections_and_nothing_else() -> None:
     async with server_with(server_context()) as peer, client_with(replace(TLS, ca_file="/no/such")) as client:
         with pytest.raises(TlsError, match=r"client\.tls\.ca_file: the file /no/such cannot be read"):

@@ -163,6 +163,21 @@ async def test_the_same_route_in_another_order_is_no_change(table: Table, peer: 
     assert table.changes == [frozenset({"T"})]
 
 
+async def test_a_change_of_queues_is_known_to_all_when_everybody_has_looked_again(table: Table) -> None:
+    """What a client finds at its first look is no change to it, nor is a topic that only moved."""
+    table.known["T"] = route_of({"a": A}, 2)
+    table.watch("T")
+    async with running(table.run()):
+        await table.clock.until(lambda: table.queues("T"), "the first route")
+        table.known["T"] = route_of({"a": B}, 2)
+        await table.refresh("T")
+        assert table.known_to_all_at("T") < table.clock.monotonic()
+        table.known["T"] = route_of({"a": B}, 3)
+        await table.refresh("T")
+        assert table.known_to_all_at("T") == table.clock.monotonic() + REFRESH_INTERVAL_SECONDS
+    assert table.known_to_all_at("not watched") < table.clock.monotonic()
+
+
 async def test_topics_are_refreshed_together_and_swapped_once(table: Table, peer: Peer) -> None:
     """One round asks for all topics at once; the callback hears of all changes of it together."""
     topics = [f"T{i}" for i in range(20)]

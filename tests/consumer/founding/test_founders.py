@@ -14,7 +14,7 @@ from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.founding.founding import AWAY_SECONDS
 from rmqd.consumer.founding.start_offset import Start
-from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
+from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore, SlaveUnawareError
 from rmqd.consumer.offsets.founding_by_brokers import BrokerFounding
 from rmqd.consumer.offsets.founding_by_file import FileFounding
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
@@ -35,6 +35,7 @@ QUERY, UPDATE, MAX = (
     RequestCode.GET_MAX_OFFSET,
 )
 NOT_NOW = Reply(ResponseCode.SYSTEM_ERROR, "not now")
+A0, B0 = MessageQueue(TOPIC, "a", 0), MessageQueue(TOPIC, "b", 0)
 REFUSED = Reply(ResponseCode.NO_PERMISSION, "User:x has no permission to access Topic:t1")
 
 
@@ -206,3 +207,99 @@ async def test_a_broadcasting_group_waits_a_minute_for_a_broker_that_fails_and_o
     await founding.ensure()
     a, b = MessageQueue(TOPIC, "a", 0), MessageQueue(TOPIC, "b", 0)
     assert (founding.is_owed(a), founding.is_owed(b)) == (False, True)
+
+
+async def test_a_slave_that_does_not_know_the_group_makes_it_no_new_one(
+    two: Two, two_client: ClientInstance, clock: ManualClock
+) -> None:
+    """Its master does, which is away for a moment: the queue of the other broker, which has forgotten it, is later."""
+    await two.a.store(A0, b"a0")
+    two.route(two.a, two.b, slaves="b")
+    founding = at_brokers(two_client, clock)
+    with pytest.raises(SlaveUnawareError):
+        await founding.start(A0, None)
+    assert two.a.offsets == two.b.offsets == {}
+    two.b.offsets[GROUP, B0] = two.b.offsets[GROUP, MessageQueue(retry_topic(GROUP), "b", 0)] = 0
+    two.route(two.a, two.b)
+    await two_client.routes.refresh(TOPIC)
+    assert await founding.start(A0, None) == Start(0, "later_queue")
+
+
+async def test_a_slave_that_knows_the_group_makes_it_a_known_one(
+    two: Two, two_client: ClientInstance, clock: ManualClock
+) -> None:
+    await two.a.store(A0, b"a0")
+    two.b.offsets[GROUP, MessageQueue(retry_topic(GROUP), "b", 0)] = 0
+    two.route(two.a, two.b, slaves="b")
+    assert await at_brokers(two_client, clock).start(A0, None) == Start(0, "later_queue")
+
+
+async def test_what_a_slave_does_not_know_is_no_sign_of_a_founding_that_was_killed(
+    two: Two, two_client: ClientInstance, clock: ManualClock
+) -> None:
+    """Though it knows a queue above."""
+    await two.a.store(A0, b"a0")
+    two.b.offsets[GROUP, MessageQueue(TOPIC, "b", 1)] = 5
+    two.route(two.a, two.b, queues=2, slaves="b")
+    start = asyncio.create_task(at_brokers(two_client, clock).start(A0, None))
+    await two.a.peer.received(QUERY, 3)  # for the mark, and for both queues
+    await clock.advance(5.3)
+    await eventually(start.done, "it waits no longer")
+    assert await start == Start(0, "later_queue")
+
+
+async def test_a_group_begins_without_a_master_that_is_away_for_a_minute(
+    two: Two, two_client: ClientInstance, clock: ManualClock
+) -> None:
+    """Its queues begin where the others began, as far as the slave has got."""
+    await two.a.store(A0, b"old")
+    await two.b.store(B0, b"old", store_timestamp=1000)
+    await two.b.store(B0, b"new", store_timestamp=int(clock.wall() * 1000) + 1)
+    two.route(two.a, two.b, slaves="b")
+    await two_client.routes.refresh(TOPIC)
+    founding = at_brokers(two_client, clock)
+    assert await tries(founding, clock, B0) == (AWAY_SECONDS, Start(1, "last_offset"))
+    assert (two.a.offsets[GROUP, A0], two.b.offsets) == (1, {})
+
+
+async def test_a_slave_that_has_no_offset_of_a_known_group_counts_after_a_minute(
+    two: Two, two_client: ClientInstance, clock: ManualClock
+) -> None:
+    """Its master may have one, and the group would begin anew there."""
+    two.a.offsets[GROUP, A0] = two.a.offsets[GROUP, MessageQueue(retry_topic(GROUP), "a", 0)] = 0
+    two.route(two.a, two.b, slaves="b")
+    await two_client.routes.refresh(TOPIC)
+    founding = at_brokers(two_client, clock)
+    assert await tries(founding, clock, B0) == (AWAY_SECONDS, Start(0, "later_queue"))
+    two.b.offsets[GROUP, B0] = 7
+    assert await founding.stored(B0) == 7
+    two.b.offsets.clear()
+    with pytest.raises(SlaveUnawareError):
+        await founding.stored(B0)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+async def test_a_slave_is_told_no_start_and_one_of_4_9_does_not_prove_a_0(
+    two: Two, two_client: ClientInstance, clock: ManualClock, is_old: bool
+) -> None:
+    two.route(two.a, two.b, slaves="b")
+    await two_client.routes.refresh(TOPIC)
+    if is_old:
+        two.b.peer.version = 407
+        two.b.peer.on(QUERY, Reply(ext_fields={"offset": "0"}))
+    store = RemoteBrokerOffsetStore(two_client, GROUP, clock)
+    with pytest.raises(SlaveUnawareError):
+        await store.read(B0)
+    with pytest.raises(SlaveUnawareError):
+        await store.found(B0, 3)
+    assert not two.b.commits
+
+
+async def tries(founding: BrokerFounding, clock: ManualClock, queue: MessageQueue) -> tuple[float, Start]:
+    """Where a queue begins, as its owner asks, and for how long its master was waited for."""
+    for seconds in range(0, 100, 5):
+        try:
+            return seconds, await founding.start(queue, await founding.stored(queue))
+        except SlaveUnawareError:
+            clock.turn(5)
+    raise AssertionError("it does not begin")

@@ -314,6 +314,25 @@ async def test_a_silent_broker_may_know_the_group(two: Two, seen: Seen, monkeypa
     assert starts_in(logs)[str(a)] == (0, "later_queue")
 
 
+async def test_a_queue_of_which_a_slave_knows_no_offset_waits_for_its_master(
+    two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slave copies offsets every 10 s: nothing is handled again that was committed just before the master went."""
+    monkeypatch.setattr("rmqd.consumer.pull.backoff.EXCEPTION_DELAY_SECONDS", 0.05)
+    b = MessageQueue(TOPIC, "b", 0)
+    await two.b.store(b, b"old")
+    know(two.a, MessageQueue(TOPIC, "a", 0))
+    two.route(two.a, two.b, slaves="b")
+    async with two.member(seen):
+        await two.b.peer.received(RequestCode.QUERY_CONSUMER_OFFSET, 8)
+        assert not two.b.pulled_offsets(b)
+        know(two.b, b)
+        two.route(two.a, two.b)
+        await two.b.store(b, b"new")
+        await seen.has(b"new")
+    assert seen.bodies == [b"new"]
+
+
 @pytest.mark.parametrize("known", [False, True])
 async def test_brokers_of_4_9_say_0_where_they_have_nothing(
     broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch, known: bool

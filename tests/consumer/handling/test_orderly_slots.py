@@ -137,27 +137,18 @@ async def test_a_queue_rests_as_long_as_suspend_says(
     assert handle.times[1] - handle.times[0] >= rest * 0.9
 
 
-async def test_a_rest_is_never_longer_than_half_a_minute(pool: StartPool) -> None:
+@pytest.mark.parametrize(("wanted", "not_yet", "then"), [(3600, 29.9, 0.2), (0, 0.009, 0.002)])
+async def test_a_rest_is_cut_to_between_ten_milliseconds_and_half_a_minute(
+    pool: StartPool, wanted: float, not_yet: float, then: float
+) -> None:
     """Java: suspendCurrentQueueTimeMillis."""
-    clock, handle = ManualClock(), Attempts(1, error=Suspend(3600))
+    clock, handle = ManualClock(), Attempts(1, error=Suspend(wanted))
     async with pool(handle, clock=clock, **ORDERLY) as running:
         queue = running.queue(1)
         await eventually(lambda: bool(queue.retrying), "the queue rests")
-        await clock.advance(29.9)
+        await clock.advance(not_yet)
         assert queue.retrying == 1
-        await clock.advance(0.2)
-        await eventually(done(queue), "it is handled")
-
-
-async def test_a_rest_is_never_shorter_than_a_hundredth_of_a_second(pool: StartPool) -> None:
-    """Java: suspendCurrentQueueTimeMillis."""
-    clock, handle = ManualClock(), Attempts(1, error=Suspend(0))
-    async with pool(handle, clock=clock, **ORDERLY) as running:
-        queue = running.queue(1)
-        await eventually(lambda: bool(queue.retrying), "the queue rests")
-        await clock.advance(0.009)
-        assert queue.retrying == 1
-        await clock.advance(0.002)
+        await clock.advance(then)
         await eventually(done(queue), "it is handled")
 
 

@@ -235,6 +235,27 @@ async def test_a_message_that_was_kept_hidden_is_acknowledged_by_its_new_handle(
     assert {(ack["pt"], ack["rq"]) for ack in body["acks"]} == {(2000, 5)}
 
 
+async def test_a_late_answer_leaves_as_much_time_for_the_next_change(pop: PopBroker, flowing: ManualClock) -> None:
+    """A message is hidden from when that was asked: what the answer takes is not added to the time until the next."""
+    handler, asked = Blocked(), list[float]()
+
+    async def change(command: RemotingCommand) -> Reply:
+        asked.append(flowing.now)
+        await flowing.sleep(2)
+        return pop._change(command)
+
+    pop.peer.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, change)
+    pop.add(4)
+    async with member(pop.address, handler, consume_mode="pop", clock=flowing) as one:
+        await eventually(lambda: one.topic().received, "it is here")
+        await eventually(lambda: len(asked) == 3, "it is hidden for longer three times")
+        handler.release.set()
+        await eventually(lambda: one.topic().handled["acked"], "it is done")
+    first, second, third = asked
+    assert 39 < second - first < 41
+    assert 39 < third - second < 41
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_result_after_the_time_is_thrown_away_and_counted(
     pop: PopBroker, monkeypatch: pytest.MonkeyPatch, *, fails: bool

@@ -16,6 +16,10 @@ class Receipts:
     def __init__(self) -> None:
         self.acknowledged: list[int] = []
         self.relieved = 0
+        self.now = 0.0
+
+    def is_late(self, block: PopBlock, offset: int) -> bool:
+        return self.now >= block.due_of(offset)
 
     def acknowledge(self, block: PopBlock, offsets: list[int], stats: TopicStats) -> None:
         block.settled.update(offsets)
@@ -83,3 +87,27 @@ def test_messages_put_back_come_block_by_block() -> None:
     ]  # fmt: skip
     queue.finish(taken)
     assert Counter(receipts.acknowledged) == Counter([4, 5, 5, 6])
+
+
+def test_postponed_messages_that_others_see_again_are_not_handed_out() -> None:
+    """The broker was away when they were to be given back, and its time for one of the two blocks is over."""
+    receipts = Receipts()
+    early, late = popped([1], 60), popped([2], 90)
+    queue = queue_of(receipts, early, late)
+    taken = queue.take(2)
+    queue.postpone(taken)
+    receipts.now = 70.0
+    assert queue.return_postponed(taken)
+    assert [message.queue_offset for message in queue.pending] == [2]
+    assert (receipts.acknowledged, queue.cached_count, queue.retrying) == ([1], 1, 0)
+
+
+def test_postponed_messages_of_a_queue_that_was_dropped_are_forgotten() -> None:
+    receipts = Receipts()
+    queue = queue_of(receipts, popped([1], 60))
+    taken = queue.take(1)
+    queue.postpone(taken)
+    receipts.now = 70.0
+    queue.drop("stopped")
+    assert not queue.return_postponed(taken)
+    assert (receipts.acknowledged, queue.cached_count, queue.retrying) == ([], 0, 0)

@@ -202,6 +202,16 @@ async def test_a_hurry_ends_the_wait(clock: ManualClock, *, last: bool) -> None:
     assert case.queue.dropped
 
 
+async def test_a_hand_over_that_a_hurry_ends_keeps_the_lock_until_handlers_have_ended(clock: ManualClock) -> None:
+    """The group ends, and frees its locks behind its handlers: a batch of an orderly queue may still be at one."""
+    case = case_of(clock, handed=1)
+    giving_up = case.begin(100)
+    await clock.advance(1)
+    case.leaving.hurried.set()
+    await giving_up
+    assert (case.released, case.queue.dropped) == ([], True)
+
+
 async def test_a_commit_that_fails_is_tried_for_as_long_as_the_lock_is_safe(clock: ManualClock) -> None:
     """Every fifth of a second; an earlier commit that may replace it makes it go once more."""
     case = case_of(clock, handed=1)

@@ -10,6 +10,7 @@ import pytest
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
+from rmqd.client.routing.route_table import REFRESH_INTERVAL_SECONDS
 from rmqd.codes import RequestCode
 from rmqd.consumer.rebalance.broker_locks import RENEW_SECONDS
 from rmqd.consumer.rebalance.departures import BACK_SECONDS
@@ -126,6 +127,21 @@ async def test_a_queue_is_taken_without_its_lock_when_the_patience_ends(case: Ca
         case.freed(case.one)
         await case.clock.advance(1.1)
         await eventually(lambda: case.ours() == {case.one}, "it is locked")
+
+
+async def test_who_may_not_have_seen_the_topics_queues_yet_is_waited_for_as_long_as_that_takes(case: Case) -> None:
+    """An owner that divides other queues does not know that its own is to go, and goes on with it."""
+    await case.listed("other")
+    case.held_by_other(case.one)
+    case.client.routes.watch(TOPIC)
+    case.broker.create_topic(TOPIC, 3)
+    await case.client.routes.refresh(TOPIC)
+    acquiring = case.acquire(case.one)
+    await case.clock.advance(REFRESH_INTERVAL_SECONDS + 4.9)
+    assert not acquiring.done()
+    await case.clock.advance(0.2)
+    await eventually(acquiring.done, "it is taken")
+    assert not await acquiring
 
 
 async def test_who_is_alone_waits_for_nobody(case: Case) -> None:
