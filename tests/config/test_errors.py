@@ -179,6 +179,11 @@ SUBSCRIPTIONS = {
     ),
     "all beside a tag": ('orders: "paid || *"', f"5:15: orders: '*' is not a tag, {BARS}; accepted: {TAGS}"),
     "no tag": ('orders: "||"', f"5:15: orders: '||' names no tag; accepted: {TAGS}"),
+    "NUL in a tag": ('orders: "a\\0"', f"5:15: orders: 'a\\x00' has a NUL character; accepted: {TAGS}"),
+    "NUL in a condition": (
+        'orders: {sql: "a > \\0"}',
+        f"5:7: orders: 'a > \\x00' has a NUL character; accepted: {TAGS}",
+    ),
     "nothing": ("orders:", f"5:14: orders: no value is no tag expression; accepted: {TAGS}"),
     "empty SQL": ('orders: {sql: " "}', f"5:7: orders: ' ' is no SQL92 condition; accepted: {TAGS}"),
     "unknown kind": (

@@ -94,7 +94,7 @@ class SubscriptionForm(ValueKind):
                 raise wrong(f"a mapping of {', '.join(map(repr, value)) or 'nothing'} is no subscription", _TAG_FORM)
             if not isinstance(sql, str) or not sql.strip():
                 raise wrong(f"{show(sql)} is no SQL92 condition", _TAG_FORM)
-            return Subscription(expression=str(sql), kind="SQL92")
+            return Subscription(expression=_without_nul(sql), kind="SQL92")
         if not isinstance(value, str):
             raise wrong(f"{show(value)} is no tag expression", _TAG_FORM)
         return Subscription(expression=_checked_tags(value), kind="TAG")
@@ -156,6 +156,12 @@ def _checked_lite_topics(value: object) -> tuple[str, ...]:
     return tuple(map(str, value))
 
 
+def _without_nul(expression: str) -> str:
+    if "\0" in expression:  # no message has one in a tag or a property, and what passes it on may end there
+        raise wrong(f"{show(expression)} has a NUL character", _TAG_FORM)
+    return str(expression)
+
+
 def _checked_tags(expression: str) -> str:
     tags = [tag.strip() for tag in expression.split("||")]
     if not any(tags):
@@ -165,7 +171,7 @@ def _checked_tags(expression: str) -> str:
         if "|" in tag or "&&" in tag or (tag == "*" and len(tags) > 1):
             shown = expression if isinstance(expression, Substituted) else tag
             raise wrong(f"{show(shown)} is not a tag, tags are separated by ||", _TAG_FORM)
-    return str(expression)
+    return _without_nul(expression)
 
 
 @dataclass(eq=False, repr=False)
