@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any, Protocol
 
 from rmqd.errors import RmqdError
 from tests.campaigns.churn import Churn, ChurnPlan, ChurnResult
@@ -26,6 +27,7 @@ from tests.campaigns.mutants import run as run_mutants
 from tests.campaigns.older import Older
 from tests.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult, plans
 from tests.campaigns.owners import Owners, OwnersPlan
+from tests.campaigns.planted import run as look_for_planted
 from tests.campaigns.pop import PopCampaign, PopPlan
 from tests.campaigns.record import add_row, append
 from tests.campaigns.simulation import SimulationError
@@ -42,7 +44,22 @@ from tests.spark.standalone_cluster import StandaloneCluster
 
 OLDER = "4.9.7"
 CAMPAIGN_ERRORS = (ClusterError, FuzzError, MutantsError, OrderlyError, SimulationError)
+MORE_TO_DO = "there is more to do: the command above goes on"
 MESSAGES_PER_WORKER = 6000  # half a minute of them, for each that is killed
+
+
+class _InParts(Protocol):
+    """What came of a run that goes on in the next call where one call does not suffice."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no part is left."""
+
+    def report(self) -> str:
+        """For the person who ran it."""
+
+    def cells(self) -> list[Any]:
+        """The row of docs/campaigns.md, without date and commit."""
 
 
 def churn_plans(seed: int, messages: int) -> list[ChurnPlan]:
@@ -118,12 +135,9 @@ def fuzz(options: argparse.Namespace) -> bool:
     complete = passed = True
     for target in options.targets.split(","):
         result = Fuzz(target, options.executions, seed, directory).run(until)
-        print(result.report(), flush=True)
-        if result.is_complete:
-            add_row("fuzz", result.cells())
-        complete, passed = complete and result.is_complete, passed and result.passed
+        complete, passed = _recorded("fuzz", result) and complete, passed and result.passed
     if not complete:
-        say("there is more to do: the command above goes on")
+        say(MORE_TO_DO)
     return complete and passed
 
 
@@ -141,12 +155,21 @@ def simulation(options: argparse.Namespace) -> bool:
     """Groups and brokers on simulated hosts that break, as seeds say: nothing lost, and nothing twice unexplained."""
     directory, seed = _place("simulation", f"--count {options.count}", options)
     result = run_simulation(seed, options.count, directory)
-    print(result.report(), flush=True)
-    if not result.is_complete:
-        say("there is more to do: the command above goes on")
+    if not _recorded("simulation", result):
+        say(MORE_TO_DO)
         return False
-    add_row("simulation", result.cells())
     return not result.wrong
+
+
+def planted(options: argparse.Namespace) -> bool:
+    """Bugs that are put into rmqd on purpose, one at a time: histories on simulated hosts must show each of them."""
+    directory, seed = _place("planted", f"--count {options.count}", options)
+    result = look_for_planted(seed, options.count, directory)
+    if not _recorded("planted", result):
+        say(MORE_TO_DO)
+        return False
+    result.write()
+    return not result.missed
 
 
 def faults(options: argparse.Namespace) -> bool:
@@ -280,6 +303,14 @@ def _place(campaign: str, size: str, options: argparse.Namespace) -> tuple[Path,
     return directory, seed
 
 
+def _recorded(campaign: str, result: _InParts) -> bool:
+    """Report on a run; if no part of it is left, add its row, and return True."""
+    print(result.report(), flush=True)
+    if result.is_complete:
+        add_row(campaign, result.cells())
+    return result.is_complete
+
+
 def _cluster(directory: Path, spec: ClusterSpec | None = None) -> RealCluster:
     prepare()
     if (directory / FILE_NAME).exists():
@@ -301,6 +332,7 @@ def main() -> int:
         (durability, "kills", 100),
         (faults, "times", 3),
         (histories, "count", 2000),
+        (planted, "count", 100),
         (pop, "messages", 100_000),
         (simulation, "count", 20_000),
         (spark_cluster, "kills", 5),

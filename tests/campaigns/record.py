@@ -52,7 +52,7 @@ def _churn_cells(result: ChurnResult) -> list[object]:
 
 def _commit() -> str:
     """The commit, marked where the tree differs from it; what campaigns write is no difference."""
-    written = ("docs/campaigns.md", "docs/conformance.md", "tests/conformance/results.json")
+    written = ("docs/campaigns.md", "docs/planted-bugs.md", "docs/conformance.md", "tests/conformance/results.json")
     changed = _git("status", "--porcelain", "--", ".", *(f":(exclude){path}" for path in written))
     return _git("rev-parse", "--short=10", "HEAD") + ("-dirty" if changed else "")
 

@@ -13,14 +13,39 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from tests.campaigns.fuzz import CALL_SECONDS
+
 PART: Final = 250
 PROCESSES: Final = 2
-CALL_SECONDS: Final = 20 * 60.0
-"""After which a call begins no more parts: the next one goes on."""
 
 
 class SimulationError(Exception):
     """The simulation itself ended without a verdict."""
+
+
+def figures_of(first: int, count: int, *options: str, most_seconds: float | None = None) -> dict[str, Any]:
+    """What `python -m tests.simulation --json` says of the histories from a seed on, in a process of its own.
+
+    Raises SimulationError where it says nothing, and subprocess.TimeoutExpired.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "tests.simulation",
+        "--seed",
+        str(first),
+        "--count",
+        str(count),
+        "--json",
+        *options,
+    ]
+    environment = os.environ | {"PYTHONHASHSEED": "0"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=most_seconds)
+    last = (ended.stdout.splitlines() or [""])[-1]
+    if not last.startswith("{"):
+        raise SimulationError(f"{' '.join(command)} ended with {ended.returncode}: {ended.stderr}")
+    figures: dict[str, Any] = json.loads(last)
+    return figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +64,7 @@ class Part:
     @classmethod
     def run(cls, first: int, count: int) -> Self:
         """Run them in a process of their own. Raises SimulationError."""
-        command = [sys.executable, "-m", "tests.simulation", "--seed", str(first), "--count", str(count), "--json"]
-        environment = os.environ | {"PYTHONHASHSEED": "0"}
-        ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-        last = (ended.stdout.splitlines() or [""])[-1]
-        if not last.startswith("{"):
-            raise SimulationError(f"{' '.join(command)} ended with {ended.returncode}: {ended.stderr}")
-        return cls(**json.loads(last))
+        return cls(**figures_of(first, count))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,17 @@ event, on every machine.
 - `loop`: the event loop; its time jumps to the next timer. Also the hosts, which can be paused and killed.
 - `network`: connections in memory, with delays, cut frames, resets and partitions.
 - `disk`: what a broker has stored, and what of it survives a crash.
-- `cluster`: name servers and brokers (`rmqd.broker`'s own), each on a host.
+- `cluster`: brokers (`rmqd.broker`'s own), each on a host; `name_servers`: what these register with.
+- `offsets`: what brokers store of the group's offsets.
+- `slave`: a slave of a broker, which has what it copied some moments ago.
 - `names`: of the topic and the group.
 - `members`: members of a group, on a host each, and their handlers.
 - `plan`: a history before it happens, drawn from a seed; `happenings`: all that may happen.
-- `history`: a plan as it happens.
+- `habits`: what of their batches handlers are slow at, and fail at.
+- `history`: a plan as it happens, with a `producer`; `outcome`: what came of it.
+- `trials`: how some histories end: one thing happens at a time, and all must go on in time after it.
 - `ledger`: what handlers were given, and when they finished it.
-- `judging`: what is wrong with it: lost, out of order, twice without a cause, stuck, committed too early.
+- `judging`: what is wrong with it: lost, out of order, twice without a cause, late, stuck, committed wrongly.
 - `timeline`: a history as lines for a person, and as a digest that shows whether two runs are the same.
 - `run`: runs a plan; `shrink`: makes one in which something is wrong as short as it goes.
 - `planted`: bugs to be put into rmqd, and the search for histories that find them.

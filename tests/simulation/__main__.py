@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import os
@@ -10,11 +11,13 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
 
 import pytest
 import structlog
 
-from tests.simulation.history import Outcome
+from tests.simulation.outcome import Outcome
 from tests.simulation.plan import SIMPLER, Plan, draw
 from tests.simulation.planted import PLANTED
 from tests.simulation.planted.search import search, summary, told
@@ -61,13 +64,14 @@ def tell_shortest(outcome: Outcome) -> None:
     )
 
 
-def look_for_all(first_seed: int, most_histories: int) -> bool:
-    """Look for each planted bug. Returns whether one was not found."""
+def look_for(bugs: Iterable[str], first_seed: int, most_histories: int, *, as_json: bool) -> bool:
+    """Look for each of these planted bugs. Returns whether one was not found."""
     searches = []
-    for bug in PLANTED:
+    for bug in bugs:
         searches.append(search(bug, first_seed, most_histories))
-        say(told(searches[-1]))
-    say(summary(searches))
+        say(json.dumps(asdict(searches[-1])) if as_json else told(searches[-1]))
+    if not as_json:
+        say(summary(searches))
     return any(one.seed is None for one in searches)
 
 
@@ -85,6 +89,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=None, help="the first one (default: another one each time)")
     parser.add_argument("--count", type=int, default=1, help="how many seeds from there on (default 1)")
+    parser.add_argument("--kind", default="", help="only histories whose kind has these words, such as broadcasting")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no more after so long")
     parser.add_argument(
         "--planted",
@@ -96,21 +101,25 @@ def main() -> int:
     parser.add_argument("--timeline", action="store_true", help="print what happened, and what members log")
     parser.add_argument("--events", help="have these events only, by their numbers: 3,7 or none")
     parser.add_argument("--simpler", help=f"make the plan simpler, by {', '.join(SIMPLER)}")
-    parser.add_argument("--json", action="store_true", help="print the figures in a last line for programs")
+    parser.add_argument(
+        "--json", action="store_true", help="print figures for programs, in a last line; of bugs, a line each"
+    )
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a history
         os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
                   os.environ | {"PYTHONHASHSEED": "0"})  # fmt: skip
     first = random.SystemRandom().randrange(1_000_000, 1 << 30) if options.seed is None else options.seed
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    if options.planted == "all":
+    if options.planted == "all" or (options.planted and options.json):
         most = options.count if options.count > 1 else MOST_TO_FIND
-        return look_for_all(1 if options.seed is None else options.seed, most)
+        bugs = PLANTED if options.planted == "all" else (options.planted,)
+        return look_for(bugs, 1 if options.seed is None else options.seed, most, as_json=options.json)
     begin, simulated, bad, twice = time.monotonic(), 0.0, 0, Counter[str]()
     if options.planted:
         PLANTED[options.planted](pytest.MonkeyPatch())
     count, wrong = 0, dict[int, str]()
-    for seed in range(first, first + options.count):
+    seeds = (seed for seed in itertools.count(first) if options.kind in draw(seed).kind)
+    for seed in itertools.islice(seeds, options.count):
         if time.monotonic() - begin > options.seconds or (options.planted and bad):
             break
         count += 1

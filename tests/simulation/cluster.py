@@ -1,40 +1,58 @@
-"""Name servers and brokers: `rmqd.broker`'s own rooms, each process on a host that can be killed and started again."""
+"""Brokers: `rmqd.broker`'s own rooms, each process on a host that can be killed and started again."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
-from rmqd.broker.channel import Channel, Processors
 from rmqd.broker.controller import BrokerController
+from rmqd.broker.processors.assignment import QueryAssignmentProcessor
 from rmqd.broker.processors.table import broker_processors
-from rmqd.broker.reply import Refusal, Reply
 from rmqd.broker.server import RemotingServer
 from rmqd.broker.settings import BrokerSettings
-from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
-from rmqd.wire.bodies.settings import TopicConfig
-from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.name_server import GetRouteInfoRequestHeader
+from rmqd.codes import RequestCode
+from rmqd.wire.bodies.pop import MessageRequestMode
+from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE
+from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody, TopicConfig
+from rmqd.wire.message_queue import MessageQueue
 from tests.simulation.disk import Disk
 from tests.simulation.loop import Host, LoopClock, SimulatedLoop
+from tests.simulation.name_servers import REGISTER_SECONDS, NameServer, Registration
 
 BROKER_PORT = 10911
-NAME_SERVER_PORT = 9876
+READ_AND_WRITE = PERM_READ | PERM_WRITE
 FLUSH_SECONDS = 5.0
 """Java: flushConsumerOffsetInterval."""
+
+
+class ClusterDivision(QueryAssignmentProcessor):
+    """Divides the queues of all brokers that live, which a broker of Java knows from the name server."""
+
+    def __init__(self, controller: BrokerController, brokers: list[Broker]) -> None:
+        super().__init__(controller)
+        self._brokers = brokers
+
+    def queues_of(self, topic: str) -> list[MessageQueue] | None:
+        own = (QueryAssignmentProcessor(one.controller) for one in self._brokers if one.controller is not None)
+        found = [queue for processor in own for queue in processor.queues_of(topic) or ()]
+        return sorted(found) or None
 
 
 class Broker:
     """A broker and its disk, over any number of its processes' lives."""
 
-    def __init__(self, loop: SimulatedLoop, name: str, ip: str) -> None:
+    def __init__(self, loop: SimulatedLoop, name: str, ip: str, name_servers: Sequence[NameServer]) -> None:
         self.name = name
         self.ip = ip
         self.disk = Disk()
+        self.disk.on_topic = self._register_soon
         self.controller: BrokerController | None = None
         self.host: Host
+        self.neighbours: list[Broker] = []
+        """The brokers of the cluster, itself among them."""
         self._loop = loop
+        self._name_servers = name_servers
         self._lives = 0
 
     @property
@@ -57,16 +75,32 @@ class Broker:
         settings = replace(BrokerSettings(), brokerName=self.name, brokerIP1=self.ip)
         controller = BrokerController(settings, LoopClock(), self.disk, self.disk, self.address)
         server = RemotingServer(self.name)
+        division = {RequestCode.QUERY_ASSIGNMENT: ClusterDivision(controller, self.neighbours).assignment}
         for processors in broker_processors(controller):
-            server.serve(processors)
+            server.serve({code: division.get(code, processor) for code, processor in processors.items()})
         await server.listen(self.ip, BROKER_PORT)
-        self._running = [asyncio.create_task(controller.run()), asyncio.create_task(self._flush())]
         self.controller = controller
+        self._running = [asyncio.create_task(work) for work in (controller.run(), self._flush(), self._register())]
 
     async def _flush(self) -> None:
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
             self.disk.flush()
+
+    async def _register(self) -> None:
+        while True:
+            self._register_once()
+            await asyncio.sleep(REGISTER_SECONDS)
+
+    def _register_soon(self) -> None:
+        """Tell the name servers of another topic."""
+        self._loop.call_soon(self._register_once)
+
+    def _register_once(self) -> None:
+        if self.controller is not None:
+            own = Registration(self.name, self.host, self.address, self.controller.topics.all())
+            for name_server in self._name_servers:
+                name_server.register(own)
 
     def kill(self) -> None:
         """End the process at once; the offsets that were committed since the last flush are lost."""
@@ -74,41 +108,19 @@ class Broker:
         self.host.kill()
         self.disk.crash()
 
-    def set_queues(self, topic: str, queues: int) -> None:
-        """Create a topic, or change its number of queues."""
+    def move(self) -> None:
+        """Have the next life begin at another address."""
+        *net, moves, number = self.ip.split(".")
+        self.ip = ".".join((*net, str(int(moves) + 1), number))
+
+    def have_popped(self, topic: str, group: str, share_queues: int) -> None:
+        """Have a group pop a topic: all queues (0), or of each member's share and those of so many others."""
         assert self.controller is not None
-        self.controller.topics.put(TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues))
+        mode = SetMessageRequestModeRequestBody(topic, group, MessageRequestMode.POP, share_queues)
+        self.controller.groups.set_request_mode(mode)
 
-
-class NameServer:
-    """A name server, which names the brokers that live."""
-
-    def __init__(self, loop: SimulatedLoop, name: str, ip: str, brokers: list[Broker]) -> None:
-        self.host = Host(loop, name)
-        self.address = f"{ip}:{NAME_SERVER_PORT}"
-        self._ip = ip
-        self._brokers = brokers
-
-    async def start(self) -> None:
-        """Listen."""
-        await self.host.spawn(self._start())
-
-    async def _start(self) -> None:
-        server = RemotingServer(self.host.name)
-        server.serve(self._processors())
-        await server.listen(self._ip, NAME_SERVER_PORT)
-
-    def _processors(self) -> Processors:
-        return {RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route}
-
-    def _route(self, channel: Channel, request: RemotingCommand) -> Reply:
-        topic = GetRouteInfoRequestHeader.from_ext_fields(request.ext_fields).topic
-        queues, brokers = [], []
-        for broker in self._brokers:
-            config = None if broker.controller is None else broker.controller.topics.get(topic)
-            if config is not None:
-                queues.append(QueueData(broker.name, config.read_queue_nums, config.write_queue_nums, config.perm, 0))
-                brokers.append(BrokerData("DefaultCluster", broker.name, {0: broker.address}))
-        if not queues:
-            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {topic}")
-        return Reply(body=TopicRouteData(tuple(queues), tuple(brokers), None).to_json(strict=True))
+    def set_topic(self, topic: str, *, read: int, write: int, perm: int = READ_AND_WRITE) -> None:
+        """Create a topic, or change its numbers of queues and its permissions."""
+        assert self.controller is not None
+        config = TopicConfig(topic_name=topic, read_queue_nums=read, write_queue_nums=write, perm=perm)
+        self.controller.topics.put(config)

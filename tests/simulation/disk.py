@@ -25,6 +25,8 @@ class Disk:
         """Called with each record that is stored."""
         self.on_offset: Callable[[str, int], None] = lambda key, offset: None
         """Called with the key `topic@group@queue` and each offset that is stored."""
+        self.on_topic: Callable[[], None] = lambda: None
+        """Called when a topic is stored."""
 
     def append(self, row: RecordRow) -> None:
         """Store a record."""
@@ -58,10 +60,16 @@ class Disk:
         """All records."""
         return list(self._rows.values())
 
+    def value(self, kind: Kind, key: str) -> str | None:
+        """A value, written down or not."""
+        return self._late[kind, key] if (kind, key) in self._late else self._values.get(kind, {}).get(key)
+
     def put(self, kind: Kind, key: str, value: str) -> None:
         """Store a value."""
         if kind is Kind.OFFSET:
             self.on_offset(key, int(value))
+        elif kind is Kind.TOPIC:
+            self.on_topic()
         self._change(kind, key, value)
 
     def delete(self, kind: Kind, key: str) -> None:

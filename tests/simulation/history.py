@@ -6,54 +6,45 @@ import asyncio
 import contextlib
 import functools
 import random
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
 from rmqd.broker.store.record_log import RecordRow
-from rmqd.client.instance import ClientInstance
-from rmqd.client.options import ClientOptions
-from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.consumer.handling.send_back import reconsume_limit
-from rmqd.errors import RmqdError
+from rmqd.consumer.options import ConsumerOptions
 from rmqd.wire.topics import dlq_topic
-from tests.consumer.groups import group_options
-from tests.simulation.cluster import Broker, NameServer
+from tests.simulation.cluster import Broker
 from tests.simulation.happenings import HAPPENINGS
 from tests.simulation.judging.commits import Commits
 from tests.simulation.judging.ends import END_SECONDS
+from tests.simulation.judging.forgotten import Forgotten
+from tests.simulation.judging.java import JavaQueues
 from tests.simulation.judging.judge import judge
 from tests.simulation.judging.passed import Passed, Reset
+from tests.simulation.judging.popped import latest_retry
 from tests.simulation.judging.trouble import Trouble
+from tests.simulation.judging.troubles import Troubles
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.ledger import Ledger, Stored, key_of
-from tests.simulation.loop import Host, LoopClock, SimulatedLoop
-from tests.simulation.members import Handling, Member
-from tests.simulation.names import GROUP, TAGS, TOPIC
+from tests.simulation.loop import Host, SimulatedLoop
+from tests.simulation.members import Handling, Home, JavaMember, Member
+from tests.simulation.members.options import options_of
+from tests.simulation.name_servers import NameServer
+from tests.simulation.names import GROUP, TOPIC
 from tests.simulation.network import Network
+from tests.simulation.offsets import StoredOffsets
+from tests.simulation.outcome import Outcome
 from tests.simulation.plan import Event, Plan
+from tests.simulation.producer import produce
+from tests.simulation.slave import Slave, leave_to_slaves
 from tests.simulation.timeline import Timeline
+from tests.simulation.trials import undergo
 
-HUNG_SECONDS = 10.0
 UNDER_WAY_SECONDS = 3.0
 """How long what was sent may take to arrive once nothing breaks any more."""
-PATIENCE_SECONDS = 300.0
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What came of a plan."""
-
-    plan: Plan
-    digest: str
-    seconds: float
-    """Simulated."""
-    handled: int
-    twice: Counter[str]
-    """Messages that were done more than once, by cause."""
-    wrong: list[Wrong] = field(default_factory=list)
-    lines: Callable[[frozenset[str] | None], list[str]] = lambda _: []
-    """The timeline, of all messages or of those with these keys."""
+PATIENCE_SECONDS = 600.0
+MOST_HOMES = 4
 
 
 class History:
@@ -66,77 +57,115 @@ class History:
         self.network = Network(loop, random.Random(chance.random()))
         self.network.slow, self.network.pieces = plan.slow, plan.pieces
         self.timeline = Timeline(loop)
-        self.brokers = [Broker(loop, f"broker-{'ab'[i]}", f"10.1.0.{i}") for i in range(len(plan.queues))]
-        self.name_server = NameServer(loop, "ns", "10.2.0.1", self.brokers)
-        self.options = group_options(
-            group=GROUP,
-            subscriptions=[TOPIC],
-            consume_from_where="first_offset",
-            consume_mode=plan.way,
-            concurrency=plan.concurrency,
-            consume_message_batch_max_size=plan.batch_size,
-            consume_timeout_seconds=HUNG_SECONDS if "hang" in plan.troubles else 900.0,
-            max_reconsume_times=plan.max_reconsume_times,
-            delay_level_when_next_consume=plan.delay_level,
-            auto_commit=plan.auto_commit,
-            shutdown_timeout_seconds=30.0,
-        )
+        self.name_servers = [NameServer(loop, f"ns-{i}", f"10.2.0.{i}") for i in range(plan.name_servers)]
+        self.brokers = [
+            Broker(loop, f"broker-{'ab'[i]}", f"10.1.0.{i}", self.name_servers) for i in range(len(plan.queues))
+        ]
+        self.slaves = [
+            Slave(loop, broker, f"10.3.0.{number}", plan.slaves, self.name_servers)
+            for number, broker in enumerate(self.brokers)
+            if plan.slaves is not None
+        ]
+        self.options = options_of(plan)
         self._first_options = self.options
         self.most_attempts = reconsume_limit(self.options)
         """The reconsume times after which a message is given up."""
-        self.ledger = Ledger(
-            self.timeline, self.most_attempts, is_orderly=self.is_orderly, is_manual=not plan.auto_commit
-        )
-        self.passed = Passed(self.ledger, self._explains_unheeded)
-        self.commits = Commits(self.ledger, self.passed)
+        self.ledger = self._new_ledger()
+        self.causes = Troubles()
+        self.changes: list[float] = []
+        """When the topic's queues or permissions changed."""
+        self.java = JavaQueues(self.timeline, self.changes)
+        self.passed = Passed(self.ledger, self._explains_unheeded, self.causes.show_at)
+        at_masters = Commits(self.ledger, self.passed, self._explains_lower)
+        at_slaves = Commits(self.ledger, self.passed, lambda *_: True)
+        forgotten = Forgotten(plan, self.brokers, self.name_servers, self.passed)
+        self.offsets = StoredOffsets(self.timeline, at_masters, at_slaves, forgotten)
         self.members: list[Member] = []
         """Those that are there."""
         self.former: list[Member] = []
         """Those that left, or were killed."""
-        self.causes: list[Trouble] = []
+        self.homes: list[Home] = []
+        """The machines of a broadcasting group."""
         self.sent: set[str] = set()
         """The keys of messages that a broker has acknowledged."""
-        self.rest_seconds = 0.0
-        """How long it took to handle what was left when nothing broke any more."""
+        self.idle_seconds = 0.0
+        """How long nothing was delivered while messages were left and nothing broke any more."""
+        self.due_seconds = 0.0
+        """How much of that the group may have waited for popped messages to be shown again."""
+        self.trial_wrong: list[Wrong] = []
+        """What was wrong in the trials at the end."""
+        self.most_queues = list(plan.queues)
+        """How many queues the topic has had on each broker."""
+        self.unheard: set[Reset] = set()
+        """Pushed resets of queues that no member had then, nor took before it forgot the reset."""
         self._handlers_chance = random.Random(chance.random())
+        self._java_chance = random.Random(f"{plan.seed} members")
         self._producers_chance = random.Random(chance.random())
         self._keys: dict[bytes, str] = {}
         self._names = iter(range(10_000))
         self._paused: list[Host] = []
+        self._disks = contextlib.ExitStack()
+        self._coming: list[asyncio.Task[None]] = []
 
     async def run(self) -> Outcome:
         """Let all happen, then let the group come to rest, and judge."""
+        for name_server in self.name_servers:
+            await name_server.start()
         for broker, queues in zip(self.brokers, self.plan.queues, strict=True):
-            broker.disk.on_offset = functools.partial(self._committed, broker.name)
+            broker.disk.on_offset = functools.partial(self.offsets.at_master, broker)
             broker.disk.on_record = functools.partial(self._stored, broker.name)
+            broker.neighbours = self.brokers
             await broker.start()
-            broker.set_queues(TOPIC, queues)
-        await self.name_server.start()
-        sending = Host(self.loop, "producer").spawn(self._send())
+            broker.set_topic(TOPIC, read=queues, write=queues)
+            if self.plan.way == "pop":
+                broker.have_popped(TOPIC, GROUP, self.plan.popping.share_queues)
+        for broker, slave in zip(self.brokers, self.slaves, strict=False):
+            slave.disk.on_offset = functools.partial(self.offsets.at_slave, broker, slave)
+            await slave.start()
         self.join()
+        if self.plan.consume_from_where == "last_offset":
+            await self._founded()
+        sending = Host(self.loop, "producer").spawn(produce(self, self._producers_chance))
         happening = [asyncio.create_task(self._happen(event)) for event in self.plan.events]
         await asyncio.sleep(self.plan.seconds)
         await asyncio.gather(*happening)
         self._calm()
         await sending
-        await self._rest()
+        if await self._rest():
+            await undergo(self)
+        for ledger in self.ledgers:
+            ledger.is_over = True
         for member in self.members:
             member.leave()
         self.former += self.members
         await asyncio.wait([member.task for member in self.former if not member.host.is_dead], timeout=END_SECONDS)
         self.timeline.note("judge", "the end")
         wrong, twice = judge(self)
-        handled = sum(map(self.ledger.is_done, self.stored()))
+        handled = sum(ledger.is_done(key) for ledger in self.ledgers for key in self.stored())
         seconds = self.timeline.now()
         return Outcome(self.plan, self.timeline.digest, seconds, handled, twice, wrong, self.timeline.lines)
 
+    @property
+    def ledgers(self) -> list[Ledger]:
+        """What the group's members share, or what each machine of a broadcasting group has."""
+        return [home.ledger for home in self.homes] or [self.ledger]
+
     def join(self) -> None:
         """A member comes."""
-        name = f"m{next(self._names)}"
-        handling = Handling(name, self.ledger, self.plan, self._handlers_chance, self.options.consume_timeout_seconds)
-        member = Member(self.loop, name, (self.name_server.address,), self.options, handling)
-        self.members.append(member)
-        self.timeline.note(member.name, "joins")
+        if not self.plan.is_broadcasting:
+            self._join(self.ledger, self.options)
+        elif (home := self._free_home()) is not None:
+            options = replace(self.options, local_offsets_directory=str(home.directory))
+            home.members.append(self._join(home.ledger, options, home.name))
+
+    def close(self) -> None:
+        """Forget the disks of machines; behind the end of the loop, as whoever ends there may write to them."""
+        self._disks.close()
+
+    @property
+    def nameservers(self) -> tuple[str, ...]:
+        """The addresses of the name servers, for clients."""
+        return tuple(one.address for one in self.name_servers)
 
     def any_member(self, chance: random.Random) -> Member | None:
         """One of those that are there, if there is one."""
@@ -157,7 +186,9 @@ class History:
     def trouble(self, what: str, *who: str, seconds: float = 0.0) -> None:
         """Note what breaks, for how long, and for whom."""
         self.timeline.note(" and ".join(who), what + (f" for {seconds:g} s" if seconds else ""))
-        self.causes.append(Trouble(self.timeline.now(), self.timeline.now() + seconds, what, who))
+        self.causes.add(Trouble(self.timeline.now(), self.timeline.now() + seconds, what, who))
+        if what == "crashed":
+            leave_to_slaves(self, who, seconds)
 
     def stored(self) -> dict[str, list[Stored]]:
         """Where the brokers have each message of the topic, by its key."""
@@ -169,37 +200,88 @@ class History:
                     stored.setdefault(key, []).append(Stored(broker.name, row.queue_id, row.queue_offset))
         return stored
 
+    def is_settled(self, key: str, places: list[Stored]) -> bool:
+        """Whether nobody waits for a message."""
+        if self.plan.is_broadcasting:
+            return all(home.passed.is_settled(key, places) for home in self.homes)
+        return self.passed.is_settled(key, places)
+
+    def has_owner(self, reset: Reset) -> bool:
+        """Whether some member has the queue of a reset."""
+        members = [member for member in (*self.members, *self.former) if not member.host.is_dead]
+        return any(member.has(TOPIC, reset.broker, reset.queue) for member in members)
+
     @property
     def is_orderly(self) -> bool:
         """Whether queues have an order to be kept."""
         return self.plan.way == "orderly"
 
-    def end_of(self, member: str) -> float:
-        """When a member was killed, in seconds since the beginning; infinite for others."""
-        return min((one.at for one in self.causes if one.what == "killed" and member in one.who), default=float("inf"))
+    def _join(self, ledger: Ledger, options: ConsumerOptions, home: str = "") -> Member:
+        name = f"m{next(self._names)}"
+        is_java = self._java_chance.random() < self.plan.java
+        plan = _of_java(self.plan) if is_java else self.plan
+        handling = Handling(name, ledger, plan, self._handlers_chance, self.options.consume_timeout_seconds)
+        what = self.loop, name, self.nameservers, options, handling
+        member = JavaMember(*what, self.java) if is_java else Member(*what)
+        self.members.append(member)
+        self.timeline.note(member.name, f"joins on {home}" if home else "joins, of Java" if is_java else "joins")
+        return member
+
+    def _new_ledger(self) -> Ledger:
+        return Ledger(
+            self.timeline,
+            self.most_attempts,
+            is_orderly=self.is_orderly,
+            is_manual=not self.plan.auto_commit,
+            drops=self.plan.is_broadcasting,
+        )
+
+    def _free_home(self) -> Home | None:
+        """A machine on which no process runs: one that was left, or another one."""
+        for home in self.homes:
+            if home.is_free:
+                return home
+        if len(self.homes) == MOST_HOMES:
+            return None
+        directory = self._disks.enter_context(tempfile.TemporaryDirectory())
+        ledger = self._new_ledger()
+        passed = Passed(ledger, self._explains_unheeded, self.causes.show_at)
+        passed.filters, passed.tags = self.passed.filters, self.passed.tags
+        self.homes.append(Home(f"home-{len(self.homes)}", Path(directory), ledger, passed))
+        return self.homes[-1]
+
+    async def _come_back(self, left: Member) -> None:
+        """Have a member on the machine of one that left."""
+        if not left.host.is_dead:
+            await asyncio.wait((left.task,))
+        self.join()
 
     async def _happen(self, event: Event) -> None:
         await asyncio.sleep(event.at)
         await HAPPENINGS[event.what].happen(self, random.Random(event.seed))
 
-    async def _rest(self) -> None:
+    async def _founded(self) -> None:
+        """Wait until the group has begun in each queue: what is sent before a new group's end is not its own."""
+        while not self.members[0].is_balanced:  # noqa: ASYNC110 - time jumps
+            await asyncio.sleep(0.1)
+
+    async def _rest(self) -> bool:
+        """Wait until all messages are handled; returns whether they are."""
         quiet_at = self.timeline.now()
         await asyncio.sleep(UNDER_WAY_SECONDS)
         waiting = self.stored()
         while True:
-            waiting = {key: places for key, places in waiting.items() if not self.passed.is_settled(key, places)}
-            if not waiting or self.timeline.now() > quiet_at + PATIENCE_SECONDS:
+            waiting = {key: places for key, places in waiting.items() if not self.is_settled(key, places)}
+            self.due_seconds = max(self.due_seconds, latest_retry(self, waiting, quiet_at))
+            if not waiting or self.timeline.now() > quiet_at + PATIENCE_SECONDS + self.due_seconds:
                 break
+            delivered = self._delivered()
             await asyncio.sleep(1.0)
-        self.rest_seconds = self.timeline.now() - quiet_at
+            self.idle_seconds += delivered == self._delivered()
+        return not waiting
 
-    def _committed(self, broker: str, key: str, offset: int) -> None:
-        topic, group, queue = key.split("@")
-        if (topic, group) == (TOPIC, GROUP) and self._is_news(broker, int(queue), offset):
-            self.timeline.note(broker, f"has offset {offset} of queue {queue}")
-
-    def _is_news(self, broker: str, queue: int, offset: int) -> bool:
-        return self.commits.stored(broker, queue, offset, self.timeline.now())
+    def _delivered(self) -> int:
+        return sum(ledger.delivered for ledger in self.ledgers)
 
     def _stored(self, broker: str, row: RecordRow) -> None:
         if row.topic == TOPIC:  # the hash of a tag of one character is its number
@@ -209,7 +291,10 @@ class History:
             self.ledger.died(broker, key_of(row.record))
 
     def _explains_unheeded(self, reset: Reset) -> bool:
-        return any(trouble.explains_unheeded(reset) for trouble in self.causes)
+        return reset in self.unheard or self.java.explains_unheeded(reset) or self.causes.explain_unheeded(reset)
+
+    def _explains_lower(self, broker: str, queue: int, at: float) -> bool:
+        return self.java.explains_lower(broker, queue, at) or self.causes.explain_lower(broker, at)
 
     def _resume(self, host: Host) -> None:
         if host.is_paused:
@@ -222,29 +307,28 @@ class History:
         self.network.slow = 0.0
         for broken in (self.network.apart, self.network.deaf, self.network.unreachable, self.network.noise):
             broken.clear()
+        for name_server in self.name_servers:
+            name_server.deaf_to.clear()
+            name_server.late_seconds = 0.0
+        for slave in self.slaves:
+            slave.is_cut_off = False
         for host in self._paused:
             self._resume(host)
-        if not self.members:
-            self.join()
+        for broker, queues in zip(self.brokers, self.most_queues, strict=True):
+            if broker.is_up:
+                broker.set_topic(TOPIC, read=queues, write=queues)
+        self.changes.append(self.timeline.now())
         self.options = self._first_options
+        for home in self.homes:
+            if home.members[-1] not in self.members:
+                self._coming.append(self.loop.create_task(self._come_back(home.members[-1])))
+        if not self.members and not self.homes:
+            self.join()
         for member in self.members:
             member.call(member.consumer.resume)
             member.host.spawn(member.change(self.options))
 
-    async def _send(self) -> None:
-        client = ClientInstance(
-            ClientOptions(nameservers=(self.name_server.address,), instance_name="p"), clock=LoopClock()
-        )
-        running = asyncio.create_task(client.run())
-        chance = self._producers_chance
-        number = 0
-        until = self.loop.now + self.plan.seconds * 0.9
-        while self.loop.now < until:
-            await asyncio.sleep(chance.expovariate(2.0))
-            for _ in range(min(chance.choice((1, 1, 1, 20)), self.plan.most_messages - number)):
-                key, number = f"k{number}", number + 1
-                with contextlib.suppress(RmqdError):
-                    await client.producer.send(OutgoingMessage(TOPIC, b"x", tags=chance.choice(TAGS), keys=key))
-                    self.sent.add(key)
-        client.stop()
-        await asyncio.wait((running,))
+
+def _of_java(plan: Plan) -> Plan:
+    """How Java's handlers behave: a batch is done, or it fails."""
+    return replace(plan, habits=replace(plan.habits, verdicts=0.0))

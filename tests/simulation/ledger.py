@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rmqd.consumer.handling.verdict import EXPIRED_DELAY_LEVEL
+from rmqd.consumer.pop.block import PopBlock
 from rmqd.wire.messages.encode import decode_record
 from rmqd.wire.messages.message import Message
+from tests.simulation.loop import START_SECONDS, WALL_SECONDS
 from tests.simulation.timeline import Timeline
 
 
@@ -31,6 +33,8 @@ class Verdict(enum.Enum):
     FAILED = "failed"
     DEAD = "gave up"
     """To be a dead letter, by the handler's word."""
+    DROPPED = "dropped"
+    """Given up in a broadcasting group, where nothing is tried again and nobody keeps dead letters."""
     AGAIN = "passed over"
     """To come again, which is no attempt: it was behind one that failed, or was rolled back."""
 
@@ -50,30 +54,47 @@ class Call:
     verdict: Verdict | None = None
     level: int | None = None
     """The delay level that the handler asked for."""
+    hidden_until: float = float("inf")
+    """Of a popped message: until when the broker hid it from others, as it was when the handler got it."""
+    is_late: bool = False
+    """Whether the member knew by then that it was hidden no more."""
     is_passed: bool = False
     """Whether the handler was done with it when it ended, also where it came again by a rollback."""
 
     @property
+    def is_popped(self) -> bool:
+        """Whether it was popped, and not pulled."""
+        return self.hidden_until < float("inf")
+
+    @property
     def is_good(self) -> bool:
-        """Whether the message was done for good."""
-        return self.verdict is Verdict.DONE
+        """Whether the message was done for good, or dropped."""
+        return self.verdict in (Verdict.DONE, Verdict.DROPPED)
 
 
 class Ledger:
     """All deliveries, by the message's key.
 
     `most_attempts` is the reconsume times after which a message is given up. In an orderly group (`is_orderly`) a
-    failed message stays where it is, and a handler may commit by itself (`is_manual`).
+    failed message stays where it is, and a handler may commit by itself (`is_manual`). In a broadcasting group
+    (`drops`) what is given up is dropped.
     """
 
-    def __init__(self, timeline: Timeline, most_attempts: int, *, is_orderly: bool, is_manual: bool) -> None:
+    def __init__(
+        self, timeline: Timeline, most_attempts: int, *, is_orderly: bool, is_manual: bool, drops: bool = False
+    ) -> None:
         self.calls: dict[str, list[Call]] = defaultdict(list)
-        self.finished: set[Stored] = set()
-        """The places of messages that a handler has finished, so that they may be committed."""
+        self.finished: dict[Stored, float] = {}
+        """The places of messages that a handler has finished, so that they may be committed; and when it last did."""
+        self.delivered = 0
+        """How many deliveries there were."""
+        self.is_over = False
+        """Whether all members leave, so that what one rolls back comes to nobody any more."""
         self._timeline = timeline
         self._most_attempts = most_attempts
         self._is_orderly = is_orderly
         self._is_manual = is_manual
+        self._drops = drops
         self.dead: dict[str, list[float]] = defaultdict(list)
         """When brokers stored a message among the dead letters, by its key."""
         self._held: dict[tuple[str, int], list[Call]] = defaultdict(list)
@@ -84,11 +105,16 @@ class Ledger:
         place = Stored(queue.broker_name, queue.queue_id, message.queue_offset)
         is_retry = queue.topic.startswith("%RETRY%")
         call = Call(member, message.keys or "", place, is_retry, message.reconsume_times, self._timeline.now())
+        if isinstance(message.block, PopBlock):
+            handle = message.block.handle_of(message.queue_offset)
+            call.hidden_until = (handle.pop_time + handle.invisible_time) / 1000 - WALL_SECONDS
+            call.is_late = call.began > message.block.due_of(message.queue_offset) - START_SECONDS
         if self._is_manual:
             own = [held for held in self._held[place[:2]] if held.member == member]
             if any(held.place == place for held in own):  # begun anew: not one that failed in front of what it holds
                 self._let_go(place[:2], lambda held: held in own and held.place.offset >= place.offset)
         self.calls[call.key].append(call)
+        self.delivered += 1
         attempt = f" (attempt {call.attempt + 1})" if call.attempt else ""
         self._timeline.note(member, f"has {call.key} of {queue}:{message.queue_offset}{attempt}", call.key)
         return call
@@ -98,11 +124,13 @@ class Ledger:
         if verdict is Verdict.DONE and self._is_manual:
             verdict = Verdict.HELD
             self._held[call.place[:2]].append(call)
-        call.until, call.verdict, call.level = self._timeline.now(), verdict, level
-        call.is_passed = verdict in (Verdict.DONE, Verdict.HELD)
         is_past = not self._is_orderly or self.is_last(call)
+        if self._drops and (verdict is Verdict.DEAD or (verdict is Verdict.FAILED and is_past)):
+            verdict = Verdict.DROPPED
+        call.until, call.verdict, call.level = self._timeline.now(), verdict, level
+        call.is_passed = verdict in (Verdict.DONE, Verdict.HELD, Verdict.DROPPED)
         if not call.is_retry and (verdict in (Verdict.DONE, Verdict.DEAD) or (verdict is Verdict.FAILED and is_past)):
-            self.finished.add(call.place)
+            self.finished[call.place] = self._timeline.now()
         asked = "" if level is None else f", and asks for level {level}"
         self._timeline.note(call.member, f"{verdict.value} {call.key}{asked}", call.key)
 
@@ -116,14 +144,15 @@ class Ledger:
             self._held[last.place[:2]].remove(call)
             is_others = any(other.is_good and other.place == call.place for other in self.calls[call.key])
             call.verdict = Verdict.AGAIN if is_others else Verdict.DONE
-            self.finished.add(call.place)
+            self.finished[call.place] = self._timeline.now()
         self._timeline.note(last.member, f"commits {last.place.broker} queue {last.place.queue}")
 
     def roll_back(self, calls: list[Call]) -> None:
         """A handler wants all again that it has not committed, this batch included."""
         for call in calls:
             self.end(call, Verdict.AGAIN)
-        self._let_go(calls[0].place[:2], lambda held: held.member == calls[0].member)
+        if not self.is_over:
+            self._let_go(calls[0].place[:2], lambda held: held.member == calls[0].member)
 
     def died(self, broker: str, key: str) -> None:
         """A broker has stored a message among the dead letters."""
@@ -134,14 +163,16 @@ class Ledger:
         """The handler was cancelled. If it has had its time, the message is sent back, and may be committed."""
         call.until = self._timeline.now()
         if call.until >= call.began + timeout_seconds:
-            call.verdict, call.level = Verdict.FAILED, EXPIRED_DELAY_LEVEL
-            if not call.is_retry and (not self._is_orderly or self.is_last(call)):
-                self.finished.add(call.place)
+            is_past = not self._is_orderly or self.is_last(call)
+            call.is_passed = self._drops and is_past
+            call.verdict, call.level = Verdict.DROPPED if call.is_passed else Verdict.FAILED, EXPIRED_DELAY_LEVEL
+            if not call.is_retry and is_past:
+                self.finished[call.place] = self._timeline.now()
         self._timeline.note(call.member, f"was cut short at {call.key}", call.key)
 
     def is_done(self, key: str) -> bool:
         """Whether some handler has done the message, or it is a dead letter."""
-        return key in self.dead or any(call.verdict in (Verdict.DONE, Verdict.HELD) for call in self.calls.get(key, ()))
+        return key in self.dead or any(call.is_good or call.verdict is Verdict.HELD for call in self.calls.get(key, ()))
 
     def keys_at(self, place: Stored) -> list[str]:
         """The keys of the messages that handlers had from a place."""

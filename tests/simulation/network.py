@@ -289,8 +289,8 @@ class Transport(asyncio.Transport):
                     self._take(item)
         elif loop.now - self._blocked_at > ROUTE_SECONDS:
             self._blocked.clear()
-            for end in (self, self.peer):
-                end._lose(TimeoutError(110, "Connection timed out"))
+            for end in (self, self.peer):  # each host finds that out by itself
+                loop.call_soon(end._lose, TimeoutError(110, "Connection timed out"), context=end._context)
         else:
             loop.call_later(LOOK_SECONDS, self._look, context=self._context)
 

@@ -7,12 +7,27 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, Self
 
+from rmqd.consumer.options import ConsumeFromWhere
+from tests.simulation.habits import Habits
 from tests.simulation.happenings import HAPPENINGS, Happening
+from tests.simulation.slave import SlaveHabits
 
-Way = Literal["concurrently", "orderly"]
+Way = Literal["concurrently", "orderly", "pop"]
 WAYS: Final[tuple[Way, ...]] = ("concurrently", "orderly")
+"""Of the groups that pull."""
+SEEDS_FOR_POP: Final = 4
+"""Each seed that this divides draws a group that pops instead."""
 LONGEST_SECONDS: Final = (20.0, 60.0, 120.0)
+WITHOUT_SLAVES: Final = 0.6
 GAP_SECONDS: Final = (0.1, 10.0)
+TRIED: Final = 0.3
+"""How many histories in one end with trials, which take longer than all the rest."""
+MIXED: Final = 0.2
+"""How many histories in one are of a group that has Java members too."""
+JAVA: Final = (0.2, 0.5, 0.8)
+BROADCASTING: Final = 0.1
+"""How many histories in one are of a broadcasting group."""
+TRIALS: Final = ("join", "leave", "kill", "crash", "cut", "reset")
 
 
 class Event(NamedTuple):
@@ -25,18 +40,14 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
-    """How handlers behave."""
+class Popping:
+    """How a group pops."""
 
-    most_seconds: float = 0.0
-    slow: float = 0.0
-    """How many batches in one take up to 4 s."""
-    fails: float = 0.0
-    """How many batches in one fail."""
-    poison: float = 0.0
-    """How many messages in one fail always."""
-    verdicts: float = 0.0
-    """How many batches in one end otherwise: a message given up, or retried alone, a rest, an ack index."""
+    invisible_seconds: float = 60.0
+    share_queues: int = 0
+    """The members whose queues each one pops too; 0: all pop all."""
+    batch_nums: int = 32
+    threshold: int = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,7 @@ class Plan:
     most_messages: int
     queues: tuple[int, ...]
     """The queues of the topic, for each broker."""
+    consume_from_where: ConsumeFromWhere
     concurrency: int
     batch_size: int
     max_reconsume_times: int
@@ -65,11 +77,25 @@ class Plan:
     troubles: frozenset[str]
     """The kinds of trouble among the events."""
     events: tuple[Event, ...]
+    popping: Popping
+    is_broadcasting: bool = False
+    """Whether each member is to handle every message, with its offsets in a file of its own."""
+    name_servers: int = 1
+    most_cached: int = 1000
+    """The group's threshold: so many messages of a queue may a member hold, and those of one reply more."""
+    trials: tuple[str, ...] = ()
+    """What is tried at the end, one after the other, when all is well."""
+    slaves: SlaveHabits | None = None
+    """How each broker's slave behaves; None: there are no slaves."""
+    java: float = 0.0
+    """How many members in one are Java's."""
 
     @property
     def kind(self) -> str:
         """In a few words."""
-        return f"{self.way}: {', '.join(sorted(self.troubles)) or 'nothing breaks'}"
+        model = "broadcasting " if self.is_broadcasting else ""
+        company = " with Java" if self.java else ""
+        return f"{model}{self.way}{company}: {', '.join(sorted(self.troubles)) or 'nothing breaks'}"
 
     def only(self, numbers: Iterable[int]) -> Self:
         """The same with some of the events."""
@@ -82,23 +108,37 @@ def draw(seed: int) -> Plan:
     """The plan of a seed."""
     chance = random.Random(seed)
     way = chance.choice(WAYS)
-    auto_commit = way != "orderly" or chance.random() < 0.7
+    if seed % SEEDS_FOR_POP == 0:
+        way = "pop"
+    is_broadcasting = way != "pop" and random.Random(f"{seed} model").random() < BROADCASTING
+    # what is dropped without a commit comes again, which is not judged
+    auto_commit = is_broadcasting or way != "orderly" or chance.random() < 0.7
+    java = _java(seed) if auto_commit and way in WAYS and not is_broadcasting else 0.0
+    may_begin_at_the_end = (
+        way in WAYS and not is_broadcasting and not java
+    )  # as Java's model always begins at the first
     possible = {
         name: happening
         for name, happening in HAPPENINGS.items()
         # what a handler holds without a commit at a reset is not judged
-        if way in happening.ways and (auto_commit or not name.startswith("reset"))
+        if not happening.part
+        and way in happening.ways
+        and (auto_commit or not name.startswith("reset"))
+        and (happening.suits_broadcasting or not is_broadcasting)
+        and (happening.suits_java or not java)
     }
     troubles = [name for name, happening in possible.items() if happening.is_trouble]
     chosen = frozenset(chance.sample(troubles, chance.randint(0, min(len(troubles), 5))))
     seconds = chance.choice(LONGEST_SECONDS)
     gives_up = chance.random() < 0.5
-    return Plan(
+    plan = Plan(
         seed=seed,
         way=way,
         seconds=seconds,
         most_messages=10_000,
         queues=tuple(chance.randint(1, 4) for _ in range(chance.randint(1, 2))),
+        # a machine that comes later to a broadcasting group begins at its own end, and one that pops when it pops first
+        consume_from_where=chance.choice(("first_offset", "last_offset" if may_begin_at_the_end else "first_offset")),
         concurrency=chance.choice((1, 4, 20)),
         batch_size=chance.choice((1, 1, 8)),
         max_reconsume_times=chance.choice((0, 1, 2, 3)) if gives_up else -1,
@@ -112,24 +152,84 @@ def draw(seed: int) -> Plan:
             fails=chance.choice((0.0, 0.0, 0.02)),
             poison=chance.choice((0.0, 0.03)) if gives_up else 0.0,  # else there is no end to it
             verdicts=chance.choice((0.0, 0.0, 0.1)),
+            slow_seconds=12.0 if way == "pop" else 4.0,  # more than once the shortest invisible time
         ),
         troubles=chosen,
         events=tuple(_events(chance, seconds, possible, chosen)),
+        popping=Popping(
+            invisible_seconds=chance.choice((5.0, 10.0, 20.0, 60.0)),
+            share_queues=chance.choice((0, 0, 1, 2)),
+            batch_nums=chance.choice((4, 32)),
+            threshold=chance.choice((8, 96)),
+        ),
+        is_broadcasting=is_broadcasting,
+        java=java,
     )
+    return _with_slaves(_with_trials(_with_name_servers(plan)))
+
+
+def _with_trials(plan: Plan) -> Plan:
+    """The same with what is tried at the end, and with a small cache if that is to be filled."""
+    if plan.is_broadcasting or plan.java or plan.way not in WAYS:
+        return plan
+    chance = random.Random(f"{plan.seed} trials")
+    if chance.random() > TRIED:
+        return plan
+    trials = "nothing", *chance.sample(TRIALS if plan.auto_commit else TRIALS[:-1], 2)
+    most_cached = chance.choice((10, 30, 1000))
+    if most_cached == 1000 or not plan.auto_commit:  # who commits late would wait for ever
+        return replace(plan, trials=trials)
+    return replace(plan, most_cached=most_cached, trials=(*trials, "flood"))
+
+
+def _with_name_servers(plan: Plan) -> Plan:
+    """The same with several name servers, or none but the one."""
+    chance = random.Random(f"{plan.seed} name servers")
+    count = chance.choice((1, 1, 2, 3))
+    return plan if count == 1 else replace(_with_part(plan, "name servers", chance), name_servers=count)
+
+
+def _with_slaves(plan: Plan) -> Plan:
+    """The same with a slave for each broker, or with none."""
+    chance = random.Random(f"{plan.seed} slaves")
+    # slaves write down no pops, and the model of Java asks masters alone
+    if plan.way == "pop" or plan.java or chance.random() < WITHOUT_SLAVES:
+        return plan
+    habits = SlaveHabits(copy_seconds=chance.choice((0.05, 1.0, 5.0)), checks_offsets=chance.random() < 0.5)
+    return replace(_with_part(plan, "slaves", chance), slaves=habits)
+
+
+def _with_part(plan: Plan, part: str, chance: random.Random) -> Plan:
+    """The same with what happens to a part of the cluster that not every history has."""
+    possible = {name: happening for name, happening in HAPPENINGS.items() if happening.part == part}
+    chosen = frozenset(chance.sample(list(possible), chance.randint(1, len(possible))))
+    events = (*plan.events, *_events(chance, plan.seconds, possible, chosen, len(plan.events)))
+    in_order = tuple(sorted(events, key=lambda event: event.at))
+    return replace(plan, events=in_order, troubles=plan.troubles | chosen)
+
+
+def _java(seed: int) -> float:
+    chance = random.Random(f"{seed} java")
+    return chance.choice(JAVA) if chance.random() < MIXED else 0.0
 
 
 def _events(
-    chance: random.Random, seconds: float, possible: dict[str, Happening], troubles: frozenset[str]
+    chance: random.Random, seconds: float, possible: dict[str, Happening], troubles: frozenset[str], number: int = 0
 ) -> Iterable[Event]:
+    """What happens, with numbers from the one after `number` on."""
     names = [name for name, happening in possible.items() if name in troubles or not happening.is_trouble]
     weights = [possible[name].weight for name in names]
-    at, number = 0.0, 0
+    at = 0.0
     while True:
         at += chance.uniform(*GAP_SECONDS)
         if at > seconds:
             return
         number += 1
         yield Event(number, at, chance.choices(names, weights)[0], chance.random())
+
+
+def _of_no_part(plan: Plan, part: str) -> Iterable[Event]:
+    return (event for event in plan.events if HAPPENINGS[event.what].part != part)
 
 
 def _earlier(plan: Plan) -> Plan:
@@ -142,10 +242,14 @@ SIMPLER: Final[dict[str, Callable[[Plan], Plan]]] = {
     "network": lambda plan: replace(plan, slow=0.0, pieces=0.0),
     "handler": lambda plan: replace(plan, habits=Habits()),
     "one_broker": lambda plan: replace(plan, queues=plan.queues[:1]),
+    "one_name_server": lambda plan: replace(plan, name_servers=1),
+    "no_slaves": lambda plan: replace(plan, slaves=None, events=tuple(_of_no_part(plan, "slaves"))),
     "one_queue": lambda plan: replace(plan, queues=(1,) * len(plan.queues)),
     "no_decisions": lambda plan: replace(plan, habits=replace(plan.habits, verdicts=0.0), auto_commit=True),
+    "popping": lambda plan: replace(plan, popping=Popping(plan.popping.invisible_seconds)),
     "one_slot": lambda plan: replace(plan, concurrency=1, batch_size=1),
     "few_messages": lambda plan: replace(plan, most_messages=20),
+    "no_trials": lambda plan: replace(plan, trials=()),
     "early": _earlier,
     "short": lambda plan: replace(plan, seconds=max((event.at for event in plan.events), default=5.0) + 5.0),
 }

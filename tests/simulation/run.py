@@ -12,8 +12,10 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from rmqd import backoff
-from tests.simulation.history import History, Outcome
+from tests.simulation.history import History
 from tests.simulation.loop import SimulatedLoop, running_host
+from tests.simulation.members.home import use_disks_of_homes
+from tests.simulation.outcome import Outcome
 from tests.simulation.plan import Plan
 
 
@@ -26,6 +28,7 @@ def simulate(plan: Plan, *, tells: bool = False) -> Outcome:
     random.seed(plan.seed)
     backoff.RANDOM.seed(plan.seed)
     secrets.token_hex, secrets.randbits = _token_hex, _randbits
+    use_disks_of_homes()
     loop = SimulatedLoop()
     asyncio.set_event_loop(loop)
     history = History(plan, loop)
@@ -39,6 +42,7 @@ def simulate(plan: Plan, *, tells: bool = False) -> Outcome:
         raise Crashed(f"seed {plan.seed} ({plan.kind})\n{last}") from error
     finally:
         loop.end()
+        history.close()
         gc.enable()
 
 

@@ -11,14 +11,21 @@ import pytest
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 HISTORIES_SECONDS = 10
 FIRST_SEEDS = 10
+MIXED_SEEDS = 8
 MOST_TO_FIND = 60
 QUICKLY_FOUND = (
+    "broker_wakes_no_pull",
     "broker_loses_a_retry",
     "commit_one_too_few",
     "commit_one_too_many",
+    "file_one_too_many",
+    "drained_without_end",
     "forgets_attempts",
+    "given_back_at_once",
     "gives_up_early",
     "last_of_a_batch_forgotten",
+    "never_committed_between",
+    "never_full",
     "no_drain",
     "no_last_commit",
     "offsets_of_the_wrong_queue",
@@ -50,6 +57,12 @@ def test_new_histories_have_nothing_wrong() -> None:
     run = simulate("--count", "100000", "--seconds", str(HISTORIES_SECONDS))
     sys.stdout.write(run.stdout)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_a_group_with_java_members_has_nothing_wrong_but_what_java_hands_over_twice() -> None:
+    run = simulate("--seed", "1", "--count", str(MIXED_SEEDS), "--kind", "with Java")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "Java drops without waiting" in run.stdout
 
 
 def test_a_seed_gives_the_same_history_whatever_ran_before_it() -> None:

@@ -4,10 +4,13 @@
 - `members`: members join, leave, are killed and suspended; handlers hang, and stops are rushed.
 - `network`: connections that break, hosts that cannot reach each other, frames that are lost.
 - `brokers`: brokers that crash, are suspended, and cannot be reached.
+- `name_servers`: name servers that crash, are slow, or have old routes, and brokers that move.
+- `slaves`: masters that leave their queues to a slave, and slaves that are behind.
+- `topics`: the topic grows, shrinks, and loses permissions.
 - `operators`: offsets are reset, groups are paused, and their options change.
 """
 
-from tests.simulation.happenings import brokers, members, network, operators
+from tests.simulation.happenings import brokers, members, name_servers, network, operators, slaves, topics
 from tests.simulation.happenings.registry import HAPPENINGS, Happening
 
-__all__ = ["HAPPENINGS", "Happening", "brokers", "members", "network", "operators"]
+__all__ = ["HAPPENINGS", "Happening", "brokers", "members", "name_servers", "network", "operators", "slaves", "topics"]

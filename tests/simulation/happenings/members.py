@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 from tests.simulation.happenings.registry import happening
+from tests.simulation.members import JavaMember
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -56,7 +57,7 @@ async def pause(history: History, chance: random.Random) -> None:
 async def hang(history: History, chance: random.Random) -> None:
     """The next calls of a member's handler do not return, until consume_timeout."""
     member = history.any_member(chance)
-    if member is not None:
+    if member is not None and not isinstance(member, JavaMember):  # of Java's orderly handlers one may hang for ever
         member.handling.hangs = chance.choice(HANGS)
         history.trouble("hangs", member.name)
 

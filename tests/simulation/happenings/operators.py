@@ -12,6 +12,7 @@ from rmqd.broker.processors.offset_admin import OffsetAdminProcessor
 from rmqd.broker.reply import Refusal, Reply
 from rmqd.broker.server import RemotingServer
 from rmqd.consumer.options import Subscription
+from rmqd.consumer.pull.assigned_queue import MOVE_SECONDS
 from rmqd.wire.bodies.group import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.offset import ResetOffsetRequestHeader
@@ -28,16 +29,18 @@ ALONE_SECONDS: Final = (0.0, 1.0, 30.0)
 HELD_SECONDS: Final = (0.0, 1.0, 20.0)
 GONE_SECONDS: Final = 60.0
 FILTERS: Final = (ALL_TAGS, "a || b", "b || c")
+HELD_POP_SECONDS: Final = 20.0
+"""For so long a pop that a broker holds may go by the filter that it was sent with: docs/pop.md."""
 FORWARD_BY_TIME: Final = -1
 
 
-@happening(is_trouble=False, weight=0.5)
+@happening(is_trouble=False, weight=0.5, suits_broadcasting=False)
 async def reset(history: History, chance: random.Random) -> None:
     """The group's offset is set back or forward in one queue; the next pull is told."""
-    _reset_one(history, chance)
+    reset_one(history, chance)
 
 
-@happening(is_trouble=False, weight=0.3)
+@happening(is_trouble=False, weight=0.3, suits_broadcasting=False)
 async def reset_alone(history: History, chance: random.Random) -> None:
     """All members leave, the group's offset is set, and a member comes."""
     leaving = list(history.members)
@@ -47,12 +50,13 @@ async def reset_alone(history: History, chance: random.Random) -> None:
         member.leave()
     if leaving:
         await asyncio.wait([member.task for member in leaving], timeout=GONE_SECONDS)
-    _reset_one(history, chance)
+    reset_one(history, chance)
     await asyncio.sleep(chance.choice(ALONE_SECONDS))
     history.join()
 
 
-@happening(is_trouble=False, weight=0.3)
+# members that pop heed no pushes
+@happening(is_trouble=False, weight=0.3, ways=("concurrently", "orderly"), suits_broadcasting=False)
 async def reset_by_push(history: History, chance: random.Random) -> None:
     """The group's offsets are set in all queues of a broker, which tells the members (useServerSideResetOffset off)."""
     broker = chance.choice(history.brokers)
@@ -75,8 +79,11 @@ async def reset_by_push(history: History, chance: random.Random) -> None:
         return
     finally:
         broker.controller.change_settings(settings)
-    for queue, offset in ResetOffsetBody.from_json(reply.body).offset_table.items():
-        _note_reset(history, broker, queue.queue_id, offset, is_pushed=True)
+    targets = ResetOffsetBody.from_json(reply.body).offset_table.items()
+    resets = [_note_reset(history, broker, queue.queue_id, offset, is_pushed=True) for queue, offset in targets]
+    nobodys = [reset for reset in resets if not history.has_owner(reset)]
+    await asyncio.sleep(MOVE_SECONDS)
+    history.unheard.update(reset for reset in nobodys if not history.has_owner(reset))
 
 
 @happening(is_trouble=False, weight=0.5)
@@ -108,7 +115,7 @@ async def change(history: History, chance: random.Random) -> None:
     await _change(history, options)
 
 
-@happening(is_trouble=False, weight=0.5)
+@happening(is_trouble=False, weight=0.5, suits_java=False)
 async def filter_otherwise(history: History, chance: random.Random) -> None:
     """All members take over another subscription by tags while they run."""
     expression = chance.choice(FILTERS)
@@ -116,8 +123,9 @@ async def filter_otherwise(history: History, chance: random.Random) -> None:
     history.timeline.note("operator", f"subscribes {expression}")
     history.passed.filters.append(Filter(history.timeline.now(), expression))
     await _change(history, replace(history.options, subscriptions={TOPIC: Subscription(expression, "TAG")}))
+    held_seconds = HELD_POP_SECONDS if history.plan.way == "pop" else 0.0
     for one in before:
-        one.until = min(one.until, history.timeline.now())
+        one.until = min(one.until, history.timeline.now() + held_seconds)
 
 
 @happening(is_trouble=False, weight=0.5)
@@ -144,7 +152,8 @@ async def _change(history: History, options: ConsumerOptions) -> None:
         await asyncio.wait(changes, timeout=GONE_SECONDS)
 
 
-def _reset_one(history: History, chance: random.Random) -> None:
+def reset_one(history: History, chance: random.Random) -> None:
+    """Set the group's offset back or forward in one queue, of which the next pull is told."""
     broker = chance.choice(history.brokers)
     if broker.controller is None or broker.host.is_paused:
         return
@@ -162,12 +171,14 @@ def _reset_one(history: History, chance: random.Random) -> None:
         _ask(broker, header)
 
 
-def _note_reset(history: History, broker: Broker, queue: int, offset: int, *, is_pushed: bool = False) -> None:
+def _note_reset(history: History, broker: Broker, queue: int, offset: int, *, is_pushed: bool = False) -> Reset:
     assert broker.controller is not None
     end = broker.controller.store.max_offset(TOPIC, queue)
     how = "pushes a reset of" if is_pushed else "resets"
     history.timeline.note("operator", f"{how} {broker.name} queue {queue} to {offset} of {end}")
-    history.passed.reset(Reset(history.timeline.now(), broker.name, queue, offset, end, is_pushed))
+    reset = Reset(history.timeline.now(), broker.name, queue, offset, end, is_pushed)
+    history.passed.reset(reset)
+    return reset
 
 
 def _ask(broker: Broker, header: ResetOffsetRequestHeader) -> Reply:

@@ -1,31 +1,43 @@
-"""Offsets that were committed over messages that nobody had finished."""
+"""Offsets that were committed over messages that nobody had finished, or lowered without a cause."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
 from tests.simulation.judging.passed import Passed
+from tests.simulation.judging.trouble import AFTER_RESET_SECONDS
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.ledger import Ledger, Stored
 
 
 class Commits:
-    """Looks at each offset that a broker stores for the group."""
+    """Looks at each offset that a broker stores for the group.
 
-    def __init__(self, ledger: Ledger, passed: Passed) -> None:
+    What a reset takes back has to be finished again before it may be committed again.
+    """
+
+    def __init__(self, ledger: Ledger, passed: Passed, explains_lower: Callable[[str, int, float], bool]) -> None:
         self.wrong: list[Wrong] = []
         self._ledger = ledger
         self._passed = passed
+        self._explains_lower = explains_lower
         self._offsets: dict[tuple[str, int], int] = {}
         self._finished: dict[tuple[str, int], int] = defaultdict(int)
 
     def stored(self, broker: str, queue: int, offset: int, at: float) -> bool:
         """A broker has an offset from `at` on. Whether it is another.
 
-        Each message below it must have been finished, well or not, or passed over.
+        Each message below it must have been finished, well or not, or passed over. It may be lower than before by an
+        operator's reset, or because of a trouble.
         """
         if self._offsets.get((broker, queue)) == offset:
             return False
+        if offset < self._offsets.get((broker, queue), 0) and not self._may_fall(broker, queue, at):
+            about = f"{broker} queue {queue} was committed up to {self._offsets[broker, queue]}, and then to {offset}"
+            self.wrong.append(Wrong("lowered", f"{about} at {at:.3f} s"))
+        if offset < self._offsets.get((broker, queue), 0):
+            self._finished[broker, queue] = min(self._finished[broker, queue], offset)
         self._offsets[broker, queue] = offset
         below = self._finished[broker, queue]
         while below < offset and self._may_be_below(Stored(broker, queue, below), at):
@@ -38,5 +50,12 @@ class Commits:
             self._finished[broker, queue] = offset  # told once
         return True
 
+    def _may_fall(self, broker: str, queue: int, at: float) -> bool:
+        resets = self._passed.resets(Stored(broker, queue, 0))
+        return any(at <= reset.at + AFTER_RESET_SECONDS for reset in resets) or self._explains_lower(broker, queue, at)
+
     def _may_be_below(self, place: Stored, at: float) -> bool:
-        return place in self._ledger.finished or self._passed.was_passed(place, at)
+        if self._passed.was_passed(place, at):
+            return True
+        finished = self._ledger.finished.get(place)
+        return finished is not None and finished >= self._passed.must_come_again(place, at)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tests.simulation.judging.broadcasting import judge_homes
+from tests.simulation.judging.drained import undrained
 from tests.simulation.judging.ends import ends
+from tests.simulation.judging.falls import falls
 from tests.simulation.judging.lost import lost, stuck
 from tests.simulation.judging.order import disorder, overlaps
+from tests.simulation.judging.popped import given_up_early, handled_again, late
 from tests.simulation.judging.retries import dead_letters, too_early, too_many
 from tests.simulation.judging.twice import twice
 from tests.simulation.judging.wrong import Wrong
@@ -18,8 +22,16 @@ if TYPE_CHECKING:
 
 def judge(history: History) -> tuple[list[Wrong], Counter[str]]:
     """What is wrong, and the messages that were done twice, by cause."""
+    if history.plan.is_broadcasting:
+        wrong, causes = judge_homes(history)
+        return [*ends(history), *undrained(history), *stuck(history), *wrong], causes
+    if history.plan.way == "pop":
+        again, causes = handled_again(history)
+        wrong = [*ends(history), *undrained(history), *lost(history), *stuck(history), *again, *late(history)]
+        return [*wrong, *given_up_early(history)], causes
     repeated, causes = twice(history)
-    wrong = [*history.commits.wrong, *ends(history), *lost(history), *stuck(history), *repeated]
+    wrong = [*history.offsets.wrong, *history.trial_wrong, *ends(history), *lost(history), *stuck(history)]
+    wrong += [*undrained(history), *falls(history), *repeated]
     wrong += [*dead_letters(history), *too_many(history), *too_early(history)]
     if history.plan.way == "orderly":
         wrong += [*disorder(history), *overlaps(history)]

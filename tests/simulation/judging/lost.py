@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 REST_SECONDS: Final = 200.0
-"""How long a group may take to handle all that is left once nothing breaks any more."""
+"""How long a group may wait, all in all, before it has handled what is left once nothing breaks any more."""
 
 
 def lost(history: History) -> Iterator[Wrong]:
@@ -32,6 +32,6 @@ def lost(history: History) -> Iterator[Wrong]:
 
 def stuck(history: History) -> Iterator[Wrong]:
     """A group that did not come to rest."""
-    if history.rest_seconds > REST_SECONDS:
-        waiting = frozenset(key for key, at in history.stored().items() if not history.passed.is_settled(key, at))
-        yield Wrong("stuck", f"it took {history.rest_seconds:.0f} s to handle what was left", waiting)
+    if history.idle_seconds > REST_SECONDS + history.due_seconds:
+        waiting = frozenset(key for key, at in history.stored().items() if not history.is_settled(key, at))
+        yield Wrong("stuck", f"nothing came for {history.idle_seconds:.0f} s, and messages were left", waiting)

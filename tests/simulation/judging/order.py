@@ -52,7 +52,7 @@ def overlaps(history: History) -> Iterator[Wrong]:
         calls.sort(key=lambda call: call.began)
         for pair in itertools.pairwise(calls):
             before, call = pair
-            end = before.until if before.until is not None else history.end_of(before.member)
+            end = before.until if before.until is not None else history.causes.end_of(before.member)
             if call.member == before.member or end <= call.began:
                 continue
             if not any(trouble.explains_overlap(list(pair)) for trouble in history.causes):

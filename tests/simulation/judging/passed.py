@@ -10,8 +10,15 @@ from typing import Final, NamedTuple
 from tests.simulation.ledger import Ledger, Stored
 
 ALL_TAGS: Final = "*"
+HEARD_SECONDS: Final = 2.0
+"""How long the answer that tells the owner of a reset may be under way: the network takes up to a second, twice."""
 OBEYED_SECONDS: Final = 12.0
 """How long after a pushed reset a queue may be set: 5 s until its hand-over, which takes 5 s, and a moment more."""
+FOUND_SECONDS: Final = 15.0
+"""How long after a reset its queue may be set that is told to the held pull of a former owner: the owner finds it
+stored at a commit, and believes it at one that comes 4 s later or more; 5 s are between two."""
+LOOKED_SECONDS: Final = 25.0
+"""For so long after it took a queue over an owner looks for resets that were told to others: another one ends that."""
 
 
 class Reset(NamedTuple):
@@ -51,17 +58,29 @@ class Filter:
 class Passed:
     """Knows the resets and the filters of a history."""
 
-    def __init__(self, ledger: Ledger, is_excused: Callable[[Reset], bool]) -> None:
+    def __init__(
+        self, ledger: Ledger, is_excused: Callable[[Reset], bool], is_troubled: Callable[[float], bool]
+    ) -> None:
         self.filters = [Filter(0.0, ALL_TAGS)]
         self.tags: dict[Stored, tuple[float, str]] = {}
         """When each message was stored, and its tag."""
         self._ledger = ledger
         self._is_excused = is_excused
+        self._is_troubled = is_troubled
         self._resets: dict[tuple[str, int], list[Reset]] = defaultdict(list)
+        self._begun_anew: dict[tuple[str, int], tuple[int, float]] = {}
 
     def reset(self, reset: Reset) -> None:
         """Note a reset."""
         self._resets[reset.broker, reset.queue].append(reset)
+
+    def begin_anew(self, broker: str, queue: int, offset: int, at: float) -> None:
+        """Note that the group begins anew at an offset of a queue, as a new one."""
+        self._begun_anew[broker, queue] = offset, at
+
+    def was_reset(self, broker: str, queue: int, by: float) -> bool:
+        """Whether there was a reset of a queue by then."""
+        return any(reset.at <= by for reset in self._resets.get((broker, queue), ()))
 
     def resets(self, place: Stored) -> list[Reset]:
         """The resets of a message's queue, in their order."""
@@ -70,11 +89,11 @@ class Passed:
     def is_passed(self, place: Stored, by: float = float("inf")) -> bool:
         """Whether a message needs not to be handled, as far as it was known by then."""
         resets = [reset for reset in self.resets(place) if reset.at <= by]
-        return bool(resets and resets[-1].skips(place)) or self._is_filtered(place, by)
+        return bool(resets and resets[-1].skips(place)) or self._is_left_out(place, by)
 
     def was_passed(self, place: Stored, by: float) -> bool:
         """Whether the group has passed a message over by then, though it may have to come back to it."""
-        return any(reset.at <= by and reset.skips(place) for reset in self.resets(place)) or self._is_filtered(
+        return any(reset.at <= by and reset.skips(place) for reset in self.resets(place)) or self._is_left_out(
             place, by
         )
 
@@ -82,16 +101,28 @@ class Passed:
         """How often resets may have a message handled once more.
 
         Each member that takes a queue over within 5 s obeys a pushed reset, which the owner before it may have obeyed.
+        What comes after a told one may be handled before the owner finds it.
         """
         count = 0
         for reset in self.resets(place):
+            calls = [call for call in self._ledger.calls.get(key, ()) if reset.offset <= place.offset]
             if reset.is_pushed:
-                calls = [call for call in self._ledger.calls.get(key, ()) if reset.offset <= place.offset]
                 is_before = any(call.began < reset.at + OBEYED_SECONDS for call in calls)
                 count += is_before * len({call.member for call in calls if reset.at < call.began})
             else:
-                count += reset.repeats(place)
+                is_found_late = any(reset.at < call.began < reset.at + FOUND_SECONDS for call in calls)
+                count += reset.repeats(place) or is_found_late
         return count
+
+    def must_come_again(self, place: Stored, by: float) -> float:
+        """Since when a message has to be finished again, because of a reset that has surely had its effect.
+
+        The owner may commit once more before it hears of the reset. Who was cut off then has not heard of it, and may
+        commit what it had finished as soon as it is back.
+        """
+        resets = [one for one in self.resets(place) if one.at + HEARD_SECONDS <= by and one.repeats(place)]
+        sure = (one.at for one in resets if not (one.is_pushed or self._may_be_lost(one) or self._is_troubled(one.at)))
+        return max(sure, default=float("-inf"))
 
     def is_settled(self, key: str, places: list[Stored]) -> bool:
         """Whether nobody waits for a message: it was done, or passed over, and came again after a reset."""
@@ -104,17 +135,29 @@ class Passed:
         for place in places:
             resets = self.resets(place)
             if resets and resets[-1].repeats(place) and not self.is_passed(place):
-                begun = (call.began for call in self._ledger.calls.get(key, ()) if call.place == place)
-                if max(begun, default=-1.0) < resets[-1].at and not self._is_excused(resets[-1]):
+                # what is popped anew may come as a retry: if nobody handled it in time, and it was shown again
+                calls = self._ledger.calls.get(key, ())
+                begun = (call.began for call in calls if call.place == place or (call.is_popped and call.is_retry))
+                if max(begun, default=-1.0) < resets[-1].at and not self._may_be_lost(resets[-1]):
                     found.append(resets[-1])
         return found
+
+    def _may_be_lost(self, reset: Reset) -> bool:
+        """Whether a reset may have had no effect: by a trouble, or as the owner does not look any more."""
+        others = (one for one in self._resets[reset.broker, reset.queue] if one is not reset)
+        is_after_another = any(one.at <= reset.at < one.at + LOOKED_SECONDS for one in others)
+        return self._is_excused(reset) or (is_after_another and not reset.is_pushed)
 
     def _need_not_come(self, place: Stored) -> bool:
         """Whether a message is passed over, also if a reset was to take that back and may have had no effect."""
         resets = list(self.resets(place))
-        while resets and not resets[-1].skips(place) and self._is_excused(resets[-1]):
+        while resets and not resets[-1].skips(place) and self._may_be_lost(resets[-1]):
             resets.pop()
         return bool(resets and resets[-1].skips(place)) or self.is_passed(place)
+
+    def _is_left_out(self, place: Stored, by: float) -> bool:
+        first, begun_at = self._begun_anew.get(place[:2], (0, 0.0))
+        return (place.offset < first and begun_at <= by) or self._is_filtered(place, by)
 
     def _is_filtered(self, place: Stored, by: float) -> bool:
         """Whether a filter in force at any time since a message was stored leaves it out."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.settings import BrokerSettings
 from rmqd.consumer.handling.send_back import FIRST_DELAY_LEVEL
-from tests.simulation.judging.twice import counted_twice
+from tests.simulation.judging.java import SEEN_SECONDS
+from tests.simulation.judging.twice import counted_twice, settled_times
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.ledger import Call, Verdict
 
@@ -45,8 +46,8 @@ def too_many(history: History) -> Iterator[Wrong]:
                 continue
             same = tried.setdefault(call.attempt, [])
             same.append(call)
-            # what was delivered twice fails twice: each of the two goes on by itself
-            is_more = len(same) > max(1, len(tried.get(call.attempt - 1, ())))
+            # what was stored or delivered twice fails twice: each of the two goes on by itself
+            is_more = len(same) > max(1, len(stored.get(key, ())), len(tried.get(call.attempt - 1, ())))
             if (is_more or call.attempt > history.most_attempts) and not _is_explained(history, same):
                 about = f"{_told(call)}, of {history.most_attempts + 1}; before that at {same[0].began:.3f} s"
                 yield Wrong("tried too often", about, frozenset((key,)))
@@ -58,7 +59,7 @@ def too_early(history: History) -> Iterator[Wrong]:
         for call in calls:
             if not call.is_retry:
                 continue
-            due = min((_due(history, former) for former in calls if _leads_to(former, call)), default=None)
+            due = min((_due(history, former, call) for former in calls if _leads_to(former, call)), default=None)
             if due is None or call.began < due - BROKERS_SECONDS:
                 about = f"{_told(call)}, due at {due} s"
                 yield Wrong("retried too early", about, frozenset((key,)))
@@ -68,10 +69,12 @@ def _leads_to(former: Call, retry: Call) -> bool:
     return former.until is not None and former.verdict is Verdict.FAILED and former.attempt == retry.attempt - 1
 
 
-def _due(history: History, failed: Call) -> float:
+def _due(history: History, failed: Call, again: Call) -> float:
     """When a failed message may come again at the earliest."""
-    level = history.plan.delay_level if failed.level is None else failed.level
     assert failed.until is not None
+    if (seconds := history.java.again_seconds(failed, again)) is not None:
+        return failed.until + seconds
+    level = history.plan.delay_level if failed.level is None else failed.level
     return failed.until + LEVELS[(level or FIRST_DELAY_LEVEL + failed.attempt) - 1]
 
 
@@ -79,12 +82,22 @@ def _is_explained(history: History, same: list[Call]) -> bool:
     """Whether an attempt may be made again.
 
     A trouble has messages delivered twice, and send-backs fail. In an orderly group attempts are counted where the
-    message waits, so that the next owner of its queue begins anew. After a hand-over that took too long both owners
-    have the message, which they count.
+    message waits, so that the next owner of its queue begins anew, also if it is the same member: where the topic's
+    queues change it may give the queue up and take it again. After a hand-over that took too long both owners have the
+    message, which they count.
     """
+    if history.plan.java and history.java.explains(history.ledger.calls[same[0].key], settled_times(history)):
+        return True
+    if history.is_orderly and len(same) > 1 and _are_apart(history, *same[-2:]):
+        return True
     if len({call.member for call in same}) > 1 and (history.is_orderly or counted_twice(history)["handed_over"]):
         return True
     return any(trouble.explains_attempts(same) for trouble in history.causes)
+
+
+def _are_apart(history: History, before: Call, call: Call) -> bool:
+    """Whether members may have divided the topic's queues anew between two calls because those changed."""
+    return any(before.began - SEEN_SECONDS < at < call.began for at in history.changes)
 
 
 def _told(call: Call) -> str:

@@ -33,6 +33,10 @@ class Trouble(NamedTuple):
         times = [time for call in calls for time in (call.began, call.until) if time is not None]
         return self.at <= max(times) and self.until + AFTER_SECONDS >= min(times) - BEFORE_SECONDS
 
+    def shows_at(self, at: float) -> bool:
+        """Whether its effects may show at a time."""
+        return self.at <= at <= self.until + AFTER_SECONDS
+
     def explains_twice(self, done: Call, again: Call, settled: float) -> bool:
         """Whether a message that was `done` may have been done `again` because of it.
 
@@ -42,7 +46,9 @@ class Trouble(NamedTuple):
         is_committed = settled < self.at - BEFORE_SECONDS and self.what not in GROUP_WIDE
         if self.what in HARMLESS or is_early or is_committed:
             return False
-        return again.began <= self.until + AFTER_SECONDS and self._reaches(done, again)
+        # what the dead had not committed comes again however late: at the end of other troubles, say
+        is_in_time = self.what == "killed" or again.began <= self.until + AFTER_SECONDS
+        return is_in_time and self._reaches(done, again)
 
     def _reaches(self, done: Call, again: Call) -> bool:
         """Whether it met those who had the message, or where it was stored."""
@@ -72,6 +78,15 @@ class Trouble(NamedTuple):
         is_then = self.at <= reset.at + AFTER_RESET_SECONDS and self.until + AFTER_RESET_SECONDS >= reset.at
         meets_pull = self.what == "paused" or any(name.partition("/")[0] == reset.broker for name in self.who)
         return is_then and (reset.is_pushed or meets_pull)
+
+    def explains_lower(self, broker: str, at: float) -> bool:
+        """Whether an offset may be stored that is lower than the one before it because of it.
+
+        A broker that crashed has lost some. A commit that was not answered may be taken up late, and a member that was
+        suspended does not know who has its queues. A member that dies sends nothing late.
+        """
+        is_then = self.at <= at <= self.until + AFTER_SECONDS
+        return is_then and (self.what == "paused" or any(name.partition("/")[0] == broker for name in self.who))
 
     def is_of(self, calls: Iterable[Call]) -> bool:
         """Whether it met one of the members, or one of the brokers."""

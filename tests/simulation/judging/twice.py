@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
+from tests.simulation.judging.java import CAUSE
 from tests.simulation.judging.wrong import Wrong
-from tests.simulation.ledger import Call, Stored
+from tests.simulation.ledger import Call, Stored, Verdict
 
 if TYPE_CHECKING:
+    from rmqd.consumer.stats.snapshot import GroupSnapshot
     from tests.simulation.history import History
 
-_Settled = dict[tuple[bool, Stored], float]
+BEHIND: Final = "behind one that failed"
+"""In an orderly queue the handler has done a message, which is not committed before that one is."""
+Settled = dict[tuple[bool, Stored], float]
+"""When each message, of the retry topic or not, and all below it in its queue were finished for the first time."""
 
 
 def twice(history: History) -> tuple[list[Wrong], Counter[str]]:
     """What was done or given up twice, and no trouble or counter explains it; and what was, by cause."""
     causes, unexplained = _by_cause(history)
-    counted, timeouts = counted_twice(history), sum(one.consumer.snapshot().handover_timeouts for one in history.former)
+    counted, timeouts = counted_twice(history), sum(one.handover_timeouts for one in _snapshots(history))
     causes.update(counted if unexplained else {})
     # where nothing broke, a hand-over in time has no duplicates, whether or not the members count them
     is_excused = history.causes or timeouts
@@ -31,14 +37,19 @@ def twice(history: History) -> tuple[list[Wrong], Counter[str]]:
 def counted_twice(history: History) -> Counter[str]:
     """The duplicates that the members count, by their causes."""
     counted = Counter[str]()
-    for member in history.former:
-        for topic in member.consumer.snapshot().topics:
+    for snapshot in _snapshots(history):
+        for topic in snapshot.topics:
             counted.update(topic.duplicates)
     return counted
 
 
+def _snapshots(history: History) -> list[GroupSnapshot]:
+    """What members of rmqd count."""
+    return [snapshot for member in history.former if (snapshot := member.snapshot()) is not None]
+
+
 def _by_cause(history: History) -> tuple[Counter[str], list[str]]:
-    causes, unexplained, stored, settled = Counter[str](), [], history.stored(), _settled(history)
+    causes, unexplained, stored, settled = Counter[str](), [], history.stored(), settled_times(history)
     for key, calls in history.ledger.calls.items():
         good = sorted((call for call in calls if call.is_good), key=lambda call: call.until or call.began)
         places = stored.get(key, [])
@@ -50,21 +61,30 @@ def _by_cause(history: History) -> tuple[Counter[str], list[str]]:
             causes["reset"] += 1
             continue
         if key in history.ledger.dead:
-            cause = _cause_of_dead(history, calls)
+            cause = _cause_of_dead(history, calls, settled)
             if cause is None:
                 unexplained.append(key)
             else:
                 causes[cause] += 1
             continue
-        found = [_cause(history, calls, pair, settled) for pair in itertools.pairwise(good)]
-        if found.count(None) >= max(1, allowed):
+        found = [_cause(history, calls, pair, settled) for pair in _pairs(good)]
+        if found.count(None) >= max(1, allowed - len(good) + 1 + len(found)):
             unexplained.append(key)
         else:
             causes[next(cause for cause in found if cause is not None)] += 1
     return causes, unexplained
 
 
-def _cause(history: History, calls: list[Call], pair: tuple[Call, Call], settled: _Settled) -> str | None:
+def _pairs(good: list[Call]) -> Iterator[tuple[Call, Call]]:
+    """The calls by which a message was done in turn: each stored copy by itself, unless copies of it were retried."""
+    if any(call.is_retry for call in good):
+        yield from itertools.pairwise(good)
+        return
+    for place in {call.place: None for call in good}:
+        yield from itertools.pairwise(call for call in good if call.place == place)
+
+
+def _cause(history: History, calls: list[Call], pair: tuple[Call, Call], settled: Settled) -> str | None:
     """What explains that a message was done twice in turn."""
     pairs = [pair]
     if pair[0].is_retry or pair[1].is_retry:
@@ -76,18 +96,37 @@ def _cause(history: History, calls: list[Call], pair: tuple[Call, Call], settled
         for trouble in history.causes:
             if trouble.explains_twice(done, again, at):
                 return trouble.what
-    return None
+        if history.is_orderly and _is_behind_a_failed_one(history, done, again):
+            return BEHIND
+    same = [call for call in calls if pair[0].place != pair[1].place or call.place == pair[0].place]
+    return CAUSE if history.java.explains(same, settled) else None
 
 
-def _settled(history: History) -> _Settled:
+def _is_behind_a_failed_one(history: History, done: Call, again: Call) -> bool:
+    """Whether a message below one that was `done` had failed there, and come no more, when this came `again`."""
+    for calls in history.ledger.calls.values():
+        below = [
+            call
+            for call in calls
+            if (call.is_retry, *call.place[:2]) == (done.is_retry, *done.place[:2])
+            and call.place.offset < done.place.offset
+            and call.member == done.member
+            and call.began < again.began
+        ]
+        if below and max(below, key=lambda call: call.began).verdict is Verdict.FAILED:
+            return True
+    return False
+
+
+def settled_times(history: History) -> Settled:
     """When each message and all below it in its queue were finished for the first time."""
-    first: _Settled = {}
+    first: Settled = {}
     for calls in history.ledger.calls.values():
         for call in calls:
             if call.until is not None:
                 at = (call.is_retry, call.place)
                 first[at] = min(first.get(at, call.until), call.until)
-    settled: _Settled = {}
+    settled: Settled = {}
     queue, latest = None, 0.0
     for is_retry, place in sorted(first):
         if (is_retry, *place[:2]) != queue:
@@ -96,10 +135,15 @@ def _settled(history: History) -> _Settled:
     return settled
 
 
-def _cause_of_dead(history: History, calls: list[Call]) -> str | None:
+def _cause_of_dead(history: History, calls: list[Call], settled: Settled) -> str | None:
     """Why a message was given up, and given up again or done."""
+    in_turn = itertools.pairwise(sorted(calls, key=lambda call: call.began))
+    if history.is_orderly and any(_is_behind_a_failed_one(history, *pair) for pair in in_turn):
+        return BEHIND
     if not history.plan.auto_commit:
         return "not committed"  # what is in front of a dead letter comes again, and so does what became one
+    if history.plan.java and history.java.explains(calls, settled):
+        return CAUSE
     return next((one.what for one in history.causes if one.explains_attempts(calls)), None)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Wrong(NamedTuple):
-    """What is wrong (lost, twice, out of order, at once, stuck, commit), in words, and the keys of the messages."""
+    """What is wrong (lost, twice, out of order, at once, stuck, commit, fell), in words, and the messages' keys."""
 
     what: str
     text: str

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from rmqd.handler import Batch, DeadLetter, ManualBatch, Retry, Suspend
+from tests.simulation.habits import Habits
 from tests.simulation.ledger import Call, Verdict
 
 if TYPE_CHECKING:
@@ -22,15 +23,16 @@ REST_SECONDS: Final = (None, 0.0, 0.1, 2.0)
 COMMITS: Final = 0.4
 """How many batches in one a handler commits that commits by itself."""
 ROLLS_BACK: Final = 0.05
+QUICK: Final = Habits(most_seconds=0.02)
 
 
 class HandlerFailed(Exception):
     """What the handler of a simulation raises."""
 
 
-def is_poison(plan: Plan, key: str) -> bool:
+def is_poison(seed: int, habits: Habits, key: str) -> bool:
     """Whether no handler can do this message."""
-    return zlib.crc32(f"{plan.seed} {key}".encode()) % 1000 < plan.habits.poison * 1000
+    return zlib.crc32(f"{seed} {key}".encode()) % 1000 < habits.poison * 1000
 
 
 class Handling:
@@ -42,9 +44,18 @@ class Handling:
         self._plan = plan
         self._chance = chance
         self._timeout_seconds = timeout_seconds
+        self.habits = plan.habits
+        self._rolls_back = ROLLS_BACK
         self.hangs = 0
         """How many of the next calls do not return."""
+        self.may_begin = asyncio.Event()
+        """Unset while handlers stand still."""
+        self.may_begin.set()
         self._is_orderly = "orderly" in plan.way
+
+    def be_quick(self) -> None:
+        """Do at once all that comes from now on, and fail at nothing."""
+        self.hangs, self._rolls_back, self.habits = 0, 0.0, QUICK
 
     async def __call__(self, batch: Batch) -> None:
         """Handle a batch, or fail at it."""
@@ -53,6 +64,7 @@ class Handling:
             if self.hangs:
                 self.hangs -= 1
                 await asyncio.get_running_loop().create_future()
+            await self.may_begin.wait()
             await self._work(batch, calls)
         except asyncio.CancelledError:
             for call in calls:
@@ -60,10 +72,10 @@ class Handling:
             raise
 
     async def _work(self, batch: Batch, calls: list[Call]) -> None:
-        habits, chance = self._plan.habits, self._chance
+        habits, chance = self.habits, self._chance
         is_slow = habits.slow and chance.random() < habits.slow
-        await asyncio.sleep(chance.uniform(0, 4.0 if is_slow else habits.most_seconds))
-        if isinstance(batch, ManualBatch) and chance.random() < ROLLS_BACK:
+        await asyncio.sleep(chance.uniform(0, habits.slow_seconds if is_slow else habits.most_seconds))
+        if isinstance(batch, ManualBatch) and chance.random() < self._rolls_back:
             batch.rollback()
             self._ledger.roll_back(calls)
             return
@@ -75,8 +87,8 @@ class Handling:
                 self._ledger.commit(calls[0])
 
     def _decide(self, batch: Batch, calls: list[Call]) -> None:
-        habits, chance = self._plan.habits, self._chance
-        poison = [index for index, call in enumerate(calls) if is_poison(self._plan, call.key)]
+        habits, chance = self.habits, self._chance
+        poison = [index for index, call in enumerate(calls) if is_poison(self._plan.seed, habits, call.key)]
         if poison:
             ending = chance.choice(_FAILURES) if habits.verdicts else Handling._fail
             ending(self, batch, calls, poison[0])

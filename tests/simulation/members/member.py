@@ -4,14 +4,38 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.push_consumer import PushConsumer
+from rmqd.consumer.stats.snapshot import GroupSnapshot
 from tests.consumer.groups import handler_of
 from tests.simulation.loop import Host, LoopClock, SimulatedLoop
 from tests.simulation.members.handling import Handling
+
+
+class Consumer(Protocol):
+    """What a member runs."""
+
+    async def run(self) -> None:
+        """Take part until `stop`."""
+
+    def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
+        """End in order."""
+
+    def hurry(self) -> None:
+        """End at once."""
+
+    def pause(self) -> None:
+        """Handle nothing more."""
+
+    def resume(self) -> None:
+        """Go on."""
+
+    async def change(self, options: ConsumerOptions) -> None:
+        """Go on with other options."""
 
 
 class Member:
@@ -32,8 +56,16 @@ class Member:
         self._changing = asyncio.Lock()
         client_options = ClientOptions(nameservers=nameservers, instance_name=name)
         self._client = self.host.context.run(ClientInstance, client_options, clock=LoopClock())
-        self.consumer = self.host.context.run(PushConsumer, options, handler_of(handling), self._client, LoopClock())
+        self.consumer = self.host.context.run(self._new_consumer, options, handling, self._client)
         self.task = self.host.spawn(self._run())
+
+    def _new_consumer(self, options: ConsumerOptions, handling: Handling, client: ClientInstance) -> Consumer:
+        self._own = PushConsumer(options, handler_of(handling), client, LoopClock())
+        return self._own
+
+    def snapshot(self) -> GroupSnapshot | None:
+        """What it counts and has; None of a member that is not rmqd's."""
+        return self._own.snapshot()
 
     async def _run(self) -> None:
         client = self._client
@@ -43,6 +75,16 @@ class Member:
         finally:
             client.stop()
             await asyncio.wait((serving,))
+
+    def has(self, topic: str, broker: str, queue: int) -> bool:
+        """Whether it has taken over a queue, and not given it up."""
+        queues = [one for one in self._own.snapshot().queues if one.position is not None]
+        return any((one.topic, one.broker, one.queue) == (topic, broker, queue) for one in queues)
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether it has divided the queues once, and so begun in its own."""
+        return self._own.assignments() is not None
 
     async def change(self, options: ConsumerOptions) -> None:
         """Take over other options, as by a reload: one after the other."""

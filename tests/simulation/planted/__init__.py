@@ -7,12 +7,17 @@ code; its docstring says what is wrong then. The modules:
 - `handling`: batches and workers, and what becomes of what a handler failed at.
 - `attempts`: how often and how soon a failed message is tried again.
 - `commits`: how offsets reach the brokers.
+- `files`: the offsets of a broadcasting group.
 - `giving_up`: the end of an ownership of a queue.
 - `locks`: who may have a queue, and until when.
 - `rebalance`: who gets which queue.
 - `pulls`: what is asked of a queue, and what is made of the answers.
 - `lines`: connections, answers and heartbeats.
-- `operators`: what operators ask.
+- `routes`: which name server is asked, and what its routes change.
+- `slaves`: what is made of a slave.
+- `popped`: how members pop, and what they tell brokers about popped messages.
+- `operators`: what operators ask, but for resets.
+- `resets`: operators' resets of offsets.
 - `brokers`: the embedded broker.
 
 `registry` has the table of all, and `search` looks for them: `python -m tests.simulation --planted NAME`, or `all`.
@@ -23,13 +28,18 @@ from tests.simulation.planted import (
     brokers,
     cache,
     commits,
+    files,
     giving_up,
     handling,
     lines,
     locks,
     operators,
+    popped,
     pulls,
     rebalance,
+    resets,
+    routes,
+    slaves,
 )
 from tests.simulation.planted.registry import PLANTED, Plant
 
@@ -40,11 +50,16 @@ __all__ = [
     "brokers",
     "cache",
     "commits",
+    "files",
     "giving_up",
     "handling",
     "lines",
     "locks",
     "operators",
+    "popped",
     "pulls",
     "rebalance",
+    "resets",
+    "routes",
+    "slaves",
 ]

@@ -6,7 +6,7 @@ import pytest
 
 from rmqd.consumer.handling.send_back import SendBack
 from rmqd.wire.messages.message import Message
-from tests.simulation.planted.registry import plant
+from tests.simulation.planted.registry import orderly, plant
 
 
 @plant
@@ -26,7 +26,7 @@ def retries_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SendBack, "by_broker", by_broker)
 
 
-@plant
+@plant(needs=orderly)
 def forgets_attempts(patch: pytest.MonkeyPatch) -> None:
     """An orderly group counts no attempts, and never gives up a message."""
     patch.setattr(Message, "count_attempt", lambda self: None)

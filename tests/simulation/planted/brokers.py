@@ -16,7 +16,7 @@ from rmqd.broker.schedule import ScheduleMessageService
 from rmqd.broker.store.get_messages import GetResult
 from rmqd.broker.store.message_store import MessageStore
 from rmqd.wire.message_queue import MessageQueue
-from tests.simulation.planted.registry import plant
+from tests.simulation.planted.registry import breaks, orderly, plant
 
 
 @plant
@@ -57,7 +57,7 @@ def broker_locks_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(locks, "LOCK_SECONDS", float("inf"))
 
 
-@plant
+@plant(needs=orderly)
 def broker_locks_too_short(patch: pytest.MonkeyPatch) -> None:
     """Locks end after ten seconds, before they are renewed."""
     patch.setattr(locks, "LOCK_SECONDS", 10.0)
@@ -107,7 +107,7 @@ def broker_loses_a_retry(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ScheduleMessageService, "_deliver_level", deliver)
 
 
-@plant
+@plant(needs=breaks("crash"))
 def broker_delivers_a_retry_twice(patch: pytest.MonkeyPatch) -> None:
     """A broker that is restarted delivers the delayed messages of before again."""
     right = ScheduleMessageService.__init__

@@ -8,7 +8,7 @@ import pytest
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.wire.messages.message import Message, MessageBlock
-from tests.simulation.planted.registry import plant
+from tests.simulation.planted.registry import orderly, plant
 
 
 @plant
@@ -73,13 +73,13 @@ def last_of_a_reply_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProcessQueue, "put", put)
 
 
-@plant
+@plant(needs=orderly)
 def repeated_behind_the_others(patch: pytest.MonkeyPatch) -> None:
     """A message that is to be handled again waits behind all others, and not at its place."""
     patch.setattr(ProcessQueue, "put_back", lambda self, messages: self.waiting.extend(messages))
 
 
-@plant
+@plant(needs=orderly)
 def two_batches_swapped(patch: pytest.MonkeyPatch) -> None:
     """After a retry the message behind the repeated one comes first."""
     right = ProcessQueue.put_back

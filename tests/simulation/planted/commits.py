@@ -18,7 +18,7 @@ from rmqd.consumer.pull.giving_up import GivingUp
 from rmqd.consumer.pull.loop import PullLoop
 from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
-from tests.simulation.planted.registry import plant
+from tests.simulation.planted.registry import breaks, orderly, plant
 
 
 @plant
@@ -31,7 +31,7 @@ def never_committed_between(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetPersistence, "_round", a_round)
 
 
-@plant
+@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
 def one_failed_round_ends_the_commits(patch: pytest.MonkeyPatch) -> None:
     """After a commit that failed nothing more is committed to that broker, until queues are given up."""
     right = OffsetPersistence._round
@@ -57,7 +57,7 @@ def offsets_of_the_wrong_queue(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemoteBrokerOffsetStore, "persist", persist)
 
 
-@plant
+@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
 def committed_before_the_answer(patch: pytest.MonkeyPatch) -> None:
     """A commit counts as stored once it is sent, also if it then fails, and is not tried again."""
     right = RemoteBrokerOffsetStore._update
@@ -69,7 +69,7 @@ def committed_before_the_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemoteBrokerOffsetStore, "_update", update)
 
 
-@plant
+@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
 def refused_commit_counts(patch: pytest.MonkeyPatch) -> None:
     """A commit that fails counts as stored."""
     right = RemoteBrokerOffsetStore._update
@@ -105,13 +105,13 @@ def commits_of_a_former_ownership(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemoteBrokerOffsetStore, "_epoch", lambda self, queue: 0)
 
 
-@plant
+@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
 def unanswered_commits_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A commit without an answer counts as one that never was; taken up late, it undoes what was committed after it."""
     patch.setattr(UnheardCommits, "failed", lambda self, queue, offset, error: None)
 
 
-@plant
+@plant(needs=breaks("crash"))
 def lost_offsets_not_stored_again(patch: pytest.MonkeyPatch) -> None:
     """What a broker has lost with its last seconds is not stored again while the group has nothing new to commit."""
     patch.setattr(RemoteBrokerOffsetStore, "may_be_lost", lambda self, queue: False)
@@ -198,13 +198,13 @@ def begins_at_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StartPolicy, "_first", first)
 
 
-@plant
+@plant(needs=orderly)
 def consumed_elsewhere_unnoticed(patch: pytest.MonkeyPatch) -> None:
     """After a lock was lost and won back nobody looks whether another member has had the queue meanwhile."""
     patch.setattr(RemoteBrokerOffsetStore, "wrote", lambda self, queue, stored: True)
 
 
-@plant
+@plant(needs=orderly)
 def cache_dropped_when_a_lock_is_won_back(patch: pytest.MonkeyPatch) -> None:
     """A member that wins a lock back drops what it had, and counts it as done."""
 

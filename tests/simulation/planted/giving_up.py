@@ -11,7 +11,7 @@ from rmqd.consumer.assigned.leaving import Leaving
 from rmqd.consumer.pull.giving_up import GivingUp
 from rmqd.consumer.pull.loop import PullLoop
 from rmqd.errors import RmqdError
-from tests.simulation.planted.registry import plant
+from tests.simulation.planted.registry import breaks, plant
 
 
 @plant
@@ -28,7 +28,7 @@ def no_last_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GivingUp, "_try_once", try_once)
 
 
-@plant
+@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
 def last_commit_tried_once(patch: pytest.MonkeyPatch) -> None:
     """A queue's last commit is not tried again after an error that would have passed."""
 
@@ -119,7 +119,7 @@ def lock_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GivingUp, "run", run)
 
 
-@plant
+@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
 def lock_kept_where_the_last_commit_failed(patch: pytest.MonkeyPatch) -> None:
     """A queue whose last commit failed is never unlocked."""
     right = GivingUp._commit

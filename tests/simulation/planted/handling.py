@@ -17,7 +17,7 @@ from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.worker import Worker
 from rmqd.handler import Batch
 from rmqd.wire.messages.message import Message
-from tests.simulation.planted.registry import plant
+from tests.simulation.planted.registry import concurrently, orderly, plant
 
 
 @plant
@@ -82,7 +82,7 @@ def failed_counts_as_done(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_settle", settle)
 
 
-@plant
+@plant(needs=concurrently)
 def retry_sent_twice(patch: pytest.MonkeyPatch) -> None:
     """A message that a handler failed at is sent back twice."""
     right = SendBack.retry
@@ -94,7 +94,7 @@ def retry_sent_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SendBack, "retry", retry)
 
 
-@plant
+@plant(needs=concurrently)
 def retry_sent_and_repeated(patch: pytest.MonkeyPatch) -> None:
     """A message that was sent back is handled again here as well, as if no broker had taken it."""
     right = SendBack.retry
@@ -106,7 +106,7 @@ def retry_sent_and_repeated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SendBack, "retry", retry)
 
 
-@plant
+@plant(needs=concurrently)
 def retry_not_sent(patch: pytest.MonkeyPatch) -> None:
     """A message that a handler failed at is acknowledged, and not sent back."""
 
@@ -116,7 +116,7 @@ def retry_not_sent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SendBack, "retry", retry)
 
 
-@plant
+@plant(needs=concurrently)
 def refused_retry_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A retry that no broker takes counts as sent."""
     right = SendBack.retry
@@ -128,7 +128,7 @@ def refused_retry_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SendBack, "retry", retry)
 
 
-@plant
+@plant(needs=concurrently)
 def only_the_first_of_a_failed_batch_is_sent_back(patch: pytest.MonkeyPatch) -> None:
     """Of a batch that failed only the first message is delivered again."""
     right = Settlement._return
@@ -140,7 +140,7 @@ def only_the_first_of_a_failed_batch_is_sent_back(patch: pytest.MonkeyPatch) -> 
     patch.setattr(Settlement, "_return", send)
 
 
-@plant
+@plant(needs=orderly)
 def order_given_up_at_a_failure(patch: pytest.MonkeyPatch) -> None:
     """An orderly queue goes on behind a message that failed, and does not wait until it is repeated."""
     right = OrderlySettlement._repeat
@@ -152,7 +152,7 @@ def order_given_up_at_a_failure(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OrderlySettlement, "_repeat", repeat)
 
 
-@plant
+@plant(needs=orderly)
 def failed_orderly_message_passed_over(patch: pytest.MonkeyPatch) -> None:
     """An orderly queue takes a message that failed for done."""
 
@@ -163,7 +163,7 @@ def failed_orderly_message_passed_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OrderlySettlement, "_repeat", repeat)
 
 
-@plant
+@plant(needs=orderly)
 def orderly_queue_in_two_slots(patch: pytest.MonkeyPatch) -> None:
     """Workers take batches of one orderly queue side by side."""
     right = ConsumeMessageOrderlyService.begin_turn
@@ -200,7 +200,7 @@ def turn_never_ends(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_settle", settle)
 
 
-@plant
+@plant(needs=concurrently)
 def turn_ends_before_its_batch(patch: pytest.MonkeyPatch) -> None:
     """A turn counts as ended when its handler is called: a queue is given up while handlers have batches of it."""
     begin = ConsumeMessageConcurrentlyService.begin_turn

@@ -11,27 +11,16 @@ from rmqd.consumer import live_change
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.consumer.pull.offset_moves import OffsetMoves
-from tests.simulation.planted.registry import plant
+from tests.simulation.planted.registry import breaks, plant
 
 
-@plant
-def told_reset_ignored(patch: pytest.MonkeyPatch) -> None:
-    """A reset that a pull's answer tells has no effect."""
-
-    async def reset(self: OffsetMoves, offset: int) -> None:
-        return
-
-    patch.setattr(OffsetMoves, "reset", reset)
-
-
-@plant
+@plant(needs=breaks("hold"))
 def no_resume(patch: pytest.MonkeyPatch) -> None:
     """What handlers do is not taken up again when a group's pause ends."""
     patch.setattr(HandlerSlots, "resume", lambda self: None)
 
 
-@plant
+@plant(needs=breaks("filter_otherwise"))
 def old_filter_announced(patch: pytest.MonkeyPatch) -> None:
     """Another filter is not told to brokers, nor used."""
     right = live_change.change_while_running

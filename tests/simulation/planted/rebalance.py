@@ -16,7 +16,7 @@ from rmqd.consumer.rebalance.absences import Absences
 from rmqd.consumer.rebalance.member_list import MemberList
 from rmqd.consumer.rebalance.rebalance import Rebalance, RebalancePlan
 from rmqd.wire.message_queue import MessageQueue
-from tests.simulation.planted.registry import plant
+from tests.simulation.planted.registry import breaks, plant
 
 
 @plant
@@ -93,13 +93,13 @@ def retry_queue_nobodys(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rebalance, "_share_of", share_of)
 
 
-@plant
+@plant(needs=breaks("crash"))
 def queues_of_an_absent_broker_given_up(patch: pytest.MonkeyPatch) -> None:
     """A broker that is in no route loses its owner, which then goes on where the broker was when it last wrote."""
     patch.setattr(Absences, "kept", lambda self, topic, held: frozenset[MessageQueue]())
 
 
-@plant
+@plant(needs=breaks("crash"))
 def short_lists_believed(patch: pytest.MonkeyPatch) -> None:
     """A restarted broker's list is believed before the members had the time to come back."""
     patch.setattr(MemberList, "_is_whole", lambda self, address, members: True)

@@ -3,18 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, overload
 
 import pytest
 
+from tests.simulation.plan import Plan
+
 Plant = Callable[[pytest.MonkeyPatch], None]
+Needs = Callable[[Plan], bool]
 
 PLANTED: Final[dict[str, Plant]] = {}
+NEEDS: Final[dict[str, Needs]] = {}
+"""What a history must have so that a bug can show in it at all; for bugs that show in every kind there is none."""
 
 
-def plant(function: Plant) -> Plant:
+@overload
+def plant(function: Plant) -> Plant: ...
+@overload
+def plant(*, needs: Needs) -> Callable[[Plant], Plant]: ...
+def plant(function: Plant | None = None, *, needs: Needs | None = None) -> Plant | Callable[[Plant], Plant]:
     """Have a bug found by its function's name. The function puts it into rmqd; the patch takes it out again."""
-    if function.__name__ in PLANTED:
-        raise ValueError(f"two planted bugs are called {function.__name__}")
-    PLANTED[function.__name__] = function
-    return function
+
+    def register(function: Plant) -> Plant:
+        name = function.__name__
+        if name in PLANTED:
+            raise ValueError(f"two planted bugs are called {name}")
+        PLANTED[name] = function
+        if needs is not None:
+            NEEDS[name] = needs
+        return function
+
+    return register if function is None else register(function)
+
+
+def orderly(plan: Plan) -> bool:
+    """An orderly group."""
+    return plan.way == "orderly"
+
+
+def concurrently(plan: Plan) -> bool:
+    """A group without an order."""
+    return plan.way == "concurrently"
+
+
+def pops(plan: Plan) -> bool:
+    """A group that pops."""
+    return plan.way == "pop"
+
+
+def slow(plan: Plan) -> bool:
+    """Handlers that take long now and then."""
+    return plan.habits.slow > 0
+
+
+def breaks(*troubles: str) -> Needs:
+    """Histories in which one of these happens."""
+    return lambda plan: any(event.what in troubles for event in plan.events)
+
+
+def both(*needs: Needs) -> Needs:
+    """Histories that have all of it."""
+    return lambda plan: all(need(plan) for need in needs)
+
+
+def either(*needs: Needs) -> Needs:
+    """Histories that have one of these."""
+    return lambda plan: any(need(plan) for need in needs)
+
+
+def tries(*trials: str) -> Needs:
+    """Histories that end with one of these trials."""
+    return lambda plan: any(trial in trials for trial in plan.trials)

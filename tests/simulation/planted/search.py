@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -10,10 +12,12 @@ from typing import Final
 import pytest
 
 from tests.simulation.plan import draw
-from tests.simulation.planted.registry import PLANTED
+from tests.simulation.planted.registry import NEEDS, PLANTED
 from tests.simulation.run import Crashed, simulate
 
 MOST_TEXT: Final = 90
+MOST_PASSED: Final = 50
+"""How many seeds are drawn for each history that is run: what a bug needs must not be rarer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +30,31 @@ class Search:
     wrong: str
     """What was wrong first."""
     histories: int
+    passed: int
+    """Seeds of other histories than the bug needs, which were not run."""
     seconds: float
 
-    def row(self) -> list[object]:
-        """A row of the table."""
-        return [self.bug, "not found" if self.seed is None else self.seed, self.wrong, self.histories, self.seconds]
+    def said(self, most: int) -> str:
+        """What was wrong first, in so many characters at most."""
+        return self.wrong if len(self.wrong) <= most else self.wrong[: most - 1] + "…"
 
 
 def search(bug: str, first_seed: int, most_histories: int) -> Search:
     """Run histories with this bug, from a seed on, until something is wrong."""
-    begin = time.monotonic()
+    begin, histories, passed = time.monotonic(), 0, 0
+    needs = NEEDS.get(bug)
     with pytest.MonkeyPatch.context() as patch:
         PLANTED[bug](patch)
-        for seed in range(first_seed, first_seed + most_histories):
-            wrong = _first_wrong(seed)
-            if wrong is not None:
-                return Search(bug, seed, wrong, seed - first_seed + 1, time.monotonic() - begin)
-    return Search(bug, None, "", most_histories, time.monotonic() - begin)
+        for seed in itertools.count(first_seed):
+            if histories >= most_histories or histories + passed >= most_histories * MOST_PASSED:
+                break
+            if needs is not None and not needs(draw(seed)):
+                passed += 1
+                continue
+            histories += 1
+            if (wrong := _first_wrong(seed)) is not None:
+                return Search(bug, seed, wrong, histories, passed, time.monotonic() - begin)
+    return Search(bug, None, "", histories, passed, time.monotonic() - begin)
 
 
 def _first_wrong(seed: int) -> str | None:
@@ -56,11 +68,10 @@ def _first_wrong(seed: int) -> str | None:
 def told(one: Search) -> str:
     """A line about one search."""
     where = "NOT FOUND" if one.seed is None else f"seed {one.seed}"
-    wrong = one.wrong if len(one.wrong) <= MOST_TEXT else one.wrong[: MOST_TEXT - 1] + "…"
-    return f"{one.bug:<46} {where:<10} {one.histories:>4} histories {one.seconds:>7.1f} s  {wrong}"
+    return f"{one.bug:<46} {where:<10} {one.histories:>4} histories {one.seconds:>7.1f} s  {one.said(MOST_TEXT)}"
 
 
-def summary(searches: list[Search]) -> str:
+def summary(searches: Sequence[Search]) -> str:
     """How many were found, and how long it took."""
     found = [one for one in searches if one.seed is not None]
     if not found:

@@ -1,0 +1,53 @@
+"""Queues that a member gave up before their batches were done, and no handler was at one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.judging.trouble import Trouble
+from tests.simulation.judging.wrong import Wrong
+from tests.simulation.ledger import Call
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+ANY_QUEUE: Final = "-1"
+SETTLED_SECONDS: Final = 1.0
+"""For so long after a handler ended its batch may be on its way back to a broker."""
+RETRIED_SECONDS: Final = 20.0
+"""For so long after something broke what could not be sent back is tried again."""
+OF_MEMBERS: Final = ("hangs", "killed", "rushed")
+"""Troubles that keep nobody from a broker."""
+_NOT_DRAINED: Final = re.compile(r"queue\.not_drained queue=(\S+)@(\S+):(-?\d+) ")
+
+
+def undrained(history: History) -> Iterator[Wrong]:
+    """What members say of that. Where something is broken, retries are on their way for longer than a hand-over."""
+    for at, member, what, _ in history.timeline.entries:
+        found = _NOT_DRAINED.match(what)
+        if found is None or any(_delays(trouble, at) for trouble in history.causes):
+            continue
+        topic, broker, queue = found.groups()
+        is_retry = topic.startswith("%RETRY%")
+        calls = (call for ledger in history.ledgers for of_key in ledger.calls.values() for call in of_key)
+        if not any(
+            call.member == member
+            and call.is_retry == is_retry
+            and call.place.broker == broker
+            and queue in (ANY_QUEUE, str(call.place.queue))
+            and _is_under_way(call, at)
+            for call in calls
+        ):
+            yield Wrong(
+                "not drained", f"{member} gave {topic}@{broker}:{queue} up at {at:.3f} s, and no handler was at it"
+            )
+
+
+def _delays(trouble: Trouble, at: float) -> bool:
+    return trouble.what not in OF_MEMBERS and trouble.at <= at <= trouble.until + RETRIED_SECONDS
+
+
+def _is_under_way(call: Call, at: float) -> bool:
+    return call.began <= at and (call.until is None or call.until >= at - SETTLED_SECONDS)

@@ -1,0 +1,126 @@
+"""Which queues Java members had, and which deliveries that explains: Java gives queues up without waiting."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rmqd.client.routing.route_table import REFRESH_INTERVAL_SECONDS
+from tests.simulation.members.java_queue import SEND_BACK_AGAIN_SECONDS
+
+if TYPE_CHECKING:
+    from rmqd.wire.message_queue import MessageQueue
+    from tests.simulation.judging.passed import Reset
+    from tests.simulation.judging.twice import Settled
+    from tests.simulation.ledger import Call
+    from tests.simulation.timeline import Timeline
+
+SEEN_SECONDS: Final = REFRESH_INTERVAL_SECONDS + 1.0
+"""How long after a change of the topic's queues members may divide them anew: when they read the route."""
+CAUSE: Final = "Java drops without waiting"
+UNCOMMITTED_SECONDS: Final = 12.0
+"""How old what is not committed may be at a hand-over: Java's first commit comes after 10 s, and a moment later."""
+LATE_SECONDS: Final = 5.0
+"""For so long after a hand-over the former owner may still begin messages: it has not heard yet."""
+SHOWN_SECONDS: Final = 70.0
+"""For so long after a hand-over a message may come again: the next owner may wait for a lock, and has others first."""
+RESET_SECONDS: Final = 30.0
+"""For so long around a hand-over a reset may get lost: Java waits for 10 s, and a pull is held for up to 20 s."""
+
+
+@dataclass(slots=True)
+class Owned:
+    """A queue that a Java member had."""
+
+    member: str
+    at: float
+    until: float = float("inf")
+
+    def explains(self, done: Call, again: Call, settled: float) -> bool:
+        """Whether a message that was `done` may come `again`, as it was not committed when the queue changed hands."""
+        if done.member == self.member:
+            is_unheard = again.member != self.member and again.began <= self.at + LATE_SECONDS
+            is_open = is_unheard or settled >= self.until - UNCOMMITTED_SECONDS
+        else:
+            is_before = settled >= self.at - UNCOMMITTED_SECONDS and done.began <= self.at + LATE_SECONDS
+            is_open = is_before or abs(done.began - self.until) <= LATE_SECONDS  # Java's last commit may replace others
+        return is_open and self.at <= again.began <= self.until + SHOWN_SECONDS
+
+    def explains_beside(self, other: Owned, done: Call, again: Call, settled: float) -> bool:
+        """Whether a message that was `done` here may come `again` to another, as both had the queue at once.
+
+        A broker that was restarted knows those alone who found it again, and whoever asks it takes all that is theirs.
+        """
+        begin, end = max(self.at, other.at), min(self.until, other.until)
+        is_theirs = self.member != other.member and (self.member, other.member) == (done.member, again.member)
+        is_open = settled >= begin - UNCOMMITTED_SECONDS and done.began <= end
+        return is_theirs and begin <= end and is_open and begin <= again.began <= end + SHOWN_SECONDS
+
+
+class JavaQueues:
+    """All that Java members had. `changes` are when the topic's queues changed."""
+
+    def __init__(self, timeline: Timeline, changes: list[float]) -> None:
+        self._timeline = timeline
+        self._changes = changes
+        self._owned: dict[tuple[bool, str, int], list[Owned]] = {}
+
+    def note(self, member: str, queue: MessageQueue, *, is_owned: bool) -> None:
+        """A member is about to take a queue, or has given it up."""
+        known = self._owned.setdefault((queue.topic.startswith("%RETRY%"), queue.broker_name, queue.queue_id), [])
+        if is_owned:
+            known.append(Owned(member, self._timeline.now()))
+        else:
+            last = next(one for one in reversed(known) if one.member == member)
+            last.until = min(last.until, self._timeline.now())
+        self._timeline.note(member, f"{'takes' if is_owned else 'drops'} {queue}, as Java does")
+
+    def has(self, member: str, broker: str, queue: int) -> bool:
+        """Whether a member has a queue of the topic."""
+        known = self._owned.get((False, broker, queue), ())
+        return any(one.member == member and one.until == float("inf") for one in known)
+
+    def again_seconds(self, failed: Call, again: Call) -> float | None:
+        """How long a Java member waits that handles again what no broker took back; None for all else."""
+        is_same = (failed.member, failed.is_retry, failed.place) == (again.member, again.is_retry, again.place)
+        is_java = any(one.member == again.member for known in self._owned.values() for one in known)
+        return SEND_BACK_AGAIN_SECONDS if is_same and is_java else None
+
+    def end(self, member: str) -> None:
+        """A member has ended, or was killed."""
+        for known in self._owned.values():
+            for one in known:
+                if one.member == member:
+                    one.until = min(one.until, self._timeline.now())
+
+    def explains(self, calls: Iterable[Call], settled: Settled) -> bool:
+        """Whether any of these messages, which have one key, may have been delivered twice in turn."""
+        places: dict[tuple[bool, object], list[Call]] = {}
+        for call in sorted(calls, key=lambda call: call.began):
+            places.setdefault((call.is_retry, call.place), []).append(call)
+        return any(
+            self._explains(done, again, max(settled.get((done.is_retry, done.place), 0.0), done.until or done.began))
+            for same in places.values()
+            for done, again in itertools.pairwise(same)
+        )
+
+    def _explains(self, done: Call, again: Call, settled: float) -> bool:
+        owned = self._owned.get((done.is_retry, *done.place[:2]), ())
+        if any(at <= min(done.began, again.began) <= at + SEEN_SECONDS for at in self._changes):
+            # by what it knew it had the queue still, or had it already; and as it takes no locks, nobody waits for it
+            return any(one.member in (done.member, again.member) for one in owned)
+        return any(one.explains(done, again, settled) for one in owned) or any(
+            one.explains_beside(other, done, again, settled) for one, other in itertools.permutations(owned, 2)
+        )
+
+    def explains_lower(self, broker: str, queue: int, at: float) -> bool:
+        """Whether a stored offset may fall: Java commits whatever it has, and does not look before."""
+        owned = self._owned.get((False, broker, queue), ())
+        return any(one.at <= at <= one.until + LATE_SECONDS for one in owned)
+
+    def explains_unheeded(self, reset: Reset) -> bool:
+        """Whether a reset may have been lost with a queue that a Java member gave up, or have met its commits."""
+        owned = self._owned.get((False, reset.broker, reset.queue), ())
+        return any(min(abs(one.at - reset.at), abs(one.until - reset.at)) < RESET_SECONDS for one in owned)

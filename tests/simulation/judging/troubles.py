@@ -1,0 +1,52 @@
+"""All that broke in a history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from tests.simulation.judging.passed import Reset
+from tests.simulation.judging.trouble import Trouble
+
+AWAY: Final = frozenset(("crashed", "apart", "frozen"))
+"""Troubles for whose time nobody reaches a broker."""
+
+
+class Troubles:
+    """What broke, in the order in which it began."""
+
+    def __init__(self, troubles: Iterable[Trouble] = ()) -> None:
+        self._all = list(troubles)
+
+    def __iter__(self) -> Iterator[Trouble]:
+        return iter(self._all)
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def add(self, trouble: Trouble) -> None:
+        """Note what breaks. What a broker lost by a crash shows when it is reached again."""
+        if trouble.what in AWAY:
+            self._all = [
+                one._replace(until=max(one.until, trouble.until))
+                if one.what == "crashed" and one.who == trouble.who and one.shows_at(trouble.at)
+                else one
+                for one in self._all
+            ]
+        self._all.append(trouble)
+
+    def show_at(self, at: float) -> bool:
+        """Whether effects of any may show at a time."""
+        return any(one.shows_at(at) for one in self._all)
+
+    def explain_unheeded(self, reset: Reset) -> bool:
+        """Whether a reset may have had no effect because of one."""
+        return any(one.explains_unheeded(reset) for one in self._all)
+
+    def explain_lower(self, broker: str, at: float) -> bool:
+        """Whether an offset that a broker has may fall because of one."""
+        return any(one.explains_lower(broker, at) for one in self._all)
+
+    def end_of(self, member: str) -> float:
+        """When a member was killed, in seconds since the beginning; infinite for others."""
+        return min((one.at for one in self._all if one.what == "killed" and member in one.who), default=float("inf"))

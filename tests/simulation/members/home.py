@@ -1,0 +1,53 @@
+"""A machine of a broadcasting group: its members, one after the other, and the file with their offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import pytest
+
+from rmqd.consumer.offsets import local_file_store, process_lock
+from tests.simulation.members.member import Member
+
+if TYPE_CHECKING:
+    from tests.simulation.judging.passed import Passed
+    from tests.simulation.ledger import Ledger
+
+T = TypeVar("T")
+MOST_DISK_SECONDS: Final = 0.05
+
+
+class Home:
+    """One machine. Each message is for each machine, so each has a ledger of its own."""
+
+    def __init__(self, name: str, directory: Path, ledger: Ledger, passed: Passed) -> None:
+        self.name = name
+        self.directory = directory
+        self.ledger = ledger
+        self.passed = passed
+        self.members: list[Member] = []
+        """All that ran here, in their order."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no process runs here."""
+        return not self.members or self.members[-1].host.is_dead or self.members[-1].task.done()
+
+
+def use_disks_of_homes() -> None:
+    """Have members write their files in the loop's turn, after the time that a disk takes, and not in threads.
+
+    All members are one process here, so none of them locks its directory.
+    """
+    patch = pytest.MonkeyPatch()
+    patch.setattr(local_file_store, "in_own_thread", _after_a_moment)
+    patch.setattr(process_lock, "hold", lambda path: None)
+
+
+async def _after_a_moment(function: Callable[[], T]) -> T:
+    await asyncio.sleep(random.uniform(0.0, MOST_DISK_SECONDS))
+    return function()

@@ -1,0 +1,115 @@
+"""What a Java consumer asks of brokers: locks, offsets, and to take messages back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from rmqd.client.api.group import get_consumer_list
+from rmqd.client.api.lock import lock_batch
+from rmqd.client.api.offset import query_consumer_offset
+from rmqd.client.api.send import send_message_back
+from rmqd.codes import RequestCode
+from rmqd.errors import BrokerAwayError, RmqdError
+from rmqd.wire.bodies.lock import LockBatchRequestBody
+from rmqd.wire.headers.offset import UpdateConsumerOffsetRequestHeader
+from rmqd.wire.headers.pull import PullMessageRequestHeader
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.wire.command import RemotingCommand
+    from rmqd.wire.message_queue import MessageQueue
+    from rmqd.wire.messages.message import Message
+
+LOCK_SECONDS: Final = 1.0
+OFFSET_SECONDS: Final = 5.0
+SEND_BACK_SECONDS: Final = 5.0
+PULL_SECONDS: Final = 30.0
+
+
+class JavaBrokers:
+    """Asks the brokers of queues in one group's name. Raises RmqdError where nothing else is said."""
+
+    def __init__(self, client: ClientInstance, group: str) -> None:
+        self._client = client
+        self._group = group
+
+    def address(self, queue: MessageQueue) -> str:
+        """Where the queue is."""
+        address = self._client.routes.master(queue.broker_name)
+        if address is None:
+            raise BrokerAwayError(queue.topic, queue.broker_name)
+        return address
+
+    async def members(self, queue: MessageQueue) -> list[str]:
+        """The client ids of the group, as this queue's broker knows them."""
+        return sorted(await get_consumer_list(self._client.remoting, self.address(queue), self._group))
+
+    async def lock(self, queues: Sequence[MessageQueue]) -> frozenset[MessageQueue]:
+        """Lock queues of one broker, or renew their locks. Returns those that are locked; none after an error."""
+        try:
+            return await lock_batch(
+                self._client.remoting,
+                self.address(queues[0]),
+                self._group,
+                self._client.client_id,
+                queues,
+                timeout_seconds=LOCK_SECONDS,
+            )
+        except RmqdError:
+            return frozenset()
+
+    async def unlock(self, queues: Iterable[MessageQueue]) -> None:
+        """Unlock queues, one-way. Raises nothing."""
+        for own in self._client.routes.by_endpoint(queues).values():
+            body = LockBatchRequestBody(self._group, self._client.client_id, tuple(own))
+            await self._tell(own[0], RequestCode.UNLOCK_BATCH_MQ, {}, body.to_json())
+
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """The group's offset of a queue; None if there is none."""
+        return await query_consumer_offset(
+            self._client.remoting, self.address(queue), self._group, queue, timeout_seconds=OFFSET_SECONDS
+        )
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Store an offset, one-way. Raises nothing."""
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            bname=queue.broker_name,
+        )
+        await self._tell(queue, header.code, header.ext_fields())
+
+    async def pull(self, queue: MessageQueue, header: PullMessageRequestHeader) -> RemotingCommand:
+        """The answer to a pull, whatever its code."""
+        connection = await self._client.connection(self.address(queue))
+        return await self._client.remoting.call(connection, header.code, header.ext_fields(), PULL_SECONDS)
+
+    async def take_back(self, message: Message, delay_level: int, most_attempts: int) -> bool:
+        """Send a message back. Whether its broker took it."""
+        queue = message.message_queue
+        try:
+            await send_message_back(
+                self._client.remoting,
+                self.address(queue),
+                self._group,
+                message.commit_log_offset,
+                delay_level,
+                broker_name=queue.broker_name,
+                origin_msg_id=message.msg_id,
+                origin_topic=message.topic,
+                max_reconsume_times=most_attempts,
+                timeout_seconds=SEND_BACK_SECONDS,
+            )
+        except RmqdError:
+            return False
+        return True
+
+    async def _tell(
+        self, queue: MessageQueue, code: RequestCode, ext_fields: dict[str, str], body: bytes = b""
+    ) -> None:
+        with contextlib.suppress(RmqdError):
+            await self._client.remoting.invoke_oneway(self.address(queue), code, ext_fields, body)

@@ -1,0 +1,288 @@
+"""What the official Java client does that its neighbours in a group notice (`DefaultMQPushConsumerImpl` and around it).
+
+It gives a queue up at once: what its handlers are at is not waited for, and what comes of it is thrown away. Offsets go
+to brokers one-way, every 5 s and with each pull. A queue is taken over without asking who had it. Left out is what
+neighbours do not see, and what is rare: filters, hooks, expired messages, the second way of sending a message back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.allocate import averagely
+from rmqd.consumer.handling.send_back import reconsume_limit
+from rmqd.errors import RmqdError
+from rmqd.wire.bodies.group import ResetOffsetBody
+from rmqd.wire.bodies.heartbeat import SUBSCRIPTION_ALL, ConsumeFromWhere, ConsumerData
+from rmqd.wire.filter import tag_subscription
+from rmqd.wire.topics import retry_topic
+from tests.simulation.loop import LoopClock
+from tests.simulation.members.java_brokers import JavaBrokers
+from tests.simulation.members.java_queue import JavaQueue
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.client.remoting.client import Reply
+    from rmqd.consumer.options import ConsumerOptions
+    from rmqd.wire.command import RemotingCommand
+    from rmqd.wire.message_queue import MessageQueue
+    from tests.simulation.members.handling import Handling
+
+BALANCED_SECONDS: Final = 20.0
+UNBALANCED_SECONDS: Final = 1.0
+LOCK_AGAIN_SECONDS: Final = 0.5
+IDLE_SECONDS: Final = 120.0
+PERSIST_SECONDS: Final = 5.0
+FIRST_PERSIST_SECONDS: Final = 10.0
+RENEW_SECONDS: Final = 20.0
+RESET_SECONDS: Final = 10.0
+
+OnOwned = Callable[["MessageQueue", bool], object]
+"""Called with a queue and True when it is to be taken, and with False when it is given up."""
+
+
+class JavaConsumer:
+    """One group in one Java process."""
+
+    def __init__(self, options: ConsumerOptions, handling: Handling, client: ClientInstance, on_owned: OnOwned) -> None:
+        self.group = options.group
+        self.options = options
+        self.handling = handling
+        self.brokers = JavaBrokers(client, options.group)
+        self.is_orderly = options.consume_mode == "orderly"
+        self.is_suspended = False
+        self.most_attempts = reconsume_limit(options)
+        self.offsets: dict[MessageQueue, int] = {}
+        self.slots = asyncio.Semaphore(options.concurrency)
+        self.versions = dict.fromkeys((*options.subscriptions, retry_topic(options.group)), 0)
+        """Of the subscriptions, by topic: when its queues changed the last time."""
+        self._client = client
+        self._on_owned = on_owned
+        self._queues: dict[MessageQueue, JavaQueue] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._error: BaseException | None = None
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    def consumer_data(self) -> ConsumerData:
+        """The group's part of a heartbeat."""
+        all_of = [tag_subscription(topic, SUBSCRIPTION_ALL, version) for topic, version in self.versions.items()]
+        return ConsumerData(self.group, tuple(all_of), consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+
+    def on_consumer_ids_changed(self) -> None:
+        """Rebalance at once."""
+        self._wake.set()
+
+    async def on_request(self, command: RemotingCommand) -> Reply | None:
+        """Obey a pushed reset; refuse all else."""
+        if command.code != RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            return (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "", {}, b"")
+        self.begin(self._reset(ResetOffsetBody.from_json(command.body).offset_table))
+        return None
+
+    def pause(self) -> None:
+        """Pull nothing more; what is cached is handled."""
+        self.is_suspended = True
+
+    def resume(self) -> None:
+        """Pull again."""
+        self.is_suspended = False
+        self._wake.set()
+
+    def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
+        """End; handlers are not waited for (awaitTerminationMillisWhenShutdown is 0)."""
+        self._stopping.set()
+
+    def hurry(self) -> None:
+        """End."""
+        self._stopping.set()
+
+    async def change(self, options: ConsumerOptions) -> None:
+        """Take over other options."""
+        self.options = options
+
+    async def run(self) -> None:
+        """Take part until `stop`."""
+        for topic in self.versions:
+            self._changed(topic)
+        self._client.register(self)
+        for topic in self.versions:
+            with contextlib.suppress(RmqdError):
+                await self._client.routes.lookup(topic)
+            await self._client.heartbeat.beat()  # the first one makes the retry topic
+        self.begin(self._rebalance_again())
+        self.begin(self._persist_again())
+        if self.is_orderly:
+            self.begin(self._renew_again())
+        await self._stopping.wait()
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        if self.is_orderly:
+            await self.brokers.unlock(self._queues)
+        for queue, one in self._queues.items():
+            await self._persist(queue)
+            self.drop(one)
+        await self._client.unregister(self.group)
+        if self._error is not None:
+            raise self._error
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do some work until the end; an error ends the consumer."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = error
+            self._stopping.set()
+
+    def _changed(self, topic: str) -> None:
+        self.versions[topic] = int(LoopClock().wall() * 1000)
+
+    # who has which queue
+
+    async def _rebalance_again(self) -> None:
+        while True:
+            is_balanced = True
+            for topic in self.versions:
+                try:
+                    is_balanced &= await self._rebalance(topic)
+                except RmqdError:
+                    is_balanced = False
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BALANCED_SECONDS if is_balanced else UNBALANCED_SECONDS):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    async def _rebalance(self, topic: str) -> bool:
+        queues = sorted(self._client.routes.queues(topic))
+        if not queues:
+            return True
+        members = await self.brokers.members(random.choice(queues))
+        share = set(averagely(self.group, self._client.client_id, queues, members))
+        has_changed = await self._give_up(topic, share)
+        has_changed |= await self._take(share)
+        if has_changed:
+            self._changed(topic)
+            self._client.heartbeat.beat_soon()
+        return share == {queue for queue in self._queues if queue.topic == topic}
+
+    async def _give_up(self, topic: str, share: set[MessageQueue]) -> bool:
+        now = asyncio.get_running_loop().time()
+        own = [one for one in self._queues.values() if one.queue.topic == topic]
+        gone = [one for one in own if one.queue not in share or now - one.pulled_at > IDLE_SECONDS]
+        for one in gone:
+            self.drop(one)
+        has_changed = False
+        for one in gone:
+            if await self._remove(one):
+                self._queues.pop(one.queue, None)
+                has_changed = True
+        return has_changed
+
+    def drop(self, one: JavaQueue) -> None:
+        """Give a queue up; the last commit and the unlocking come later."""
+        if not one.is_dropped:
+            one.drop()
+            self._on_owned(one.queue, False)
+
+    async def _remove(self, one: JavaQueue) -> bool:
+        """Commit what there is, and unlock. Whether nobody handles messages of it, else it stays locked."""
+        await self._persist(one.queue)
+        if self.is_orderly:
+            if not await one.may_unlock():
+                return False
+            await self._persist(one.queue)
+        self.offsets.pop(one.queue, None)
+        if self.is_orderly:
+            one.locked_at = None
+            await self.brokers.unlock([one.queue])
+        return True
+
+    async def _take(self, share: set[MessageQueue]) -> bool:
+        has_changed = False
+        for queue in sorted(share - self._queues.keys()):
+            if self.is_orderly and not await self.lock([queue]):
+                asyncio.get_running_loop().call_later(LOCK_AGAIN_SECONDS, self._wake.set)
+                continue
+            self._on_owned(queue, True)
+            self.offsets.pop(queue, None)
+            try:
+                one = JavaQueue(self, queue, await self.stored(queue))
+            except RmqdError:
+                self._on_owned(queue, False)
+                continue
+            self._queues[queue] = one
+            self.begin(one.pull())
+            if self.is_orderly:
+                self.begin(one.handle_in_order())
+            has_changed = True
+        return has_changed
+
+    async def begin_anew(self, queue: MessageQueue, offset: int) -> None:
+        """A broker refuses a queue's offset: store the one that it offers, and take the queue again."""
+        self.offsets[queue] = offset
+        await self._persist(queue)
+        if (one := self._queues.pop(queue, None)) is not None:
+            self.drop(one)
+            await self._remove(one)
+        self._wake.set()
+
+    async def _reset(self, table: dict[MessageQueue, int]) -> None:
+        self.pause()
+        for queue in table.keys() & self._queues.keys():
+            self.drop(self._queues[queue])
+            self._queues[queue].cached.clear()
+        await asyncio.sleep(RESET_SECONDS)
+        for queue in sorted(table.keys() & self._queues.keys()):
+            self.offsets[queue] = table[queue]
+            # Java lets go of one that came back meanwhile without dropping it, and both go on
+            self.drop(one := self._queues[queue])
+            await self._remove(one)
+            self._queues.pop(queue, None)
+        self.resume()
+
+    # locks and offsets
+
+    async def _renew_again(self) -> None:
+        await asyncio.sleep(1.0)
+        while True:
+            held = [queue for queue, one in self._queues.items() if not one.is_dropped]
+            for queues in self._client.routes.by_endpoint(held).values():
+                await self.lock(queues)
+            await asyncio.sleep(RENEW_SECONDS)
+
+    async def lock(self, queues: list[MessageQueue]) -> bool:
+        """Lock queues of one broker, or renew their locks. Whether all are locked."""
+        locked = await self.brokers.lock(queues)
+        for queue in queues:
+            if queue in self._queues:
+                self._queues[queue].locked_at = asyncio.get_running_loop().time() if queue in locked else None
+        return locked.issuperset(queues)
+
+    async def stored(self, queue: MessageQueue) -> int:
+        """Where the group is in a queue, which is what is committed from here on. Raises RmqdError."""
+        offset = await self.brokers.stored(queue)
+        if offset is not None:
+            self.offsets[queue] = offset
+        return offset or 0
+
+    async def _persist_again(self) -> None:
+        await asyncio.sleep(FIRST_PERSIST_SECONDS)
+        while True:
+            for queue in list(self._queues):
+                await self._persist(queue)
+            await asyncio.sleep(PERSIST_SECONDS)
+
+    async def _persist(self, queue: MessageQueue) -> None:
+        if queue in self.offsets:
+            await self.brokers.commit(queue, self.offsets[queue])

@@ -1,0 +1,66 @@
+"""What brokers and their slaves store of the group's offsets, as it is stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from rmqd.broker.journal import Kind
+from tests.simulation.names import GROUP, TOPIC
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Broker
+    from tests.simulation.judging.commits import Commits
+    from tests.simulation.judging.forgotten import Forgotten
+    from tests.simulation.judging.wrong import Wrong
+    from tests.simulation.slave import Slave
+    from tests.simulation.timeline import Timeline
+
+
+class Fall(NamedTuple):
+    """A commit below what the broker had then. `at` and `since` are in seconds since the beginning."""
+
+    at: float
+    since: float
+    """When what it had was stored."""
+    broker: str
+    queue: int
+    former: int
+    offset: int
+
+
+class StoredOffsets:
+    """Notes each offset, and has it judged."""
+
+    def __init__(self, timeline: Timeline, masters: Commits, slaves: Commits, forgotten: Forgotten) -> None:
+        self.falls: list[Fall] = []
+        self._timeline = timeline
+        self._masters = masters
+        self._slaves = slaves
+        self._since: dict[tuple[str, int], float] = {}
+        self._forgotten = forgotten
+
+    @property
+    def wrong(self) -> list[Wrong]:
+        """What was wrong with single commits."""
+        return [*self._masters.wrong, *self._slaves.wrong]
+
+    def at_master(self, broker: Broker, key: str, offset: int) -> None:
+        """A broker stores an offset under a key `topic@group@queue`, in place of the one that it has."""
+        topic, group, number = key.split("@")
+        if (topic, group) == (TOPIC, GROUP):
+            former, queue = int(broker.disk.value(Kind.OFFSET, key) or 0), int(number)
+            at, since = self._timeline.now(), self._since.get((broker.name, queue), 0.0)
+            self._forgotten.stored(broker, queue, offset, at)
+            if offset < former:
+                self.falls.append(Fall(at, since, broker.name, queue, former, offset))
+            if offset != former:
+                self._since[broker.name, queue] = at
+            if self._masters.stored(broker.name, queue, offset, at):
+                self._timeline.note(broker.name, f"has offset {offset} of queue {queue}")
+
+    def at_slave(self, broker: Broker, slave: Slave, key: str, offset: int) -> None:
+        """A broker's slave stores an offset, a member's or its master's."""
+        topic, group, queue = key.split("@")
+        is_ours, at = (topic, group) == (TOPIC, GROUP), self._timeline.now()
+        if is_ours and self._slaves.stored(broker.name, int(queue), offset, at):
+            self._timeline.note(slave.name, f"has offset {offset} of queue {queue}")

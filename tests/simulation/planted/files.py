@@ -1,0 +1,54 @@
+"""Bugs in how the offsets of a broadcasting group reach their file, and come back from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
+from rmqd.wire.message_queue import MessageQueue
+from tests.simulation.plan import Plan
+from tests.simulation.planted.registry import both, breaks, plant
+
+
+def broadcasting(plan: Plan) -> bool:
+    """A broadcasting group."""
+    return plan.is_broadcasting
+
+
+def _in_peace(plan: Plan) -> bool:
+    """Nothing for which a message may come again."""
+    return not breaks("kill", "rush")(plan)
+
+
+@plant(needs=broadcasting)
+def file_one_too_many(patch: pytest.MonkeyPatch) -> None:
+    """The file has each offset of a round by one too high: a message is lost whenever that is where a member begins."""
+    right = LocalFileOffsetStore.persist
+
+    async def persist(self: LocalFileOffsetStore, offsets: Mapping[MessageQueue, int]) -> bool:
+        return await right(self, {queue: offset + 1 for queue, offset in offsets.items()})
+
+    patch.setattr(LocalFileOffsetStore, "persist", persist)
+
+
+@plant(needs=both(broadcasting, _in_peace, breaks("leave", "restart")))
+def file_not_written_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """What was handled since the last round is not stored when a member leaves."""
+
+    async def commit_upward(self: LocalFileOffsetStore, queue: MessageQueue, offset: int, *_: object) -> bool:
+        return True
+
+    patch.setattr(LocalFileOffsetStore, "commit_upward", commit_upward)
+    patch.setattr(LocalFileOffsetStore, "commit", commit_upward)
+
+
+@plant(needs=both(broadcasting, breaks("leave", "restart")))
+def file_not_read(patch: pytest.MonkeyPatch) -> None:
+    """A member begins at its first message again, whatever its file says."""
+
+    async def read(self: LocalFileOffsetStore, queue: MessageQueue) -> int | None:
+        return None
+
+    patch.setattr(LocalFileOffsetStore, "read", read)

@@ -1,0 +1,198 @@
+"""Bugs in how members pop, and in what they tell brokers about popped messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmqd.broker.pop.revive import Popped, PopReviveService
+from rmqd.consumer.pop.assignment import PopAssignment
+from rmqd.consumer.pop.block import PopBlock
+from rmqd.consumer.pop.process_queue import PopProcessQueue
+from rmqd.consumer.pop.receipts import PopReceipts
+from rmqd.consumer.pop.send_back import PopSendBack
+from rmqd.wire.messages.message import MessageBlock
+from rmqd.wire.pop import PopHandle
+from tests.simulation.planted.registry import both, breaks, plant, pops, slow
+
+
+@plant(needs=both(pops, breaks("kill", "rush", "hang")))
+def acknowledged_before_it_is_handled(patch: pytest.MonkeyPatch) -> None:
+    """What is popped is acknowledged at once, so that nobody gets it again where its member ends."""
+    right = PopProcessQueue.put
+
+    def put(self: PopProcessQueue, block: MessageBlock, next_offset: int, held: Any = ()) -> None:
+        assert isinstance(block, PopBlock)
+        self._receipts.acknowledge(block, block.unsettled(block.messages), self.stats)
+        right(self, block, next_offset, held)
+
+    patch.setattr(PopProcessQueue, "put", put)
+
+
+@plant(needs=pops)
+def never_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    """No broker hears that a message was handled."""
+    patch.setattr(PopReceipts, "acknowledge", lambda self, block, offsets, stats: block.settled.update(offsets))
+
+
+@plant(needs=pops)
+def only_the_first_of_a_block_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    """Of what is acknowledged together only the first message is."""
+    right = PopReceipts.acknowledge
+
+    def acknowledge(self: PopReceipts, block: PopBlock, offsets: list[int], stats: Any) -> None:
+        block.settled.update(offsets)
+        right(self, block, offsets[:1], stats)
+
+    patch.setattr(PopReceipts, "acknowledge", acknowledge)
+
+
+@plant(needs=both(pops, breaks("kill", "rush")))
+def acknowledged_while_handlers_have_the_rest(patch: pytest.MonkeyPatch) -> None:
+    """With the first finished message of a pop all of its messages are acknowledged."""
+
+    def settle_finished(self: PopProcessQueue, block: PopBlock) -> None:
+        if any(message.finished for message in block.messages):
+            self._receipts.acknowledge(block, block.unsettled(block.messages), self.stats)
+
+    patch.setattr(PopProcessQueue, "settle_finished", settle_finished)
+
+
+@plant(needs=pops)
+def acknowledged_though_given_back(patch: pytest.MonkeyPatch) -> None:
+    """A message that is to be tried again is hidden, and then acknowledged as if it were done, by its new handle."""
+
+    async def retry_later(self: PopReceipts, block: PopBlock, offset: int, seconds: float) -> None:
+        await self.renew(block, offset, round(seconds * 1000))
+
+    patch.setattr(PopReceipts, "retry_later", retry_later)
+
+
+@plant(needs=both(pops, slow))
+def not_hidden_for_longer(patch: pytest.MonkeyPatch) -> None:
+    """What handlers still have is not kept hidden."""
+
+    async def renew(self: PopAssignment, block: PopBlock, offsets: list[int]) -> None:
+        return None
+
+    patch.setattr(PopAssignment, "_renew", renew)
+
+
+@plant(needs=both(pops, slow))
+def hidden_for_longer_once(patch: pytest.MonkeyPatch) -> None:
+    """What handlers still have is kept hidden once, and not again."""
+    right = PopAssignment._renew
+
+    async def renew(self: PopAssignment, block: PopBlock, offsets: list[int]) -> None:
+        await right(self, block, offsets)
+        block.look_at = float("inf")
+
+    patch.setattr(PopAssignment, "_renew", renew)
+
+
+@plant(needs=both(pops, slow))
+def new_handle_lost(patch: pytest.MonkeyPatch) -> None:
+    """A message that was hidden for longer is acknowledged by the handle that it had before."""
+    patch.setattr(PopBlock, "handle_of", lambda self, offset: self.handle._replace(queue_offset=offset))
+
+    def acknowledge_changed(self: PopReceipts, block: PopBlock, offsets: list[int], stats: Any) -> list[int]:
+        return offsets
+
+    patch.setattr(PopReceipts, "_acknowledge_changed", acknowledge_changed)
+
+
+@plant(needs=pops)
+def given_back_by_another_handle(patch: pytest.MonkeyPatch) -> None:
+    """A message that is given back is named by the handle of the first of its pop."""
+    right = PopReceipts.retry_later
+
+    async def retry_later(self: PopReceipts, block: PopBlock, offset: int, seconds: float) -> None:
+        block.settled.add(offset)
+        await right(self, block, block.messages[0].queue_offset, seconds)
+
+    patch.setattr(PopReceipts, "retry_later", retry_later)
+
+
+@plant(needs=pops)
+def given_back_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A message that a handler failed at is shown again without a delay."""
+    right = PopReceipts.retry_later
+
+    async def retry_later(self: PopReceipts, block: PopBlock, offset: int, seconds: float) -> None:
+        await right(self, block, offset, 0.1)
+
+    patch.setattr(PopReceipts, "retry_later", retry_later)
+
+
+@plant(needs=both(pops, slow))
+def handled_when_its_time_is_over(patch: pytest.MonkeyPatch) -> None:
+    """What waits for a handler is not left to others, though the member knows when they see it again."""
+    right = PopAssignment._look_at
+
+    def look_at(self: PopAssignment, tasks: Any, process_queue: PopProcessQueue, block: PopBlock) -> None:
+        if not process_queue.waiting_of(block):
+            right(self, tasks, process_queue, block)
+
+    patch.setattr(PopAssignment, "_look_at", look_at)
+
+
+@plant(needs=pops)
+def shown_again_and_handled(patch: pytest.MonkeyPatch) -> None:
+    """What waits when a member leaves is shown to others, and handed to handlers here as well."""
+
+    def show_waiting(self: PopAssignment) -> None:
+        for process_queue in self.loop.process_queues:
+            for block in process_queue.blocks:
+                assert isinstance(block, PopBlock)
+                self._receipts.show_again(block, process_queue.waiting_of(block))
+
+    patch.setattr(PopAssignment, "_show_waiting", show_waiting)
+
+
+@plant(needs=pops)
+def retries_acknowledged_in_the_topic(patch: pytest.MonkeyPatch) -> None:
+    """What came out of a pop retry topic is acknowledged as if it were in the topic itself."""
+    right = PopReceipts._body
+
+    def body(self: PopReceipts, block: PopBlock, handle: PopHandle, offsets: list[int]) -> Any:
+        return right(self, block, handle._replace(retry=handle.retry.NORMAL), offsets)
+
+    patch.setattr(PopReceipts, "_body", body)
+
+
+@plant(needs=pops)
+def last_acknowledgements_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    """A member that leaves does not wait until its acknowledgements are sent."""
+
+    async def flush(self: PopReceipts, seconds: float) -> None:
+        return None
+
+    patch.setattr(PopReceipts, "flush", flush)
+
+
+@plant(needs=pops)
+def popped_again_after_a_dead_letter(patch: pytest.MonkeyPatch) -> None:
+    """A message that is a dead letter is also given back."""
+    right = PopSendBack.dead_letter
+
+    async def dead_letter(self: PopSendBack, message: Any, reason: str, error: BaseException | None) -> bool:
+        is_sent = await right(self, message, reason, error)
+        if isinstance(message.block, PopBlock):
+            await self.retry(message, 0)
+        return is_sent
+
+    patch.setattr(PopSendBack, "dead_letter", dead_letter)
+
+
+@plant(needs=pops)
+def broker_hides_too_briefly(patch: pytest.MonkeyPatch) -> None:
+    """A broker shows messages again when half of their time is over."""
+    patch.setattr(Popped, "due_ms", property(lambda self: self.pop_time + self.invisible_time // 2))
+
+
+@plant(needs=pops)
+def broker_forgets_what_it_hid(patch: pytest.MonkeyPatch) -> None:
+    """A broker never shows a message again."""
+
+    patch.setattr(PopReviveService, "_revive", lambda self, popped: None)

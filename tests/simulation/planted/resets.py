@@ -1,0 +1,108 @@
+"""Bugs in what becomes of an operator's reset of the group's offset."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
+from rmqd.consumer.pull.giving_up import GivingUp
+from rmqd.consumer.pull.loop import PullLoop
+from rmqd.consumer.pull.offset_moves import OffsetMoves
+from rmqd.consumer.pull.pulled_queue import PulledQueue
+from rmqd.consumer.pull.request import PullRequest
+from rmqd.wire.message_queue import MessageQueue
+from tests.simulation.planted.registry import breaks, either, plant, tries
+
+is_reset = either(breaks("reset", "reset_alone"), tries("reset"))
+
+
+@plant(needs=is_reset)
+def told_reset_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A reset that a pull's answer tells has no effect."""
+
+    async def reset(self: OffsetMoves, offset: int) -> None:
+        return
+
+    patch.setattr(OffsetMoves, "reset", reset)
+
+
+@plant(needs=breaks("reset_by_push"))
+def pushed_reset_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A reset that a broker tells its members has no effect."""
+
+    async def move_to(self: PullLoop, offset: int) -> None:
+        return
+
+    patch.setattr(PullLoop, "move_to", move_to)
+
+
+@plant(needs=is_reset)
+def reset_obeyed_twice(patch: pytest.MonkeyPatch) -> None:
+    """A queue is set to an operator's offset once more three seconds later, when it has gone on."""
+    right, later = OffsetMoves.reset, set[asyncio.Task[None]]()
+
+    async def reset(self: OffsetMoves, offset: int) -> None:
+        await right(self, offset)
+        later.add(asyncio.create_task(_again(self, offset)))
+
+    async def _again(moves: OffsetMoves, offset: int) -> None:
+        await asyncio.sleep(3.0)
+        await right(moves, offset)
+
+    patch.setattr(OffsetMoves, "reset", reset)
+
+
+@plant(needs=is_reset)
+def reset_keeps_the_cache(patch: pytest.MonkeyPatch) -> None:
+    """A reset is stored, and what is cached goes on: the next commit overwrites it."""
+    patch.setattr(PulledQueue, "start_again", lambda self, offset, because: None)
+    patch.setattr(PullLoop, "start_again", lambda self, offset, because: None)
+
+
+@plant(needs=is_reset)
+def commit_after_a_reset(patch: pytest.MonkeyPatch) -> None:
+    """A commit that was decided on before a reset is sent after it, and overwrites it."""
+    right = RemoteBrokerOffsetStore.commit
+
+    async def commit(
+        self: RemoteBrokerOffsetStore, queue: MessageQueue, offset: int, *, downward: bool = False
+    ) -> None:
+        before = self.committed.get(queue, 0)
+        await right(self, queue, offset, downward=downward)
+        if downward and before > offset:
+            await right(self, queue, before)
+
+    patch.setattr(RemoteBrokerOffsetStore, "commit", commit)
+
+
+@plant(needs=is_reset)
+def reset_not_stored(patch: pytest.MonkeyPatch) -> None:
+    """A reset moves the queue in memory, and is not committed: who takes the queue over goes on where it was before."""
+    right = RemoteBrokerOffsetStore.commit
+
+    async def commit(
+        self: RemoteBrokerOffsetStore, queue: MessageQueue, offset: int, *, downward: bool = False
+    ) -> None:
+        if not downward:
+            await right(self, queue, offset)
+
+    patch.setattr(RemoteBrokerOffsetStore, "commit", commit)
+
+
+@plant(needs=is_reset)
+def reset_lost_in_a_hand_over(patch: pytest.MonkeyPatch) -> None:
+    """A reset that the answer to a cancelled pull brings is dropped, and who has the queue then never hears of it."""
+    patch.setattr(PullRequest, "_came_late", lambda self, asked, reply: None)
+
+
+@plant(needs=is_reset)
+def reset_while_leaving_not_stored(patch: pytest.MonkeyPatch) -> None:
+    """A reset that comes while a queue is given up is not stored for the next owner."""
+
+    async def commit_move(self: GivingUp, moved_to: Any) -> None:
+        return None
+
+    patch.setattr(GivingUp, "_commit_move", commit_move)

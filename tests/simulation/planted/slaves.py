@@ -1,0 +1,43 @@
+"""Bugs in what is made of a slave, which is behind its master."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
+from rmqd.consumer.pull.request import PullRequest
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message_queue import MessageQueue
+from tests.simulation.plan import Plan
+from tests.simulation.planted.registry import plant
+from tests.simulation.slave import BROKER_ID
+
+
+def has_slaves(plan: Plan) -> bool:
+    """Brokers with slaves."""
+    return plan.slaves is not None
+
+
+@plant(needs=has_slaves)
+def slave_believed(patch: pytest.MonkeyPatch) -> None:
+    """A slave that says where its queue ends is believed as a master is."""
+    right = PullRequest.ask
+
+    async def ask(self: PullRequest, offset: int, flags: int, suspend_ms: int, most: int) -> RemotingCommand:
+        reply = await right(self, offset, flags, suspend_ms, most)
+        self.at_master = True
+        return reply
+
+    patch.setattr(PullRequest, "ask", ask)
+
+
+@plant(needs=has_slaves)
+def commits_to_slaves(patch: pytest.MonkeyPatch) -> None:
+    """Offsets are stored at a broker's slave, if it has one."""
+    right = RemoteBrokerOffsetStore._address
+
+    def address(self: RemoteBrokerOffsetStore, queue: MessageQueue) -> str:
+        routes = self._client.routes
+        return routes.replicas(routes.endpoint(queue)).get(BROKER_ID) or right(self, queue)
+
+    patch.setattr(RemoteBrokerOffsetStore, "_address", address)

@@ -1,0 +1,35 @@
+"""Sends messages while things happen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from typing import TYPE_CHECKING
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.client.sending.outgoing_message import OutgoingMessage
+from rmqd.errors import RmqdError
+from tests.simulation.loop import LoopClock
+from tests.simulation.names import TAGS, TOPIC
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+
+async def produce(history: History, chance: random.Random) -> None:
+    """Send messages at random moments, one or some at once, and note the keys of those that a broker acknowledges."""
+    client = ClientInstance(ClientOptions(nameservers=history.nameservers, instance_name="p"), clock=LoopClock())
+    running = asyncio.create_task(client.run())
+    number = 0
+    until = history.loop.now + history.plan.seconds * 0.9
+    while history.loop.now < until:
+        await asyncio.sleep(chance.expovariate(2.0))
+        for _ in range(min(chance.choice((1, 1, 1, 20)), history.plan.most_messages - number)):
+            key, number = f"k{number}", number + 1
+            with contextlib.suppress(RmqdError):
+                await client.producer.send(OutgoingMessage(TOPIC, b"x", tags=chance.choice(TAGS), keys=key))
+                history.sent.add(key)
+    client.stop()
+    await asyncio.wait((running,))

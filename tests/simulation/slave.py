@@ -1,0 +1,210 @@
+"""A slave of a broker: it has what it copied some moments ago, may be read, and takes offsets, but no messages.
+
+As Java's with `slaveReadEnable`: records come every moment, topics and offsets every 10 s, and over what members have
+committed here. A pull beyond its ends is told to ask again, or where to go on if it `checks_offsets`, as with
+offsetCheckInSlave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rmqd.broker.controller import BrokerController
+from rmqd.broker.processors.clients import ClientManageProcessor
+from rmqd.broker.processors.connections import ConnectionsProcessor
+from rmqd.broker.processors.consumers import ConsumerManageProcessor
+from rmqd.broker.processors.locks import LockProcessor
+from rmqd.broker.processors.pull import PullMessageProcessor
+from rmqd.broker.processors.queue_ends import QueueEndsProcessor
+from rmqd.broker.reply import Reply
+from rmqd.broker.server import RemotingServer
+from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.store.consume_queue import ConsumeQueue
+from rmqd.broker.store.get_messages import GetMessageStatus, GetResult, MessageFilter
+from rmqd.broker.store.message_store import Arrival, MessageStore
+from rmqd.codes import RequestCode, ResponseCode
+from tests.simulation.cluster import BROKER_PORT, FLUSH_SECONDS
+from tests.simulation.disk import Disk
+from tests.simulation.judging.trouble import Trouble
+from tests.simulation.loop import START_SECONDS, Host, LoopClock, SimulatedLoop
+from tests.simulation.name_servers import REGISTER_SECONDS, NameServer, Registration
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from rmqd.broker.store.record_log import RecordRow
+    from tests.simulation.cluster import Broker
+    from tests.simulation.history import History
+
+BROKER_ID: Final = 1
+SYNC_SECONDS: Final = 10.0
+"""Java: SlaveSynchronize."""
+_PROCESSORS: Final = (
+    ClientManageProcessor,
+    ConnectionsProcessor,
+    ConsumerManageProcessor,
+    LockProcessor,
+    PullMessageProcessor,
+    QueueEndsProcessor,
+)
+
+
+class SlaveHabits(NamedTuple):
+    """How slaves behave."""
+
+    copy_seconds: float
+    """How often they copy records."""
+    checks_offsets: bool
+    """Whether they answer a pull beyond their ends as a master does."""
+
+
+class Slave:
+    """A broker's slave, over any number of its processes' lives."""
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        master: Broker,
+        ip: str,
+        habits: SlaveHabits,
+        name_servers: Sequence[NameServer],
+    ) -> None:
+        self.name = f"{master.name}-slave"
+        self.address = f"{ip}:{BROKER_PORT}"
+        self.disk = Disk()
+        self.host: Host
+        self.is_up = False
+        self.is_cut_off = False
+        """Whether nothing comes from the master."""
+        self.synced_at = 0.0
+        """The loop's time when it had the master's offsets."""
+        self._ip = ip
+        self._loop = loop
+        self._master = master
+        self._habits = habits
+        self._name_servers = name_servers
+        self._lives = 0
+
+    async def start(self) -> None:
+        """Begin a life with what is on the disk."""
+        self._lives += 1
+        self.host = Host(self._loop, f"{self.name}/{self._lives}")
+        await self.host.spawn(self._start())
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.is_up = False
+        self.host.kill()
+        self.disk.crash()
+
+    async def _start(self) -> None:
+        settings = replace(BrokerSettings(), brokerName=self._master.name, brokerIP1=self._ip)
+        self._controller = controller = BrokerController(settings, LoopClock(), self.disk, self.disk, self.address)
+        self._store = controller.store = _CopiedStore(LoopClock(), self.address, settings, self.disk, self.disk)
+        self._store.checks_offsets = self._habits.checks_offsets
+        self._store.on_arrival(controller.held_pulls.arrived)
+        server = RemotingServer(self.name)
+        for processor in _PROCESSORS:
+            server.serve(processor(controller).processors())
+        server.serve(dict.fromkeys(_REFUSED, _refuse))
+        await server.listen(self._ip, BROKER_PORT)
+        self.is_up = True
+        work = (
+            controller.housekeeping.run(settings.channelExpiredTimeout / 1000),
+            self._copy_often(),
+            self._sync_often(),
+            self._flush(),
+            self._register(),
+        )
+        self._running = [asyncio.create_task(one) for one in work]
+
+    async def _copy_often(self) -> None:
+        while True:
+            if self._hears_master():
+                for row in self._master.disk.records()[len(self.disk.records()) :]:
+                    self._store.copy(row)
+            await asyncio.sleep(self._habits.copy_seconds)
+
+    async def _sync_often(self) -> None:
+        while True:
+            master = self._master.controller
+            if self._hears_master() and master is not None:
+                for topic in master.topics.all().values():
+                    self._controller.topics.put(topic)
+                for name, queues in master.offsets.committed_table().items():
+                    topic_name, _, group = name.partition("@")
+                    former = self._controller.offsets.queues(group, topic_name)
+                    for queue, offset in queues.items():
+                        if former.get(queue) != offset:
+                            self._controller.offsets.commit(group, topic_name, queue, offset)
+                self.synced_at = self._loop.now
+            await asyncio.sleep(SYNC_SECONDS)
+
+    async def _flush(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_SECONDS)
+            self.disk.flush()
+
+    async def _register(self) -> None:
+        while True:
+            own = Registration(
+                self._master.name, self.host, self.address, self._controller.topics.all(), broker_id=BROKER_ID
+            )
+            for name_server in self._name_servers:
+                name_server.register(own)
+            await asyncio.sleep(REGISTER_SECONDS)
+
+    def _hears_master(self) -> bool:
+        master = self._master
+        if self.is_cut_off or not master.is_up or master.host.is_paused:
+            return False
+        return not self._loop.network.are_apart(self.host, master.host)
+
+
+class _CopiedStore(MessageStore):
+    """A store that is filled with another one's records."""
+
+    checks_offsets = False
+
+    def copy(self, row: RecordRow) -> None:
+        """Append a record of the master."""
+        queue = self._queues.setdefault((row.topic, row.queue_id), ConsumeQueue())
+        self._log.append(row)
+        queue.append(row.commit_log_offset, len(row.record), row.tags_code, row.store_timestamp)
+        arrival = Arrival(row.topic, row.queue_id, row.queue_offset, row.tags_code, row.record)
+        for listener in self._listeners:
+            listener(arrival)
+
+    def get(
+        self, topic: str, queue_id: int, offset: int, max_nums: int, wanted: MessageFilter | None = None
+    ) -> GetResult:
+        """Read as a slave does."""
+        found = super().get(topic, queue_id, offset, max_nums, wanted)
+        if offset and not self.checks_offsets and found.status in _BEYOND:
+            return found._replace(status=GetMessageStatus.NO_MATCHED_MESSAGE, next_begin_offset=offset)
+        return found
+
+
+_BEYOND: Final = frozenset(
+    (GetMessageStatus.NO_MESSAGE_IN_QUEUE, GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.OFFSET_TOO_SMALL)
+)
+_REFUSED: Final = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+)
+
+
+def _refuse(*_: object) -> Reply:
+    return Reply(ResponseCode.SYSTEM_ERROR, "no master available along with it")
+
+
+def leave_to_slaves(history: History, brokers: Collection[str], seconds: float) -> None:
+    """Note that slaves of some brokers, with what they have by then, may be taken for the brokers for some time."""
+    until = history.timeline.now() + seconds
+    for broker, slave in zip(history.brokers, history.slaves, strict=False):
+        if broker.name in brokers:
+            history.causes.add(Trouble(slave.synced_at - START_SECONDS, until, "behind", (broker.name,)))

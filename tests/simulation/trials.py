@@ -1,0 +1,235 @@
+"""Trials: once all is well, one thing happens at a time, and all must go on in time after it.
+
+What happens in a history overlaps: how late a message may be then nobody can say. So when the group has come to rest,
+some histories end with trials. In each of them something happens once, messages are sent to all queues for some
+seconds, and each must be at a handler soon; the offsets must be stored soon after; a member must leave soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.client.sending.outgoing_message import OutgoingMessage
+from rmqd.errors import RmqdError
+from tests.simulation.happenings.operators import reset_one
+from tests.simulation.judging.wrong import Wrong
+from tests.simulation.loop import Host, LoopClock
+from tests.simulation.names import GROUP, TOPIC
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+CALM_SECONDS: Final = 75.0
+"""After which nothing is left of what broke: locks end after 60 s."""
+ROUNDS: Final = 8
+ROUND_SECONDS: Final = 0.5
+COMMIT_SECONDS: Final = 7.0
+"""In which what is finished is committed: each 5 s, and a moment more."""
+MASTER_SECONDS: Final = 7.0
+"""In which a master that is back is read instead of its slave: routes are asked for each 5 s, looked at each 2 s."""
+LEAVE_SECONDS: Final = 2.0
+LOCK_SECONDS: Final = 62.0
+FLOOD_ROUNDS: Final = 70
+FLOOD_SECONDS: Final = 5.0
+
+
+class Trial(NamedTuple):
+    """One thing that happens, and how late messages may be then."""
+
+    happen: Callable[[History, Sender], Awaitable[None]]
+    late_seconds: float
+    late_orderly_seconds: float
+
+
+class Sender:
+    """Sends the messages of trials, by a client of its own."""
+
+    def __init__(self, history: History) -> None:
+        self.sent: dict[str, float] = {}
+        """When each message of the present trial was stored, by its key."""
+        self._history = history
+        self._count = 0
+        self._host = Host(history.loop, "trials")
+        options = ClientOptions(nameservers=history.nameservers, instance_name="t")
+        self._client = self._host.context.run(ClientInstance, options, clock=LoopClock())
+        self._running = self._host.spawn(self._client.run())
+
+    async def send(self, rounds: int) -> None:
+        """Send as many messages to each queue, or nearly."""
+        await self._host.spawn(self._send(rounds * sum(self._history.most_queues)))
+
+    async def _send(self, count: int) -> None:
+        for _ in range(count):
+            self._count += 1
+            key = f"t{self._count}"
+            with contextlib.suppress(RmqdError):
+                await self._client.producer.send(OutgoingMessage(TOPIC, b"x", tags="a", keys=key))
+                self._history.sent.add(key)
+                self.sent[key] = self._history.timeline.now()
+
+    async def end(self) -> None:
+        """Stop the client."""
+        self._host.context.run(self._client.stop)
+        await asyncio.wait((self._running,))
+
+
+async def nothing(history: History, sender: Sender) -> None:
+    """All goes on."""
+
+
+async def join(history: History, sender: Sender) -> None:
+    """A member comes."""
+    history.join()
+    _be_quick(history)
+
+
+async def leave(history: History, sender: Sender) -> None:
+    """A member ends in order, and others are left."""
+    await _be_two(history)
+    member = history.members.pop()
+    history.former.append(member)
+    history.timeline.note(member.name, "leaves")
+    member.leave()
+    began = history.timeline.now()
+    await asyncio.wait((member.task,), timeout=LEAVE_SECONDS)
+    if not member.task.done():
+        about = f"{member.name} was told to leave at {began:.3f} s, and is there {LEAVE_SECONDS:g} s later"
+        history.trial_wrong.append(Wrong("slow to leave", about))
+
+
+async def kill(history: History, sender: Sender) -> None:
+    """A member ends at once, and others are left."""
+    await _be_two(history)
+    member = history.members.pop()
+    history.former.append(member)
+    history.trouble("killed", member.name)
+    member.kill()
+
+
+async def crash(history: History, sender: Sender) -> None:
+    """A broker is killed, and started again."""
+    broker = history.brokers[0]
+    history.trouble("crashed", broker.name, seconds=1.0)
+    broker.kill()
+    await asyncio.sleep(1.0)
+    history.timeline.note(broker.name, "starts again")
+    await broker.start()
+
+
+async def cut(history: History, sender: Sender) -> None:
+    """All connections of a member are reset."""
+    member = history.members[0]
+    history.trouble("cut", member.name, *(broker.name for broker in history.brokers))
+    for connection in list(history.network.connections):
+        if connection.near.host is member.host:
+            connection.cut()
+
+
+async def flood(history: History, sender: Sender) -> None:
+    """More messages come than members may hold, while handlers stand still."""
+    for member in history.members:
+        member.handling.may_begin.clear()
+    await sender.send(FLOOD_ROUNDS)
+    await asyncio.sleep(FLOOD_SECONDS)
+    most = history.plan.most_cached + history.options.pull_batch_size
+    for member in history.members:
+        snapshot = member.snapshot()
+        for queue in snapshot.queues if snapshot is not None else ():
+            if queue.cached > most:
+                whose = f"queue {queue.queue} of {queue.topic} at {queue.broker}"
+                about = f"{member.name} holds {queue.cached} messages of {whose}, and {most} are allowed"
+                history.trial_wrong.append(Wrong("full", about))
+        member.handling.may_begin.set()
+    now = history.timeline.now()
+    sender.sent.update(dict.fromkeys(sender.sent, now))
+
+
+async def reset(history: History, sender: Sender) -> None:
+    """All members go, one comes, and offsets are reset: the broker may tell so to a connection that is gone."""
+    for member in history.members[:]:
+        history.members.remove(member)
+        history.former.append(member)
+        member.leave()
+    history.join()
+    _be_quick(history)
+    await asyncio.sleep(1.0)
+    chance = random.Random(history.plan.seed)
+    for _ in range(3):
+        reset_one(history, chance)
+
+
+TRIALS: Final = {
+    "nothing": Trial(nothing, 1.0, 1.0),
+    "join": Trial(join, 1.5, 2.0),
+    "leave": Trial(leave, 1.5, 2.0),
+    "kill": Trial(kill, 3.0, LOCK_SECONDS),
+    "crash": Trial(crash, 4.0, 7.0),
+    "cut": Trial(cut, 3.0, 4.0),
+    "reset": Trial(reset, 20.0, 20.0),
+    "flood": Trial(flood, 10.0, 10.0),
+}
+"""Members of an orderly group wait for a broker's locks, and give others time to ask a restarted broker for theirs."""
+
+
+async def undergo(history: History) -> None:
+    """Let the trials of a plan happen, one after the other."""
+    sender = Sender(history)
+    for name in history.plan.trials:
+        await asyncio.sleep(CALM_SECONDS)
+        _be_quick(history)
+        history.timeline.note("judge", f"tries: {name}")
+        trial = TRIALS[name]
+        await trial.happen(history, sender)
+        for _ in range(ROUNDS):
+            await sender.send(1)
+            await asyncio.sleep(ROUND_SECONDS)
+        late_seconds = trial.late_orderly_seconds if history.is_orderly else trial.late_seconds
+        if history.slaves and name == "crash":
+            late_seconds += MASTER_SECONDS
+        await asyncio.sleep(late_seconds)
+        history.trial_wrong += _late(history, name, sender.sent, late_seconds)
+        sender.sent.clear()
+        await asyncio.sleep(COMMIT_SECONDS)
+        history.trial_wrong += _uncommitted(history, name)
+    await sender.end()
+
+
+def _late(history: History, name: str, sent: dict[str, float], late_seconds: float) -> Iterator[Wrong]:
+    """Messages that came to a handler too late."""
+    for key, at in sent.items():
+        began = min((call.began for call in history.ledger.calls.get(key, ())), default=None)
+        if began is None or began > at + late_seconds:
+            when = "not begun" if began is None else f"begun at {began:.3f} s"
+            yield Wrong("late", f"{key}, sent at {at:.3f} s, was {when} ({name})", frozenset((key,)))
+
+
+def _uncommitted(history: History, name: str) -> Iterator[Wrong]:
+    """Queues of which less is stored than all, though all is done for long enough."""
+    if not history.plan.auto_commit:
+        return
+    for broker in history.brokers:
+        assert broker.controller is not None
+        offsets, store = broker.controller.offsets, broker.controller.store
+        for queue in offsets.queues(GROUP, TOPIC):
+            stored, end = offsets.get(GROUP, TOPIC, queue) or 0, store.max_offset(TOPIC, queue)
+            if stored < end:
+                about = f"{broker.name} queue {queue} is committed up to {stored} of {end} only, long after ({name})"
+                yield Wrong("not committed", about)
+
+
+async def _be_two(history: History) -> None:
+    if len(history.members) < 2:
+        history.join()
+        _be_quick(history)
+        await asyncio.sleep(CALM_SECONDS)
+
+
+def _be_quick(history: History) -> None:
+    for member in history.members:
+        member.handling.be_quick()
