@@ -114,7 +114,7 @@ def _report(figures: Figures, messages: int, runs: int) -> str:
 @contextlib.contextmanager
 def _real() -> Iterator[Broker]:
     say(f"starting RocketMQ (heap {BROKER_HEAP})")
-    with RealCluster.start(ClusterSpec(version="5.5.0", heap=BROKER_HEAP)) as cluster:
+    with RealCluster.start(ClusterSpec(version="5.5.0", heap=BROKER_HEAP, is_measured=True)) as cluster:
         pids = [node.pid for node in (cluster.broker, *cluster.nodes) if node.pid]
         yield Broker(REAL, cluster.nameserver, list(dict.fromkeys(pids)))
 

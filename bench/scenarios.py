@@ -126,7 +126,8 @@ class Arena:
         `before` is another checkout, whose rmqd takes turns with this one's.
         """
         say(f"starting RocketMQ (heap {BROKER_HEAP}{', TLS' if tls else ''})")
-        with RealCluster.start(ClusterSpec(heap=BROKER_HEAP, certificates=tls, settings=BROKER_SETTINGS)) as cluster:
+        spec = ClusterSpec(heap=BROKER_HEAP, is_measured=True, certificates=tls, settings=BROKER_SETTINGS)
+        with RealCluster.start(spec) as cluster:
             yield cls(cluster, messages, paced_seconds, patience_seconds, tls=tls, before=before)
 
     def compete(self, chosen: list[Scenario], names: tuple[str, ...], runs: int, results: Results) -> None:

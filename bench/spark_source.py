@@ -143,7 +143,9 @@ def compete(parts: list[str], messages: int, runs: int, delay_seconds: float, pa
     """Measure these parts."""
     measured = Measured(patience_seconds)
     with contextlib.ExitStack() as ending:
-        cluster = ending.enter_context(RealCluster.start(ClusterSpec(version="5.5.0", heap=BROKER_HEAP)))
+        cluster = ending.enter_context(
+            RealCluster.start(ClusterSpec(version="5.5.0", heap=BROKER_HEAP, is_measured=True))
+        )
         beside = ending.enter_context(kafka.running(QUEUES)) if "kafka" in parts else None
         if {"source", "kafka"} & set(parts):
             say(f"filling {messages:,} messages of {BODY_BYTES} bytes")

@@ -57,7 +57,7 @@ BELOW = {
 # stands on a floor of its own at the top.
 FLOORS = {
     "wire": "acl binary_header frame java_properties limits loose_json namespace topics trace "
-    "| command fields message_queue | lite pop recall | bodies | filter headers | messages",
+    "| command fields message_queue | lite pop recall | bodies | filter headers topic_kinds | messages",
     "client": "client_id coalesce options | remoting | api membership pushed_resets | routing | heartbeat sending "
     "| instance | group_lag",
     "consumer": "allocate hooks options pauses | stats | cache contract | services | handling | founding | context "

@@ -1,13 +1,16 @@
-"""What waiting gives, and what it says when it was in vain."""
+"""What waiting gives, how long it takes at most, and what it says when it was in vain."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import waiting
 from tests.waiting import eventually, wait_until
 
 
@@ -38,3 +41,37 @@ async def test_what_was_waited_for_in_vain_is_told_with_the_last_answer() -> Non
         wait_until(no, "it is there", 0.01)
     with pytest.raises(AssertionError, match=r"^not within 0.01 s: it ends"):
         await eventually(asyncio.Event().wait, "it ends", 0.01)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of a clock and of the pressures that the kernel tells of."""
+    (tmp_path / "now").write_text("100.0")
+    monkeypatch.setattr(time, "monotonic", lambda: float((tmp_path / "now").read_text()))
+    monkeypatch.setattr(waiting, "PRESSURES", (tmp_path / "cpu", tmp_path / "io"))
+    stall(tmp_path / "cpu", 7.0)
+    return tmp_path
+
+
+def stall(path: Path, seconds: float) -> None:
+    """Have a file tell of so many seconds in which a process had to wait."""
+    other = "full avg10=0.00 avg60=0.00 avg300=0.00 total=99000000"
+    path.write_text(f"some avg10=0.32 avg60=4.21 avg300=4.79 total={seconds * 1e6:.0f}\n{other}\n")
+
+
+@pytest.mark.parametrize(
+    ("cpu_seconds", "io_seconds", "ends_after"),
+    [(0, 0, 10), (0, None, 10), (5, 0, 15), (4, 3, 17), (90, 0, 30)],
+)
+def test_a_wait_is_longer_by_what_the_machine_could_not_do(
+    machine: Path, cpu_seconds: float, io_seconds: float | None, ends_after: float
+) -> None:
+    """At most three times as long."""
+    patience = waiting.Patience(10)
+    stall(machine / "cpu", 7 + cpu_seconds)
+    if io_seconds is not None:
+        stall(machine / "io", io_seconds)
+    (machine / "now").write_text(str(100 + ends_after))
+    assert not patience.is_over()
+    (machine / "now").write_text(str(100 + ends_after + 0.5))
+    assert patience.is_over()

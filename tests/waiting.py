@@ -1,12 +1,19 @@
-"""How tests wait for a condition that signals no event: `eventually` in an event loop, `wait_until` without one."""
+"""How tests wait for a condition that signals no event: `eventually` in an event loop, `wait_until` without one.
+
+Their seconds are those of a machine that has time. Where processes wait for a core or a disk, as the kernel tells in
+/proc/pressure, a wait is up to MOST_TIMES as long.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
+import re
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, overload
+from pathlib import Path
+from typing import Final, TypeVar, overload
 
 Value = TypeVar("Value")
 
@@ -14,6 +21,34 @@ Value = TypeVar("Value")
 WAIT_SECONDS = 25.0
 LOOK_SECONDS = 0.005
 ASK_SECONDS = 0.05  # between two questions to another process, which has to work for its answer
+MOST_TIMES = 3
+PRESSURES: Final = (Path("/proc/pressure/cpu"), Path("/proc/pressure/io"))
+
+
+class Patience:
+    """Ends after some seconds, but later on a machine that is too busy."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._begun = time.monotonic()
+        self._stalled = stalled_seconds()
+
+    def is_over(self) -> bool:
+        """Whether the seconds have passed."""
+        passed = time.monotonic() - self._begun
+        if passed <= self._seconds:
+            return False
+        return passed > self._seconds * MOST_TIMES or passed - (stalled_seconds() - self._stalled) > self._seconds
+
+
+def stalled_seconds() -> float:
+    """For how long some process has waited for a core or a disk since the machine began; 0 if nobody counts that."""
+    total = 0
+    for path in PRESSURES:
+        with contextlib.suppress(OSError):
+            if found := re.search(r"^some .* total=(\d+)", path.read_text(), re.MULTILINE):
+                total += int(found[1])
+    return total / 1e6
 
 
 @overload
@@ -24,10 +59,10 @@ async def eventually(
 async def eventually(question: Callable[[], Value | None], what: str, seconds: float = WAIT_SECONDS) -> Value: ...
 async def eventually(question: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> object:
     """Ask until the answer is true, and return it; AssertionError with the last answer after `seconds`."""
-    answer: object = None
-    try:
-        async with asyncio.timeout(seconds):
-            while True:
+    answer, patience = None, Patience(seconds)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds * MOST_TIMES):
+            while not patience.is_over():
                 asked, pause_seconds = question(), LOOK_SECONDS
                 if inspect.isawaitable(asked):
                     asked, pause_seconds = await asked, ASK_SECONDS
@@ -35,15 +70,14 @@ async def eventually(question: Callable[[], object], what: str, seconds: float =
                 if answer:
                     return answer
                 await asyncio.sleep(pause_seconds)
-    except TimeoutError:
-        raise AssertionError(_in_vain(what, seconds, answer)) from None
+    raise AssertionError(_in_vain(what, seconds, answer))
 
 
 def wait_until(question: Callable[[], Value | None], what: str, seconds: float = WAIT_SECONDS) -> Value:
     """As `eventually`, for tests that drive processes and have no event loop."""
-    deadline = time.monotonic() + seconds
+    patience = Patience(seconds)
     while not (answer := question()):
-        if time.monotonic() > deadline:
+        if patience.is_over():
             raise AssertionError(_in_vain(what, seconds, answer))
         time.sleep(ASK_SECONDS)
     return answer

@@ -52,13 +52,15 @@ def test_hooks_hear_of_every_batch_in_every_worker_and_leave_out_what_they_do_no
             topic, tmp_path / "other", "b", handler_options={"fail_every": 50}, consume_from_where="first_offset"
         ),
     }
-    with Producer(rocketmq.broker.address, topic) as producer:
-        for number in range(400):
-            producer.send(key=f"m{number}" if number % 2 else f"load{number}")
     rmqd = RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, groups, "--workers", "2")
     rmqd.import_from.append(site)
     wanted = {f"m{number}" for number in range(1, 400, 2)}
     with rmqd:
+        rmqd.wait_ready()
+        wait_until(lambda: all_share(rmqd), "both workers have queues of both groups", 40)
+        with Producer(rocketmq.broker.address, topic) as producer:
+            for number in range(400):
+                producer.send(key=f"m{number}" if number % 2 else f"load{number}")
         wait_until(lambda: handled(tmp_path / "ledger").keys() == wanted, "what the hook wants is handled", 40)
         wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "what it left out is no lag")
         left_out = rmqd.metric("rmqd_hook_left_out_messages_total", group=group, hook="auditing")
@@ -72,6 +74,12 @@ def test_hooks_hear_of_every_batch_in_every_worker_and_leave_out_what_they_do_no
     assert len({(note["pid"], note["client_id"]) for note in ours}) == 2
     assert {note["outcome"] for note in notes if note["group"] == other} == {"success", "failed"}
     assert (left_out, failures) == (200, sum(key.endswith("7") for key in wanted))
+
+
+def all_share(rmqd: RmqdProcess) -> bool:
+    """Whether each worker has queues of each group's topic."""
+    groups = rmqd.status()["groups"]
+    return [{queue["worker"] for queue in group["queues"] if not queue["is_retry"]} for group in groups] == [{1, 2}] * 2
 
 
 def handled(path: Path) -> Counter[str]:

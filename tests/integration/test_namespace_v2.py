@@ -44,6 +44,7 @@ async def test_members_with_namespace_v2_share_a_group(
 
     options: dict[str, Any] = {"group": group, "subscriptions": [topic], "consume_from_where": "first_offset"}
     async with member(rocketmq.nameserver, seen, namespace_v2="shop", **options) as m:
+        await eventually(lambda: len(m.owned()) == 8, "it has all queues", 60)
         peer = PeerOptions(rocketmq.nameserver, topic, theirs)
         with start_consumer(peer, group, namespace_v2="shop") as java:
             await eventually(lambda: len(m.owned()) == 4, "each has half of the queues", 60)

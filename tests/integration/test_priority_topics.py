@@ -12,7 +12,7 @@ import pytest
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from tests.conformance import behaviour
 from tests.consumer.members import member
-from tests.rocketmq import RealCluster, ledger, release
+from tests.rocketmq import RealCluster, ledger
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.peers import PeerOptions, start_consumer
 from tests.rocketmq.producer import Producer
@@ -30,8 +30,6 @@ PRIORITY = "_SYS_MSG_PRIORITY_"  # Java: MessageConst.PROPERTY_PRIORITY, set by 
 @pytest.fixture
 def priority_topic(rocketmq: RealCluster, request: pytest.FixtureRequest) -> str:
     """A topic in which each message has one of six priorities, its key being the message's number."""
-    if release.wanted() == release.EMBEDDED:
-        pytest.skip("the embedded RocketMQ chooses no queue by priority")
     topic = rocketmq.create_topic(fresh_name(request.node.name, "topic"), QUEUES, message_type="PRIORITY")
     with Producer(rocketmq.broker.address, topic, QUEUES) as producer:
         for number in range(PRIORITIES * EACH):

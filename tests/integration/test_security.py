@@ -113,8 +113,14 @@ def test_what_is_wrong_is_named_and_put_right_without_a_restart(world: World) ->
         assert offsets.lag(world.cluster, world.group, world.topic) == 0
         assert {message: times for message, times in world.finished().items() if times > 1} == {}
         complaints = [event for event in rmqd.events() if event["level"] in ("warning", "error", "critical")]
-        # RocketMQ 4 may close a connection without a word on the certificate, and then its name server counts as away
-        allowed = {"access.refused", "daemon.not_ready", *(["name_server.unreachable"] if release.is_4() else [])}
+        # RocketMQ 4 may close a connection without a word on the certificate, and then its name server counts as away;
+        # on a busy machine a handler waits for the disk
+        allowed = {
+            "access.refused",
+            "daemon.not_ready",
+            "handler.blocked_loop",
+            *(["name_server.unreachable"] if release.is_4() else []),
+        }
         assert {event["event"] for event in complaints} <= allowed
         assert secrets_in([*shown, *rmqd.written()], world) == []
 

@@ -1,4 +1,4 @@
-"""Static topics on two real brokers: rmqd reads the logical queues as Java does, also while they are moved."""
+"""Static topics: rmqd reads the logical queues as Java does, also while they are moved."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def send_scripts(cluster: RealCluster, topic: str, *scripts: str) -> None:
     "The queues of a static topic are logical ones, under the broker name __syslo__global__, with offsets of their own",
     java="read from the brokers that lead them; a message says that broker name, too",
     rmqd="the same",
-    checked="a Java consumer beside it: every field of messages in four logical queues on two brokers",
+    checked="a Java consumer beside it: every field of messages in four logical queues",
     since="5.0",
 )
 @behaviour(
@@ -53,11 +53,13 @@ def send_scripts(cluster: RealCluster, topic: str, *scripts: str) -> None:
     checked="a Java consumer beside it: every attempt, with reconsume times and levels",
     since="5.0",
 )
-async def test_messages_of_logical_queues_go_java_s_way(rocketmq_pair: RealCluster, group: str, tmp_path: Path) -> None:
+async def test_messages_of_logical_queues_go_java_s_way(
+    rocketmq_static: RealCluster, group: str, tmp_path: Path
+) -> None:
     """Brokers could not send back what another one led before."""
-    topic = static_topic(rocketmq_pair, group)
-    await asyncio.to_thread(send_scripts, rocketmq_pair, topic, "ok", "later,later,ok", *["ok"] * 6)
-    async with both(rocketmq_pair, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
+    topic = static_topic(rocketmq_static, group)
+    await asyncio.to_thread(send_scripts, rocketmq_static, topic, "ok", "later,later,ok", *["ok"] * 6)
+    async with both(rocketmq_static, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
         await sides.handled(8 + 2, 60)
         java, rmqd = await sides.stop()
     first = [{one.keys: one.without() for one in side if not one.reconsume_times} for side in (java, rmqd)]
@@ -75,19 +77,19 @@ async def test_messages_of_logical_queues_go_java_s_way(rocketmq_pair: RealClust
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
 async def test_all_logical_queues_are_read(
-    rocketmq_pair: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path, mode: str
+    rocketmq_static: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path, mode: str
 ) -> None:
-    topic, seen = static_topic(rocketmq_pair, request.node.name), Seen()
+    topic, seen = static_topic(rocketmq_static, request.node.name), Seen()
     options: dict[str, Any] = {"group": group, "subscriptions": [topic], "consume_mode": mode}
-    async with member(rocketmq_pair.nameserver, seen, poll_seconds=1.0, **options) as m:
+    async with member(rocketmq_static.nameserver, seen, poll_seconds=1.0, **options) as m:
         await eventually(lambda: len(m.owned()) == QUEUES, "it has the logical queues")
-        await asyncio.to_thread(send, rocketmq_pair, topic, tmp_path, 0, MESSAGES)
+        await asyncio.to_thread(send, rocketmq_static, topic, tmp_path, 0, MESSAGES)
         await eventually(lambda: len(seen.keys) >= MESSAGES, "all are handled")
         assert {queue.broker for queue in m.consumer.snapshot().queues if queue.topic == topic} >= {LOGICAL}
     assert Counter(seen.keys) == Counter(f"m-{number}" for number in range(MESSAGES))
-    async with member(rocketmq_pair.nameserver, seen, **options) as m:  # goes on where the first one committed
+    async with member(rocketmq_static.nameserver, seen, **options) as m:  # goes on where the first one committed
         await eventually(lambda: len(m.owned()) == QUEUES, "the next one has the queues")
-        await asyncio.to_thread(send, rocketmq_pair, topic, tmp_path, MESSAGES, MESSAGES + 1)
+        await asyncio.to_thread(send, rocketmq_static, topic, tmp_path, MESSAGES, MESSAGES + 1)
         await eventually(lambda: len(seen.keys) > MESSAGES, "what comes then is handled")
     assert len(seen.keys) == MESSAGES + 1
 
@@ -143,20 +145,21 @@ async def test_queues_are_moved_while_they_are_read(
     since="5.0",
 )
 async def test_queues_are_divided_with_a_java_member(
-    rocketmq_pair: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path
+    rocketmq_static: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path
 ) -> None:
     """Retries too: what fails is sent to the retry topic, whichever broker has it."""
-    topic, seen, theirs = static_topic(rocketmq_pair, request.node.name), Seen(), tmp_path / "java"
+    topic, seen, theirs = static_topic(rocketmq_static, request.node.name), Seen(), tmp_path / "java"
 
     async def fail_first(batch: Batch) -> None:
         await seen(batch)
         if not batch[0].reconsume_times and (batch[0].keys or "").endswith("00"):
             raise RuntimeError("not now")
 
-    async with member(rocketmq_pair.nameserver, fail_first, group=group, subscriptions=[topic]) as m:
-        with start_consumer(PeerOptions(rocketmq_pair.nameserver, topic, theirs), group):
+    async with member(rocketmq_static.nameserver, fail_first, group=group, subscriptions=[topic]) as m:
+        await eventually(lambda: len(m.owned()) == QUEUES, "it has all queues", 60)
+        with start_consumer(PeerOptions(rocketmq_static.nameserver, topic, theirs), group):
             await eventually(lambda: len(m.owned()) == QUEUES // 2, "each has half of the queues", 60)
-            await asyncio.to_thread(send, rocketmq_pair, topic, tmp_path, 0, MESSAGES)
+            await asyncio.to_thread(send, rocketmq_static, topic, tmp_path, 0, MESSAGES)
 
             def keys() -> set[str]:
                 return {entry.key for entry in ledger.read(theirs)} | set(seen.keys)

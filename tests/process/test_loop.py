@@ -68,13 +68,17 @@ def test_it_goes_on(act: Callable[[], object]) -> None:
 
 def test_an_interrupt_that_nobody_handles_ends_it() -> None:
     """As Ctrl-C does before the daemon takes the signals over."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is beside it without
 
     async def main() -> None:
         signal.raise_signal(signal.SIGINT)
         await asyncio.sleep(5)
 
-    with pytest.raises(KeyboardInterrupt):
-        run_in_loop(main())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_in_loop(main())
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("error", [SystemExit(4), ValueError("x")])

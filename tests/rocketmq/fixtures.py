@@ -26,13 +26,17 @@ from tests.rocketmq.spec import ClusterSpec
 CLUSTER_FIXTURES = {
     "rocketmq",
     "rocketmq_faulty",
+    "rocketmq_of_kinds",
     "rocketmq_pair",
     "rocketmq_proxied",
     "rocketmq_replicated",
     "rocketmq_secured",
     "rocketmq_short_delays",
+    "rocketmq_static",
 }
 DELAY_LEVELS = 18
+SHORT_DELAYS = {"messageDelayLevel": " ".join(["1s"] * DELAY_LEVELS)}
+OF_KINDS = {**SHORT_DELAYS, "enableLmq": "true", "enableMultiDispatch": "true"}
 UNAVAILABLE = pytest.StashKey[str]()
 LEFT_OUT = "no real RocketMQ"  # a property of the report, which comes from pytest-xdist's workers too
 _numbers = itertools.count(1)
@@ -160,9 +164,25 @@ def rocketmq_short_delays() -> Iterator[RealCluster]:
 @pytest.fixture(scope="module")
 def rocketmq_pair() -> Iterator[RealCluster]:
     """Two brokers beside each other, whose delay levels are all of one second; static topics move between them."""
-    settings = {"messageDelayLevel": " ".join(["1s"] * DELAY_LEVELS)}
     try:
-        cluster = RealCluster.start(ClusterSpec(brokers=2, heap="384m", settings=settings))
+        cluster = RealCluster.start(ClusterSpec(brokers=2, heap="384m", settings=SHORT_DELAYS))
+    except NotEmbeddedError as error:
+        pytest.skip(str(error))
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def rocketmq_static(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
+    """The same for tests in which static topics stay where they are: the embedded RocketMQ is one broker."""
+    yield from _lone_if_embedded(request, "rocketmq_pair", SHORT_DELAYS)
+
+
+@pytest.fixture(scope="session")
+def rocketmq_proxied() -> Iterator[RealCluster]:
+    """One with a proxy before its broker, and with all that topics of kinds of their own take, as of RocketMQ 5.5."""
+    try:
+        cluster = RealCluster.start(ClusterSpec(proxy=True, heap="384m", settings=OF_KINDS))
     except NotEmbeddedError as error:
         pytest.skip(str(error))
     with cluster:
@@ -170,18 +190,17 @@ def rocketmq_pair() -> Iterator[RealCluster]:
 
 
 @pytest.fixture(scope="session")
-def rocketmq_proxied() -> Iterator[RealCluster]:
-    """One with a proxy before its broker, and with all that topics of kinds of their own take, as of RocketMQ 5.5."""
-    settings = {
-        "messageDelayLevel": " ".join(["1s"] * DELAY_LEVELS),
-        "enableLmq": "true",
-        "enableMultiDispatch": "true",
-    }
-    try:
-        cluster = RealCluster.start(ClusterSpec(proxy=True, heap="384m", settings=settings))
-    except NotEmbeddedError as error:
-        pytest.skip(str(error))
-    with cluster:
+def rocketmq_of_kinds(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
+    """The same for tests that need no proxy: the embedded RocketMQ has lite topics, too."""
+    yield from _lone_if_embedded(request, "rocketmq_proxied", OF_KINDS)
+
+
+def _lone_if_embedded(request: pytest.FixtureRequest, fixture: str, settings: dict[str, str]) -> Iterator[RealCluster]:
+    """Another fixture's cluster, or one embedded broker with these settings where the embedded RocketMQ is tested."""
+    if release.wanted() != release.EMBEDDED:
+        yield request.getfixturevalue(fixture)
+        return
+    with RealCluster.start(ClusterSpec(settings=settings)) as cluster:
         yield cluster
 
 

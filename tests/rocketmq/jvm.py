@@ -58,14 +58,17 @@ def command(
     *,
     tls: Sequence[str] = (),
     record: Path | None = None,
+    is_measured: bool = False,
 ) -> list[str]:
     """The command that starts a RocketMQ program, without its own arguments.
 
     `cluster` is the cluster's directory, `logs` the one that the program may write to, `tls` what `tls_options` gives;
-    with `record`, the program writes its class data archive there when it ends.
+    with `record`, the program writes its class data archive there when it ends; `is_measured` is the cluster's.
     """
     options = [find_java(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xss512k"]
     options += release.named(version).jvm_options
+    if not is_measured:
+        options.append("-XX:TieredStopAtLevel=1")
     if record is not None:
         options.append(f"-XX:ArchiveClassesAtExit={record}")
     elif archive(kind, version).exists():

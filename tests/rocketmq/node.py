@@ -71,7 +71,14 @@ class Node:
             tls = ["-Dtls.test.mode.enable=true"] if self.spec.kind == "proxy" else None
             tls = tls or jvm.tls_options(spec.tls, spec.certificates)
             command = jvm.command(
-                self.spec.kind, spec.version, self._cluster, self.directory, heap, tls=tls, record=record
+                self.spec.kind,
+                spec.version,
+                self._cluster,
+                self.directory,
+                heap,
+                tls=tls,
+                record=record,
+                is_measured=spec.is_measured,
             )
             command += ["-pc" if self.spec.kind == "proxy" else "-c", str(self.directory / "conf")]
         clean = {key: value for key, value in os.environ.items() if key not in {"NAMESRV_ADDR", "ROCKETMQ_HOME"}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,8 @@ from tests.rocketmq.fetch import find_java, home, jars, locked
 
 SOURCES = Path(__file__).with_name("java")
 LOGBACK = SOURCES / "logback.xml"
+START_SECONDS = 90.0
+"""How long a peer may take to say that it has started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +85,11 @@ class Peer:
 
     def _read_started(self) -> str:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        # Java goes on for ever where its consumer cannot start: threads of the client stay
+        readable, _, _ = select.select([self._process.stdout], [], [], START_SECONDS)
+        line = self._process.stdout.readline() if readable else ""
         if not line.startswith("started"):
+            self._process.kill()
             self._process.wait(10)
             self._errors.seek(0)
             said = self._errors.read()

@@ -41,6 +41,13 @@ BROKER_DEFAULTS = {
     "waitTimeMillsInPullQueue": "30000",
     "osPageCacheBusyTimeOutMills": "30000",
     "sendMessageThreadPoolNums": "2",
+    # RocketMQ 5.5 spins on a core for as long as this at its start
+    "transactionMetricFlushInterval": "300",
+    # and for ever from three seconds after a transaction's end on, as what it writes by this interval stays overdue;
+    # so it writes each end at once
+    "transactionOpBatchInterval": str(24 * 3600 * 1000),
+    "transactionOpMsgMaxSize": "1",
+    "timerFlushIntervalMs": "10000",  # each writes a wheel of 38 MB
     # off as shipped
     "recallMessageEnable": "true",
 }

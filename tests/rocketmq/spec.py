@@ -64,6 +64,8 @@ class ClusterSpec:
     tls: bool = False
     certificates: bool = False
     heap: str = "512m"
+    is_measured: bool = False
+    """Whether its programs are compiled as well as can be, which takes a fifth more of a core in tests."""
     settings: dict[str, str] = field(default_factory=dict)
     namesrv_port: int = 0
     broker_port: int = 0

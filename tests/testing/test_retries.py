@@ -219,9 +219,9 @@ def test_a_deadline_is_real(rocketmq: RocketMQ, run_handler: Run) -> None:
 
     def handle(batch: Batch) -> None:
         if not batch[0].reconsume_times:
-            time.sleep(1)
+            time.sleep(3)
 
-    result = run_handler(handle, topic="orders", group="mailer", consume_timeout="100ms")
+    result = run_handler(handle, topic="orders", group="mailer", consume_timeout="2s")
     assert [one.outcome for one in result.attempts_of("order-1")] == ["retried", "acked"]
 
 

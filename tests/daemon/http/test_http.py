@@ -405,7 +405,7 @@ async def raw(address: str, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(data)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):  # a daemon that has 56,000 requests to answer is busy for seconds
             return await reader.read()
     except ConnectionError:
         return b""
