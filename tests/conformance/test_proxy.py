@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.seen import Seen
 from tests.waiting import eventually
 
 QUEUES = 4
+TURNS = 3  # a Java that waits long for a core is taken for gone, and another member has its queues for a while
 NO_PROXY = "left out: it has no proxy"
 
 
@@ -135,8 +137,11 @@ async def test_members_share_a_group_through_a_proxy(rocketmq_proxied: RealClust
 
     def handled(prefix: str) -> tuple[list[str], list[str]]:
         java = [str(key) for key in Attempts.read(tmp_path / "attempts").keys]
-        by_both = java, [attempt.key for attempt in seen.attempts]
+        by_both = java, [str(attempt.key) for attempt in seen.attempts]
         return tuple([key for key in keys if key.startswith(prefix)] for keys in by_both)  # type: ignore[return-value]
+
+    def all_are_handled(prefix: str) -> bool:
+        return sum(map(len, handled(prefix))) >= 40
 
     with await asyncio.to_thread(start_scripted, cluster.proxy, group, tmp_path, **options):
         async with member(
@@ -145,10 +150,15 @@ async def test_members_share_a_group_through_a_proxy(rocketmq_proxied: RealClust
             await eventually(lambda: len(one.owned()) == QUEUES // 2, "each has its half of the queues", 60)
             store(cluster, topic, {f"first{number}": "ok" for number in range(40)})  # Java may still have all queues
             await eventually(lambda: len({*handled("first")[0], *handled("first")[1]}) == 40, "all are handled", 60)
-            store(cluster, topic, {f"then{number}": "ok" for number in range(40)})
-            await eventually(lambda: sum(map(len, handled("then"))) >= 40, "all are handled", 60)
-    java, rmqd = handled("then")
-    assert len(java) == len(rmqd) == len({*java, *rmqd}) // 2 == 20
+            for turn in range(TURNS):
+                then = f"then{turn}."
+                store(cluster, topic, {f"{then}{number}": "ok" for number in range(40)})
+                await eventually(partial(all_are_handled, then), "all are handled", 60)
+                java, rmqd = handled(then)
+                assert len({*java, *rmqd}) == 40
+                if len(java) == len(rmqd):
+                    break
+    assert len(java) == len(rmqd) == 20
 
 
 @behaviour(
