@@ -28,6 +28,12 @@ JAVA: Final = (0.2, 0.5, 0.8)
 BROADCASTING: Final = 0.1
 """How many histories in one are of a broadcasting group."""
 TRIALS: Final = ("join", "leave", "kill", "crash", "cut", "reset")
+CALM: Final = 0.3
+"""How many histories in one have nothing that breaks: what goes wrong in them, nothing excuses."""
+MOST_TROUBLES: Final = 4
+MOST_OPERATIONS: Final = 3
+"""How many kinds of what operators do a history has: each kind excuses something."""
+REBALANCES: Final = frozenset(("join", "leave"))
 
 
 class Event(NamedTuple):
@@ -128,7 +134,9 @@ def draw(seed: int) -> Plan:
         and (happening.suits_java or not java)
     }
     troubles = [name for name, happening in possible.items() if happening.is_trouble]
-    chosen = frozenset(chance.sample(troubles, chance.randint(0, min(len(troubles), 5))))
+    chosen = frozenset(() if _is_calm(seed) else chance.sample(troubles, chance.randint(1, MOST_TROUBLES)))
+    operations = [name for name in possible if name not in {*troubles, *REBALANCES}]
+    done = chance.sample(operations, chance.randint(0, min(len(operations), MOST_OPERATIONS)))
     seconds = chance.choice(LONGEST_SECONDS)
     gives_up = chance.random() < 0.5
     plan = Plan(
@@ -155,7 +163,7 @@ def draw(seed: int) -> Plan:
             slow_seconds=12.0 if way == "pop" else 4.0,  # more than once the shortest invisible time
         ),
         troubles=chosen,
-        events=tuple(_events(chance, seconds, possible, chosen)),
+        events=tuple(_events(chance, seconds, possible, chosen | REBALANCES | frozenset(done))),
         popping=Popping(
             invisible_seconds=chance.choice((5.0, 10.0, 20.0, 60.0)),
             share_queues=chance.choice((0, 0, 1, 2)),
@@ -186,14 +194,16 @@ def _with_name_servers(plan: Plan) -> Plan:
     """The same with several name servers, or none but the one."""
     chance = random.Random(f"{plan.seed} name servers")
     count = chance.choice((1, 1, 2, 3))
-    return plan if count == 1 else replace(_with_part(plan, "name servers", chance), name_servers=count)
+    if count == 1 or _is_calm(plan.seed):
+        return plan
+    return replace(_with_part(plan, "name servers", chance), name_servers=count)
 
 
 def _with_slaves(plan: Plan) -> Plan:
     """The same with a slave for each broker, or with none."""
     chance = random.Random(f"{plan.seed} slaves")
     # slaves write down no pops, and the model of Java asks masters alone
-    if plan.way == "pop" or plan.java or chance.random() < WITHOUT_SLAVES:
+    if plan.way == "pop" or plan.java or _is_calm(plan.seed) or chance.random() < WITHOUT_SLAVES:
         return plan
     habits = SlaveHabits(copy_seconds=chance.choice((0.05, 1.0, 5.0)), checks_offsets=chance.random() < 0.5)
     return replace(_with_part(plan, "slaves", chance), slaves=habits)
@@ -208,16 +218,20 @@ def _with_part(plan: Plan, part: str, chance: random.Random) -> Plan:
     return replace(plan, events=in_order, troubles=plan.troubles | chosen)
 
 
+def _is_calm(seed: int) -> bool:
+    return random.Random(f"{seed} calm").random() < CALM
+
+
 def _java(seed: int) -> float:
     chance = random.Random(f"{seed} java")
     return chance.choice(JAVA) if chance.random() < MIXED else 0.0
 
 
 def _events(
-    chance: random.Random, seconds: float, possible: dict[str, Happening], troubles: frozenset[str], number: int = 0
+    chance: random.Random, seconds: float, possible: dict[str, Happening], chosen: frozenset[str], number: int = 0
 ) -> Iterable[Event]:
-    """What happens, with numbers from the one after `number` on."""
-    names = [name for name, happening in possible.items() if name in troubles or not happening.is_trouble]
+    """What happens, of what is `chosen`, with numbers from the one after `number` on."""
+    names = [name for name in possible if name in chosen]
     weights = [possible[name].weight for name in names]
     at = 0.0
     while True:

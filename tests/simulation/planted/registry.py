@@ -61,6 +61,21 @@ def breaks(*troubles: str) -> Needs:
     return lambda plan: any(event.what in troubles for event in plan.events)
 
 
+def calm(plan: Plan) -> bool:
+    """Nothing breaks, so that nothing is excused."""
+    return not plan.troubles
+
+
+def happens(*names: str, least: int = 1) -> Needs:
+    """Histories in which these happen so often at least, taken together."""
+    return lambda plan: sum(event.what in names for event in plan.events) >= least
+
+
+def never(*names: str) -> Needs:
+    """Histories in which none of these happens."""
+    return lambda plan: not any(event.what in names for event in plan.events)
+
+
 def both(*needs: Needs) -> Needs:
     """Histories that have all of it."""
     return lambda plan: all(need(plan) for need in needs)
