@@ -99,7 +99,7 @@ async def test_filters_that_flip_lose_nothing_that_both_match(
     async with (
         member(
             rocketmq.nameserver, seen, group=group, subscriptions={topic: filters[1]},
-            persist_consumer_offset_interval_seconds=0.2,
+            persist_consumer_offset_interval_seconds=0.2, consume_from_where="first_offset",
         ) as m,
         sending(rocketmq, topic) as sender,
     ):  # fmt: skip
@@ -127,7 +127,7 @@ async def test_members_that_change_at_different_moments_lose_nothing_that_both_f
     """In between the brokers go by the newer filter, for both members."""
     seen = Seen()
     values: dict[str, Any] = {"group": group, "subscriptions": {topic: "a || b"}}
-    values["persist_consumer_offset_interval_seconds"] = 0.2
+    values |= {"persist_consumer_offset_interval_seconds": 0.2, "consume_from_where": "first_offset"}
     async with (
         member(rocketmq.nameserver, seen, **values) as one,
         member(rocketmq.nameserver, seen, **values) as two,

@@ -17,11 +17,13 @@ from typing import IO, ClassVar, Self
 from tests.rocketmq import jvm, release
 from tests.rocketmq.errors import ClusterError
 from tests.rocketmq.fetch import find_java, home, jars, locked
+from tests.waiting import wait_until
 
 SOURCES = Path(__file__).with_name("java")
 LOGBACK = SOURCES / "logback.xml"
 START_SECONDS = 90.0
 """How long a peer may take to say that it has started."""
+MOST_SAID = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,13 @@ class Peer:
         return self.wait(timeout_seconds)
 
     def wait(self, timeout_seconds: float = 60) -> int:
-        """Wait for the end; returns the exit status."""
-        status = self._process.wait(timeout_seconds)
+        """Wait for the end; returns the exit status. Raises ClusterError with its last words if it does not end."""
+        try:
+            wait_until(lambda: self._process.poll() is not None, "it ends", timeout_seconds)
+        except AssertionError as late:
+            raise ClusterError(f"the {self.language} peer has not ended:\n{self._said()[-MOST_SAID:]}") from late
         self._close()
-        return status
+        return self._process.returncode
 
     def kill(self) -> None:
         """kill -9."""
@@ -91,11 +96,14 @@ class Peer:
         if not line.startswith("started"):
             self._process.kill()
             self._process.wait(10)
-            self._errors.seek(0)
-            said = self._errors.read()
+            said = self._said()
             self._close()
             raise ClusterError(f"the {self.language} peer did not start:\n{said}")
         return line.removeprefix("started").strip()
+
+    def _said(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()
 
     def _close(self) -> None:
         if self._process.stdout is not None:
