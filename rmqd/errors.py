@@ -225,7 +225,7 @@ class StaticTopicNotPoppedError(GroupRefusedError):
     def __init__(self, topic: str) -> None:
         super().__init__(
             f"{topic} is a static topic (mqadmin updateStaticTopic), which POP does not read; set consume_mode: "
-            "concurrently or orderly, or have it pulled: mqadmin setConsumeMode -m PULL"
+            "concurrently or orderly, or have it pulled: rmqd groups mode GROUP TOPIC pull"
         )
 
 

@@ -56,10 +56,10 @@ BELOW = {
 # The floors of a room, lowest first: a folder or module imports what is on its own floor or below it. What is not named
 # stands on a floor of its own at the top.
 FLOORS = {
-    "wire": "acl binary_header frame java_properties limits loose_json namespace topics trace "
+    "wire": "acl binary_header frame java_properties limits loose_json namespace topics trace version "
     "| command fields message_queue | lite pop recall | bodies | filter headers topic_kinds | messages",
     "client": "client_id coalesce options | remoting | api membership pushed_resets | routing | heartbeat sending "
-    "| instance | group_lag",
+    "| instance | group_lag | looks",
     "consumer": "allocate hooks options pauses | stats | cache contract | services | handling | founding | context "
     "| assigned | pull | offsets pop rebalance | group_status health lite | admin assembly live_change | push_consumer",
     "config": "problems | model | reading rules schema | load",

@@ -7,7 +7,11 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     check, connect, pop_check                 `rmqd check`, and with `--connect` what the cluster says
     schema, handlers                          the JSON Schema; installed handlers and pipelines
     status, control, daemon_client            the running daemon: its status; pause, resume, reload; its HTTP endpoint
-    lag, send, cluster                        commands against a cluster, and what they share
+    groups, groups_list, groups_show          the groups of a cluster
+    group_mode                                whether a group pops or pulls
+    topics, topics_list, topics_show          the topics of a cluster
+    lag, send, cluster, look                  more commands against a cluster, and what they share
+    confirm                                   what is shown and asked before a cluster is changed
     broker, demo, test                        the embedded broker; the demo; cases for handlers
     spark, spark_run, spark_submit, spark_pack  groups on Spark without the daemon
     render                                    tables and lines

@@ -8,7 +8,23 @@ from typing import Annotated
 
 import typer
 
-from rmqd.cli import broker, check, control, demo, handlers, lag, run, schema, send, spark, status, test, worker
+from rmqd.cli import (
+    broker,
+    check,
+    control,
+    demo,
+    groups,
+    handlers,
+    lag,
+    run,
+    schema,
+    send,
+    spark,
+    status,
+    test,
+    topics,
+    worker,
+)
 
 HELP = """Run Apache RocketMQ consumer groups that are declared in YAML.
 
@@ -32,6 +48,8 @@ app.command("handlers", help=handlers.HELP)(handlers.handlers)
 app.command("test", help=test.HELP)(test.run_cases)
 app.command("status", help=status.HELP)(status.status)
 app.command("lag", help=lag.HELP)(lag.lag)
+app.add_typer(groups.app, name="groups", help=groups.HELP)
+app.add_typer(topics.app, name="topics", help=topics.HELP)
 app.command("send", help=send.HELP)(send.send)
 app.command("pause", help=control.PAUSE_HELP)(control.pause)
 app.command("resume", help=control.RESUME_HELP)(control.resume)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
     from rmqd.client.options import ClientOptions
     from rmqd.config.model.root import RootConfig
+    from rmqd.errors import RmqdError
 
 Answer = TypeVar("Answer")
 
@@ -40,6 +41,8 @@ class Target:
 
     config: RootConfig | None
     cluster: str | None = None
+    group: str = ""
+    """The group that the command is about, which may name its cluster."""
     nameservers: tuple[str, ...] = ()
     """Name servers that replace the cluster's own."""
     without_config: ClientOptions | None = None
@@ -54,7 +57,7 @@ class Target:
     @property
     def options(self) -> ClientOptions:
         """The client's options for the cluster. Ends the command with 2 if the cluster has to be named."""
-        return self.options_of("")
+        return self.options_of(self.group)
 
     def options_of(self, group: str) -> ClientOptions:
         """The client's options for the cluster of a group."""
@@ -74,9 +77,16 @@ class Target:
 
 
 def find_target(
-    nameserver: str | None, config: Path | None, overrides: list[str] | None, cluster: str | None = None
+    nameserver: str | None,
+    config: Path | None,
+    overrides: list[str] | None,
+    cluster: str | None = None,
+    *,
+    group: str = "",
 ) -> Target:
     """The cluster at `--nameserver`, else the configuration's. Ends the command with 78 if that is wrong.
+
+    `group` is the one that the command is about: without `--cluster` its own cluster is taken.
 
     With `--nameserver` alone no configuration is read, so the command works on a machine without one. The keys then
     come from the environment, and `--set` may give more settings of the connections.
@@ -98,7 +108,7 @@ def find_target(
         settings = load_config(config, overrides or ())
     except ConfigError as error:
         fail(ExitCode.CONFIG, *(str(problem) for problem in error.problems))
-    return Target(settings, cluster, addresses)
+    return Target(settings, cluster, group, addresses)
 
 
 def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
@@ -121,6 +131,26 @@ def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awa
         fail(ExitCode.UNAVAILABLE, f"rmqd: RocketMQ cannot be reached: {reason}")
     except RmqdError as error:
         fail(ExitCode.FAILURE, f"rmqd: {without_namespace(str(error), options.namespace)}")
+
+
+def wrapped(name: str, namespace: str) -> str:
+    """The name of a topic or group as the brokers know it."""
+    from rmqd.wire.topics import wrap_namespace
+
+    return wrap_namespace(name, namespace)
+
+
+def end_for_errors(errors: Mapping[str, RmqdError], namespaces: Iterable[str], more: Iterable[str] = ()) -> None:
+    """End the command where something could not be asked, or there is `more` to tell: with 69 or 1."""
+    from rmqd.errors import RemotingError
+    from rmqd.wire.namespace import without_namespace
+
+    lines = [*(f"rmqd: {where}: {error}" for where, error in errors.items()), *more]
+    for namespace in namespaces:
+        lines = without_namespace(lines, namespace)
+    if lines:
+        unreachable = any(isinstance(error, RemotingError) for error in errors.values())
+        fail(ExitCode.UNAVAILABLE if unreachable else ExitCode.FAILURE, *lines)
 
 
 def fail(code: int, *lines: str) -> NoReturn:

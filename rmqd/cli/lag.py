@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, Target, ask_cluster, fail, find_target
+from rmqd.cli.cluster import (
+    Cluster,
+    ConfigPath,
+    NameServer,
+    Overrides,
+    Target,
+    ask_cluster,
+    end_for_errors,
+    fail,
+    find_target,
+)
 from rmqd.cli.control import Output, check_output
 from rmqd.cli.render import say_json, table
 from rmqd.exit_codes import ExitCode
@@ -120,22 +130,13 @@ def _end(
     limit_seconds: float | None,
     limit: str | None,
 ) -> None:
-    from rmqd.errors import RemotingError
-    from rmqd.wire.namespace import without_namespace
-
-    lines = [f"rmqd: {where}: {error}" for where, error in errors.items()]
-    if limit_seconds is not None:
-        lines += [
-            f"rmqd: {one.group}, {one.topic}: the oldest waiting message is {format_age(one.lag_seconds)} old, "
-            f"over the limit of {limit}"
-            for one in lags
-            if one.lag_seconds > limit_seconds
-        ]
-    for namespace in target.namespaces:
-        lines = without_namespace(lines, namespace)
-    if lines:
-        unreachable = any(isinstance(error, RemotingError) for error in errors.values())
-        fail(ExitCode.UNAVAILABLE if unreachable else ExitCode.FAILURE, *lines)
+    late = [
+        f"rmqd: {one.group}, {one.topic}: the oldest waiting message is {format_age(one.lag_seconds)} old, "
+        f"over the limit of {limit}"
+        for one in lags
+        if limit_seconds is not None and one.lag_seconds > limit_seconds
+    ]
+    end_for_errors(errors, target.namespaces, late)
 
 
 def _limit_seconds(text: str) -> float:

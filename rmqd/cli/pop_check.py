@@ -34,9 +34,8 @@ async def _finding(client: ClientInstance, address: str, where: str, group: str,
         return "unreachable" if isinstance(error, RemotingError) else "error", topic, told
     if mode is MessageRequestMode.POP:
         return "ok", topic, f"{where} has the group pop"
-    names = ";".join(client.name_servers.addresses)
-    command = f"mqadmin setConsumeMode -n '{names}' -b {address} -t {topic} -g {group} -m POP -q 0"
-    return "warning", topic, f"{where} has the group pull, which it then does; to have it pop: {command}"
+    command = f"rmqd groups mode {group} {topic} pop"
+    return "warning", topic, f"{where} has the group pull, which it then does; `{command}` has it pop"
 
 
 async def _mode(client: ClientInstance, address: str, group: str, topic: str) -> MessageRequestMode:

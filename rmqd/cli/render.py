@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterable, Sequence
 
 import typer
@@ -14,6 +16,15 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     every = [[column.upper() for column in columns], *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[index]) for row in every) for index in range(len(columns))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every]
+
+
+def say_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; on a terminal each line is cut to its width."""
+    lines = table(columns, rows)
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        lines = [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+    typer.echo("\n".join(lines))
 
 
 def count(number: int, noun: str) -> str:

@@ -11,6 +11,7 @@ of what concerns them through GroupMembership; nothing here knows what consuming
     options        ClientOptions: addresses, keys, TLS
     coalesce       Coalesced: one call for all who ask at the same time
     group_lag      LagReader: how far a group is behind, without joining it
+    looks          what operators ask about a cluster's groups and topics
     pushed_resets  resets that brokers of 4.x push to members
     remoting       connections: requests and answers, deadlines, TLS, what does not answer
     routing        name servers, routes, replicas

@@ -22,6 +22,7 @@ proven by recorded frames: tests/wire/golden.
     filter           subscriptions from the expressions that users write
     pop              the handles of popped messages, and what a pop's reply says about its queues
     lite             lite topics: the names of their queues, and what a pop's reply says about their messages
+    version          the names of versions
     recall           the handle by which a timer message is taken back
     acl              signatures of requests
     trace            message trace: the records that say who sent and handled a message

@@ -18,6 +18,8 @@ DEFAULT_TOPIC: Final = "TBW102"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # of a cluster's topic for answers to requests
+SYSTEM_TOPIC_PREFIX: Final = "RMQ_SYS_"  # of some that brokers let users send to
 INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 

@@ -8,8 +8,8 @@ from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, request
 from rmqd.codes import RequestCode
 from rmqd.errors import BrokerFailureError, QueryNotFoundError
 from rmqd.wire.bodies.cluster import ClusterInfo, TopicList
-from rmqd.wire.bodies.group import GetConsumerStatusBody, ResetOffsetBody
-from rmqd.wire.bodies.settings import TopicConfig
+from rmqd.wire.bodies.group import GetConsumerStatusBody, GroupList, ResetOffsetBody
+from rmqd.wire.bodies.settings import TopicConfig, TopicConfigSerializeWrapper
 from rmqd.wire.bodies.stats import ConsumeStats, TopicStatsTable
 from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody
 from rmqd.wire.headers.admin import (
@@ -23,6 +23,7 @@ from rmqd.wire.headers.admin import (
 )
 from rmqd.wire.headers.group import GetConsumerStatusRequestHeader
 from rmqd.wire.headers.offset import ResetOffsetRequestHeader
+from rmqd.wire.headers.topic import GetAllTopicConfigRequestHeader, QueryTopicConsumeByWhoRequestHeader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,6 +47,19 @@ async def topic_list(remoting: RemotingClient, address: str) -> tuple[str, ...]:
     code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
     reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return TopicList.from_json(reply.body).topics
+
+
+async def topic_configs(remoting: RemotingClient, address: str) -> dict[str, TopicConfig]:
+    """The settings of all topics on one broker, by name."""
+    reply = await request(remoting, address, GetAllTopicConfigRequestHeader(), timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return dict(TopicConfigSerializeWrapper.from_json(reply.body).topic_config_table)
+
+
+async def topic_consumers(remoting: RemotingClient, address: str, topic: str) -> tuple[str, ...]:
+    """The groups that consume a topic on one broker, or have an offset in it."""
+    header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
+    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return GroupList.from_json(reply.body).groups
 
 
 async def topic_stats(remoting: RemotingClient, address: str, topic: str) -> TopicStatsTable:

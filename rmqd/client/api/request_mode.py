@@ -1,4 +1,4 @@
-"""Whether groups pull or pop their topics, as administrators have set it on a broker."""
+"""Whether groups pull or pop their topics: what administrators have set on a broker, and setting it."""
 
 from __future__ import annotations
 
@@ -20,3 +20,9 @@ async def request_modes(
     code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
     reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return request_modes_from_json(reply.body)
+
+
+async def set_request_mode(remoting: RemotingClient, address: str, mode: SetMessageRequestModeRequestBody) -> None:
+    """Have a group pull or pop a topic on one broker, as `mqadmin setConsumeMode`; its members hear of it by and by."""
+    code = RequestCode.SET_MESSAGE_REQUEST_MODE
+    await request(remoting, address, code, mode.to_json(), timeout_seconds=ADMIN_TIMEOUT_SECONDS)

@@ -1,0 +1,32 @@
+"""What a command shows and asks before it changes a cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from rmqd.cli.cluster import fail
+from rmqd.cli.render import say
+from rmqd.exit_codes import ExitCode
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done")]
+
+
+def confirm(plan: Iterable[str], *, yes: bool, dry_run: bool, err: bool = False) -> None:
+    """Show what is about to be done, and ask. Ends the command where it is not to be done.
+
+    With `err` the plan goes to standard error, which leaves the other to data.
+    """
+    say(plan, err=err)
+    if dry_run:
+        raise typer.Exit(ExitCode.OK)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        fail(ExitCode.FAILURE, "rmqd: nothing is changed without being asked for; --yes does it without a terminal")
+    if not typer.confirm("Do it?", err=err):
+        fail(ExitCode.FAILURE, "rmqd: nothing was changed")

@@ -1,0 +1,117 @@
+"""`rmqd groups mode`: whether a group pops or pulls a topic."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmqd.cli.cluster import (
+    Cluster,
+    ConfigPath,
+    NameServer,
+    Overrides,
+    ask_cluster,
+    end_for_errors,
+    find_target,
+    wrapped,
+)
+from rmqd.cli.confirm import DryRun, Yes, confirm
+from rmqd.cli.control import Output, check_output
+from rmqd.cli.render import say, say_json
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.client.looks.mode import ModeChange
+    from rmqd.errors import RmqdError
+    from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
+
+HELP = """Set whether a group pops or pulls a topic, on all brokers of the topic, as mqadmin setConsumeMode does.
+
+Members with consume_mode: pop, and Java's with clientRebalance off, go by it within half a minute. It first shows what
+it will change, and asks.
+
+Example: rmqd groups mode order-mailer orders pop --yes
+"""
+
+
+def set_mode(
+    group: Annotated[str, typer.Argument(help="The group's name")],
+    topic: Annotated[str, typer.Argument(help="The topic")],
+    mode: Annotated[str, typer.Argument(help="pop or pull")],
+    share_queues: Annotated[
+        int,
+        typer.Option("--share-queues", min=0, help="For pop: how many members share a queue; 0: all pop all queues"),
+    ] = 0,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    nameserver: NameServer = None,
+    config: ConfigPath = None,
+    cluster: Cluster = None,
+    overrides: Overrides = None,
+    output: Output = "table",
+) -> None:
+    """Set whether a group pops or pulls a topic."""
+    check_output(output)
+    if mode not in ("pop", "pull"):
+        raise typer.BadParameter(f"{mode} is no mode; accepted: pop, pull", param_hint="MODE")
+    target = find_target(nameserver, config, overrides, cluster, group=group)
+    namespace = target.options.namespace
+    names = wrapped(group, namespace), wrapped(topic, namespace)
+    changes = ask_cluster(target.options, partial(_plan, (*names, mode.upper(), share_queues if mode == "pop" else 0)))
+    due = [change for change in changes if change.is_due]
+    as_json = output == "json"
+    if due:
+        plan = [f"{change.broker}: {_told(change.now)} -> {_told(change.then)}" for change in due]
+        confirm([f"{group}, {topic}:", *plan], yes=yes, dry_run=dry_run, err=as_json)
+        errors = ask_cluster(target.options, partial(_carry_out, changes))
+    else:
+        errors = {}
+    if as_json:
+        say_json([_document(change, errors) for change in changes])
+    else:
+        done = [change.broker for change in due if change.broker not in errors]
+        say(
+            [
+                f"set on {', '.join(done)}"
+                if done
+                else "nothing was set"
+                if due
+                else f"all brokers are set to {mode} already"
+            ]
+        )
+    end_for_errors(errors, [namespace])
+
+
+async def _plan(wanted: tuple[str, str, str, int], client: ClientInstance) -> list[ModeChange]:
+    from rmqd.client.looks.brokers import Brokers
+    from rmqd.client.looks.mode import plan_mode
+    from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
+
+    group, topic, mode, share_queues = wanted
+    body = SetMessageRequestModeRequestBody(topic, group, mode, share_queues)
+    return await plan_mode(await Brokers.look_up(client), body)
+
+
+async def _carry_out(changes: list[ModeChange], client: ClientInstance) -> dict[str, RmqdError]:
+    from rmqd.client.looks.brokers import Brokers
+    from rmqd.client.looks.mode import carry_out
+
+    return await carry_out(await Brokers.look_up(client), changes)
+
+
+def _told(mode: SetMessageRequestModeRequestBody) -> str:
+    shared = f", each queue shared by {mode.pop_share_queue_num}" if mode.pop_share_queue_num else ""
+    return mode.mode.lower() + shared
+
+
+def _document(change: ModeChange, errors: dict[str, RmqdError]) -> dict[str, object]:
+    error = errors.get(change.broker)
+    return {
+        "broker": change.broker,
+        "was": change.now.mode.lower(),
+        "mode": (change.now if error else change.then).mode.lower(),
+        "share_queues": (change.now if error else change.then).pop_share_queue_num,
+        "error": str(error) if error else None,
+    }

@@ -1,0 +1,65 @@
+"""`rmqd groups list`: all groups of a cluster, a line each."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target
+from rmqd.cli.control import Output, check_output
+from rmqd.cli.look import WithSystem, look
+from rmqd.cli.render import say_json, say_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rmqd.client.looks.brokers import Brokers
+    from rmqd.client.looks.groups import GroupSummary
+    from rmqd.errors import RmqdError
+
+HELP = """List the groups of a cluster: their members, how they consume, and how far they are behind.
+
+The brokers are asked, so groups of every client are there. TYPE and MODEL are what members say. LAG counts the
+messages of all topics, retries included; RATE is how many the members finish in a second.
+
+Example: rmqd groups list --nameserver 10.0.0.5:9876
+"""
+
+
+def list_groups(
+    with_system: WithSystem = False,
+    nameserver: NameServer = None,
+    config: ConfigPath = None,
+    cluster: Cluster = None,
+    overrides: Overrides = None,
+    output: Output = "table",
+) -> None:
+    """List the groups of a cluster."""
+    check_output(output)
+
+    async def ask(brokers: Brokers, namespace: str) -> tuple[list[GroupSummary], Mapping[str, RmqdError]]:
+        from rmqd.client.looks.groups import list_groups
+
+        return await list_groups(brokers, namespace=namespace, with_system=with_system)
+
+    look(find_target(nameserver, config, overrides, cluster), ask, _as_json if output == "json" else _as_table)
+
+
+def _as_json(groups: list[GroupSummary]) -> None:
+    say_json([asdict(group) for group in groups])
+
+
+def _as_table(groups: list[GroupSummary]) -> None:
+    rows = [
+        (
+            one.group,
+            str(one.members),
+            one.consume_type or "-",
+            one.message_model or "-",
+            str(one.lag),
+            f"{one.rate:.1f}",
+            ",".join(one.brokers),
+        )
+        for one in groups
+    ]
+    say_table(("group", "members", "type", "model", "lag", "rate", "brokers"), rows)

@@ -1,0 +1,56 @@
+"""`rmqd topics list`: all topics of a cluster, a line each."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target
+from rmqd.cli.control import Output, check_output
+from rmqd.cli.look import WithSystem, look
+from rmqd.cli.render import say_json, say_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rmqd.client.looks.brokers import Brokers
+    from rmqd.client.looks.topics import TopicSummary
+    from rmqd.errors import RmqdError
+
+HELP = """List the topics of a cluster: their queues, permissions, types and brokers.
+
+Retry topics, dead letters and RocketMQ's own topics are left out; --all has them. TYPE is - where a topic has none.
+
+Example: rmqd topics list --nameserver 10.0.0.5:9876
+"""
+
+
+def list_topics(
+    with_system: WithSystem = False,
+    nameserver: NameServer = None,
+    config: ConfigPath = None,
+    cluster: Cluster = None,
+    overrides: Overrides = None,
+    output: Output = "table",
+) -> None:
+    """List the topics of a cluster."""
+    check_output(output)
+
+    async def ask(brokers: Brokers, namespace: str) -> tuple[list[TopicSummary], Mapping[str, RmqdError]]:
+        from rmqd.client.looks.topics import list_topics
+
+        return await list_topics(brokers, namespace=namespace, with_system=with_system)
+
+    look(find_target(nameserver, config, overrides, cluster), ask, _as_json if output == "json" else _as_table)
+
+
+def _as_json(topics: list[TopicSummary]) -> None:
+    say_json([asdict(topic) for topic in topics])
+
+
+def _as_table(topics: list[TopicSummary]) -> None:
+    rows = [
+        (one.topic, str(one.queues), one.permissions or "-", one.message_type or "-", ",".join(one.brokers))
+        for one in topics
+    ]
+    say_table(("topic", "queues", "may", "type", "brokers"), rows)

@@ -1,0 +1,83 @@
+"""`rmqd topics show`: one topic, its queues, and the groups that read it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target, wrapped
+from rmqd.cli.control import Output, check_output
+from rmqd.cli.look import look
+from rmqd.cli.render import count, say, say_json, say_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rmqd.client.looks.brokers import Brokers
+    from rmqd.client.looks.topics import TopicDetail
+    from rmqd.errors import RmqdError
+
+HELP = """Show one topic: its queues with the offsets at their ends, the groups that read it, and its settings.
+
+LAST STORED is when a queue's last message came, in UTC.
+
+Example: rmqd topics show orders -o json
+"""
+
+
+def show_topic(
+    topic: Annotated[str, typer.Argument(help="The topic's name")],
+    nameserver: NameServer = None,
+    config: ConfigPath = None,
+    cluster: Cluster = None,
+    overrides: Overrides = None,
+    output: Output = "table",
+) -> None:
+    """Show one topic."""
+    check_output(output)
+
+    async def ask(brokers: Brokers, namespace: str) -> tuple[TopicDetail, Mapping[str, RmqdError]]:
+        from rmqd.client.looks.topics import show_topic
+
+        return await show_topic(brokers, wrapped(topic, namespace))
+
+    as_json = output == "json"
+    look(
+        find_target(nameserver, config, overrides, cluster),
+        ask,
+        (lambda detail: say_json(asdict(detail))) if as_json else _as_tables,
+    )
+
+
+def _as_tables(detail: TopicDetail) -> None:
+    say([f"{detail.topic}  {count(detail.messages, 'message')} in {count(len(detail.queues), 'queue')}", ""])
+    say_table(
+        ("broker", "read queues", "write queues", "may", "attributes"),
+        [
+            (
+                name,
+                str(one.read_queues),
+                str(one.write_queues),
+                one.permissions or "-",
+                ", ".join(f"{key}={value}" for key, value in sorted(one.attributes.items())) or "-",
+            )
+            for name, one in detail.brokers.items()
+        ],
+    )
+    say([""])
+    say_table(
+        ("broker", "queue", "min", "max", "last stored"),
+        [
+            (one.broker, str(one.queue), str(one.min), str(one.max), _written_time(one.last_stored_ms))
+            for one in detail.queues
+        ],
+    )
+    say(["", f"read by {', '.join(detail.groups)}" if detail.groups else "no group reads it"])
+
+
+def _written_time(at_ms: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds") if at_ms > 0 else "-"

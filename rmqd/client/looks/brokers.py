@@ -1,0 +1,61 @@
+"""The masters of a cluster, asked side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+
+from rmqd.client.api.admin import cluster_info
+from rmqd.errors import RmqdError
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+
+T = TypeVar("T")
+
+MOST_QUESTIONS: Final = 32  # at once, so that a look at a large cluster is no load for its brokers
+
+
+@dataclass(frozen=True, slots=True)
+class Answers(Generic[T]):
+    """What the masters answered, by the brokers' names, and why some did not."""
+
+    by_broker: Mapping[str, T]
+    errors: Mapping[str, RmqdError]
+
+
+class Brokers:
+    """The masters of a cluster by their brokers' names. At most 32 questions are under way at once."""
+
+    def __init__(self, client: ClientInstance, masters: Mapping[str, str], clusters: Iterable[str] = ()) -> None:
+        self.client = client
+        self.masters = masters
+        self.clusters = frozenset(clusters)
+        self._turn = asyncio.Semaphore(MOST_QUESTIONS)
+
+    @classmethod
+    async def look_up(cls, client: ClientInstance) -> Self:
+        """Ask a name server for them. Raises RemotingError. A broker whose master is away is left out."""
+        cluster = await client.name_servers.ask(lambda address: cluster_info(client.remoting, address))
+        brokers = sorted(cluster.broker_addr_table.items())
+        masters = {name: broker.master for name, broker in brokers if broker.master is not None}
+        return cls(client, masters, cluster.cluster_addr_table)
+
+    async def ask(self, question: Callable[[str], Awaitable[T]], names: Iterable[str] | None = None) -> Answers[T]:
+        """Ask the masters of these brokers, or all, the same: `question` is called with each address."""
+        asked = list(self.masters if names is None else names)
+        answers = await asyncio.gather(*(self._ask(question, self.masters[name]) for name in asked))
+        named = dict(zip(asked, answers, strict=True))
+        return Answers(
+            {name: answer for name, answer in named.items() if not isinstance(answer, RmqdError)},
+            {name: answer for name, answer in named.items() if isinstance(answer, RmqdError)},
+        )
+
+    async def _ask(self, question: Callable[[str], Awaitable[T]], address: str) -> T | RmqdError:
+        async with self._turn:
+            try:
+                return await question(address)
+            except RmqdError as error:
+                return error

@@ -1,0 +1,156 @@
+"""One group: its settings, its members and what they subscribe to, and who owns which queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rmqd.client.api.group import consumer_running_info, subscription_groups
+from rmqd.client.api.request_mode import request_modes
+from rmqd.client.group_lag import LagReader, QueueLag, TopicLag, read_lags
+from rmqd.client.looks.groups import connections, consume_type, message_model
+from rmqd.errors import RequestCodeNotSupportedError, RmqdError
+from rmqd.wire.pop import ANY_QUEUE
+from rmqd.wire.version import version_name
+
+if TYPE_CHECKING:
+    from rmqd.client.looks.brokers import Brokers
+    from rmqd.clock import Clock
+    from rmqd.wire.bodies.running_info import ConsumerRunningInfo
+    from rmqd.wire.bodies.settings import SubscriptionGroupConfig
+    from rmqd.wire.bodies.stats import Connection, ConsumerConnection
+    from rmqd.wire.message_queue import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One member, as brokers see it. `queues` is how many it owns; None where it does not answer."""
+
+    client_id: str
+    address: str
+    language: str
+    version: str
+    queues: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedQueue(QueueLag):
+    """The group's place in one queue, and the member that owns it; "" where nobody does, or nobody says so."""
+
+    topic: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """The group's settings on one broker. `modes` are the topics that are set to be popped or pulled."""
+
+    consume_enable: bool
+    consume_broadcast_enable: bool
+    consume_message_orderly: bool
+    retry_queue_nums: int
+    retry_max_times: int
+    modes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDetail:
+    """One group. `consume_type`, `message_model` and `subscriptions` are None and empty without members."""
+
+    group: str
+    consume_type: str | None
+    message_model: str | None
+    members: tuple[GroupMember, ...]
+    subscriptions: Mapping[str, str]
+    """By topic: the tag expression, or the SQL condition."""
+    queues: tuple[OwnedQueue, ...]
+    brokers: Mapping[str, GroupSettings]
+
+
+async def show_group(brokers: Brokers, clock: Clock, group: str) -> tuple[GroupDetail, dict[str, RmqdError]]:
+    """One group, and what could not be asked. Raises RmqdError where no broker that answers knows it."""
+    remoting = brokers.client.remoting
+    tables, known, (lags, unread) = await asyncio.gather(
+        brokers.ask(lambda address: subscription_groups(remoting, address)),
+        connections(brokers, group),
+        read_lags(LagReader(brokers.client, clock), {group: None}),
+    )
+    with_settings = {name: table[group] for name, table in tables.by_broker.items() if group in table}
+    if not with_settings and not known.by_broker and not lags:
+        error = next(iter((*tables.errors.values(), *known.errors.values())), None)
+        raise error or RmqdError(f"no broker knows group {group}; `rmqd groups list` has all")
+    infos = await _running_infos(brokers, group, known.by_broker)
+    modes = await brokers.ask(lambda address: request_modes(remoting, address), with_settings)
+    errors: dict[str, RmqdError] = {**tables.errors, **known.errors}
+    errors |= {where: error for where, error in unread.items() if lags or where != group}
+    errors |= {name: why for name, why in modes.errors.items() if not isinstance(why, RequestCodeNotSupportedError)}
+    set_modes = {
+        name: {topic: one.mode.lower() for (topic, whose), one in table.items() if whose == group}
+        for name, table in modes.by_broker.items()
+    }
+    any_known = next(iter(known.by_broker.values()), None)
+    detail = GroupDetail(
+        group,
+        None if any_known is None else consume_type(any_known),
+        None if any_known is None else message_model(any_known),
+        tuple(_members(known.by_broker.values(), infos)),
+        {} if any_known is None else {topic: one.sub_string for topic, one in any_known.subscription_table.items()},
+        tuple(_owned(lags, infos)),
+        {name: _settings(config, set_modes.get(name, {})) for name, config in with_settings.items()},
+    )
+    return detail, errors
+
+
+async def _running_infos(
+    brokers: Brokers, group: str, known: Mapping[str, ConsumerConnection]
+) -> dict[str, ConsumerRunningInfo]:
+    """What each member that answers says about itself; one broker, of those that it is connected to, asks it."""
+    remoting = brokers.client.remoting
+    near = {one.client_id: name for name, connection in known.items() for one in connection.connection_set}
+
+    async def ask(client_id: str, name: str) -> ConsumerRunningInfo | None:
+        asked = await brokers.ask(lambda address: consumer_running_info(remoting, address, group, client_id), [name])
+        return asked.by_broker.get(name)
+
+    answers = await asyncio.gather(*(ask(client_id, name) for client_id, name in near.items()))
+    return {client_id: info for client_id, info in zip(near, answers, strict=True) if info is not None}
+
+
+def _members(known: Iterable[ConsumerConnection], infos: Mapping[str, ConsumerRunningInfo]) -> Iterable[GroupMember]:
+    by_id: dict[str, Connection] = {}
+    for connection in known:
+        by_id |= {one.client_id: one for one in connection.connection_set}
+    for client_id, one in sorted(by_id.items()):
+        info = infos.get(client_id)
+        queues = None if info is None else len(info.mq_table) + len(info.mq_pop_table)
+        yield GroupMember(client_id, one.client_addr, one.language, version_name(one.version), queues)
+
+
+def _owned(lags: Iterable[TopicLag], infos: Mapping[str, ConsumerRunningInfo]) -> Iterable[OwnedQueue]:
+    owners: dict[tuple[str, str, int], list[str]] = {}
+    for client_id, info in infos.items():
+        for queue in (*info.mq_table, *info.mq_pop_table):
+            owners.setdefault(_place(queue), []).append(client_id)
+    for lag in lags:
+        for one in lag.queues:
+            at = lag.topic, one.broker
+            ids = sorted({*owners.get((*at, one.queue), ()), *owners.get((*at, ANY_QUEUE), ())})
+            place = one.broker, one.queue, one.committed, one.min, one.max, one.lag, one.lag_seconds
+            yield OwnedQueue(*place, topic=lag.topic, owner=", ".join(ids))
+
+
+def _place(queue: MessageQueue) -> tuple[str, str, int]:
+    return queue.topic, queue.broker_name, queue.queue_id
+
+
+def _settings(config: SubscriptionGroupConfig, modes: Mapping[str, str]) -> GroupSettings:
+    return GroupSettings(
+        config.consume_enable,
+        config.consume_broadcast_enable,
+        config.consume_message_orderly,
+        config.retry_queue_nums,
+        config.retry_max_times,
+        modes,
+    )

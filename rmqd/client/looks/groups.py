@@ -1,0 +1,92 @@
+"""Which groups a cluster has, how many members each has, and how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rmqd.client.api.admin import consume_stats
+from rmqd.client.api.group import consumer_connection, subscription_groups
+from rmqd.errors import ConsumerNotOnlineError, RmqdError
+from rmqd.wire.topics import is_system_group
+
+if TYPE_CHECKING:
+    from rmqd.client.looks.brokers import Answers, Brokers
+    from rmqd.wire.bodies.stats import ConsumerConnection
+
+_TYPES = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """One group. `consume_type` and `message_model` are what its members say; None while there are none.
+
+    `lag` is how many messages wait in all its queues, those of its retry topics included; `rate` how many of them its
+    members finish in a second.
+    """
+
+    group: str
+    members: int
+    consume_type: str | None
+    message_model: str | None
+    lag: int
+    rate: float
+    brokers: tuple[str, ...]
+
+
+async def list_groups(
+    brokers: Brokers, *, namespace: str = "", with_system: bool = False
+) -> tuple[list[GroupSummary], dict[str, RmqdError]]:
+    """The groups by name, and what could not be asked; only those of a namespace where one is given."""
+    remoting = brokers.client.remoting
+    tables = await brokers.ask(lambda address: subscription_groups(remoting, address))
+    where: dict[str, list[str]] = {}
+    for broker, table in tables.by_broker.items():
+        for group in table:
+            if group.startswith(f"{namespace}%" if namespace else "") and (with_system or not is_system_group(group)):
+                where.setdefault(group, []).append(broker)
+    asked = await asyncio.gather(*(_summary(brokers, group, where[group]) for group in sorted(where)))
+    errors = {**tables.errors, **{at: error for _, failed in asked for at, error in failed.items()}}
+    return [summary for summary, _ in asked], errors
+
+
+async def connections(brokers: Brokers, group: str, names: Iterable[str] | None = None) -> Answers[ConsumerConnection]:
+    """What each broker knows of the group's members; those that know none are left out."""
+    remoting = brokers.client.remoting
+    found = await brokers.ask(lambda address: consumer_connection(remoting, address, group), names)
+    errors = {name: error for name, error in found.errors.items() if not isinstance(error, ConsumerNotOnlineError)}
+    return type(found)(found.by_broker, errors)
+
+
+def consume_type(connection: ConsumerConnection) -> str | None:
+    """How the members of a group consume, as they say: push, pull or pop."""
+    told = connection.consume_type
+    return _TYPES.get(told, told) if told else None
+
+
+def message_model(connection: ConsumerConnection) -> str | None:
+    """Whether each message is for one member or for all, as they say: clustering or broadcasting."""
+    return connection.message_model.lower() if connection.message_model else None
+
+
+async def _summary(brokers: Brokers, group: str, names: list[str]) -> tuple[GroupSummary, dict[str, RmqdError]]:
+    remoting = brokers.client.remoting
+    known, places = await asyncio.gather(
+        connections(brokers, group, names),
+        brokers.ask(lambda address: consume_stats(remoting, address, group), names),
+    )
+    any_known = next(iter(known.by_broker.values()), None)
+    members = {one.client_id for connection in known.by_broker.values() for one in connection.connection_set}
+    stats = places.by_broker.values()
+    summary = GroupSummary(
+        group,
+        len(members),
+        None if any_known is None else consume_type(any_known),
+        None if any_known is None else message_model(any_known),
+        sum(queue.lag for one in stats for queue in one.offset_table.values()),
+        round(sum(one.consume_tps for one in stats), 3),
+        tuple(names),
+    )
+    return summary, {f"{group} on {name}": error for name, error in {**known.errors, **places.errors}.items()}

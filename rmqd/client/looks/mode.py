@@ -1,0 +1,67 @@
+"""Whether a group pops or pulls a topic: what each broker of the topic is set to, and setting it otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rmqd.client.api.admin import topic_config
+from rmqd.client.api.request_mode import request_modes, set_request_mode
+from rmqd.errors import RmqdError, TopicNotExistError
+from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
+
+if TYPE_CHECKING:
+    from rmqd.client.looks.brokers import Brokers
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChange:
+    """What a broker is set to for a group and a topic, and what it is to be set to.
+
+    A broker that was never set has its groups pull.
+    """
+
+    broker: str
+    now: SetMessageRequestModeRequestBody
+    then: SetMessageRequestModeRequestBody
+
+    @property
+    def is_due(self) -> bool:
+        """Whether that is something else."""
+        return self.now != self.then
+
+
+async def plan_mode(brokers: Brokers, wanted: SetMessageRequestModeRequestBody) -> list[ModeChange]:
+    """What there is to change on each broker that has the topic. Raises RmqdError where one cannot be asked."""
+    remoting = brokers.client.remoting
+    topics = await brokers.ask(lambda address: topic_config(remoting, address, wanted.topic))
+    for error in topics.errors.values():
+        if not isinstance(error, TopicNotExistError):
+            raise error
+    if not topics.by_broker:
+        raise RmqdError(f"no broker has topic {wanted.topic}; `rmqd topics list` has all")
+    modes = await brokers.ask(lambda address: request_modes(remoting, address), topics.by_broker)
+    for error in modes.errors.values():
+        raise error
+    key = wanted.topic, wanted.consumer_group
+    never_set = SetMessageRequestModeRequestBody(*key)
+    return [ModeChange(name, table.get(key, never_set), wanted) for name, table in modes.by_broker.items()]
+
+
+async def carry_out(brokers: Brokers, changes: Sequence[ModeChange]) -> dict[str, RmqdError]:
+    """Make those changes that are due. Returns why some were refused, by broker."""
+    due = [change for change in changes if change.is_due]
+
+    async def change_one(change: ModeChange) -> None:
+        await set_request_mode(brokers.client.remoting, brokers.masters[change.broker], change.then)
+
+    results = await asyncio.gather(*(change_one(change) for change in due), return_exceptions=True)
+    errors = {}
+    for change, result in zip(due, results, strict=True):
+        if isinstance(result, RmqdError):
+            errors[change.broker] = result
+        elif result is not None:
+            raise result
+    return errors

@@ -1,0 +1,186 @@
+"""`rmqd groups`: what brokers and members say of groups, beside mqadmin; and whether a group pops or pulls."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd.wire.topics import retry_topic
+from rmqd.wire.version import version_name
+from tests.cli.command import Ended, rmqd
+from tests.cli.test_lag import commit
+from tests.consumer.members import member
+from tests.rocketmq import RealCluster, release
+from tests.rocketmq.peers import PeerOptions, start_consumer
+from tests.rocketmq.producer import Producer
+from tests.seen import Seen
+from tests.waiting import eventually, wait_until
+
+QUEUES = 8
+
+
+def send(cluster: RealCluster, topic: str, count: int) -> None:
+    with Producer(cluster.broker.address, topic) as producer:
+        for number in range(count):
+            producer.send(key=f"m{number}")
+
+
+async def ask(*arguments: str | Path) -> Ended:
+    """The command, beside members in this process."""
+    return await asyncio.to_thread(rmqd, *arguments)
+
+
+def listed(ended: Ended, group: str) -> dict[str, Any]:
+    """The group's entry in the list."""
+    assert ended.code == 0, ended.err
+    (entry,) = [one for one in ended.json() if one["group"] == group]
+    assert isinstance(entry, dict)
+    return entry
+
+
+@pytest.mark.rocketmq
+async def test_a_group_of_rmqd_is_listed_and_shown_with_its_member_and_places(
+    rocketmq: RealCluster, topic: str, group: str
+) -> None:
+    seen = Seen()
+    options: dict[str, Any] = {"group": group, "subscriptions": {topic: "a || b"}, "consume_from_where": "first_offset"}
+    with Producer(rocketmq.broker.address, topic) as producer:
+        for number in range(16):
+            producer.send(key=f"m{number}", tags="a")
+    nameserver = "-n", rocketmq.nameserver, "-o", "json"
+    async with member(rocketmq.nameserver, seen, persist_consumer_offset_interval_seconds=0.2, **options) as m:
+        await eventually(lambda: len(seen.keys) == 16, "all is handled")
+        shown: dict[str, Any] = {}
+
+        async def is_committed() -> bool:
+            shown.update((await ask("groups", "show", group, *nameserver)).json())
+            return sum(queue["committed"] or 0 for queue in shown["queues"]) == 16
+
+        await eventually(is_committed, "all is committed, and shown so")
+        entry = listed(await ask("groups", "list", *nameserver), group)
+        table = await ask("groups", "show", group, "-n", rocketmq.nameserver)
+
+        client_id = m.client.client_id
+    assert (entry["members"], entry["consume_type"], entry["message_model"]) == (1, "push", "clustering")
+    assert (entry["lag"], entry["brokers"]) == (0, ["broker-a"])
+    (one,) = shown["members"]
+    assert (one["client_id"], one["language"], one["version"]) == (client_id, "PYTHON", "5.5.0")
+    assert one["queues"] == QUEUES + 1  # and that of the retry topic
+    assert shown["subscriptions"][topic] == "a || b"
+    of_topic = [queue for queue in shown["queues"] if queue["topic"] == topic]
+    assert {(queue["broker"], queue["queue"]) for queue in of_topic} == {("broker-a", n) for n in range(QUEUES)}
+    assert {queue["owner"] for queue in of_topic} == {client_id}
+    assert sum(queue["max"] for queue in of_topic) == 16
+    assert shown["brokers"]["broker-a"]["consume_enable"] is True
+    assert table.code == 0, table.err
+    assert table.out.startswith(f"{group}  push, clustering  1 member, 0 messages behind\n")
+    assert re.search(rf"^{topic} +broker-a +0 +{re.escape(client_id)} +2 +2 +0 +0s$", table.out, re.MULTILINE)
+
+
+@pytest.mark.rocketmq
+def test_a_java_group_is_shown_with_who_owns_which_queue(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    with start_consumer(PeerOptions(rocketmq.nameserver, topic, tmp_path / "ledger"), group) as java:
+
+        def owned() -> dict[str, Any] | None:
+            shown = rmqd("groups", "show", group, "-n", rocketmq.nameserver, "-o", "json")
+            document = shown.json() if shown.code == 0 else {"queues": []}
+            owners = [queue["owner"] for queue in document["queues"] if queue["topic"] == topic]
+            return document if owners == [java.client_id] * QUEUES else None
+
+        (one,) = wait_until(owned, "it has all queues")["members"]
+    assert (one["client_id"], one["language"], one["version"]) == (java.client_id, "JAVA", "5.5.0")
+
+
+@pytest.mark.rocketmq
+def test_a_group_s_lag_is_what_mqadmin_says(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """Without members, too: they are what is missing where a group is behind."""
+    send(rocketmq, topic, 16)
+    rocketmq.create_topic(retry_topic(group), 1)  # mqadmin finds groups by theirs
+    commit(rocketmq, group, topic, {0: 1, 1: 2})
+    entry = listed(rmqd("groups", "list", "-n", rocketmq.nameserver, "-o", "json"), group)
+    shown = rmqd("groups", "show", group, "-n", rocketmq.nameserver, "-o", "json").json()
+    said = rocketmq.admin("consumerProgress", "-g", group)
+    of_mqadmin = int(re.findall(r"Diff Total: (\d+)", said)[0])
+    assert (entry["members"], entry["consume_type"], entry["lag"]) == (0, None, of_mqadmin)
+    assert {queue["owner"] for queue in shown["queues"]} == {""}
+    committed = {queue["queue"]: queue["committed"] for queue in shown["queues"] if queue["topic"] == topic}
+    assert (committed[0], committed[1]) == (1, 2)
+
+
+@pytest.mark.rocketmq
+def test_a_group_that_nobody_knows_and_a_cluster_that_nobody_answers_for(rocketmq: RealCluster, group: str) -> None:
+    unknown = rmqd("groups", "show", group, "-n", rocketmq.nameserver)
+    assert (unknown.code, unknown.out) == (1, "")
+    assert unknown.err == f"rmqd: no broker knows group {group}; `rmqd groups list` has all\n"
+    for command in (("groups", "list"), ("groups", "show", group), ("topics", "list"), ("topics", "show", "t")):
+        assert rmqd(*command, "-n", "127.0.0.1:1").code == 69, command
+
+
+@pytest.mark.rocketmq
+def test_a_mode_is_set_once_it_is_asked_for(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """On every broker of the topic; nothing is set by `--dry-run`, nor without `--yes` where nobody can be asked."""
+    if rocketmq.spec.version != release.EMBEDDED and rocketmq.spec.version.startswith("4."):
+        pytest.skip("RocketMQ 4 knows no POP")
+    commit(rocketmq, group, topic, {0: 0})
+    command = "groups", "mode", group, topic, "pop", "-n", rocketmq.nameserver
+
+    def modes() -> dict[str, str]:
+        shown = rmqd("groups", "show", group, "-n", rocketmq.nameserver, "-o", "json").json()
+        found = shown["brokers"]["broker-a"]["modes"]
+        assert isinstance(found, dict)
+        return found
+
+    plan = f"{group}, {topic}:\nbroker-a: pull -> pop\n"
+    dry, refused = rmqd(*command, "--dry-run"), rmqd(*command)
+    assert (dry.code, dry.out) == (0, plan)
+    assert (refused.code, refused.out) == (1, plan)
+    assert "--yes" in refused.err
+    assert modes() == {}
+
+    done = rmqd(*command, "--yes")
+    assert (done.code, done.out) == (0, f"{plan}set on broker-a\n")
+    assert modes() == {topic: "pop"}
+    again = rmqd(*command, "--yes", "-o", "json")
+    assert again.json() == [{"broker": "broker-a", "was": "pop", "mode": "pop", "share_queues": 0, "error": None}]
+    shared = rmqd(*command, "--share-queues", "2", "--yes")
+    assert shared.out.endswith("broker-a: pop -> pop, each queue shared by 2\nset on broker-a\n")
+
+    back = rmqd(*(word if word != "pop" else "pull" for word in command), "--yes")
+    assert back.code == 0, back.err
+    assert modes() == {topic: "pull"}
+
+
+@pytest.mark.rocketmq
+async def test_a_group_that_was_set_to_pop_pops(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """`consume_mode: pop` needs no mqadmin."""
+    if rocketmq.spec.version.startswith("4."):
+        pytest.skip("RocketMQ 4 knows no POP")
+    ended = await ask("groups", "mode", group, topic, "pop", "--yes", "-n", rocketmq.nameserver)
+    assert ended.code == 0, ended.err
+    seen = Seen()
+    options: dict[str, Any] = {"group": group, "subscriptions": [topic], "consume_from_where": "first_offset"}
+    async with member(rocketmq.nameserver, seen, consume_mode="pop", **options) as m:
+        await eventually(lambda: any(queue.popped for queue in m.consumer.snapshot().queues), "it pops")
+        await asyncio.to_thread(send, rocketmq, topic, 3)
+        await eventually(lambda: len(seen.keys) == 3, "what is sent is handled")
+
+
+@pytest.mark.process
+def test_wrong_words_are_told_with_what_is_right() -> None:
+    wrong = rmqd("groups", "mode", "g", "t", "push", "-n", "127.0.0.1:1")
+    assert wrong.code == 2
+    assert "push is no mode; accepted: pop, pull" in wrong.err
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(513, "5.5.0"), (475, "5.3.1"), (413, "5.0.0"), (407, "4.9.7"), (0, "0"), (412, "412"), (613, "613"), (-1, "-1")],
+)
+def test_a_version_is_named_where_it_is_a_release(number: int, name: str) -> None:
+    assert version_name(number) == name

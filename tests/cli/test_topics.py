@@ -1,0 +1,84 @@
+"""`rmqd topics`: what brokers say of topics, beside mqadmin."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.looks.brokers import Brokers
+from rmqd.client.looks.topics import list_topics
+from rmqd.client.options import ClientOptions
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import BrokerError
+from rmqd.wire.bodies.cluster import ClusterInfo
+from rmqd.wire.bodies.route import BrokerData
+from rmqd.wire.bodies.settings import TopicConfig, TopicConfigSerializeWrapper
+from tests.cli.command import rmqd
+from tests.cli.test_lag import commit
+from tests.client.peer import Peer, Reply
+from tests.rocketmq import RealCluster
+from tests.rocketmq.producer import Producer
+
+
+@pytest.mark.rocketmq
+def test_a_topic_is_listed_and_shown_as_mqadmin_shows_it(rocketmq: RealCluster, topic: str, group: str) -> None:
+    with Producer(rocketmq.broker.address, topic) as producer:
+        for _ in range(10):
+            producer.send()
+    commit(rocketmq, group, topic, {0: 1})
+
+    listed = rmqd("topics", "list", "-n", rocketmq.nameserver, "-o", "json")
+    shown = rmqd("topics", "show", topic, "-n", rocketmq.nameserver, "-o", "json").json()
+    status = rocketmq.admin("topicStatus", "-t", topic)
+
+    assert listed.code == 0, listed.err
+    (entry,) = [one for one in listed.json() if one["topic"] == topic]
+    assert (entry["queues"], entry["permissions"], entry["brokers"]) == (8, "rw", ["broker-a"])
+    rows = [line.split() for line in status.splitlines() if line.startswith("broker-a")]
+    ends = {(row[0], int(row[1])): (int(row[2]), int(row[3])) for row in rows}
+    assert {(one["broker"], one["queue"]): (one["min"], one["max"]) for one in shown["queues"]} == ends
+    assert (shown["messages"], shown["groups"]) == (10, [group])
+    assert shown["brokers"]["broker-a"]["read_queues"] == 8
+    table = rmqd("topics", "show", topic, "-n", rocketmq.nameserver)
+    assert table.out.startswith(f"{topic}  10 messages in 8 queues\n")
+    assert table.out.endswith(f"read by {group}\n")
+
+
+@pytest.mark.rocketmq
+def test_topics_that_are_rocketmq_s_own_are_left_out(rocketmq: RealCluster, topic: str, group: str) -> None:
+    commit(rocketmq, group, topic, {0: 0})
+    some, every = (
+        {one["topic"] for one in rmqd("topics", "list", *more, "-n", rocketmq.nameserver, "-o", "json").json()}
+        for more in ((), ("--all",))
+    )
+    assert topic in some
+    assert {"SCHEDULE_TOPIC_XXXX", "TBW102", "broker-a", "DefaultCluster"} <= every - some
+    assert not {name for name in some if name.startswith(("%", "rmq_sys", "RMQ_SYS"))}
+
+
+@pytest.mark.rocketmq
+def test_a_topic_that_no_broker_has(rocketmq: RealCluster) -> None:
+    ended = rmqd("topics", "show", "never_made", "-n", rocketmq.nameserver)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == "rmqd: no broker has topic never_made; `rmqd topics list` has all\n"
+
+
+async def test_a_broker_that_refuses_does_not_hide_the_others() -> None:
+    """Its error is told beside what the others say."""
+    table = TopicConfigSerializeWrapper({"orders": TopicConfig(topic_name="orders", read_queue_nums=4)})
+    async with Peer() as good, Peer() as bad:
+        brokers = {
+            name: BrokerData("DefaultCluster", name, {0: peer.address})
+            for name, peer in (("broker-a", good), ("broker-b", bad))
+        }
+        info = ClusterInfo(brokers, {"DefaultCluster": tuple(brokers)})
+        good.on(RequestCode.GET_BROKER_CLUSTER_INFO, Reply(body=info.to_json()))
+        good.on(RequestCode.GET_ALL_TOPIC_CONFIG, Reply(body=table.to_json()))
+        bad.on(RequestCode.GET_ALL_TOPIC_CONFIG, Reply(code=ResponseCode.NO_PERMISSION, remark="not you"))
+        client = ClientInstance(ClientOptions(nameservers=(good.address,)))
+        try:
+            found, errors = await list_topics(await Brokers.look_up(client))
+        finally:
+            await client.remoting.close()
+    assert [(one.topic, one.queues, one.brokers) for one in found] == [("orders", 4, ("broker-a",))]
+    assert isinstance(errors["broker-b"], BrokerError)
