@@ -16,6 +16,7 @@ from rmqd.cli import (
     groups,
     handlers,
     lag,
+    message,
     run,
     schema,
     send,
@@ -50,6 +51,7 @@ app.command("status", help=status.HELP)(status.status)
 app.command("lag", help=lag.HELP)(lag.lag)
 app.add_typer(groups.app, name="groups", help=groups.HELP)
 app.add_typer(topics.app, name="topics", help=topics.HELP)
+app.add_typer(message.app, name="message", help=message.HELP)
 app.command("send", help=send.HELP)(send.send)
 app.command("pause", help=control.PAUSE_HELP)(control.pause)
 app.command("resume", help=control.RESUME_HELP)(control.resume)

@@ -10,6 +10,7 @@ import typer
 from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target, wrapped
 from rmqd.cli.control import Output, check_output
 from rmqd.cli.look import look
+from rmqd.cli.message_text import written_time
 from rmqd.cli.render import count, say, say_json, say_table
 
 if TYPE_CHECKING:
@@ -70,14 +71,8 @@ def _as_tables(detail: TopicDetail) -> None:
     say_table(
         ("broker", "queue", "min", "max", "last stored"),
         [
-            (one.broker, str(one.queue), str(one.min), str(one.max), _written_time(one.last_stored_ms))
+            (one.broker, str(one.queue), str(one.min), str(one.max), written_time(one.last_stored_ms))
             for one in detail.queues
         ],
     )
     say(["", f"read by {', '.join(detail.groups)}" if detail.groups else "no group reads it"])
-
-
-def _written_time(at_ms: int) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds") if at_ms > 0 else "-"

@@ -12,6 +12,7 @@ from rmqd.errors import RmqdError
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
+    from rmqd.wire.bodies.cluster import ClusterInfo
 
 T = TypeVar("T")
 
@@ -29,19 +30,19 @@ class Answers(Generic[T]):
 class Brokers:
     """The masters of a cluster by their brokers' names. At most 32 questions are under way at once."""
 
-    def __init__(self, client: ClientInstance, masters: Mapping[str, str], clusters: Iterable[str] = ()) -> None:
+    def __init__(self, client: ClientInstance, cluster: ClusterInfo) -> None:
+        brokers = dict(sorted(cluster.broker_addr_table.items()))
         self.client = client
-        self.masters = masters
-        self.clusters = frozenset(clusters)
+        self.clusters = frozenset(cluster.cluster_addr_table)
+        self.masters = {name: broker.master for name, broker in brokers.items() if broker.master is not None}
+        self.names = {address: name for name, broker in brokers.items() for address in broker.broker_addrs.values()}
+        """By the addresses of masters and slaves."""
         self._turn = asyncio.Semaphore(MOST_QUESTIONS)
 
     @classmethod
     async def look_up(cls, client: ClientInstance) -> Self:
         """Ask a name server for them. Raises RemotingError. A broker whose master is away is left out."""
-        cluster = await client.name_servers.ask(lambda address: cluster_info(client.remoting, address))
-        brokers = sorted(cluster.broker_addr_table.items())
-        masters = {name: broker.master for name, broker in brokers if broker.master is not None}
-        return cls(client, masters, cluster.cluster_addr_table)
+        return cls(client, await client.name_servers.ask(lambda address: cluster_info(client.remoting, address)))
 
     async def ask(self, question: Callable[[str], Awaitable[T]], names: Iterable[str] | None = None) -> Answers[T]:
         """Ask the masters of these brokers, or all, the same: `question` is called with each address."""

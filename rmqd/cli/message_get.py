@@ -1,0 +1,61 @@
+"""`rmqd message get`: one message by its id, and its copies in retry topics and dead letters."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target, wrapped
+from rmqd.cli.control import Output, check_output
+from rmqd.cli.look import look
+from rmqd.cli.message_text import as_document, as_lines
+from rmqd.cli.render import say, say_json
+
+if TYPE_CHECKING:
+    from rmqd.client.looks.brokers import Brokers
+    from rmqd.client.looks.messages import Found, FoundMessage
+
+HELP = """Show a message by its id: the one that its producer gave it, as logs show, or an offset id of 32 digits.
+
+By a producer's id all topics are looked through, so that copies in retry topics and dead letters come too; --topic
+names one and is quicker. Brokers find it some moments after it was sent.
+
+Example: rmqd message get 7F000001DA3C5F8D4BC40070B2E30001
+"""
+
+
+def get(
+    msg_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id")],
+    topic: Annotated[str | None, typer.Option("--topic", help="Look in this topic alone")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Write the body alone, as it is, of the first copy")] = False,
+    nameserver: NameServer = None,
+    config: ConfigPath = None,
+    cluster: Cluster = None,
+    overrides: Overrides = None,
+    output: Output = "table",
+) -> None:
+    """Show a message by its id."""
+    check_output(output)
+
+    async def ask(brokers: Brokers, namespace: str) -> Found:
+        from rmqd.client.looks.messages import find_by_id
+        from rmqd.errors import RmqdError
+
+        found, errors = await find_by_id(brokers, msg_id, None if topic is None else wrapped(topic, namespace))
+        if not found and not errors:
+            raise RmqdError(f"no broker has a message with the id {msg_id}, or has not indexed it yet")
+        return found, errors
+
+    def tell(found: list[FoundMessage]) -> None:
+        if raw and found:
+            sys.stdout.buffer.write(found[0].body)
+        elif output == "json":
+            say_json([as_document(one) for one in found])
+        else:
+            for number, one in enumerate(found):
+                say([""] * (number > 0))
+                say(as_lines(one))
+
+    look(find_target(nameserver, config, overrides, cluster), ask, tell)

@@ -1,0 +1,69 @@
+"""`rmqd message query`: the messages of a topic that have a key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target, wrapped
+from rmqd.cli.control import Output, check_output
+from rmqd.cli.look import look
+from rmqd.cli.message_text import as_document, body_text, written_time
+from rmqd.cli.render import say_json, say_table
+
+if TYPE_CHECKING:
+    from rmqd.client.looks.brokers import Brokers
+    from rmqd.client.looks.messages import Found, FoundMessage
+
+HELP = """Show the messages of a topic that have a key, in the order in which they were stored.
+
+Brokers find a message some moments after it was sent.
+
+Example: rmqd message query orders order-4711 -o json
+"""
+_MOST_BODY = 60
+
+
+def query(
+    topic: Annotated[str, typer.Argument(help="The topic")],
+    key: Annotated[str, typer.Argument(help="One of the message's keys")],
+    most: Annotated[int, typer.Option("--most", min=1, max=64, help="So many of each broker, the newest")] = 32,
+    nameserver: NameServer = None,
+    config: ConfigPath = None,
+    cluster: Cluster = None,
+    overrides: Overrides = None,
+    output: Output = "table",
+) -> None:
+    """Show the messages of a topic that have a key."""
+    check_output(output)
+
+    async def ask(brokers: Brokers, namespace: str) -> Found:
+        from rmqd.client.looks.messages import find_by_key
+        from rmqd.errors import RmqdError
+
+        found, errors = await find_by_key(brokers, wrapped(topic, namespace), key, most=most)
+        if not found and not errors:
+            raise RmqdError(f"no broker has a message of {topic} with the key {key}, or has not indexed it yet")
+        return found, errors
+
+    def as_json(found: list[FoundMessage]) -> None:
+        say_json([as_document(one) for one in found])
+
+    look(find_target(nameserver, config, overrides, cluster), ask, as_json if output == "json" else _as_table)
+
+
+def _as_table(found: list[FoundMessage]) -> None:
+    rows = [
+        (
+            written_time(one.stored_at_ms),
+            one.broker,
+            str(one.queue),
+            str(one.offset),
+            one.msg_id,
+            one.tags or "-",
+            body_text(one.body)[:_MOST_BODY],
+        )
+        for one in found
+    ]
+    say_table(("stored", "broker", "queue", "offset", "id", "tags", "body"), rows)

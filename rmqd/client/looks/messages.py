@@ -1,0 +1,149 @@
+"""Single messages by their id or by a key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rmqd.client.api.admin import query_message, topic_configs, view_message
+from rmqd.errors import ProtocolError, RmqdError
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.message_id import parse_offset_message_id
+from rmqd.wire.topics import is_system_topic
+
+if TYPE_CHECKING:
+    from rmqd.client.looks.brokers import Brokers
+    from rmqd.wire.messages.message import Message
+
+_NO_QUEUE: Final = -1
+"""Records name their queue themselves."""
+MOST_COPIES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessage:
+    """A stored message. Times are in Unix milliseconds, hosts are `ip:port`; `body` is decompressed."""
+
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+    msg_id: str
+    offset_msg_id: str
+    keys: str | None
+    tags: str | None
+    born_at_ms: int
+    stored_at_ms: int
+    born_host: str
+    store_host: str
+    reconsume_times: int
+    properties: Mapping[str, str]
+    body: bytes
+
+
+Found = tuple[list[FoundMessage], dict[str, RmqdError]]
+
+
+async def find_by_id(brokers: Brokers, msg_id: str, topic: str | None = None) -> Found:
+    """All copies of a message: of its topic, or of any topic, retries and dead letters included.
+
+    An offset id, which names a broker of the cluster and a place there, is looked up at that place. Any other id is
+    one that a producer gave. Brokers know it as soon as their index has it, some moments after the message came.
+    """
+    if (place := _place_of(brokers, msg_id)) is not None:
+        return await _find_at(brokers, *place)
+    if topic is not None:
+        return await _query(brokers, dict.fromkeys(brokers.masters, (topic,)), msg_id, unique=True)
+    remoting = brokers.client.remoting
+    tables = await brokers.ask(lambda address: topic_configs(remoting, address))
+    where = {
+        name: tuple(topic for topic in table if not is_system_topic(topic)) for name, table in tables.by_broker.items()
+    }
+    found, errors = await _query(brokers, where, msg_id, unique=True)
+    return found, {**tables.errors, **errors}
+
+
+async def find_by_key(brokers: Brokers, topic: str, key: str, *, most: int = MOST_COPIES) -> Found:
+    """The messages of a topic that have a key, the newest `most` of each broker, in the order of their store time."""
+    return await _query(brokers, dict.fromkeys(brokers.masters, (topic,)), key, unique=False, most=most)
+
+
+def _place_of(brokers: Brokers, msg_id: str) -> tuple[str, str, int] | None:
+    """The broker, its address and the commit log offset that an offset id names; None where it names none of these."""
+    try:
+        place = parse_offset_message_id(msg_id)
+    except ProtocolError:
+        return None
+    name = brokers.names.get(place.address)
+    return None if name is None else (name, place.address, place.commit_log_offset)
+
+
+async def _find_at(brokers: Brokers, name: str, address: str, commit_log_offset: int) -> Found:
+    remoting = brokers.client.remoting
+    try:
+        record = await view_message(remoting, address, commit_log_offset)
+        return ([] if record is None else list(_decoded(record, "", name))), {}
+    except RmqdError as error:
+        return [], {name: error}
+
+
+async def _query(
+    brokers: Brokers, where: Mapping[str, Iterable[str]], key: str, *, unique: bool, most: int = MOST_COPIES
+) -> Found:
+    remoting = brokers.client.remoting
+
+    async def ask(name: str, topic: str) -> list[FoundMessage]:
+        async def question(address: str) -> bytes:
+            return await query_message(remoting, address, topic, key, max_messages=most, unique=unique)
+
+        answers = await brokers.ask(question, [name])
+        for error in answers.errors.values():
+            raise error
+        return [one for one in _decoded(answers.by_broker[name], topic, name) if _has(one, key, unique=unique)]
+
+    asked = [(name, topic) for name, topics in where.items() for topic in topics]
+    parts = await asyncio.gather(*(ask(*one) for one in asked), return_exceptions=True)
+    found: list[FoundMessage] = []
+    errors: dict[str, RmqdError] = {}
+    for (name, _), part in zip(asked, parts, strict=True):
+        if isinstance(part, RmqdError):
+            errors[name] = part
+        elif isinstance(part, BaseException):
+            raise part
+        else:
+            found += part
+    return sorted(found, key=lambda one: one.stored_at_ms), errors
+
+
+def _has(message: FoundMessage, key: str, *, unique: bool) -> bool:
+    """Brokers find by hash, which others may share."""
+    return message.msg_id == key if unique else key in (message.keys or "").split()
+
+
+def _decoded(records: bytes, topic: str, broker: str) -> Iterable[FoundMessage]:
+    block = decode_messages(records, MessageQueue(topic, broker, _NO_QUEUE))
+    messages = [*block.messages, *(corrupt.message for corrupt in block.corrupt)]
+    yield from (_found(message, broker) for message in messages)
+
+
+def _found(message: Message, broker: str) -> FoundMessage:
+    return FoundMessage(
+        message.record_topic,
+        broker,
+        message.stored_queue_id,
+        message.queue_offset,
+        message.msg_id,
+        message.offset_msg_id,
+        message.keys,
+        message.tags,
+        message.born_timestamp,
+        message.store_timestamp,
+        message.born_host,
+        message.store_host,
+        message.reconsume_times,
+        message.stored_properties,
+        message.body,
+    )
