@@ -17,6 +17,7 @@ from rmqd.cli import (
     handlers,
     lag,
     message,
+    offsets,
     run,
     schema,
     send,
@@ -51,6 +52,7 @@ app.command("status", help=status.HELP)(status.status)
 app.command("lag", help=lag.HELP)(lag.lag)
 app.add_typer(groups.app, name="groups", help=groups.HELP)
 app.add_typer(topics.app, name="topics", help=topics.HELP)
+app.add_typer(offsets.app, name="offsets", help=offsets.HELP)
 app.add_typer(message.app, name="message", help=message.HELP)
 app.command("send", help=send.HELP)(send.send)
 app.command("pause", help=control.PAUSE_HELP)(control.pause)

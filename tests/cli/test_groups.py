@@ -107,7 +107,13 @@ def test_a_group_s_lag_is_what_mqadmin_says(rocketmq: RealCluster, topic: str, g
     shown = rmqd("groups", "show", group, "-n", rocketmq.nameserver, "-o", "json").json()
     said = rocketmq.admin("consumerProgress", "-g", group)
     of_mqadmin = int(re.findall(r"Diff Total: (\d+)", said)[0])
+    of_topic = [line.split() for line in said.splitlines() if line.startswith(topic[:30])]
+    offsets = rmqd("offsets", "show", group, topic, "-n", rocketmq.nameserver, "-o", "json").json()
+    table = rmqd("offsets", "show", group, "-n", rocketmq.nameserver)
     assert (entry["members"], entry["consume_type"], entry["lag"]) == (0, None, of_mqadmin)
+    ends = {int(row[2]): (int(row[3]), int(row[4])) for row in of_topic}  # 0 where there is no offset
+    assert {one["queue"]: (one["max"], one["committed"] or 0) for one in offsets} == ends
+    assert re.search(rf"^{topic} +broker-a +1 +2 +0 +2 +0 +0s$", table.out, re.MULTILINE), table.out
     assert {queue["owner"] for queue in shown["queues"]} == {""}
     committed = {queue["queue"]: queue["committed"] for queue in shown["queues"] if queue["topic"] == topic}
     assert (committed[0], committed[1]) == (1, 2)
@@ -118,7 +124,11 @@ def test_a_group_that_nobody_knows_and_a_cluster_that_nobody_answers_for(rocketm
     unknown = rmqd("groups", "show", group, "-n", rocketmq.nameserver)
     assert (unknown.code, unknown.out) == (1, "")
     assert unknown.err == f"rmqd: no broker knows group {group}; `rmqd groups list` has all\n"
-    for command in (("groups", "list"), ("groups", "show", group), ("topics", "list"), ("topics", "show", "t")):
+    for command in (
+        ("groups", "list"), ("groups", "show", group), ("groups", "mode", group, "t", "pop", "--yes"),
+        ("topics", "list"), ("topics", "show", "t"), ("offsets", "show", group), ("offsets", "show", group, "t"),
+        ("message", "get", "x"), ("message", "query", "t", "k"),
+    ):  # fmt: skip
         assert rmqd(*command, "-n", "127.0.0.1:1").code == 69, command
 
 

@@ -1,0 +1,80 @@
+"""`rmqd offsets show`: a group's committed offset in each queue, between the queue's ends."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target, wrapped
+from rmqd.cli.control import Output, check_output
+from rmqd.cli.lag import format_age
+from rmqd.cli.look import look
+from rmqd.cli.render import say_json, say_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rmqd.client.group_lag import TopicLag
+    from rmqd.client.looks.brokers import Brokers
+    from rmqd.errors import RmqdError
+
+HELP = """Show a group's committed offset in each queue, and the ends of the queue.
+
+COMMITTED is the next message that the group is to handle, - where it never committed. MIN is the oldest message that
+the broker has, MAX what the next one will get. Without a TOPIC all topics are shown that the group has offsets of.
+
+Example: rmqd offsets show order-mailer orders -o json
+"""
+
+
+def show(
+    group: Annotated[str, typer.Argument(help="The group's name")],
+    topic: Annotated[str | None, typer.Argument(help="Only this topic")] = None,
+    nameserver: NameServer = None,
+    config: ConfigPath = None,
+    cluster: Cluster = None,
+    overrides: Overrides = None,
+    output: Output = "table",
+) -> None:
+    """Show a group's committed offset in each queue."""
+    check_output(output)
+
+    async def ask(brokers: Brokers, namespace: str) -> tuple[list[TopicLag], Mapping[str, RmqdError]]:
+        from rmqd.client.group_lag import LagReader, read_lags
+        from rmqd.clock import SystemClock
+
+        reader, name = LagReader(brokers.client, SystemClock()), wrapped(group, namespace)
+        if topic is not None:
+            return [await reader.topic_lag(name, wrapped(topic, namespace))], {}
+        return await read_lags(reader, {name: None})
+
+    target = find_target(nameserver, config, overrides, cluster, group=group)
+    look(target, ask, _as_json if output == "json" else _as_table)
+
+
+def _as_json(lags: list[TopicLag]) -> None:
+    places: list[dict[str, Any]] = [
+        {"group": lag.group, "topic": lag.topic, **asdict(queue)} for lag in lags for queue in lag.queues
+    ]
+    say_json(places)
+
+
+def _as_table(lags: list[TopicLag]) -> None:
+    rows = [
+        (
+            lag.topic,
+            queue.broker,
+            str(queue.queue),
+            "-" if queue.committed is None else str(queue.committed),
+            str(queue.min),
+            str(queue.max),
+            str(queue.lag),
+            format_age(queue.lag_seconds),
+        )
+        for lag in lags
+        for queue in lag.queues
+    ]
+    if rows:
+        say_table(("topic", "broker", "queue", "committed", "min", "max", "lag", "age"), rows)
