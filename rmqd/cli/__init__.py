@@ -11,6 +11,7 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     group_mode                                whether a group pops or pulls
     topics, topics_list, topics_show          the topics of a cluster
     offsets, offsets_show                     where a group stands in its queues
+    dlq, dlq_list, dlq_show                   dead letters
     message, message_get, message_query       single messages
     message_text                              messages for people, and as JSON
     lag, send, cluster, look                  more commands against a cluster, and what they share

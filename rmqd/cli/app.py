@@ -13,6 +13,7 @@ from rmqd.cli import (
     check,
     control,
     demo,
+    dlq,
     groups,
     handlers,
     lag,
@@ -53,6 +54,7 @@ app.command("lag", help=lag.HELP)(lag.lag)
 app.add_typer(groups.app, name="groups", help=groups.HELP)
 app.add_typer(topics.app, name="topics", help=topics.HELP)
 app.add_typer(offsets.app, name="offsets", help=offsets.HELP)
+app.add_typer(dlq.app, name="dlq", help=dlq.HELP)
 app.add_typer(message.app, name="message", help=message.HELP)
 app.command("send", help=send.HELP)(send.send)
 app.command("pause", help=control.PAUSE_HELP)(control.pause)

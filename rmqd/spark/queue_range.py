@@ -13,9 +13,8 @@ from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL
 from rmqd.wire.filter import tag_subscription
 from rmqd.wire.headers.pull import PullRequestTemplate
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import TOOLS_GROUP
 
-# every broker has this group, and mqadmin reads by it: nobody's group appears on the broker for a read without one
-NO_GROUP: Final = "TOOLS_CONSUMER"
 MASTER_ID: Final = 0
 
 
@@ -55,7 +54,7 @@ class Replica:
 class PullSettings:
     """How an executor pulls. `patience_seconds` is how long it bears with a broker that does not answer."""
 
-    group: str = NO_GROUP
+    group: str = TOOLS_GROUP
     batch_size: int = 32
     in_flight: int = 16
     timeout_seconds: float = 10.0

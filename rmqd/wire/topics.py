@@ -20,6 +20,8 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # of a cluster's topic for answers to requests
 SYSTEM_TOPIC_PREFIX: Final = "RMQ_SYS_"  # of some that brokers let users send to
+# every broker has this group, and mqadmin reads by it: nobody's group appears on the broker for a read without one
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 

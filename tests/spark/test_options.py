@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from rmqd.errors import ConfigError
-from rmqd.spark.queue_range import NO_GROUP, Filter
+from rmqd.spark.queue_range import Filter
 from rmqd.spark.source.bounds import Bound
 from rmqd.spark.source.options import parse_options
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import TOOLS_GROUP
 
 NEEDED = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
 
@@ -39,7 +40,7 @@ def test_without_a_group_nothing_is_committed_and_no_group_is_made() -> None:
     """Pulls name a group that every broker has."""
     options = parse_options(NEEDED)
     assert (options.group, options.commit_offsets, options.starting) == ("", False, None)
-    assert options.pull.group == NO_GROUP
+    assert options.pull.group == TOOLS_GROUP
 
 
 def test_with_a_group_it_starts_where_that_is_and_commits() -> None:

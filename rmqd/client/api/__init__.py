@@ -9,6 +9,7 @@ sent by the consumer itself, as many of them wait at once and their frames are m
     group         members, heartbeats, subscriptions
     lock          queue locks
     pop           assignments by the broker, acknowledgements, invisible time
+    pull          reading a queue without a group
     lite          which lite topics a client wants
     send          messages, and messages that are sent back
     route         routes

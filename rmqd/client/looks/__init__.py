@@ -2,10 +2,11 @@
 
 Nobody joins a group here, or pulls under a group's name.
 
-    brokers   Brokers: the masters of a cluster, asked side by side
-    groups    which groups there are, and how far each is
-    group     one group: its members, what they subscribe to, who owns which queue
-    topics    which topics there are; one topic with its queues, and the groups that read it
-    messages  single messages by their id or by a key
-    mode      whether a group pops or pulls a topic; this one is changed, too
+    brokers       Brokers: the masters of a cluster, asked side by side
+    groups        which groups there are, and how far each is
+    group         one group: its members, what they subscribe to, who owns which queue
+    topics        which topics there are; one topic with its queues, and the groups that read it
+    messages      single messages by their id or by a key
+    dead_letters  the dead letters of groups
+    mode          whether a group pops or pulls a topic; this one is changed, too
 """

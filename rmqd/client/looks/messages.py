@@ -85,7 +85,7 @@ async def _find_at(brokers: Brokers, name: str, address: str, commit_log_offset:
     remoting = brokers.client.remoting
     try:
         record = await view_message(remoting, address, commit_log_offset)
-        return ([] if record is None else list(_decoded(record, "", name))), {}
+        return ([] if record is None else list(decoded(record, "", name))), {}
     except RmqdError as error:
         return [], {name: error}
 
@@ -102,7 +102,7 @@ async def _query(
         answers = await brokers.ask(question, [name])
         for error in answers.errors.values():
             raise error
-        return [one for one in _decoded(answers.by_broker[name], topic, name) if _has(one, key, unique=unique)]
+        return [one for one in decoded(answers.by_broker[name], topic, name) if _has(one, key, unique=unique)]
 
     asked = [(name, topic) for name, topics in where.items() for topic in topics]
     parts = await asyncio.gather(*(ask(*one) for one in asked), return_exceptions=True)
@@ -123,7 +123,8 @@ def _has(message: FoundMessage, key: str, *, unique: bool) -> bool:
     return message.msg_id == key if unique else key in (message.keys or "").split()
 
 
-def _decoded(records: bytes, topic: str, broker: str) -> Iterable[FoundMessage]:
+def decoded(records: bytes, topic: str, broker: str) -> Iterable[FoundMessage]:
+    """The messages of a broker's reply, also those whose bodies cannot be trusted. Raises ProtocolError."""
     block = decode_messages(records, MessageQueue(topic, broker, _NO_QUEUE))
     messages = [*block.messages, *(corrupt.message for corrupt in block.corrupt)]
     yield from (_found(message, broker) for message in messages)

@@ -11,7 +11,7 @@ from rmqd.errors import ConfigError
 from rmqd.spark import access
 from rmqd.spark.access import Access
 from rmqd.spark.option_values import GivenOptions, milliseconds, positive
-from rmqd.spark.queue_range import NO_GROUP, Filter, PullSettings
+from rmqd.spark.queue_range import Filter, PullSettings
 from rmqd.spark.source.bounds import Bound, Kind, offsets_bound, timestamps_bound
 from rmqd.spark.source.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
 from rmqd.spark.source.source_values import (
@@ -29,7 +29,7 @@ from rmqd.spark.source.source_values import (
     words,
 )
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import check_group, retry_topic
+from rmqd.wire.topics import TOOLS_GROUP, check_group, retry_topic
 
 _OTHERS: Final = tuple(
     "subscribe subscribePattern assign tags sql columns groupId commitOffsets startingOffsets startingOffsetsFallback "
@@ -185,7 +185,7 @@ class _Reading(GivenOptions):
             "ending": self._ending(),
             "given": frozenset(self.values),
             "permissive": permissive,
-            "pull": PullSettings(group=group or NO_GROUP, **pull, **self.fields(_PULL)),
+            "pull": PullSettings(group=group or TOOLS_GROUP, **pull, **self.fields(_PULL)),
         }
         if self.problems:
             raise ConfigError(self.problems)

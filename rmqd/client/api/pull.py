@@ -1,0 +1,55 @@
+"""Reading a queue without a group: pulls that hold nothing, and commit nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, request
+from rmqd.codes import ResponseCode
+from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.messages.sys_flag import PullSysFlag
+from rmqd.wire.topics import SUBSCRIPTION_ALL, TOOLS_GROUP
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting.client import RemotingClient
+    from rmqd.wire.message_queue import MessageQueue
+
+_ANSWERS: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a queue has from an offset on: undecoded records, and where to go on."""
+
+    records: bytes
+    next_offset: int
+    end: int
+
+
+async def read_part(remoting: RemotingClient, address: str, queue: MessageQueue, offset: int, most: int) -> Part:
+    """Read up to `most` messages of a queue from an offset on, under the group that every broker has for tools."""
+    header = PullMessageRequestHeader(
+        consumer_group=TOOLS_GROUP,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=most,
+        sys_flag=PullSysFlag.SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription=SUBSCRIPTION_ALL,
+        sub_version=0,
+        expression_type="TAG",
+    )
+    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS, accepted=_ANSWERS)
+    told = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+    found = reply.code == ResponseCode.SUCCESS
+    return Part(reply.body if found else b"", told.next_begin_offset, told.max_offset)

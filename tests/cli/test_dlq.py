@@ -1,0 +1,76 @@
+"""`rmqd dlq`: dead letters that rmqd and Java made, and why they are there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd import DeadLetter
+from rmqd.handler import Batch
+from tests.cli.command import rmqd
+from tests.consumer.members import member
+from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq.peers import start_scripted
+from tests.rocketmq.producer import Producer
+from tests.waiting import eventually, wait_until
+
+pytestmark = pytest.mark.rocketmq
+
+
+def listed(cluster: RealCluster, group: str) -> dict[str, Any]:
+    """The group's line of the list; nothing where it has none."""
+    ended = rmqd("dlq", "list", "-n", cluster.nameserver, "-o", "json")
+    assert ended.code == 0, ended.err
+    found: list[dict[str, Any]] = [one for one in ended.json() if one["group"] == group]
+    return found[0] if found else {}
+
+
+async def test_dead_letters_are_shown_with_their_reason(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """The newest, in their order; what is shown stays where it is."""
+
+    async def give_up(batch: Batch) -> None:
+        raise DeadLetter(f"no such order: {batch[0].keys}")
+
+    with Producer(rocketmq.broker.address, topic) as producer:
+        for number in range(5):
+            producer.send(key=f"k{number}", queue=0)
+    options: dict[str, Any] = {"group": group, "subscriptions": [topic], "consume_from_where": "first_offset"}
+    async with member(rocketmq.nameserver, give_up, persist_consumer_offset_interval_seconds=0.2, **options):
+
+        async def are_there() -> bool:
+            return (await asyncio.to_thread(listed, rocketmq, group)).get("messages") == 5
+
+        await eventually(are_there, "all are given up")
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+    line = await asyncio.to_thread(listed, rocketmq, group)
+    assert (line["brokers"], line["last_stored_ms"] > 0) == (["broker-a"], True)
+    for _ in range(2):
+        shown = await asyncio.to_thread(rmqd, "dlq", "show", group, "-n", rocketmq.nameserver, "-o", "json")
+        letters = shown.json()
+        assert {one["keys"] for one in letters} == {f"k{number}" for number in range(5)}
+        assert [one["stored_at_ms"] for one in letters] == sorted(one["stored_at_ms"] for one in letters)
+        assert {one["origin_topic"] for one in letters} == {topic}
+        assert {one["reason"] for one in letters} == {f"no such order: k{number}" for number in range(5)}
+    newest = await asyncio.to_thread(rmqd, "dlq", "show", group, "--most", "2", "-n", rocketmq.nameserver, "-o", "json")
+    assert [one["offset"] for one in newest.json()] == [one["offset"] for one in letters[-2:]]
+    table = await asyncio.to_thread(rmqd, "dlq", "show", group, "-n", rocketmq.nameserver)
+    assert table.out.count("no such order: k") == 5
+
+
+def test_java_s_dead_letters_are_shown_too(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
+    """They have no reason."""
+    with Producer(rocketmq.broker.address, topic) as producer:
+        producer.send(key="k1", properties={"script": "later:-1"})
+    options = {"subscriptions": f"{topic}=TAG=*", "attempts": tmp_path / "attempts"}
+    with start_scripted(rocketmq.nameserver, group, tmp_path, **options):
+        wait_until(lambda: listed(rocketmq, group).get("messages") == 1, "it is given up")
+    (letter,) = rmqd("dlq", "show", group, "-n", rocketmq.nameserver, "-o", "json").json()
+    assert (letter["keys"], letter["reason"], letter["topic"]) == ("k1", None, f"%DLQ%{group}")
+
+
+def test_a_group_without_dead_letters(rocketmq: RealCluster, group: str) -> None:
+    ended = rmqd("dlq", "show", group, "-n", rocketmq.nameserver)
+    assert (ended.code, ended.out, ended.err) == (1, "", f"rmqd: {group} has no dead letters\n")
