@@ -13,6 +13,7 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     offsets, offsets_show                     where a group stands in its queues
     dlq, dlq_list, dlq_show                   dead letters
     message, message_get, message_query       single messages
+    tail                                      messages as they come
     message_text                              messages for people, and as JSON
     lag, send, cluster, look                  more commands against a cluster, and what they share
     confirm                                   what is shown and asked before a cluster is changed

@@ -24,6 +24,7 @@ from rmqd.cli import (
     send,
     spark,
     status,
+    tail,
     test,
     topics,
     worker,
@@ -55,6 +56,7 @@ app.add_typer(groups.app, name="groups", help=groups.HELP)
 app.add_typer(topics.app, name="topics", help=topics.HELP)
 app.add_typer(offsets.app, name="offsets", help=offsets.HELP)
 app.add_typer(dlq.app, name="dlq", help=dlq.HELP)
+app.command("tail", help=tail.HELP)(tail.tail)
 app.add_typer(message.app, name="message", help=message.HELP)
 app.command("send", help=send.HELP)(send.send)
 app.command("pause", help=control.PAUSE_HELP)(control.pause)

@@ -1,4 +1,4 @@
-"""Reading a queue without a group: pulls that hold nothing, and commit nothing."""
+"""Reading a queue without a group: pulls that commit nothing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, request
 from rmqd.codes import ResponseCode
+from rmqd.wire.bodies.heartbeat import SUBSCRIPTION_ALL, SubscriptionData
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.messages.sys_flag import PullSysFlag
-from rmqd.wire.topics import SUBSCRIPTION_ALL, TOOLS_GROUP
+from rmqd.wire.topics import TOOLS_GROUP
 
 if TYPE_CHECKING:
     from rmqd.client.remoting.client import RemotingClient
@@ -34,22 +35,37 @@ class Part:
     end: int
 
 
-async def read_part(remoting: RemotingClient, address: str, queue: MessageQueue, offset: int, most: int) -> Part:
-    """Read up to `most` messages of a queue from an offset on, under the group that every broker has for tools."""
+async def read_part(
+    remoting: RemotingClient,
+    address: str,
+    queue: MessageQueue,
+    offset: int,
+    most: int,
+    *,
+    subscription: SubscriptionData | None = None,
+    hold_seconds: float = 0.0,
+) -> Part:
+    """Read up to `most` messages of a queue from an offset on, under the group that every broker has for tools.
+
+    Brokers leave out what a subscription by SQL does not match, and most of what one by tags does not: they go by hash.
+    Where there is nothing they answer at once, or when a message comes, after `hold_seconds` at the latest.
+    """
+    by = subscription or SubscriptionData(queue.topic, SUBSCRIPTION_ALL)
     header = PullMessageRequestHeader(
         consumer_group=TOOLS_GROUP,
         topic=queue.topic,
         queue_id=queue.queue_id,
         queue_offset=offset,
         max_msg_nums=most,
-        sys_flag=PullSysFlag.SUBSCRIPTION,
+        sys_flag=PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if hold_seconds else 0),
         commit_offset=0,
-        suspend_timeout_millis=0,
-        subscription=SUBSCRIPTION_ALL,
-        sub_version=0,
-        expression_type="TAG",
+        suspend_timeout_millis=round(hold_seconds * 1000),
+        subscription=by.sub_string,
+        sub_version=by.sub_version,
+        expression_type=by.expression_type,
     )
-    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS, accepted=_ANSWERS)
+    seconds = hold_seconds + ADMIN_TIMEOUT_SECONDS
+    reply = await request(remoting, address, header, timeout_seconds=seconds, accepted=_ANSWERS)
     told = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
     found = reply.code == ResponseCode.SUCCESS
     return Part(reply.body if found else b"", told.next_begin_offset, told.max_offset)

@@ -1,0 +1,114 @@
+"""`rmqd tail`: the messages of a topic as they come."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, ask_cluster, find_target, wrapped
+from rmqd.cli.control import Output, check_output
+from rmqd.cli.message_text import as_document, body_text, written_time
+from rmqd.cli.render import say
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.client.looks.messages import FoundMessage
+    from rmqd.errors import RmqdError
+    from rmqd.wire.bodies.heartbeat import SubscriptionData
+
+HELP = """Print the messages of a topic as they come, until Ctrl-C.
+
+--since begins with what was stored so long ago (10m), or since a time (ISO 8601 with a zone, or @milliseconds). It
+reads without a group: groups lose and gain nothing by it. A line is: when it was stored (UTC), broker:queue:offset,
+id, tag, keys, body. -o json prints a JSON document a line.
+
+Example: rmqd tail orders --tags "paid || refunded" --since 10m
+"""
+
+
+def tail(
+    topic: Annotated[str, typer.Argument(help="The topic")],
+    tags: Annotated[str | None, typer.Option("--tags", help='Only these tags, as "paid || refunded"')] = None,
+    sql: Annotated[str | None, typer.Option("--sql", help="Only what an SQL92 condition matches")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="Begin so long ago, as 10m, or at a time")] = None,
+    most: Annotated[int | None, typer.Option("--most", min=1, help="End after so many")] = None,
+    nameserver: NameServer = None,
+    config: ConfigPath = None,
+    cluster: Cluster = None,
+    overrides: Overrides = None,
+    output: Output = "table",
+) -> None:
+    """Print the messages of a topic as they come."""
+    check_output(output)
+    since_ms = None if since is None else _since_ms(since)
+    target = find_target(nameserver, config, overrides, cluster)
+    namespace = target.options.namespace
+    subscription = _subscription(wrapped(topic, namespace), tags, sql)
+    print_one = partial(_print_json if output == "json" else _print_line, namespace)
+    try:
+        ask_cluster(target.options, lambda client: _follow(client, subscription, print_one, since_ms, most))
+    except KeyboardInterrupt:
+        return
+
+
+async def _follow(
+    client: ClientInstance,
+    subscription: SubscriptionData,
+    print_one: partial[None],
+    since_ms: int | None,
+    most: int | None,
+) -> None:
+    from rmqd.client.looks.tail import follow
+
+    await follow(client, subscription, print_one, _complain, since_ms=since_ms, most=most)
+
+
+def _subscription(topic: str, tags: str | None, sql: str | None) -> SubscriptionData:
+    from rmqd.errors import InvalidNameError
+    from rmqd.wire.filter import sql_subscription, tag_subscription
+
+    if tags is not None and sql is not None:
+        raise typer.BadParameter("beside --tags; accepted: one of the two", param_hint="--sql")
+    try:
+        return tag_subscription(topic, tags, 0) if sql is None else sql_subscription(topic, sql, 0)
+    except InvalidNameError as error:
+        raise typer.BadParameter(str(error), param_hint="--tags" if sql is None else "--sql") from None
+
+
+def _since_ms(since: str) -> int:
+    import time
+
+    from rmqd.config.model.forms import PointInTime
+    from rmqd.config.model.quantities import parse_duration_ms
+
+    try:
+        return round(time.time() * 1000 - parse_duration_ms(since))
+    except ValueError:
+        pass
+    try:
+        return PointInTime().check(since)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}; a duration such as 10m is accepted too", param_hint="--since") from None
+
+
+def _print_line(namespace: str, message: FoundMessage) -> None:
+    from rmqd.wire.namespace import without_namespace
+
+    one = without_namespace(message, namespace)
+    place = f"{one.broker}:{one.queue}:{one.offset}"
+    parts = (written_time(one.stored_at_ms), place, one.msg_id, one.tags or "-", one.keys or "-", body_text(one.body))
+    say(["  ".join(parts)])
+
+
+def _print_json(namespace: str, message: FoundMessage) -> None:
+    import json
+
+    from rmqd.wire.namespace import without_namespace
+
+    typer.echo(json.dumps(as_document(without_namespace(message, namespace))))
+
+
+def _complain(where: str, error: RmqdError) -> None:
+    say([f"rmqd: {where}: {error}; it is tried again every second"], err=True)

@@ -1,0 +1,105 @@
+"""Follows a topic: messages as they come, without a group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from rmqd.client.api.offset import get_max_offset, search_offset
+from rmqd.client.api.pull import read_part
+from rmqd.client.looks.messages import FoundMessage, decoded
+from rmqd.errors import RmqdError, RouteNotFoundError
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.wire.bodies.heartbeat import SubscriptionData
+    from rmqd.wire.message_queue import MessageQueue
+
+HOLD_SECONDS: Final = 10.0  # for so long a broker holds a pull for which there is nothing
+AGAIN_SECONDS: Final = 1.0
+MOST_AT_ONCE: Final = 32
+
+Tell = Callable[[FoundMessage], None]
+Complain = Callable[[str, RmqdError], None]
+
+
+async def follow(
+    client: ClientInstance,
+    subscription: SubscriptionData,
+    tell: Tell,
+    complain: Complain,
+    *,
+    since_ms: int | None = None,
+    most: int | None = None,
+) -> None:
+    """Tell each message that comes and matches, until there were so many, or cancelled.
+
+    It begins at the queues' ends, or with what was stored since a time (Unix milliseconds). A broker that cannot be
+    asked is complained of once, and asked again every second. Queues that the topic gets later are not followed.
+    Raises RmqdError where the topic, or a queue's end, cannot be found at the beginning.
+    """
+    await client.routes.lookup(subscription.topic)
+    queues = client.routes.queues(subscription.topic)
+    starts = await asyncio.gather(*(_start(client, queue, since_ms) for queue in queues))
+    came: asyncio.Queue[FoundMessage] = asyncio.Queue(MOST_AT_ONCE)
+    async with asyncio.TaskGroup() as tasks:
+        followed = [
+            tasks.create_task(_follow_queue(client, queue, start, subscription, came, complain))
+            for queue, start in zip(queues, starts, strict=True)
+        ]
+        told = 0
+        while most is None or told < most:
+            tell(await came.get())
+            told += 1
+        for task in followed:
+            task.cancel()
+
+
+async def _start(client: ClientInstance, queue: MessageQueue, since_ms: int | None) -> int:
+    address = _address(client, queue)
+    if since_ms is None:
+        return await get_max_offset(client.remoting, address, queue)
+    return await search_offset(client.remoting, address, queue, since_ms)
+
+
+async def _follow_queue(
+    client: ClientInstance,
+    queue: MessageQueue,
+    offset: int,
+    subscription: SubscriptionData,
+    came: asyncio.Queue[FoundMessage],
+    complain: Complain,
+) -> None:
+    is_told = False
+    while True:
+        try:
+            part = await read_part(
+                client.remoting, _address(client, queue), queue, offset, MOST_AT_ONCE,
+                subscription=subscription, hold_seconds=HOLD_SECONDS,
+            )  # fmt: skip
+            found = list(decoded(part.records, queue.topic, queue.broker_name))
+            is_told = False
+        except RmqdError as error:
+            if not is_told:
+                complain(str(queue), error)
+                is_told = True
+            await client.clock.sleep(AGAIN_SECONDS)
+            continue
+        for message in found:
+            if message.offset >= offset and _matches(message, subscription):
+                await came.put(message)
+        offset = part.next_offset
+
+
+def _matches(message: FoundMessage, subscription: SubscriptionData) -> bool:
+    """Brokers go by the hash of a tag, which another one may share."""
+    return not subscription.tags_set or message.tags in subscription.tags_set
+
+
+def _address(client: ClientInstance, queue: MessageQueue) -> str:
+    name = client.routes.endpoint(queue)
+    address = client.routes.address(name)
+    if address is None:
+        raise RouteNotFoundError(queue.topic, f"no route names an address of broker {name}")
+    return address
