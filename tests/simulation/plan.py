@@ -29,7 +29,7 @@ BROADCASTING: Final = 0.1
 """How many histories in one are of a broadcasting group."""
 TRIALS: Final = ("join", "leave", "kill", "crash", "cut", "reset")
 OFFSET_TRIALS: Final = (
-    "refuse_commits", "delay_commits", "lose_offsets", "overstay", "suspend", "suspend_and_leave",
+    "refuse_commits", "delay_commits", "lose_offsets", "overstay", "hand_over_late", "suspend", "suspend_and_leave",
     "rewind", "rewind_by_push", "rewind_the_last", "rewind_behind_a_filter",
 )  # fmt: skip
 LATE_COMMITS: Final = (0.0, 0.3)

@@ -17,7 +17,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors import RmqdError
-from tests.simulation import offset_trials
+from tests.simulation import offset_trials, reset_trials
 from tests.simulation.happenings.operators import reset_one
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.loop import Host, LoopClock
@@ -180,12 +180,13 @@ TRIALS: Final = {
     "delay_commits": Trial(offset_trials.delay_commits, 2.0, 2.0, rounds=0),
     "lose_offsets": Trial(offset_trials.lose_offsets, 12.0, 15.0, rounds=0),
     "overstay": Trial(offset_trials.overstay, 10.0, LOCK_SECONDS),
+    "hand_over_late": Trial(offset_trials.hand_over_late, 2.0, 2.0),
     "suspend": Trial(offset_trials.suspend, 10.0, LOCK_SECONDS),
     "suspend_and_leave": Trial(offset_trials.suspend_and_leave, 10.0, LOCK_SECONDS),
-    "rewind": Trial(offset_trials.rewind, 20.0, 20.0),
-    "rewind_by_push": Trial(offset_trials.rewind_by_push, 20.0, 20.0),
-    "rewind_the_last": Trial(offset_trials.rewind_the_last, 20.0, 20.0),
-    "rewind_behind_a_filter": Trial(offset_trials.rewind_behind_a_filter, 20.0, 20.0),
+    "rewind": Trial(reset_trials.rewind, 20.0, 20.0),
+    "rewind_by_push": Trial(reset_trials.rewind_by_push, 20.0, 20.0),
+    "rewind_the_last": Trial(reset_trials.rewind_the_last, 20.0, 20.0),
+    "rewind_behind_a_filter": Trial(reset_trials.rewind_behind_a_filter, 20.0, 20.0),
     "believe_no_slave": Trial(offset_trials.believe_no_slave, 10.0, 15.0),
 }
 """Members of an orderly group wait for a broker's locks, and give others time to ask a restarted broker for theirs."""

@@ -26,7 +26,6 @@ from tests.simulation.planted.registry import (
     concurrently,
     either,
     happens,
-    late_commits,
     orderly,
     plant,
     tries,
@@ -40,13 +39,12 @@ def is_whole(plan: Plan) -> bool:
     return not (plan.is_broadcasting or plan.java)
 
 
-def has_many_queues(plan: Plan) -> bool:
-    """A broker with so many queues that one member has several of them."""
-    return max(plan.queues) >= 3
+def begins_with_many_queues(plan: Plan) -> bool:
+    """A group whose first member begins at the first messages of several queues, in all of them at once."""
+    return plan.consume_from_where == "first_offset" and max(plan.queues) >= 3
 
 
 hands_over_calmly = both(calm, pulls, is_whole, happens("join", "leave", least=4))
-hands_over_with_late_commits = both(hands_over_calmly, late_commits)
 
 
 @plant
@@ -111,13 +109,13 @@ def refused_commit_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemoteBrokerOffsetStore, "_update", update)
 
 
-@plant(needs=hands_over_with_late_commits)
+@plant(needs=tries("hand_over_late"))
 def commits_out_of_turn(patch: pytest.MonkeyPatch) -> None:
     """Several commits of one queue are under way at once, and the broker takes them up in any order."""
     patch.setattr(RemoteBrokerOffsetStore, "_turn", lambda self, queue: asyncio.Lock())
 
 
-@plant(needs=hands_over_with_late_commits)
+@plant(needs=tries("hand_over_late"))
 def commit_ends_with_its_caller(patch: pytest.MonkeyPatch) -> None:
     """A commit whose caller is cancelled frees its turn; the broker may take it up late, and so undo the next one."""
 
@@ -244,7 +242,7 @@ def cache_dropped_when_a_lock_is_won_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AssignedQueue, "_win_back", win_back)
 
 
-@plant(needs=both(pulls, is_whole, has_many_queues))
+@plant(needs=both(pulls, is_whole, begins_with_many_queues))
 def first_commits_side_by_side(patch: pytest.MonkeyPatch) -> None:
     """A group's first commits of a topic are sent side by side, where each makes the broker's table anew."""
     patch.setattr(FirstCommits, "_is_begun", lambda self, table, queue: True)

@@ -56,11 +56,6 @@ def slow(plan: Plan) -> bool:
     return plan.habits.slow > 0
 
 
-def late_commits(plan: Plan) -> bool:
-    """Brokers that take some commits up late."""
-    return plan.late_commits > 0
-
-
 def breaks(*troubles: str) -> Needs:
     """Histories in which one of these happens."""
     return lambda plan: any(event.what in troubles for event in plan.events)
