@@ -56,7 +56,7 @@ class CommitThreads:
                 raise Refusal(ResponseCode.SYSTEM_BUSY, "the broker's threads are busy")
             seconds = self._chance.uniform(*self.late_seconds) if self._chance.random() < self.late else 0.0
             if not offsets.queues(GROUP, TOPIC):
-                if channel in firsts:
+                if channel in firsts and not request.is_oneway:  # Java sends its own so, side by side
                     self._note_lost(channel, fields["queueId"])
                 firsts.add(channel)
                 seconds += FIRST_SECONDS

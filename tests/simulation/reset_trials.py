@@ -65,6 +65,7 @@ async def rewind_the_last(history: History, sender: Sender) -> None:
     go_on([last])
     await asyncio.wait((last.task,), timeout=LEAVE_SECONDS)
     join(history)
+    sender.sent.clear()  # some may be passed over
 
 
 async def rewind_behind_a_filter(history: History, sender: Sender) -> None:
