@@ -5,6 +5,7 @@ event, on every machine.
 
 - `loop`: the event loop; its time jumps to the next timer. Also the hosts, which can be paused and killed.
 - `network`: connections in memory, with delays, cut frames, resets and partitions.
+- `commit_threads`: how brokers take up commits, in any order, late, or not at all.
 - `disk`: what a broker has stored, and what of it survives a crash.
 - `cluster`: brokers (`rmqd.broker`'s own), each on a host; `name_servers`: what these register with.
 - `offsets`: what brokers store of the group's offsets.
@@ -15,6 +16,7 @@ event, on every machine.
 - `habits`: what of their batches handlers are slow at, and fail at.
 - `history`: a plan as it happens, with a `producer`; `outcome`: what came of it.
 - `trials`: how some histories end: one thing happens at a time, and all must go on in time after it.
+- `offset_trials`, `reset_trials`: those of commits, members that are away, and resets; `trial_steps`: their steps.
 - `ledger`: what handlers were given, and when they finished it.
 - `judging`: what is wrong with it: lost, out of order, twice without a cause, late, stuck, committed wrongly.
 - `timeline`: a history as lines for a person, and as a digest that shows whether two runs are the same.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from rmqd.wire.bodies.pop import MessageRequestMode
 from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE
 from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody, TopicConfig
 from rmqd.wire.message_queue import MessageQueue
+from tests.simulation.commit_threads import CommitThreads
 from tests.simulation.disk import Disk
 from tests.simulation.loop import Host, LoopClock, SimulatedLoop
 from tests.simulation.name_servers import REGISTER_SECONDS, NameServer, Registration
@@ -49,6 +51,7 @@ class Broker:
         self.disk.on_topic = self._register_soon
         self.controller: BrokerController | None = None
         self.host: Host
+        self.commits = CommitThreads(random.Random(name), late=0.0)
         self.neighbours: list[Broker] = []
         """The brokers of the cluster, itself among them."""
         self._loop = loop
@@ -77,7 +80,10 @@ class Broker:
         server = RemotingServer(self.name)
         division = {RequestCode.QUERY_ASSIGNMENT: ClusterDivision(controller, self.neighbours).assignment}
         for processors in broker_processors(controller):
-            server.serve({code: division.get(code, processor) for code, processor in processors.items()})
+            served = {code: division.get(code, processor) for code, processor in processors.items()}
+            if (commit := served.get(RequestCode.UPDATE_CONSUMER_OFFSET)) is not None:
+                served[RequestCode.UPDATE_CONSUMER_OFFSET] = self.commits.before(commit, controller.offsets)
+            server.serve(served)
         await server.listen(self.ip, BROKER_PORT)
         self.controller = controller
         self._running = [asyncio.create_task(work) for work in (controller.run(), self._flush(), self._register())]

@@ -15,6 +15,7 @@ from rmqd.consumer.handling.send_back import reconsume_limit
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.wire.topics import dlq_topic
 from tests.simulation.cluster import Broker
+from tests.simulation.commit_threads import CommitThreads
 from tests.simulation.happenings import HAPPENINGS
 from tests.simulation.judging.commits import Commits
 from tests.simulation.judging.ends import END_SECONDS
@@ -115,6 +116,7 @@ class History:
             broker.disk.on_offset = functools.partial(self.offsets.at_master, broker)
             broker.disk.on_record = functools.partial(self._stored, broker.name)
             broker.neighbours = self.brokers
+            broker.commits = CommitThreads(random.Random(f"{self.plan.seed} {broker.name}"), self.plan.late_commits)
             await broker.start()
             broker.set_topic(TOPIC, read=queues, write=queues)
             if self.plan.way == "pop":
@@ -305,6 +307,8 @@ class History:
         """End all trouble."""
         self.timeline.note("judge", "all is well from here on")
         self.network.slow = 0.0
+        for one in self.brokers:
+            one.commits.late = 0.0
         for broken in (self.network.apart, self.network.deaf, self.network.unreachable, self.network.noise):
             broken.clear()
         for name_server in self.name_servers:

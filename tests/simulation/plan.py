@@ -28,6 +28,11 @@ JAVA: Final = (0.2, 0.5, 0.8)
 BROADCASTING: Final = 0.1
 """How many histories in one are of a broadcasting group."""
 TRIALS: Final = ("join", "leave", "kill", "crash", "cut", "reset")
+OFFSET_TRIALS: Final = (
+    "refuse_commits", "delay_commits", "lose_offsets", "overstay", "hand_over_late", "suspend", "suspend_and_leave",
+    "rewind", "rewind_by_push", "rewind_the_last", "rewind_behind_a_filter",
+)  # fmt: skip
+LATE_COMMITS: Final = (0.0, 0.3)
 CALM: Final = 0.3
 """How many histories in one have nothing that breaks: what goes wrong in them, nothing excuses."""
 MOST_TROUBLES: Final = 4
@@ -93,6 +98,8 @@ class Plan:
     """What is tried at the end, one after the other, when all is well."""
     slaves: SlaveHabits | None = None
     """How each broker's slave behaves; None: there are no slaves."""
+    late_commits: float = 0.0
+    """How many commits in one a broker takes up late, so that what was sent after it may come first."""
     java: float = 0.0
     """How many members in one are Java's."""
 
@@ -173,7 +180,7 @@ def draw(seed: int) -> Plan:
         is_broadcasting=is_broadcasting,
         java=java,
     )
-    return _with_slaves(_with_trials(_with_name_servers(plan)))
+    return _with_late_commits(_with_slaves(_with_trials(_with_name_servers(plan))))
 
 
 def _with_trials(plan: Plan) -> Plan:
@@ -183,7 +190,7 @@ def _with_trials(plan: Plan) -> Plan:
     chance = random.Random(f"{plan.seed} trials")
     if chance.random() > TRIED:
         return plan
-    trials = "nothing", *chance.sample(TRIALS if plan.auto_commit else TRIALS[:-1], 2)
+    trials = "nothing", *chance.sample((*TRIALS, *OFFSET_TRIALS) if plan.auto_commit else TRIALS[:-1], 2)
     most_cached = chance.choice((10, 30, 1000))
     if most_cached == 1000 or not plan.auto_commit:  # who commits late would wait for ever
         return replace(plan, trials=trials)
@@ -206,7 +213,15 @@ def _with_slaves(plan: Plan) -> Plan:
     if plan.way == "pop" or plan.java or _is_calm(plan.seed) or chance.random() < WITHOUT_SLAVES:
         return plan
     habits = SlaveHabits(copy_seconds=chance.choice((0.05, 1.0, 5.0)), checks_offsets=chance.random() < 0.5)
-    return replace(_with_part(plan, "slaves", chance), slaves=habits)
+    trials = (*plan.trials, "believe_no_slave") if plan.trials and plan.auto_commit else plan.trials
+    return replace(_with_part(plan, "slaves", chance), slaves=habits, trials=trials)
+
+
+def _with_late_commits(plan: Plan) -> Plan:
+    """The same with brokers that take some commits up late, if they do; not also by a slow network."""
+    if plan.slow or plan.java or plan.is_broadcasting or plan.way not in WAYS:
+        return plan
+    return replace(plan, late_commits=random.Random(f"{plan.seed} commits").choice(LATE_COMMITS))
 
 
 def _with_part(plan: Plan, part: str, chance: random.Random) -> Plan:
@@ -254,6 +269,7 @@ def _earlier(plan: Plan) -> Plan:
 
 SIMPLER: Final[dict[str, Callable[[Plan], Plan]]] = {
     "network": lambda plan: replace(plan, slow=0.0, pieces=0.0),
+    "commits_in_time": lambda plan: replace(plan, late_commits=0.0),
     "handler": lambda plan: replace(plan, habits=Habits()),
     "one_broker": lambda plan: replace(plan, queues=plan.queues[:1]),
     "one_name_server": lambda plan: replace(plan, name_servers=1),

@@ -17,6 +17,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors import RmqdError
+from tests.simulation import offset_trials, reset_trials
 from tests.simulation.happenings.operators import reset_one
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.loop import Host, LoopClock
@@ -45,6 +46,8 @@ class Trial(NamedTuple):
     happen: Callable[[History, Sender], Awaitable[None]]
     late_seconds: float
     late_orderly_seconds: float
+    rounds: int = ROUNDS
+    """How many messages are sent to each queue after it."""
 
 
 class Sender:
@@ -173,6 +176,18 @@ TRIALS: Final = {
     "cut": Trial(cut, 3.0, 4.0),
     "reset": Trial(reset, 20.0, 20.0),
     "flood": Trial(flood, 10.0, 10.0),
+    "refuse_commits": Trial(offset_trials.refuse_commits, 2.0, 2.0, rounds=0),
+    "delay_commits": Trial(offset_trials.delay_commits, 2.0, 2.0, rounds=0),
+    "lose_offsets": Trial(offset_trials.lose_offsets, 12.0, 15.0, rounds=0),
+    "overstay": Trial(offset_trials.overstay, 10.0, LOCK_SECONDS),
+    "hand_over_late": Trial(offset_trials.hand_over_late, 2.0, 2.0),
+    "suspend": Trial(offset_trials.suspend, 10.0, LOCK_SECONDS),
+    "suspend_and_leave": Trial(offset_trials.suspend_and_leave, 10.0, LOCK_SECONDS),
+    "rewind": Trial(reset_trials.rewind, 20.0, 20.0),
+    "rewind_by_push": Trial(reset_trials.rewind_by_push, 20.0, 20.0),
+    "rewind_the_last": Trial(reset_trials.rewind_the_last, 20.0, 20.0),
+    "rewind_behind_a_filter": Trial(reset_trials.rewind_behind_a_filter, 20.0, 20.0),
+    "believe_no_slave": Trial(offset_trials.believe_no_slave, 10.0, 15.0),
 }
 """Members of an orderly group wait for a broker's locks, and give others time to ask a restarted broker for theirs."""
 
@@ -186,7 +201,7 @@ async def undergo(history: History) -> None:
         history.timeline.note("judge", f"tries: {name}")
         trial = TRIALS[name]
         await trial.happen(history, sender)
-        for _ in range(ROUNDS):
+        for _ in range(trial.rounds):
             await sender.send(1)
             await asyncio.sleep(ROUND_SECONDS)
         late_seconds = trial.late_orderly_seconds if history.is_orderly else trial.late_seconds
@@ -213,10 +228,10 @@ def _uncommitted(history: History, name: str) -> Iterator[Wrong]:
     """Queues of which less is stored than all, though all is done for long enough."""
     if not history.plan.auto_commit:
         return
-    for broker in history.brokers:
+    for broker, queues in zip(history.brokers, history.most_queues, strict=True):
         assert broker.controller is not None
         offsets, store = broker.controller.offsets, broker.controller.store
-        for queue in offsets.queues(GROUP, TOPIC):
+        for queue in range(queues):
             stored, end = offsets.get(GROUP, TOPIC, queue) or 0, store.max_offset(TOPIC, queue)
             if stored < end:
                 about = f"{broker.name} queue {queue} is committed up to {stored} of {end} only, long after ({name})"

@@ -60,30 +60,9 @@ async def reset_alone(history: History, chance: random.Random) -> None:
 async def reset_by_push(history: History, chance: random.Random) -> None:
     """The group's offsets are set in all queues of a broker, which tells the members (useServerSideResetOffset off)."""
     broker = chance.choice(history.brokers)
-    if broker.controller is not None and any(
-        broker.controller.offsets.pending_reset(GROUP, TOPIC, queue) is not None
-        for queue in broker.controller.offsets.queues(GROUP, TOPIC)
-    ):
-        return  # a real broker has one way to reset or the other, and does not change it in between
     times = [row.store_timestamp for row in broker.disk.records() if row.topic == TOPIC]
-    if broker.controller is None or broker.host.is_paused or not times:
-        return
-    time = chance.choice((FORWARD_BY_TIME, times[0], chance.choice(times), chance.choice(times)))
-    header = ResetOffsetRequestHeader(topic=TOPIC, group=GROUP, timestamp=time, is_force=True)
-    settings = broker.controller.settings
-    broker.controller.change_settings(replace(settings, useServerSideResetOffset=False))
-    try:
-        reply = _ask(broker, header)
-    except Refusal as refusal:
-        history.timeline.note(broker.name, f"pushes no reset: {refusal}")
-        return
-    finally:
-        broker.controller.change_settings(settings)
-    targets = ResetOffsetBody.from_json(reply.body).offset_table.items()
-    resets = [_note_reset(history, broker, queue.queue_id, offset, is_pushed=True) for queue, offset in targets]
-    nobodys = [reset for reset in resets if not history.has_owner(reset)]
-    await asyncio.sleep(MOVE_SECONDS)
-    history.unheard.update(reset for reset in nobodys if not history.has_owner(reset))
+    if times:
+        await push_reset(history, broker, chance.choice((FORWARD_BY_TIME, times[0], *chance.choices(times, k=2))))
 
 
 @happening(is_trouble=False, weight=0.5)
@@ -118,7 +97,11 @@ async def change(history: History, chance: random.Random) -> None:
 @happening(is_trouble=False, weight=0.5, suits_java=False)
 async def filter_otherwise(history: History, chance: random.Random) -> None:
     """All members take over another subscription by tags while they run."""
-    expression = chance.choice(FILTERS)
+    await subscribe(history, chance.choice(FILTERS))
+
+
+async def subscribe(history: History, expression: str) -> None:
+    """Have all members take over a subscription by tags."""
     before = list(history.passed.filters)
     history.timeline.note("operator", f"subscribes {expression}")
     history.passed.filters.append(Filter(history.timeline.now(), expression))
@@ -164,11 +147,42 @@ def reset_one(history: History, chance: random.Random) -> None:
         offset = chance.choice(
             (0, end, chance.randint(0, min(committed, end)), chance.randint(min(committed, end), end))
         )
-        _note_reset(history, broker, queue, offset)
-        header = ResetOffsetRequestHeader(
-            topic=TOPIC, group=GROUP, timestamp=0, is_force=True, queue_id=queue, offset=offset
-        )
-        _ask(broker, header)
+        set_offset(history, broker, queue, offset)
+
+
+def set_offset(history: History, broker: Broker, queue: int, offset: int) -> None:
+    """Set the group's offset in one queue, of which the next pull is told. Raises Refusal."""
+    _note_reset(history, broker, queue, offset)
+    header = ResetOffsetRequestHeader(
+        topic=TOPIC, group=GROUP, timestamp=0, is_force=True, queue_id=queue, offset=offset
+    )
+    _ask(broker, header)
+
+
+async def push_reset(history: History, broker: Broker, time: int) -> None:
+    """Set the group's offsets in all queues of a broker by a time, and have it tell the members."""
+    if broker.controller is None or broker.host.is_paused:
+        return
+    if any(
+        broker.controller.offsets.pending_reset(GROUP, TOPIC, queue) is not None
+        for queue in broker.controller.offsets.queues(GROUP, TOPIC)
+    ):
+        return  # a real broker has one way to reset or the other, and does not change it in between
+    header = ResetOffsetRequestHeader(topic=TOPIC, group=GROUP, timestamp=time, is_force=True)
+    settings = broker.controller.settings
+    broker.controller.change_settings(replace(settings, useServerSideResetOffset=False))
+    try:
+        reply = _ask(broker, header)
+    except Refusal as refusal:
+        history.timeline.note(broker.name, f"pushes no reset: {refusal}")
+        return
+    finally:
+        broker.controller.change_settings(settings)
+    targets = ResetOffsetBody.from_json(reply.body).offset_table.items()
+    resets = [_note_reset(history, broker, queue.queue_id, offset, is_pushed=True) for queue, offset in targets]
+    nobodys = [reset for reset in resets if not history.has_owner(reset)]
+    await asyncio.sleep(MOVE_SECONDS)
+    history.unheard.update(reset for reset in nobodys if not history.has_owner(reset))
 
 
 def _note_reset(history: History, broker: Broker, queue: int, offset: int, *, is_pushed: bool = False) -> Reset:

@@ -30,7 +30,8 @@ def judge(history: History) -> tuple[list[Wrong], Counter[str]]:
         wrong = [*ends(history), *undrained(history), *lost(history), *stuck(history), *again, *late(history)]
         return [*wrong, *given_up_early(history)], causes
     repeated, causes = twice(history)
-    wrong = [*history.offsets.wrong, *history.trial_wrong, *ends(history), *lost(history), *stuck(history)]
+    wrong = [one for broker in history.brokers for one in broker.commits.wrong]
+    wrong += [*history.offsets.wrong, *history.trial_wrong, *ends(history), *lost(history), *stuck(history)]
     wrong += [*undrained(history), *falls(history), *repeated]
     wrong += [*dead_letters(history), *too_many(history), *too_early(history)]
     if history.plan.way == "orderly":

@@ -14,11 +14,37 @@ from rmqd.consumer.offsets.offset_watch import OffsetWatch
 from rmqd.consumer.offsets.persistence import OffsetPersistence
 from rmqd.consumer.offsets.unheard_commits import UnheardCommits
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
+from rmqd.consumer.pull.backoff import until_answered
 from rmqd.consumer.pull.giving_up import GivingUp
 from rmqd.consumer.pull.loop import PullLoop
 from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
-from tests.simulation.planted.registry import breaks, orderly, plant
+from tests.simulation.plan import Plan
+from tests.simulation.planted.registry import (
+    both,
+    calm,
+    concurrently,
+    either,
+    happens,
+    orderly,
+    plant,
+    tries,
+)
+
+pulls = either(concurrently, orderly)
+
+
+def is_whole(plan: Plan) -> bool:
+    """A group that shares its offsets, and has members of rmqd only."""
+    return not (plan.is_broadcasting or plan.java)
+
+
+def begins_with_many_queues(plan: Plan) -> bool:
+    """A group whose first member begins at the first messages of several queues, in all of them at once."""
+    return plan.consume_from_where == "first_offset" and max(plan.queues) >= 3
+
+
+hands_over_calmly = both(calm, pulls, is_whole, happens("join", "leave", least=4))
 
 
 @plant
@@ -31,7 +57,7 @@ def never_committed_between(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetPersistence, "_round", a_round)
 
 
-@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
+@plant(needs=tries("refuse_commits"))
 def one_failed_round_ends_the_commits(patch: pytest.MonkeyPatch) -> None:
     """After a commit that failed nothing more is committed to that broker, until queues are given up."""
     right = OffsetPersistence._round
@@ -57,7 +83,7 @@ def offsets_of_the_wrong_queue(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemoteBrokerOffsetStore, "persist", persist)
 
 
-@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
+@plant(needs=tries("refuse_commits"))
 def committed_before_the_answer(patch: pytest.MonkeyPatch) -> None:
     """A commit counts as stored once it is sent, also if it then fails, and is not tried again."""
     right = RemoteBrokerOffsetStore._update
@@ -69,7 +95,7 @@ def committed_before_the_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemoteBrokerOffsetStore, "_update", update)
 
 
-@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
+@plant(needs=tries("refuse_commits"))
 def refused_commit_counts(patch: pytest.MonkeyPatch) -> None:
     """A commit that fails counts as stored."""
     right = RemoteBrokerOffsetStore._update
@@ -83,13 +109,13 @@ def refused_commit_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemoteBrokerOffsetStore, "_update", update)
 
 
-@plant
+@plant(needs=tries("hand_over_late"))
 def commits_out_of_turn(patch: pytest.MonkeyPatch) -> None:
     """Several commits of one queue are under way at once, and the broker takes them up in any order."""
     patch.setattr(RemoteBrokerOffsetStore, "_turn", lambda self, queue: asyncio.Lock())
 
 
-@plant
+@plant(needs=tries("hand_over_late"))
 def commit_ends_with_its_caller(patch: pytest.MonkeyPatch) -> None:
     """A commit whose caller is cancelled frees its turn; the broker may take it up late, and so undo the next one."""
 
@@ -99,26 +125,26 @@ def commit_ends_with_its_caller(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemoteBrokerOffsetStore, "_send", send)
 
 
-@plant
+@plant(needs=tries("rewind", "rewind_by_push"))
 def commits_of_a_former_ownership(patch: pytest.MonkeyPatch) -> None:
     """What was to be committed before a queue was given up, or reset, is committed although it counts no more."""
     patch.setattr(RemoteBrokerOffsetStore, "_epoch", lambda self, queue: 0)
 
 
-@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
+@plant(needs=tries("delay_commits"))
 def unanswered_commits_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A commit without an answer counts as one that never was; taken up late, it undoes what was committed after it."""
     patch.setattr(UnheardCommits, "failed", lambda self, queue, offset, error: None)
 
 
-@plant(needs=breaks("crash"))
+@plant(needs=tries("lose_offsets"))
 def lost_offsets_not_stored_again(patch: pytest.MonkeyPatch) -> None:
     """What a broker has lost with its last seconds is not stored again while the group has nothing new to commit."""
     patch.setattr(RemoteBrokerOffsetStore, "may_be_lost", lambda self, queue: False)
     patch.setattr("rmqd.consumer.offsets.broker_store.REPEAT_SECONDS", float("inf"))
 
 
-@plant
+@plant(needs=tries("suspend_and_leave"))
 def stored_offset_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     """Who gives a queue up commits what it has, although its next owner has begun and has committed more."""
 
@@ -131,27 +157,27 @@ def stored_offset_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemoteBrokerOffsetStore, "_upward", upward)
 
 
-@plant
+@plant(needs=tries("suspend"))
 def committed_downward(patch: pytest.MonkeyPatch) -> None:
     """The rounds commit whatever the cache says, also if it is lower than what is committed."""
     patch.setattr(RemoteBrokerOffsetStore, "_is_news", lambda self, queue, offset: True)
     patch.setattr(OffsetWatch, "may_commit", lambda self, stored, offset, ours, now: True)
 
 
-@plant
+@plant(needs=tries("suspend_and_leave"))
 def committed_after_the_time(patch: pytest.MonkeyPatch) -> None:
     """A former owner commits whenever it comes to it, without a look at who has the queue by then."""
     patch.setattr(GivingUp, "_may_commit", lambda self: True)
     stored_offset_not_looked_at(patch)
 
 
-@plant
+@plant(needs=tries("suspend"))
 def commits_of_the_first_seconds_unwatched(patch: pytest.MonkeyPatch) -> None:
     """After a take-over nobody looks at what others do to the stored offset."""
     patch.setattr(OffsetWatch, "may_commit", lambda self, stored, offset, ours, now: True)
 
 
-@plant
+@plant(needs=hands_over_calmly)
 def begins_where_it_was_before(patch: pytest.MonkeyPatch) -> None:
     """A member that gets a queue again goes on where it left it, whatever others have committed meanwhile."""
     right, left = RemoteBrokerOffsetStore.read, dict[tuple[int, MessageQueue], int]()
@@ -169,13 +195,13 @@ def begins_where_it_was_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemoteBrokerOffsetStore, "read", read)
 
 
-@plant
+@plant(needs=hands_over_calmly)
 def begins_before_it_has_the_lock(patch: pytest.MonkeyPatch) -> None:
     """The stored offset is read before the former owner has let go, and so before its last commit."""
     right = AssignedQueue._own
 
     async def own(self: AssignedQueue) -> None:
-        start = await self._start()
+        start = await until_answered(self._context, self.message_queue, self._start)
 
         async def known() -> Any:
             return start
@@ -198,7 +224,7 @@ def begins_at_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StartPolicy, "_first", first)
 
 
-@plant(needs=orderly)
+@plant(needs=both(orderly, tries("suspend")))
 def consumed_elsewhere_unnoticed(patch: pytest.MonkeyPatch) -> None:
     """After a lock was lost and won back nobody looks whether another member has had the queue meanwhile."""
     patch.setattr(RemoteBrokerOffsetStore, "wrote", lambda self, queue, stored: True)
@@ -216,7 +242,7 @@ def cache_dropped_when_a_lock_is_won_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AssignedQueue, "_win_back", win_back)
 
 
-@plant
+@plant(needs=both(pulls, is_whole, begins_with_many_queues))
 def first_commits_side_by_side(patch: pytest.MonkeyPatch) -> None:
     """A group's first commits of a topic are sent side by side, where each makes the broker's table anew."""
     patch.setattr(FirstCommits, "_is_begun", lambda self, table, queue: True)

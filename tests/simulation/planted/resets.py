@@ -14,12 +14,12 @@ from rmqd.consumer.pull.offset_moves import OffsetMoves
 from rmqd.consumer.pull.pulled_queue import PulledQueue
 from rmqd.consumer.pull.request import PullRequest
 from rmqd.wire.message_queue import MessageQueue
-from tests.simulation.planted.registry import breaks, either, plant, tries
+from tests.simulation.planted.registry import both, calm, either, happens, plant, tries
 
-is_reset = either(breaks("reset", "reset_alone"), tries("reset"))
+is_told = either(both(calm, happens("reset", least=2)), tries("rewind"))
 
 
-@plant(needs=is_reset)
+@plant(needs=is_told)
 def told_reset_ignored(patch: pytest.MonkeyPatch) -> None:
     """A reset that a pull's answer tells has no effect."""
 
@@ -29,7 +29,7 @@ def told_reset_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetMoves, "reset", reset)
 
 
-@plant(needs=breaks("reset_by_push"))
+@plant(needs=tries("rewind_by_push"))
 def pushed_reset_ignored(patch: pytest.MonkeyPatch) -> None:
     """A reset that a broker tells its members has no effect."""
 
@@ -39,7 +39,7 @@ def pushed_reset_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PullLoop, "move_to", move_to)
 
 
-@plant(needs=is_reset)
+@plant(needs=is_told)
 def reset_obeyed_twice(patch: pytest.MonkeyPatch) -> None:
     """A queue is set to an operator's offset once more three seconds later, when it has gone on."""
     right, later = OffsetMoves.reset, set[asyncio.Task[None]]()
@@ -55,14 +55,14 @@ def reset_obeyed_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetMoves, "reset", reset)
 
 
-@plant(needs=is_reset)
+@plant(needs=is_told)
 def reset_keeps_the_cache(patch: pytest.MonkeyPatch) -> None:
     """A reset is stored, and what is cached goes on: the next commit overwrites it."""
     patch.setattr(PulledQueue, "start_again", lambda self, offset, because: None)
     patch.setattr(PullLoop, "start_again", lambda self, offset, because: None)
 
 
-@plant(needs=is_reset)
+@plant(needs=tries("rewind"))
 def commit_after_a_reset(patch: pytest.MonkeyPatch) -> None:
     """A commit that was decided on before a reset is sent after it, and overwrites it."""
     right = RemoteBrokerOffsetStore.commit
@@ -78,7 +78,7 @@ def commit_after_a_reset(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemoteBrokerOffsetStore, "commit", commit)
 
 
-@plant(needs=is_reset)
+@plant(needs=tries("rewind_by_push"))
 def reset_not_stored(patch: pytest.MonkeyPatch) -> None:
     """A reset moves the queue in memory, and is not committed: who takes the queue over goes on where it was before."""
     right = RemoteBrokerOffsetStore.commit
@@ -92,13 +92,13 @@ def reset_not_stored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemoteBrokerOffsetStore, "commit", commit)
 
 
-@plant(needs=is_reset)
+@plant(needs=tries("rewind_behind_a_filter"))
 def reset_lost_in_a_hand_over(patch: pytest.MonkeyPatch) -> None:
     """A reset that the answer to a cancelled pull brings is dropped, and who has the queue then never hears of it."""
     patch.setattr(PullRequest, "_came_late", lambda self, asked, reply: None)
 
 
-@plant(needs=is_reset)
+@plant(needs=tries("rewind_the_last"))
 def reset_while_leaving_not_stored(patch: pytest.MonkeyPatch) -> None:
     """A reset that comes while a queue is given up is not stored for the next owner."""
 

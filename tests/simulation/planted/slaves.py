@@ -9,7 +9,7 @@ from rmqd.consumer.pull.request import PullRequest
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.simulation.plan import Plan
-from tests.simulation.planted.registry import plant
+from tests.simulation.planted.registry import both, plant, tries
 from tests.simulation.slave import BROKER_ID
 
 
@@ -18,7 +18,12 @@ def has_slaves(plan: Plan) -> bool:
     return plan.slaves is not None
 
 
-@plant(needs=has_slaves)
+def checks_offsets(plan: Plan) -> bool:
+    """Slaves that say where their queues end."""
+    return plan.slaves is not None and plan.slaves.checks_offsets
+
+
+@plant(needs=both(checks_offsets, tries("believe_no_slave")))
 def slave_believed(patch: pytest.MonkeyPatch) -> None:
     """A slave that says where its queue ends is believed as a master is."""
     right = PullRequest.ask
@@ -31,7 +36,7 @@ def slave_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PullRequest, "ask", ask)
 
 
-@plant(needs=has_slaves)
+@plant(needs=both(has_slaves, tries("nothing")))
 def commits_to_slaves(patch: pytest.MonkeyPatch) -> None:
     """Offsets are stored at a broker's slave, if it has one."""
     right = RemoteBrokerOffsetStore._address

@@ -1,0 +1,70 @@
+"""How a broker takes up commits of the group's offsets: by threads, and so in any order, some late; or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable
+from typing import Final
+
+from rmqd.broker.channel import Answer, Channel, Processor
+from rmqd.broker.offsets import ConsumerOffsetManager
+from rmqd.broker.reply import Refusal
+from rmqd.codes import ResponseCode
+from rmqd.wire.command import RemotingCommand
+from tests.simulation.judging.wrong import Wrong
+from tests.simulation.names import GROUP, TOPIC
+
+USUAL_SECONDS: Final = (0.0, 1.0)
+FIRST_SECONDS: Final = 0.01
+"""How long a broker is at a group's first commit of a topic, for which it makes a table."""
+
+
+class CommitThreads:
+    """Stands in front of a broker's processor of commits, in all its lives."""
+
+    def __init__(self, chance: random.Random, late: float) -> None:
+        self.late = late
+        """How many commits in one are taken up late."""
+        self.late_seconds = USUAL_SECONDS
+        """By how much, at least and at most."""
+        self.refuses = False
+        """Whether the broker says that it is busy."""
+        self.waiting = 0
+        """How many commits have come, and are not taken up."""
+        self.wrong: list[Wrong] = []
+        self._chance = chance
+
+    def before(self, processor: Processor, offsets: ConsumerOffsetManager) -> Processor:
+        """What a life of the broker has in place of this processor."""
+        firsts: set[Channel] = set()
+        self.waiting = 0
+
+        async def take_up_later(channel: Channel, request: RemotingCommand, seconds: float) -> Answer:
+            self.waiting += 1
+            await asyncio.sleep(seconds)
+            self.waiting -= 1
+            firsts.discard(channel)
+            answer = processor(channel, request)
+            return await answer if isinstance(answer, Awaitable) else answer
+
+        def take_up(channel: Channel, request: RemotingCommand) -> Answer | Awaitable[Answer]:
+            fields = request.ext_fields
+            if (fields.get("topic"), fields.get("consumerGroup")) != (TOPIC, GROUP):
+                return processor(channel, request)
+            if self.refuses:
+                raise Refusal(ResponseCode.SYSTEM_BUSY, "the broker's threads are busy")
+            seconds = self._chance.uniform(*self.late_seconds) if self._chance.random() < self.late else 0.0
+            if not offsets.queues(GROUP, TOPIC):
+                if channel in firsts and not request.is_oneway:  # Java sends its own so, side by side
+                    self._note_lost(channel, fields["queueId"])
+                firsts.add(channel)
+                seconds += FIRST_SECONDS
+            return take_up_later(channel, request, seconds) if seconds else processor(channel, request)
+
+        return take_up
+
+    def _note_lost(self, channel: Channel, queue: str) -> None:
+        """Java's broker makes a table for each of two first commits, of which one replaces the other."""
+        about = f"{channel.address} commits queue {queue} while its first commit of the topic is under way"
+        self.wrong.append(Wrong("lost commit", about))

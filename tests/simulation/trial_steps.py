@@ -1,0 +1,63 @@
+"""What trials are made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.names import GROUP, TOPIC
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+    from tests.simulation.members import Member
+
+INTERVAL_SECONDS: Final = 5.0
+"""Between two rounds of commits."""
+ROUND_SECONDS: Final = INTERVAL_SECONDS + 1.0
+HANDLED_SECONDS: Final = 1.0
+"""In which handlers that are quick have done a few messages."""
+BACK_SECONDS: Final = 20.0
+"""In which members have divided the queues anew, and gone on."""
+LOOK_SECONDS: Final = 0.02
+
+
+def stand_still(members: list[Member]) -> None:
+    """Have handlers begin nothing, and not end what they are given."""
+    for member in members:
+        member.handling.may_begin.clear()
+
+
+def go_on(members: list[Member]) -> None:
+    """Let handlers go on."""
+    for member in members:
+        member.handling.may_begin.set()
+
+
+def join(history: History) -> None:
+    """A member comes, whose handlers are quick."""
+    history.join()
+    history.members[-1].handling.be_quick()
+
+
+def leave(history: History, member: Member) -> None:
+    """A member is told to end in order."""
+    history.members.remove(member)
+    history.former.append(member)
+    history.timeline.note(member.name, "leaves")
+    member.leave()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so, for some rounds of commits at most."""
+    for _ in range(round(3 * INTERVAL_SECONDS / LOOK_SECONDS)):
+        if is_so():
+            return
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def stored_offsets(history: History, name: str) -> dict[int, int]:
+    """What a broker has stored for each queue."""
+    broker = next(one for one in history.brokers if one.name == name)
+    assert broker.controller is not None
+    return broker.controller.offsets.queues(GROUP, TOPIC)
