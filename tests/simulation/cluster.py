@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
+from functools import partial
 
+from rmqd.broker.channel import Answer, Channel, Processor
 from rmqd.broker.controller import BrokerController
 from rmqd.broker.processors.assignment import QueryAssignmentProcessor
 from rmqd.broker.processors.table import broker_processors
@@ -15,6 +17,7 @@ from rmqd.codes import RequestCode
 from rmqd.wire.bodies.pop import MessageRequestMode
 from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE
 from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody, TopicConfig
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.simulation.disk import Disk
 from tests.simulation.loop import Host, LoopClock, SimulatedLoop
@@ -51,6 +54,8 @@ class Broker:
         self.host: Host
         self.neighbours: list[Broker] = []
         """The brokers of the cluster, itself among them."""
+        self.heartbeat_seconds = 0.0
+        """How long a heartbeat takes at most, while other requests are answered."""
         self._loop = loop
         self._name_servers = name_servers
         self._lives = 0
@@ -77,10 +82,26 @@ class Broker:
         server = RemotingServer(self.name)
         division = {RequestCode.QUERY_ASSIGNMENT: ClusterDivision(controller, self.neighbours).assignment}
         for processors in broker_processors(controller):
-            server.serve({code: division.get(code, processor) for code, processor in processors.items()})
+            own = {code: division.get(code, processor) for code, processor in processors.items()}
+            if (heartbeat := own.get(RequestCode.HEART_BEAT)) is not None:
+                own[RequestCode.HEART_BEAT] = partial(self._heartbeat, heartbeat)
+            server.serve(own)
         await server.listen(self.ip, BROKER_PORT)
         self.controller = controller
         self._running = [asyncio.create_task(work) for work in (controller.run(), self._flush(), self._register())]
+
+    def _heartbeat(
+        self, heartbeat: Processor, channel: Channel, request: RemotingCommand
+    ) -> Answer | Awaitable[Answer]:
+        if not self.heartbeat_seconds:
+            return heartbeat(channel, request)
+        return self._heartbeat_later(heartbeat, channel, request)
+
+    async def _heartbeat_later(self, heartbeat: Processor, channel: Channel, request: RemotingCommand) -> Answer:
+        """Take a heartbeat up later: RocketMQ has threads of their own for heartbeats."""
+        await asyncio.sleep(self.heartbeat_seconds)
+        answer = None if channel.closed else heartbeat(channel, request)
+        return await answer if isinstance(answer, Awaitable) else answer
 
     async def _flush(self) -> None:
         while True:

@@ -177,6 +177,8 @@ class Connection:
         self._factory = listener.factory
         self.tears = False
         """Whether it breaks in the middle of what is written next."""
+        self.is_mute = False
+        """Whether what is written on it goes nowhere, as where a router between the hosts has forgotten it."""
 
     def accept(self) -> None:
         """The listening host takes the connection."""
@@ -234,7 +236,7 @@ class Transport(asyncio.Transport):
             self._arrived(data)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self.ended or self.peer.ended:
+        if self.ended or self.peer.ended or self._connection.is_mute:
             return
         network, chance = self._network, self._network.chance
         data = bytes(data)

@@ -27,7 +27,9 @@ MIXED: Final = 0.2
 JAVA: Final = (0.2, 0.5, 0.8)
 BROADCASTING: Final = 0.1
 """How many histories in one are of a broadcasting group."""
-TRIALS: Final = ("join", "leave", "kill", "crash", "cut", "reset")
+TRIALS: Final = (
+    "join", "leave", "kill", "crash", "cut", "crowd", "visit", "glances", "mute", "part", "lose", "reset"
+)  # fmt: skip
 CALM: Final = 0.3
 """How many histories in one have nothing that breaks: what goes wrong in them, nothing excuses."""
 MOST_TROUBLES: Final = 4
