@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.simulation.trials import Sender
 
 TOGETHER_SECONDS: Final = 0.01
+CROWDS: Final = 4
 CROWD_SECONDS: Final = 5.0
 VISIT_SECONDS: Final = 1.5
 BEHIND_SECONDS: Final = 1.0
@@ -31,16 +32,19 @@ MOST_LISTS: Final = 20
 
 
 async def crowd(history: History, sender: Sender) -> None:
-    """Two members come at nearly the same time, and go together."""
+    """Two members come at nearly the same time, and go together, time and again."""
     chance = random.Random(history.plan.seed)
-    comers = [_join(history)]
-    await asyncio.sleep(chance.uniform(0.0, TOGETHER_SECONDS))
-    comers.append(_join(history))
-    await asyncio.sleep(CROWD_SECONDS)
-    history.trial_wrong += undivided(history, "crowd")
-    for member in comers:
-        _leave(history, member)
-    await asyncio.wait([member.task for member in comers])
+    for _ in range(CROWDS):
+        comers = [_join(history)]
+        await asyncio.sleep(chance.uniform(0.0, TOGETHER_SECONDS))
+        comers.append(_join(history))
+        await asyncio.sleep(CROWD_SECONDS)
+        history.trial_wrong += undivided(history, "crowd")
+        for member in comers:
+            _leave(history, member)
+        await asyncio.wait([member.task for member in comers])
+        await asyncio.sleep(CROWD_SECONDS)
+        history.trial_wrong += undivided(history, "crowd")
 
 
 async def visit(history: History, sender: Sender) -> None:

@@ -28,7 +28,7 @@ def _of_two_brokers(plan: Plan) -> bool:
     return len(plan.queues) > 1
 
 
-@plant(needs=tries("crowd"))
+@plant(needs=both(_of_two_brokers, tries("crowd")))
 def change_during_a_pass_lost(patch: pytest.MonkeyPatch) -> None:
     """Of two changes at once the second one, which comes during the pass, is heard of 20 s later."""
     right = Rebalance._pass
