@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
+from functools import partial
 
+from rmqd.broker.channel import Answer, Channel, Processor
 from rmqd.broker.controller import BrokerController
 from rmqd.broker.processors.assignment import QueryAssignmentProcessor
 from rmqd.broker.processors.table import broker_processors
@@ -16,6 +18,7 @@ from rmqd.codes import RequestCode
 from rmqd.wire.bodies.pop import MessageRequestMode
 from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE
 from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody, TopicConfig
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.simulation.commit_threads import CommitThreads
 from tests.simulation.disk import Disk
@@ -54,6 +57,8 @@ class Broker:
         self.commits = CommitThreads(random.Random(name), late=0.0)
         self.neighbours: list[Broker] = []
         """The brokers of the cluster, itself among them."""
+        self.heartbeat_seconds = 0.0
+        """How long a heartbeat takes at most, while other requests are answered."""
         self._loop = loop
         self._name_servers = name_servers
         self._lives = 0
@@ -83,10 +88,25 @@ class Broker:
             served = {code: division.get(code, processor) for code, processor in processors.items()}
             if (commit := served.get(RequestCode.UPDATE_CONSUMER_OFFSET)) is not None:
                 served[RequestCode.UPDATE_CONSUMER_OFFSET] = self.commits.before(commit, controller.offsets)
+            if (heartbeat := served.get(RequestCode.HEART_BEAT)) is not None:
+                served[RequestCode.HEART_BEAT] = partial(self._heartbeat, heartbeat)
             server.serve(served)
         await server.listen(self.ip, BROKER_PORT)
         self.controller = controller
         self._running = [asyncio.create_task(work) for work in (controller.run(), self._flush(), self._register())]
+
+    def _heartbeat(
+        self, heartbeat: Processor, channel: Channel, request: RemotingCommand
+    ) -> Answer | Awaitable[Answer]:
+        if not self.heartbeat_seconds:
+            return heartbeat(channel, request)
+        return self._heartbeat_later(heartbeat, channel, request)
+
+    async def _heartbeat_later(self, heartbeat: Processor, channel: Channel, request: RemotingCommand) -> Answer:
+        """Take a heartbeat up later: RocketMQ has threads of their own for heartbeats."""
+        await asyncio.sleep(self.heartbeat_seconds)
+        answer = None if channel.closed else heartbeat(channel, request)
+        return await answer if isinstance(answer, Awaitable) else answer
 
     async def _flush(self) -> None:
         while True:

@@ -13,6 +13,7 @@ from tests.simulation.loop import Host, SimulatedLoop
 ROUTE_SECONDS: Final = 15.0
 """After which an end that sends to a host that cannot be reached gives the connection up, as TCP does after minutes."""
 LOOK_SECONDS: Final = 0.5
+NEVER_SECONDS: Final = 1e6
 
 
 class Network:
@@ -33,6 +34,8 @@ class Network:
         """Pairs of hosts, by name, of which the first one gets nothing from the second."""
         self.unreachable: set[str] = set()
         """Hosts that nobody reaches, by name."""
+        self.no_route_seconds = NEVER_SECONDS
+        """How long it takes until a host hears that it cannot connect to one that it does not reach."""
         self.noise: dict[str, Noise] = {}
         """What happens to frames from and to a host, by its name without its life's number."""
         self.connections: list[Connection] = []
@@ -80,14 +83,15 @@ class Network:
     async def connect(
         self, host: Host | None, factory: Callable[[], asyncio.Protocol], name: str, port: int
     ) -> tuple[Transport, asyncio.Protocol]:
-        """Connect, as loop.create_connection. Raises ConnectionRefusedError, or waits for ever if nothing arrives."""
+        """Connect, as loop.create_connection. Raises OSError, or waits nearly for ever if nothing arrives."""
         assert host is not None
         await asyncio.sleep(self.seconds() * 2)
         listener = self._listeners.get((name, port))
         if listener is None:
             raise ConnectionRefusedError(111, "Connection refused")
         if self.are_apart(host, listener.host) or self.are_apart(listener.host, host):
-            await self.loop.create_future()
+            await asyncio.sleep(self.no_route_seconds)
+            raise OSError(113, "No route to host")
         protocol = factory()
         connection = Connection(self, (host, protocol), listener, (f"10.0.0.{len(self.loop.hosts)}", next(self._ports)))
         self.connections.append(connection)
@@ -177,6 +181,8 @@ class Connection:
         self._factory = listener.factory
         self.tears = False
         """Whether it breaks in the middle of what is written next."""
+        self.is_mute = False
+        """Whether what is written on it goes nowhere, as where a router between the hosts has forgotten it."""
 
     def accept(self) -> None:
         """The listening host takes the connection."""
@@ -234,7 +240,7 @@ class Transport(asyncio.Transport):
             self._arrived(data)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self.ended or self.peer.ended:
+        if self.ended or self.peer.ended or self._connection.is_mute:
             return
         network, chance = self._network, self._network.chance
         data = bytes(data)

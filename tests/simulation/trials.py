@@ -22,6 +22,9 @@ from tests.simulation.happenings.operators import reset_one
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.loop import Host, LoopClock
 from tests.simulation.names import GROUP, TOPIC
+from tests.simulation.shares import changes, let_go, restless, undivided
+from tests.simulation.trials_of_lines import lose, mute, part
+from tests.simulation.trials_of_members import crowd, glances, visit
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -38,6 +41,12 @@ LEAVE_SECONDS: Final = 2.0
 LOCK_SECONDS: Final = 62.0
 FLOOD_ROUNDS: Final = 70
 FLOOD_SECONDS: Final = 5.0
+SLOW_SECONDS: Final = 0.4
+"""How long a broker that starts takes for a heartbeat."""
+WATCH_SECONDS: Final = 25.0
+"""In which each member divides the queues once more, and nothing changes."""
+SHARE_SECONDS: Final = 1.5
+"""In which a member that comes has its share: another one may have divided the queues a second before."""
 
 
 class Trial(NamedTuple):
@@ -87,9 +96,11 @@ async def nothing(history: History, sender: Sender) -> None:
 
 
 async def join(history: History, sender: Sender) -> None:
-    """A member comes."""
+    """A member comes, and soon has its share."""
     history.join()
     _be_quick(history)
+    await asyncio.sleep(SHARE_SECONDS)
+    history.trial_wrong += undivided(history, "join")
 
 
 async def leave(history: History, sender: Sender) -> None:
@@ -97,7 +108,8 @@ async def leave(history: History, sender: Sender) -> None:
     await _be_two(history)
     member = history.members.pop()
     history.former.append(member)
-    history.timeline.note(member.name, "leaves")
+    history.timeline.note(member.name, "leaves, and its process stays")
+    member.process_stays = True
     member.leave()
     began = history.timeline.now()
     await asyncio.wait((member.task,), timeout=LEAVE_SECONDS)
@@ -116,13 +128,18 @@ async def kill(history: History, sender: Sender) -> None:
 
 
 async def crash(history: History, sender: Sender) -> None:
-    """A broker is killed, and started again."""
+    """A broker is killed, and started again. Its queues stay with those who have them."""
+    await _be_two(history)
     broker = history.brokers[0]
+    kept = asyncio.create_task(let_go(history, broker))
     history.trouble("crashed", broker.name, seconds=1.0)
     broker.kill()
     await asyncio.sleep(1.0)
     history.timeline.note(broker.name, "starts again")
+    broker.heartbeat_seconds = SLOW_SECONDS
     await broker.start()
+    history.trial_wrong += await kept
+    broker.heartbeat_seconds = 0.0
 
 
 async def cut(history: History, sender: Sender) -> None:
@@ -188,6 +205,12 @@ TRIALS: Final = {
     "rewind_the_last": Trial(reset_trials.rewind_the_last, 20.0, 20.0),
     "rewind_behind_a_filter": Trial(reset_trials.rewind_behind_a_filter, 20.0, 20.0),
     "believe_no_slave": Trial(offset_trials.believe_no_slave, 10.0, 15.0),
+    "crowd": Trial(crowd, 1.5, 2.0),
+    "visit": Trial(visit, 2.0, 3.0),
+    "glances": Trial(glances, 1.5, 2.0),
+    "mute": Trial(mute, 17.0, 20.0),
+    "part": Trial(part, 8.0, 10.0),
+    "lose": Trial(lose, 33.0, 35.0),
 }
 """Members of an orderly group wait for a broker's locks, and give others time to ask a restarted broker for theirs."""
 
@@ -196,7 +219,10 @@ async def undergo(history: History) -> None:
     """Let the trials of a plan happen, one after the other."""
     sender = Sender(history)
     for name in history.plan.trials:
-        await asyncio.sleep(CALM_SECONDS)
+        await asyncio.sleep(CALM_SECONDS - WATCH_SECONDS)
+        before = changes(history)
+        await asyncio.sleep(WATCH_SECONDS)
+        history.trial_wrong += restless(history, before, f"before {name}")
         _be_quick(history)
         history.timeline.note("judge", f"tries: {name}")
         trial = TRIALS[name]
@@ -209,6 +235,7 @@ async def undergo(history: History) -> None:
             late_seconds += MASTER_SECONDS
         await asyncio.sleep(late_seconds)
         history.trial_wrong += _late(history, name, sender.sent, late_seconds)
+        history.trial_wrong += undivided(history, name)
         sender.sent.clear()
         await asyncio.sleep(COMMIT_SECONDS)
         history.trial_wrong += _uncommitted(history, name)

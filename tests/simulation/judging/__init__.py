@@ -7,6 +7,8 @@
 - `lost`: messages that nobody finished.
 - `twice`: messages that were finished twice without a cause.
 - `order`: in orderly queues, messages before their time, and two members at once.
+- `leaving`: what handlers were given by a member that leaves.
+- `frames`: frames that a member could not read.
 - `ends`: members that fail, and members that do not end.
 - `commits`: offsets that were committed over messages that nobody had finished, or lowered without a cause.
 - `falls`: commits below what a broker has, as of a slave's older offsets.

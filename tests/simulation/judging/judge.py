@@ -9,6 +9,8 @@ from tests.simulation.judging.broadcasting import judge_homes
 from tests.simulation.judging.drained import undrained
 from tests.simulation.judging.ends import ends
 from tests.simulation.judging.falls import falls
+from tests.simulation.judging.frames import unread
+from tests.simulation.judging.leaving import begun_late
 from tests.simulation.judging.lost import lost, stuck
 from tests.simulation.judging.order import disorder, overlaps
 from tests.simulation.judging.popped import given_up_early, handled_again, late
@@ -24,16 +26,21 @@ def judge(history: History) -> tuple[list[Wrong], Counter[str]]:
     """What is wrong, and the messages that were done twice, by cause."""
     if history.plan.is_broadcasting:
         wrong, causes = judge_homes(history)
-        return [*ends(history), *undrained(history), *stuck(history), *wrong], causes
+        return [*_of_members(history), *stuck(history), *wrong], causes
     if history.plan.way == "pop":
         again, causes = handled_again(history)
-        wrong = [*ends(history), *undrained(history), *lost(history), *stuck(history), *again, *late(history)]
+        wrong = [*_of_members(history), *lost(history), *stuck(history), *again, *late(history)]
         return [*wrong, *given_up_early(history)], causes
     repeated, causes = twice(history)
     wrong = [one for broker in history.brokers for one in broker.commits.wrong]
-    wrong += [*history.offsets.wrong, *history.trial_wrong, *ends(history), *lost(history), *stuck(history)]
-    wrong += [*undrained(history), *falls(history), *repeated]
+    wrong += [*history.offsets.wrong, *history.trial_wrong, *lost(history), *stuck(history)]
+    wrong += [*_of_members(history), *falls(history), *repeated]
     wrong += [*dead_letters(history), *too_many(history), *too_early(history)]
     if history.plan.way == "orderly":
         wrong += [*disorder(history), *overlaps(history)]
     return wrong, causes
+
+
+def _of_members(history: History) -> list[Wrong]:
+    """What members did wrong, whatever the kind of their group."""
+    return [*ends(history), *undrained(history), *begun_late(history), *unread(history)]

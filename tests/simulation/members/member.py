@@ -8,6 +8,7 @@ from typing import Protocol
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
+from rmqd.client.remoting.snapshot import ClientSnapshot
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.consumer.stats.snapshot import GroupSnapshot
@@ -52,6 +53,8 @@ class Member:
         self.name = name
         self.host = Host(loop, name)
         self.handling = handling
+        self.process_stays = False
+        """Whether its process goes on when it has left, as one that has other groups too."""
         self._loop = loop
         self._changing = asyncio.Lock()
         client_options = ClientOptions(nameservers=nameservers, instance_name=name)
@@ -73,8 +76,13 @@ class Member:
         try:
             await self.consumer.run()
         finally:
-            client.stop()
-            await asyncio.wait((serving,))
+            if not self.process_stays:
+                client.stop()
+                await asyncio.wait((serving,))
+
+    def figures(self) -> ClientSnapshot:
+        """What its client counts."""
+        return self._client.snapshot()
 
     def has(self, topic: str, broker: str, queue: int) -> bool:
         """Whether it has taken over a queue, and not given it up."""

@@ -15,7 +15,7 @@ from rmqd.client.remoting.pending import PendingRequests
 from rmqd.client.remoting.pool import ConnectionPool
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.frame import FrameDecoder
-from tests.simulation.planted.registry import breaks, plant
+from tests.simulation.planted.registry import breaks, plant, tries
 
 
 @plant
@@ -40,13 +40,13 @@ def requests_of_a_lost_connection_wait_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemotingConnection, "fail_waiting", lambda self, make_error: None)
 
 
-@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
+@plant(needs=tries("lose"))
 def deadlines_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A request that is never answered is waited for until its connection ends."""
     patch.setattr(PendingRequests, "_arm", lambda self, at: None)
 
 
-@plant
+@plant(needs=lambda plan: plan.pieces > 0)
 def half_a_frame_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Of a frame that comes in two pieces the first one is dropped."""
     right = FrameDecoder.feed
@@ -66,7 +66,7 @@ def breaker_never_closes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Breakers, "answered", lambda self, address: None)
 
 
-@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
+@plant(needs=tries("part"))
 def line_that_speaks_again_not_used(patch: pytest.MonkeyPatch) -> None:
     """A line that is heard of while a second one cannot be made stays unused: nothing closes the breaker any more."""
 
@@ -90,13 +90,13 @@ def line_that_speaks_again_not_used(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConnectionPool, "to_probe", to_probe)
 
 
-@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
+@plant(needs=tries("mute"))
 def silent_line_never_replaced(patch: pytest.MonkeyPatch) -> None:
     """A connection that stays open and is silent is used for ever."""
     patch.setattr(ConnectionPool, "to_probe", ConnectionPool.connection)
 
 
-@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
+@plant(needs=tries("mute"))
 def silence_not_noticed(patch: pytest.MonkeyPatch) -> None:
     """Pulls that are not answered count as held by their broker."""
     patch.setattr(RemotingClient, "silent_seconds", lambda self, address: 0.0)

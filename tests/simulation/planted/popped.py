@@ -14,7 +14,21 @@ from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.pop.send_back import PopSendBack
 from rmqd.wire.messages.message import MessageBlock
 from rmqd.wire.pop import PopHandle
-from tests.simulation.planted.registry import both, breaks, plant, pops, slow
+from tests.simulation.plan import Plan
+from tests.simulation.planted.registry import both, breaks, calm, happens, plant, pops, slow
+
+
+def _briefly_hidden(plan: Plan) -> bool:
+    return plan.popping.invisible_seconds <= 10.0
+
+
+def _swamped(plan: Plan) -> bool:
+    """More is popped than handlers can do."""
+    return plan.concurrency == 1 and plan.habits.most_seconds > 0.1
+
+
+def _fails(plan: Plan) -> bool:
+    return plan.habits.fails > 0 or plan.habits.verdicts > 0
 
 
 @plant(needs=both(pops, breaks("kill", "rush", "hang")))
@@ -69,7 +83,7 @@ def acknowledged_though_given_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PopReceipts, "retry_later", retry_later)
 
 
-@plant(needs=both(pops, slow))
+@plant(needs=both(pops, calm, slow, _briefly_hidden))
 def not_hidden_for_longer(patch: pytest.MonkeyPatch) -> None:
     """What handlers still have is not kept hidden."""
 
@@ -79,7 +93,7 @@ def not_hidden_for_longer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PopAssignment, "_renew", renew)
 
 
-@plant(needs=both(pops, slow))
+@plant(needs=both(pops, calm, slow, lambda plan: plan.popping.invisible_seconds == 5.0))
 def hidden_for_longer_once(patch: pytest.MonkeyPatch) -> None:
     """What handlers still have is kept hidden once, and not again."""
     right = PopAssignment._renew
@@ -91,7 +105,7 @@ def hidden_for_longer_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PopAssignment, "_renew", renew)
 
 
-@plant(needs=both(pops, slow))
+@plant(needs=both(pops, calm, slow, _briefly_hidden))
 def new_handle_lost(patch: pytest.MonkeyPatch) -> None:
     """A message that was hidden for longer is acknowledged by the handle that it had before."""
     patch.setattr(PopBlock, "handle_of", lambda self, offset: self.handle._replace(queue_offset=offset))
@@ -114,7 +128,7 @@ def given_back_by_another_handle(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PopReceipts, "retry_later", retry_later)
 
 
-@plant(needs=pops)
+@plant(needs=both(pops, calm, _fails))
 def given_back_at_once(patch: pytest.MonkeyPatch) -> None:
     """A message that a handler failed at is shown again without a delay."""
     right = PopReceipts.retry_later
@@ -125,7 +139,7 @@ def given_back_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PopReceipts, "retry_later", retry_later)
 
 
-@plant(needs=both(pops, slow))
+@plant(needs=both(pops, slow, _briefly_hidden, _swamped))
 def handled_when_its_time_is_over(patch: pytest.MonkeyPatch) -> None:
     """What waits for a handler is not left to others, though the member knows when they see it again."""
     right = PopAssignment._look_at
@@ -137,7 +151,7 @@ def handled_when_its_time_is_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PopAssignment, "_look_at", look_at)
 
 
-@plant(needs=pops)
+@plant(needs=both(pops, _swamped, happens("leave", "restart", least=2)))
 def shown_again_and_handled(patch: pytest.MonkeyPatch) -> None:
     """What waits when a member leaves is shown to others, and handed to handlers here as well."""
 
@@ -161,7 +175,7 @@ def retries_acknowledged_in_the_topic(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PopReceipts, "_body", body)
 
 
-@plant(needs=pops)
+@plant(needs=both(pops, calm, happens("leave", "restart", least=3)))
 def last_acknowledgements_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     """A member that leaves does not wait until its acknowledgements are sent."""
 

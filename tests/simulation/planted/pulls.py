@@ -14,7 +14,7 @@ from rmqd.consumer.pull.pulled_queue import PulledQueue
 from rmqd.consumer.pull.request import PullRequest
 from rmqd.errors import RemotingError, RmqdError
 from rmqd.wire.command import RemotingCommand
-from tests.simulation.planted.registry import plant
+from tests.simulation.planted.registry import both, calm, happens, plant
 
 
 @plant
@@ -31,7 +31,7 @@ def pulls_doubled_after_a_failure(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PullLoop, "_failed", failed)
 
 
-@plant
+@plant(needs=both(calm, happens("reset_by_push", least=2)))
 def answer_of_a_cancelled_pull_counts(patch: pytest.MonkeyPatch) -> None:
     """The answer to a pull that was cancelled is put into the queue, whoever has the queue by then."""
     right, late = PullRequest.ask, set[asyncio.Future[None]]()
@@ -58,7 +58,7 @@ async def _put(loop: PullLoop, done: asyncio.Future[RemotingCommand]) -> None:
         await loop._found(done.result())
 
 
-@plant
+@plant(needs=both(calm, happens("leave", "restart", least=3)))
 def given_up_queue_is_pulled_on(patch: pytest.MonkeyPatch) -> None:
     """A queue that is given up is pulled and handed out until its last commit."""
     right = AssignedQueue.run

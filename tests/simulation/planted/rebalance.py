@@ -16,10 +16,19 @@ from rmqd.consumer.rebalance.absences import Absences
 from rmqd.consumer.rebalance.member_list import MemberList
 from rmqd.consumer.rebalance.rebalance import Rebalance, RebalancePlan
 from rmqd.wire.message_queue import MessageQueue
-from tests.simulation.planted.registry import breaks, plant
+from tests.simulation.plan import Plan
+from tests.simulation.planted.registry import both, breaks, concurrently, plant, tries
 
 
-@plant
+def _of_one_broker(plan: Plan) -> bool:
+    return len(plan.queues) == 1
+
+
+def _of_two_brokers(plan: Plan) -> bool:
+    return len(plan.queues) > 1
+
+
+@plant(needs=both(_of_two_brokers, tries("crowd")))
 def change_during_a_pass_lost(patch: pytest.MonkeyPatch) -> None:
     """Of two changes at once the second one, which comes during the pass, is heard of 20 s later."""
     right = Rebalance._pass
@@ -44,7 +53,7 @@ def queue_that_comes_back_is_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rebalance, "_hold", hold)
 
 
-@plant
+@plant(needs=tries("visit"))
 def given_up_queue_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
     """No pass follows when a queue was given up: one that is to be had again waits for the next pass."""
 
@@ -58,13 +67,13 @@ def given_up_queue_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rebalance, "_hold", hold)
 
 
-@plant
+@plant(needs=tries("join"))
 def notices_ignored(patch: pytest.MonkeyPatch) -> None:
     """A broker's notice that members came or went is not heard."""
     patch.setattr(Rebalance, "noticed", lambda self: None)
 
 
-@plant
+@plant(needs=tries("join", "crowd"))
 def nothing_given_up(patch: pytest.MonkeyPatch) -> None:
     """A member keeps the queues that are others' now."""
     right = Rebalance._change
@@ -75,7 +84,7 @@ def nothing_given_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rebalance, "_change", change)
 
 
-@plant
+@plant(needs=both(_of_two_brokers, breaks("cut", "tear", "half", "partition"), tries("nothing")))
 def members_in_any_order(patch: pytest.MonkeyPatch) -> None:
     """Members are taken in the order of the broker's list, which others have in another order."""
     patch.setattr(rebalance, "sorted_client_ids", lambda client_ids: list(client_ids))
@@ -93,22 +102,22 @@ def retry_queue_nobodys(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rebalance, "_share_of", share_of)
 
 
-@plant(needs=breaks("crash"))
+@plant(needs=both(_of_two_brokers, tries("crash")))
 def queues_of_an_absent_broker_given_up(patch: pytest.MonkeyPatch) -> None:
     """A broker that is in no route loses its owner, which then goes on where the broker was when it last wrote."""
     patch.setattr(Absences, "kept", lambda self, topic, held: frozenset[MessageQueue]())
 
 
-@plant(needs=breaks("crash"))
+@plant(needs=both(_of_one_broker, tries("crash")))
 def short_lists_believed(patch: pytest.MonkeyPatch) -> None:
     """A restarted broker's list is believed before the members had the time to come back."""
     patch.setattr(MemberList, "_is_whole", lambda self, address, members: True)
 
 
-@plant
+@plant(needs=both(_of_one_broker, tries("crash")))
 def list_without_us_believed(patch: pytest.MonkeyPatch) -> None:
     """A broker that does not list this member is not told of it, and its list is taken as it is."""
-    right = MemberList.of
+    right, is_whole = MemberList.of, MemberList._is_whole
 
     async def of(self: MemberList, topic: str) -> list[str] | None:
         beat = self._context.client.heartbeat.beat_address
@@ -122,10 +131,14 @@ def list_without_us_believed(patch: pytest.MonkeyPatch) -> None:
         finally:
             self._context.client.heartbeat.beat_address = beat  # type: ignore[method-assign]
 
+    def may_lack_us(self: MemberList, address: str, members: list[str]) -> bool:
+        return is_whole(self, address, [*members, self._context.client.client_id])
+
     patch.setattr(MemberList, "of", of)
+    patch.setattr(MemberList, "_is_whole", may_lack_us)
 
 
-@plant
+@plant(needs=tries("leave", "glances"))
 def leaves_without_a_word(patch: pytest.MonkeyPatch) -> None:
     """A member that leaves tells no broker, and stays in the lists while its process has its connections."""
 
@@ -135,7 +148,7 @@ def leaves_without_a_word(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClientInstance, "_unregister_at", unregister)
 
 
-@plant
+@plant(needs=tries("glances"))
 def heartbeat_after_the_good_bye(patch: pytest.MonkeyPatch) -> None:
     """A heartbeat under way is not waited for before a member says good-bye: taken up late, it brings it back."""
 
@@ -145,7 +158,7 @@ def heartbeat_after_the_good_bye(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Heartbeat, "settled", settled)
 
 
-@plant
+@plant(needs=tries("glances"))
 def passes_without_pause(patch: pytest.MonkeyPatch) -> None:
     """A member rebalances at every notice, however many come at once."""
 
@@ -155,7 +168,7 @@ def passes_without_pause(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rebalance, "_keep_apart", keep_apart)
 
 
-@plant
+@plant(needs=both(concurrently, tries("part")))
 def one_list_is_enough(patch: pytest.MonkeyPatch) -> None:
     """A pass that got no list of members takes itself for the only member."""
     right = MemberList.of

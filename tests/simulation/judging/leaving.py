@@ -1,0 +1,28 @@
+"""What handlers were given by a member that leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.judging.wrong import Wrong
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+LEFT_SECONDS: Final = 0.1
+"""How long a member may need to hear that it is to leave."""
+
+
+def begun_late(history: History) -> Iterator[Wrong]:
+    """Messages that a handler was given long after its member was told to leave, and was not suspended."""
+    left = {who: at for at, who, what, _ in history.timeline.entries if what.startswith("leaves")}
+    of_rmqd = {member.name for member in history.former if member.snapshot() is not None}
+    suspended = {name for one in history.causes if one.what == "paused" for name in one.who}
+    for ledger in history.ledgers:
+        for key, calls in ledger.calls.items():
+            for call in calls:
+                at = left.get(call.member, float("inf"))
+                if call.began > at + LEFT_SECONDS and call.member in of_rmqd - suspended:
+                    about = f"{call.member} was told to leave at {at:.3f} s, and began {key} at {call.began:.3f} s"
+                    yield Wrong("begun late", about, frozenset((key,)))

@@ -1,0 +1,81 @@
+"""Who has which queue of the topic: once a group has come to rest each has one owner, and all have as many."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.judging.wrong import Wrong
+from tests.simulation.names import TOPIC
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Broker
+    from tests.simulation.history import History
+
+LOOKS: Final = 40
+LOOKS_BEFORE_IT_IS_BACK: Final = 9
+LOOK_SECONDS: Final = 0.1
+
+
+def undivided(history: History, name: str) -> Iterator[Wrong]:
+    """Queues that nobody has or that two members have, and members that have too many or too few."""
+    owners: dict[tuple[str, int], list[str]] = {
+        (broker.name, queue): []
+        for broker, queues in zip(history.brokers, history.most_queues, strict=True)
+        for queue in range(queues)
+    }
+    counts = Counter(dict.fromkeys((member.name for member in history.members), 0))
+    for owner, broker, queue in _had(history):
+        owners.setdefault((broker, queue), []).append(owner)
+        counts[owner] += 1
+    now = history.timeline.now()
+    for (broker, queue), members in owners.items():
+        if len(members) != 1:
+            whose = " and ".join(members) or "nobody"
+            yield Wrong("not divided", f"queue {queue} of {broker} is had by {whose} at {now:.3f} s ({name})")
+    if max(counts.values()) > min(counts.values()) + 1:
+        yield Wrong("not divided", f"members have {dict(counts)} queues at {now:.3f} s ({name})")
+
+
+async def let_go(history: History, broker: Broker) -> list[Wrong]:
+    """Look for a while whether each member keeps what it has of a broker's queues. Returns what some let go.
+
+    Where there are other brokers, a pass that began by routes without this one and ends when they have it again gives
+    its queues up for a moment; so the looks end before the broker is back.
+    """
+    before, gone = set(_had(history)), set[tuple[str, str, int]]()
+    for _ in range(LOOKS if len(history.brokers) == 1 else LOOKS_BEFORE_IT_IS_BACK):
+        await asyncio.sleep(LOOK_SECONDS)
+        gone |= before - set(_had(history))
+    return [
+        Wrong("let go", f"{member} let queue {queue} of {name} go, which was away for a moment")
+        for member, name, queue in sorted(gone)
+        if name == broker.name
+    ]
+
+
+def changes(history: History) -> dict[str, int]:
+    """How often each member that is there has taken or given up queues."""
+    snapshots = {member.name: member.snapshot() for member in history.members}
+    return {name: snapshot.rebalances for name, snapshot in snapshots.items() if snapshot is not None}
+
+
+def restless(history: History, before: dict[str, int], name: str) -> Iterator[Wrong]:
+    """Members that have taken or given up queues since then, though nobody came or went."""
+    for member, count in changes(history).items():
+        if count != before.get(member, 0):
+            about = (
+                f"{member} took queues or gave some up, and nobody came or went, before {history.timeline.now():.3f} s"
+            )
+            yield Wrong("divided anew", f"{about} ({name})")
+
+
+def _had(history: History) -> Iterator[tuple[str, str, int]]:
+    """Which member has which broker's queue of the topic."""
+    for member in history.members:
+        snapshot = member.snapshot()
+        for one in snapshot.queues if snapshot is not None else ():
+            if one.topic == TOPIC and not one.is_retry and one.position is not None:
+                yield member.name, one.broker, one.queue

@@ -1,0 +1,76 @@
+"""Trials in which lines between members and brokers are silent, or lose what they carry."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.network import NEVER_SECONDS, Noise
+from tests.simulation.shares import changes, restless
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+    from tests.simulation.members import Member
+    from tests.simulation.trials import Sender
+
+MUTE_SECONDS: Final = 20.0
+MOST_APART_SECONDS: Final = 14.0
+"""In which the silence is noticed by what is to be committed, and connections are not given up yet."""
+NOTICED_SECONDS: Final = (0.3, 1.5)
+"""How long after that all is well again: a second connection is just being made, and fails behind that."""
+NO_ROUTE_SECONDS: Final = 2.5
+LOOK_SECONDS: Final = 0.1
+COME_SECONDS: Final = 5.0
+LOST_SECONDS: Final = 0.3
+
+
+async def mute(history: History, sender: Sender) -> None:
+    """Nothing arrives any more by a member's connections, which nobody ends; new ones carry all."""
+    member = history.members[0]
+    history.trouble("deaf", member.name, *(broker.name for broker in history.brokers), seconds=MUTE_SECONDS)
+    for connection in history.network.connections:
+        if connection.near.host is member.host:
+            connection.is_mute = True
+
+
+async def part(history: History, sender: Sender) -> None:
+    """Nothing arrives between a member and the brokers for some time, and no new connection can be made."""
+    if len(history.members) < 2:
+        history.join()
+        history.members[-1].handling.be_quick()
+        await asyncio.sleep(COME_SECONDS)
+    await sender.send(1)
+    before = changes(history)
+    member = history.members[0]
+    history.trouble("apart", member.name, *(broker.name for broker in history.brokers), seconds=MOST_APART_SECONDS)
+    pairs = {frozenset((member.host.name, broker.host.name)) for broker in history.brokers}
+    history.network.apart |= pairs
+    history.network.no_route_seconds = NO_ROUTE_SECONDS
+    await _noticed(member)
+    await asyncio.sleep(random.Random(history.plan.seed).uniform(*NOTICED_SECONDS))
+    history.network.apart -= pairs
+    history.network.no_route_seconds = NEVER_SECONDS
+    history.trial_wrong += restless(history, before, "part")
+    sender.sent.update(dict.fromkeys(sender.sent, history.timeline.now()))
+
+
+async def lose(history: History, sender: Sender) -> None:
+    """For a moment all requests and answers are lost, and the connections stand, while a member comes."""
+    history.join()
+    history.members[-1].handling.be_quick()
+    await asyncio.sleep(random.Random(history.plan.seed).uniform(0.0, LOST_SECONDS))
+    for broker in history.brokers:
+        history.trouble("noisy", broker.name, seconds=LOST_SECONDS)
+        history.network.noise[broker.name] = Noise(1.0, 0.0)
+    await asyncio.sleep(LOST_SECONDS)
+    for broker in history.brokers:
+        del history.network.noise[broker.name]
+
+
+async def _noticed(member: Member) -> None:
+    """Wait until a member takes a broker to be down, or until it is too late for that."""
+    for _ in range(int((MOST_APART_SECONDS - NOTICED_SECONDS[1]) / LOOK_SECONDS)):
+        await asyncio.sleep(LOOK_SECONDS)
+        if not all(member.figures().brokers_up.values()):
+            return

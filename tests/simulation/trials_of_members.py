@@ -1,0 +1,116 @@
+"""Trials in which members come and go, and what brokers are asked meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from rmqd.codes import RequestCode
+from tests.simulation.judging.wrong import Wrong
+from tests.simulation.shares import undivided
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+    from tests.simulation.members import Member
+    from tests.simulation.trials import Sender
+
+TOGETHER_SECONDS: Final = 0.01
+CROWDS: Final = 4
+CROWD_SECONDS: Final = 5.0
+VISIT_SECONDS: Final = 1.5
+BEHIND_SECONDS: Final = 1.0
+"""How long after a visitor's end the handlers go on: all have divided its queues by then."""
+GLANCES: Final = 8
+GLANCE_SECONDS: Final = (0.001, 0.03)
+HEARTBEAT_SECONDS: Final = 0.03
+"""How long a broker takes for a heartbeat: what comes behind it by the same connection is done before."""
+LOOK_SECONDS: Final = 0.001
+MOST_LISTS: Final = 20
+"""How often a member may ask for the group's members while others come and go: for two topics, each second."""
+
+
+async def crowd(history: History, sender: Sender) -> None:
+    """Two members come at nearly the same time, and go together, time and again."""
+    chance = random.Random(history.plan.seed)
+    for _ in range(CROWDS):
+        comers = [_join(history)]
+        await asyncio.sleep(chance.uniform(0.0, TOGETHER_SECONDS))
+        comers.append(_join(history))
+        await asyncio.sleep(CROWD_SECONDS)
+        history.trial_wrong += undivided(history, "crowd")
+        for member in comers:
+            _leave(history, member)
+        await asyncio.wait([member.task for member in comers])
+        await asyncio.sleep(CROWD_SECONDS)
+        history.trial_wrong += undivided(history, "crowd")
+
+
+async def visit(history: History, sender: Sender) -> None:
+    """A member comes and goes while handlers stand still: what was to be given up to it stays where it was."""
+    standing = history.members[:]
+    for member in standing:
+        member.handling.may_begin.clear()
+    await sender.send(2)
+    visitor = _join(history)
+    await asyncio.sleep(VISIT_SECONDS)
+    _leave(history, visitor)
+    await asyncio.sleep(BEHIND_SECONDS)
+    for member in standing:
+        member.handling.may_begin.set()
+    now = history.timeline.now()
+    sender.sent.update(dict.fromkeys(sender.sent, now))
+
+
+async def glances(history: History, sender: Sender) -> None:
+    """Members leave as soon as brokers hear of them, and their processes go on: nobody counts them any more."""
+    chance = random.Random(history.plan.seed)
+    before = {member: _lists(member) for member in history.members}
+    for broker in history.brokers:
+        broker.heartbeat_seconds = HEARTBEAT_SECONDS
+    for _ in range(GLANCES):
+        visitor = _join(history)
+        await _connected(history, visitor)
+        await asyncio.sleep(chance.uniform(*GLANCE_SECONDS))
+        _leave(history, visitor)
+        await asyncio.wait((visitor.task,))
+    for broker in history.brokers:
+        broker.heartbeat_seconds = 0.0
+    history.trial_wrong += _too_many_lists(before)
+
+
+def _too_many_lists(before: dict[Member, int]) -> Iterator[Wrong]:
+    """Members that asked for the group's members at every notice."""
+    for member, count in before.items():
+        asked = _lists(member) - count
+        if asked > MOST_LISTS:
+            yield Wrong("too many passes", f"{member.name} asked for the group's members {asked} times meanwhile")
+
+
+def _lists(member: Member) -> int:
+    answered = member.figures().requests.get(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+    return 0 if answered is None else answered.count
+
+
+async def _connected(history: History, member: Member) -> None:
+    """Wait until a member has a connection to each replica of each broker."""
+    replicas = {broker.host for broker in history.brokers} | {slave.host for slave in history.slaves}
+    while replicas - {one.far.host for one in history.network.connections if one.near.host is member.host}:  # noqa: ASYNC110
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def _join(history: History) -> Member:
+    history.join()
+    member = history.members[-1]
+    member.handling.be_quick()
+    return member
+
+
+def _leave(history: History, member: Member) -> None:
+    """The member ends, and what else its process does goes on, by the same connections."""
+    history.members.remove(member)
+    history.former.append(member)
+    history.timeline.note(member.name, "leaves, and its process stays")
+    member.process_stays = True
+    member.leave()
