@@ -15,6 +15,7 @@ event, on every machine.
 - `habits`: what of their batches handlers are slow at, and fail at.
 - `history`: a plan as it happens, with a `producer`; `outcome`: what came of it.
 - `trials`: how some histories end: one thing happens at a time, and all must go on in time after it.
+- `hand_overs`: trials of hand-overs, of which some histories end with one.
 - `ledger`: what handlers were given, and when they finished it.
 - `judging`: what is wrong with it: lost, out of order, twice without a cause, late, stuck, committed wrongly.
 - `timeline`: a history as lines for a person, and as a digest that shows whether two runs are the same.

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
+from rmqd.broker.channel import Answer, Channel, Processor
 from rmqd.broker.controller import BrokerController
 from rmqd.broker.processors.assignment import QueryAssignmentProcessor
 from rmqd.broker.processors.table import broker_processors
+from rmqd.broker.reply import Refusal
 from rmqd.broker.server import RemotingServer
 from rmqd.broker.settings import BrokerSettings
-from rmqd.codes import RequestCode
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.pop import MessageRequestMode
 from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE
 from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody, TopicConfig
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.simulation.disk import Disk
 from tests.simulation.loop import Host, LoopClock, SimulatedLoop
@@ -51,6 +54,8 @@ class Broker:
         self.host: Host
         self.neighbours: list[Broker] = []
         """The brokers of the cluster, itself among them."""
+        self.refused: set[RequestCode] = set()
+        """The requests that it is too busy for."""
         self._loop = loop
         self._name_servers = name_servers
         self._lives = 0
@@ -77,10 +82,18 @@ class Broker:
         server = RemotingServer(self.name)
         division = {RequestCode.QUERY_ASSIGNMENT: ClusterDivision(controller, self.neighbours).assignment}
         for processors in broker_processors(controller):
-            server.serve({code: division.get(code, processor) for code, processor in processors.items()})
+            server.serve({code: self._unless_busy(division.get(code, one)) for code, one in processors.items()})
         await server.listen(self.ip, BROKER_PORT)
         self.controller = controller
         self._running = [asyncio.create_task(work) for work in (controller.run(), self._flush(), self._register())]
+
+    def _unless_busy(self, processor: Processor) -> Processor:
+        def process(channel: Channel, request: RemotingCommand) -> Answer | Awaitable[Answer]:
+            if request.code in self.refused:
+                raise Refusal(ResponseCode.SYSTEM_BUSY, "the broker is busy")
+            return processor(channel, request)
+
+        return process
 
     async def _flush(self) -> None:
         while True:

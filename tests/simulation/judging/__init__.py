@@ -8,6 +8,7 @@
 - `twice`: messages that were finished twice without a cause.
 - `order`: in orderly queues, messages before their time, and two members at once.
 - `ends`: members that fail, and members that do not end.
+- `warned`: what members warn of although nothing broke.
 - `commits`: offsets that were committed over messages that nobody had finished, or lowered without a cause.
 - `falls`: commits below what a broker has, as of a slave's older offsets.
 - `retries`: attempts that are too few, too many or too early, and dead letters without a reason.

@@ -16,7 +16,7 @@ from tests.simulation.planted.registry import NEEDS, PLANTED
 from tests.simulation.run import Crashed, simulate
 
 MOST_TEXT: Final = 90
-MOST_PASSED: Final = 50
+MOST_PASSED: Final = 400
 """How many seeds are drawn for each history that is run: what a bug needs must not be rarer."""
 
 
