@@ -19,19 +19,22 @@ if TYPE_CHECKING:
     from tests.simulation.members.member import Member
     from tests.simulation.trials import Sender
 
-SETTLED_SECONDS: Final = 75.0
-"""After which members have nothing left of former hand-overs: locks end after 60 s."""
+SETTLED_SECONDS: Final = 85.0
+"""After which nothing is left of what was before: locks end after 60 s, and no trouble excuses what comes so late."""
 GONE_SECONDS: Final = 60.0
 AT_WORK_SECONDS: Final = 0.5
 BUSY_SECONDS: Final = 0.5
 MOVE_SECONDS: Final = 2.0
-BLINKS: Final = 4
-BLINK_SECONDS: Final = 0.4
+BLINKS: Final = 12
+BLINK_SECONDS: Final = (2.5, 4.0)
+"""From one to the next, so that others see in between that the member is back: they look each second at most."""
 DOWN_SECONDS: Final = 1.0
+AWAY_SECONDS: Final = 5.0
 BACK_SECONDS: Final = 3.0
 UNLOCKED_SECONDS: Final = 80.0
 """For so long a member is cut off, so that its locks end: after 60 s, and a moment more."""
 SLUGGISH: Final = Habits(most_seconds=4.0)
+BRISK: Final = Habits(most_seconds=0.5)
 BACKLOG_ROUNDS: Final = 40
 WAITING_SECONDS: Final = 6.0
 
@@ -63,18 +66,19 @@ async def busy(history: History, sender: Sender) -> None:
 
 
 async def blink(history: History, sender: Sender) -> None:
-    """A member at work loses its connections to one broker, or to all, time and again; each time it is back at once."""
+    """Members at work lose their connections to brokers, time and again; each time they are back at once."""
     await _be(history, 2)
     chance = random.Random(history.plan.seed)
     names = [broker.name for broker in chance.choice((history.brokers, history.brokers[:1]))]
-    member = history.members[0]
+    members = chance.choice((history.members[:], history.members[:1]))
     with _standing(history.members):
         await sender.send(2)
         await asyncio.sleep(AT_WORK_SECONDS)
         for _ in range(BLINKS):
-            _cut(history, member, names)
-            await asyncio.sleep(BLINK_SECONDS)
-        await asyncio.sleep(MOVE_SECONDS)
+            for member in members:
+                _cut(history, member, names)
+            await asyncio.sleep(chance.uniform(*BLINK_SECONDS))
+    sender.sent.clear()
 
 
 async def win_back(history: History, sender: Sender) -> None:
@@ -114,28 +118,29 @@ async def restart(history: History, sender: Sender) -> None:
         await asyncio.sleep(AT_WORK_SECONDS)
         _join(history)
         await asyncio.sleep(MOVE_SECONDS)
-        await _restart(history, "restarted")
+        await _restart(history, "restarted", DOWN_SECONDS)
         await asyncio.sleep(BACK_SECONDS)
 
 
 async def restart_and_join(history: History, sender: Sender) -> None:
-    """All brokers are restarted, and a member comes just then that knows of no locks."""
+    """All brokers are away for some seconds, and a member comes just then that knows of no locks."""
     await _be(history, 1)
-    member = history.members[0]
-    member.handling.habits = SLUGGISH
+    history.members[0].handling.habits = BRISK
     await sender.send(BACKLOG_ROUNDS)
     _join(history)
-    await _restart(history, "crashed")
+    history.members[1].handling.habits = BRISK
+    await _restart(history, "crashed", AWAY_SECONDS)
     await asyncio.sleep(BACK_SECONDS)
-    member.handling.be_quick()
+    for member in history.members:
+        member.handling.be_quick()
     sender.sent.clear()
 
 
-async def _restart(history: History, what: str) -> None:
+async def _restart(history: History, what: str, seconds: float) -> None:
     for broker in history.brokers:
-        history.trouble(what, broker.name, seconds=DOWN_SECONDS)
+        history.trouble(what, broker.name, seconds=seconds)
         broker.kill()
-    await asyncio.sleep(DOWN_SECONDS)
+    await asyncio.sleep(seconds)
     for broker in history.brokers:
         history.timeline.note(broker.name, "starts again")
         await broker.start()

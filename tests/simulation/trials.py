@@ -201,7 +201,7 @@ TRIALS: Final = {
     "refuse": Trial(refuse, 20.0, 20.0),
     "move": Trial(hand_overs.move, 6.0, 8.0),
     "busy": Trial(hand_overs.busy, 6.0, 6.0),
-    "blink": Trial(hand_overs.blink, 8.0, 8.0),
+    "blink": Trial(hand_overs.blink, 10.0, 10.0),
     "win_back": Trial(hand_overs.win_back, 4.0, 4.0),
     "lose_locks": Trial(hand_overs.lose_locks, 20.0, 20.0),
     "restart": Trial(hand_overs.restart, 20.0, 20.0),
