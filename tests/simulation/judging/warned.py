@@ -19,7 +19,7 @@ _WARNING: Final = re.compile(
 
 def warned(history: History) -> Iterator[Wrong]:
     """Warnings that came before anything broke, if anything did."""
-    broken_at = min((trouble.at for trouble in history.causes), default=float("inf"))
+    broken_at = min((history.unharmed_until, *(trouble.at for trouble in history.causes)))
     for at, who, what, _ in history.timeline.entries:
         if at < broken_at and _WARNING.match(what):
             yield Wrong("warned", f"{who} at {at:.3f} s, and nothing had broken: {what}")
