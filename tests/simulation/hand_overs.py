@@ -25,7 +25,7 @@ GONE_SECONDS: Final = 60.0
 AT_WORK_SECONDS: Final = 0.5
 BUSY_SECONDS: Final = 0.5
 MOVE_SECONDS: Final = 2.0
-BLINKS: Final = 12
+BLINKS: Final = 20
 BLINK_SECONDS: Final = (2.5, 4.0)
 """From one to the next, so that others see in between that the member is back: they look each second at most."""
 DOWN_SECONDS: Final = 1.0
@@ -70,14 +70,14 @@ async def blink(history: History, sender: Sender) -> None:
     """Members at work lose their connections to brokers, time and again; each time they are back at once."""
     await _be(history, 2)
     chance = random.Random(history.plan.seed)
-    names = [broker.name for broker in chance.choice((history.brokers, history.brokers[:1]))]
-    members = chance.choice((history.members[:], history.members[:1]))
+    names = [broker.name for broker in history.brokers]
     with _standing(history.members):
         await sender.send(2)
         await asyncio.sleep(AT_WORK_SECONDS)
         for _ in range(BLINKS):
-            for member in members:
-                _cut(history, member, names)
+            lost = chance.choice((names, names[:1], names[-1:]))
+            for member in chance.choice((history.members, history.members[:1])):
+                _cut(history, member, lost)
             await asyncio.sleep(chance.uniform(*BLINK_SECONDS))
     sender.sent.clear()
 
