@@ -12,9 +12,10 @@ from rmqd.broker.channel import Answer, Channel, Processor
 from rmqd.broker.controller import BrokerController
 from rmqd.broker.processors.assignment import QueryAssignmentProcessor
 from rmqd.broker.processors.table import broker_processors
+from rmqd.broker.reply import Refusal
 from rmqd.broker.server import RemotingServer
 from rmqd.broker.settings import BrokerSettings
-from rmqd.codes import RequestCode
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.pop import MessageRequestMode
 from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE
 from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody, TopicConfig
@@ -59,6 +60,8 @@ class Broker:
         """The brokers of the cluster, itself among them."""
         self.heartbeat_seconds = 0.0
         """How long a heartbeat takes at most, while other requests are answered."""
+        self.refused: set[RequestCode] = set()
+        """The requests that it is too busy for."""
         self._loop = loop
         self._name_servers = name_servers
         self._lives = 0
@@ -90,7 +93,7 @@ class Broker:
                 served[RequestCode.UPDATE_CONSUMER_OFFSET] = self.commits.before(commit, controller.offsets)
             if (heartbeat := served.get(RequestCode.HEART_BEAT)) is not None:
                 served[RequestCode.HEART_BEAT] = partial(self._heartbeat, heartbeat)
-            server.serve(served)
+            server.serve({code: self._unless_busy(one) for code, one in served.items()})
         await server.listen(self.ip, BROKER_PORT)
         self.controller = controller
         self._running = [asyncio.create_task(work) for work in (controller.run(), self._flush(), self._register())]
@@ -107,6 +110,14 @@ class Broker:
         await asyncio.sleep(self.heartbeat_seconds)
         answer = None if channel.closed else heartbeat(channel, request)
         return await answer if isinstance(answer, Awaitable) else answer
+
+    def _unless_busy(self, processor: Processor) -> Processor:
+        def process(channel: Channel, request: RemotingCommand) -> Answer | Awaitable[Answer]:
+            if request.code in self.refused:
+                raise Refusal(ResponseCode.SYSTEM_BUSY, "the broker is busy")
+            return processor(channel, request)
+
+        return process
 
     async def _flush(self) -> None:
         while True:

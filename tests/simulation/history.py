@@ -73,8 +73,12 @@ class History:
         """The reconsume times after which a message is given up."""
         self.ledger = self._new_ledger()
         self.causes = Troubles()
+        self.unharmed_until = float("inf")
+        """When something broke for the first time that is no excuse for what is handled twice, and is not noted."""
         self.changes: list[float] = []
         """When the topic's queues or permissions changed."""
+        self.comings: list[float] = []
+        """When members came, or went."""
         self.java = JavaQueues(self.timeline, self.changes)
         self.passed = Passed(self.ledger, self._explains_unheeded, self.causes.show_at)
         at_masters = Commits(self.ledger, self.passed, self._explains_lower)
@@ -177,6 +181,7 @@ class History:
         """A member that is to go."""
         member = self.members.pop(chance.randrange(len(self.members)))
         self.former.append(member)
+        self.comings.append(self.timeline.now())
         return member
 
     def pause(self, host: Host, seconds: float) -> None:
@@ -226,6 +231,7 @@ class History:
         what = self.loop, name, self.nameservers, options, handling
         member = JavaMember(*what, self.java) if is_java else Member(*what)
         self.members.append(member)
+        self.comings.append(self.timeline.now())
         self.timeline.note(member.name, f"joins on {home}" if home else "joins, of Java" if is_java else "joins")
         return member
 

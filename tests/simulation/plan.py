@@ -35,6 +35,11 @@ OFFSET_TRIALS: Final = (
     "rewind", "rewind_by_push", "rewind_the_last", "rewind_behind_a_filter",
 )  # fmt: skip
 LATE_COMMITS: Final = (0.0, 0.3)
+LAST_TRIALS: Final[dict[Way, tuple[str, ...]]] = {
+    "concurrently": ("move", "busy", "blink", "refuse"),
+    "orderly": ("move", "busy", "win_back", "lose_locks", "restart", "restart_and_join"),
+}
+"""Where there are trials, one of these comes last: most of them are of hand-overs at bad moments."""
 CALM: Final = 0.3
 """How many histories in one have nothing that breaks: what goes wrong in them, nothing excuses."""
 MOST_TROUBLES: Final = 4
@@ -182,7 +187,7 @@ def draw(seed: int) -> Plan:
         is_broadcasting=is_broadcasting,
         java=java,
     )
-    return _with_late_commits(_with_slaves(_with_trials(_with_name_servers(plan))))
+    return _with_last_trial(_with_late_commits(_with_slaves(_with_trials(_with_name_servers(plan)))))
 
 
 def _with_trials(plan: Plan) -> Plan:
@@ -197,6 +202,15 @@ def _with_trials(plan: Plan) -> Plan:
     if most_cached == 1000 or not plan.auto_commit:  # who commits late would wait for ever
         return replace(plan, trials=trials)
     return replace(plan, most_cached=most_cached, trials=(*trials, "flood"))
+
+
+def _with_last_trial(plan: Plan) -> Plan:
+    """The same with one trial more, if there are trials."""
+    # what a handler holds without a commit is not judged, and slaves stand in for brokers that are restarted
+    if not plan.trials or not plan.auto_commit or plan.slaves:
+        return plan
+    chance = random.Random(f"{plan.seed} last trial")
+    return replace(plan, trials=(*plan.trials, chance.choice(LAST_TRIALS[plan.way])))
 
 
 def _with_name_servers(plan: Plan) -> Plan:

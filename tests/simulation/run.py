@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import random
 import secrets
 from typing import Final
@@ -24,7 +25,10 @@ class Crashed(AssertionError):
 
 
 def simulate(plan: Plan, *, tells: bool = False) -> Outcome:
-    """Run a plan; `tells` has the timeline say what members log. Raises Crashed with the last lines."""
+    """Run a plan; `tells` has the timeline say all that members log, and not what they warn of alone.
+
+    Raises Crashed with the last lines.
+    """
     random.seed(plan.seed)
     backoff.RANDOM.seed(plan.seed)
     secrets.token_hex, secrets.randbits = _token_hex, _randbits
@@ -32,8 +36,9 @@ def simulate(plan: Plan, *, tells: bool = False) -> Outcome:
     loop = SimulatedLoop()
     asyncio.set_event_loop(loop)
     history = History(plan, loop)
-    if tells:
-        structlog.configure(processors=[_Teller(history)], wrapper_class=structlog.make_filtering_bound_logger(20))
+    former = structlog.get_config()
+    least = logging.INFO if tells else logging.WARNING
+    structlog.configure(processors=[_Teller(history)], wrapper_class=structlog.make_filtering_bound_logger(least))
     gc.disable()  # a history takes half a second
     try:
         return loop.run_until_complete(history.run())
@@ -44,6 +49,7 @@ def simulate(plan: Plan, *, tells: bool = False) -> Outcome:
         loop.end()
         history.close()
         gc.enable()
+        structlog.configure(**former)
 
 
 def _token_hex(nbytes: int | None = None) -> str:

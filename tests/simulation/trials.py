@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
+from rmqd.codes import RequestCode
 from rmqd.errors import RmqdError
-from tests.simulation import offset_trials, reset_trials
+from tests.simulation import hand_overs, offset_trials, reset_trials
+from tests.simulation.habits import Habits
 from tests.simulation.happenings.operators import reset_one
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.loop import Host, LoopClock
@@ -39,6 +41,7 @@ MASTER_SECONDS: Final = 7.0
 """In which a master that is back is read instead of its slave: routes are asked for each 5 s, looked at each 2 s."""
 LEAVE_SECONDS: Final = 2.0
 LOCK_SECONDS: Final = 62.0
+REFUSING_SECONDS: Final = 1.0
 FLOOD_ROUNDS: Final = 70
 FLOOD_SECONDS: Final = 5.0
 SLOW_SECONDS: Final = 0.4
@@ -85,6 +88,10 @@ class Sender:
                 self._history.sent.add(key)
                 self.sent[key] = self._history.timeline.now()
 
+    def late(self, name: str, late_seconds: float) -> Iterator[Wrong]:
+        """What is wrong with a trial by now if messages may be so late."""
+        return _late(self._history, name, self.sent, late_seconds)
+
     async def end(self) -> None:
         """Stop the client."""
         self._host.context.run(self._client.stop)
@@ -105,7 +112,7 @@ async def join(history: History, sender: Sender) -> None:
 
 async def leave(history: History, sender: Sender) -> None:
     """A member ends in order, and others are left."""
-    await _be_two(history)
+    await _be_several(history, 2)
     member = history.members.pop()
     history.former.append(member)
     history.timeline.note(member.name, "leaves, and its process stays")
@@ -119,8 +126,8 @@ async def leave(history: History, sender: Sender) -> None:
 
 
 async def kill(history: History, sender: Sender) -> None:
-    """A member ends at once, and others are left."""
-    await _be_two(history)
+    """A member ends at once, and others are left: one alone knows sooner that nobody has its queues."""
+    await _be_several(history, 2 + history.plan.seed % 2)
     member = history.members.pop()
     history.former.append(member)
     history.trouble("killed", member.name)
@@ -129,7 +136,7 @@ async def kill(history: History, sender: Sender) -> None:
 
 async def crash(history: History, sender: Sender) -> None:
     """A broker is killed, and started again. Its queues stay with those who have them."""
-    await _be_two(history)
+    await _be_several(history, 2)
     broker = history.brokers[0]
     kept = asyncio.create_task(let_go(history, broker))
     history.trouble("crashed", broker.name, seconds=1.0)
@@ -184,6 +191,23 @@ async def reset(history: History, sender: Sender) -> None:
         reset_one(history, chance)
 
 
+async def refuse(history: History, sender: Sender) -> None:
+    """Handlers fail, and for a moment no broker takes anything back."""
+    history.trouble("busy", *(broker.name for broker in history.brokers), seconds=REFUSING_SECONDS)
+    for broker in history.brokers:
+        broker.refused |= {RequestCode.CONSUMER_SEND_MSG_BACK}
+    for member in history.members:
+        member.handling.habits = Habits(fails=1.0)
+    await sender.send(1)
+    for broker in history.brokers:
+        broker.refused |= {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2}
+    await asyncio.sleep(REFUSING_SECONDS)
+    for broker in history.brokers:
+        broker.refused.clear()
+    _be_quick(history)
+    sender.sent.clear()
+
+
 TRIALS: Final = {
     "nothing": Trial(nothing, 1.0, 1.0),
     "join": Trial(join, 1.5, 2.0),
@@ -211,6 +235,14 @@ TRIALS: Final = {
     "mute": Trial(mute, 17.0, 20.0),
     "part": Trial(part, 8.0, 10.0),
     "lose": Trial(lose, 33.0, 35.0),
+    "refuse": Trial(refuse, 20.0, 20.0),
+    "move": Trial(hand_overs.move, 6.0, 8.0),
+    "busy": Trial(hand_overs.busy, 6.0, 6.0),
+    "blink": Trial(hand_overs.blink, 10.0, 10.0),
+    "win_back": Trial(hand_overs.win_back, 4.0, 4.0),
+    "lose_locks": Trial(hand_overs.lose_locks, 20.0, 20.0),
+    "restart": Trial(hand_overs.restart, 20.0, 20.0),
+    "restart_and_join": Trial(hand_overs.restart_and_join, 20.0, 20.0),
 }
 """Members of an orderly group wait for a broker's locks, and give others time to ask a restarted broker for theirs."""
 
@@ -234,7 +266,7 @@ async def undergo(history: History) -> None:
         if history.slaves and name == "crash":
             late_seconds += MASTER_SECONDS
         await asyncio.sleep(late_seconds)
-        history.trial_wrong += _late(history, name, sender.sent, late_seconds)
+        history.trial_wrong += sender.late(name, late_seconds)
         history.trial_wrong += undivided(history, name)
         sender.sent.clear()
         await asyncio.sleep(COMMIT_SECONDS)
@@ -265,9 +297,10 @@ def _uncommitted(history: History, name: str) -> Iterator[Wrong]:
                 yield Wrong("not committed", about)
 
 
-async def _be_two(history: History) -> None:
-    if len(history.members) < 2:
-        history.join()
+async def _be_several(history: History, count: int) -> None:
+    if len(history.members) < count:
+        while len(history.members) < count:
+            history.join()
         _be_quick(history)
         await asyncio.sleep(CALM_SECONDS)
 

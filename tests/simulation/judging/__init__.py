@@ -10,6 +10,7 @@
 - `leaving`: what handlers were given by a member that leaves.
 - `frames`: frames that a member could not read.
 - `ends`: members that fail, and members that do not end.
+- `warned`: what members warn of although nothing broke.
 - `commits`: offsets that were committed over messages that nobody had finished, or lowered without a cause.
 - `falls`: commits below what a broker has, as of a slave's older offsets.
 - `retries`: attempts that are too few, too many or too early, and dead letters without a reason.

@@ -34,15 +34,21 @@ def undrained(history: History) -> Iterator[Wrong]:
         calls = (call for ledger in history.ledgers for of_key in ledger.calls.values() for call in of_key)
         if not any(
             call.member == member
-            and call.is_retry == is_retry
             and call.place.broker == broker
-            and queue in (ANY_QUEUE, str(call.place.queue))
+            and _may_be_of(call, queue, is_retry=is_retry)
             and _is_under_way(call, at)
             for call in calls
         ):
             yield Wrong(
                 "not drained", f"{member} gave {topic}@{broker}:{queue} up at {at:.3f} s, and no handler was at it"
             )
+
+
+def _may_be_of(call: Call, queue: str, *, is_retry: bool) -> bool:
+    """Whether a member got a message with a queue of its broker. Whoever pops any queue gets retries, too."""
+    if call.is_popped and call.is_retry:
+        return True
+    return call.is_retry == is_retry and queue in (ANY_QUEUE, str(call.place.queue))
 
 
 def _delays(trouble: Trouble, at: float) -> bool:

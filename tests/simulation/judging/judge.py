@@ -16,6 +16,7 @@ from tests.simulation.judging.order import disorder, overlaps
 from tests.simulation.judging.popped import given_up_early, handled_again, late
 from tests.simulation.judging.retries import dead_letters, too_early, too_many
 from tests.simulation.judging.twice import twice
+from tests.simulation.judging.warned import warned
 from tests.simulation.judging.wrong import Wrong
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def judge(history: History) -> tuple[list[Wrong], Counter[str]]:
     repeated, causes = twice(history)
     wrong = [one for broker in history.brokers for one in broker.commits.wrong]
     wrong += [*history.offsets.wrong, *history.trial_wrong, *lost(history), *stuck(history)]
-    wrong += [*_of_members(history), *falls(history), *repeated]
+    wrong += [*_of_members(history), *warned(history), *falls(history), *repeated]
     wrong += [*dead_letters(history), *too_many(history), *too_early(history)]
     if history.plan.way == "orderly":
         wrong += [*disorder(history), *overlaps(history)]

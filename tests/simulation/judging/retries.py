@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+NOTICED_SECONDS: Final = 3.0
+"""In which members hear of another one: the network takes up to a second, and a pass is a second after the last."""
 BROKERS_SECONDS: Final = 0.001
 """Brokers count in milliseconds."""
 LEVELS: Final = [int(text[:-1]) * SECONDS[text[-1]] for text in BrokerSettings().messageDelayLevel.split()]
@@ -83,8 +85,8 @@ def _is_explained(history: History, same: list[Call]) -> bool:
 
     A trouble has messages delivered twice, and send-backs fail. In an orderly group attempts are counted where the
     message waits, so that the next owner of its queue begins anew, also if it is the same member: where the topic's
-    queues change it may give the queue up and take it again. After a hand-over that took too long both owners have the
-    message, which they count.
+    queues or the members change it may give the queue up and take it again. After a hand-over that took too long both
+    owners have the message, which they count.
     """
     if history.plan.java and history.java.explains(history.ledger.calls[same[0].key], settled_times(history)):
         return True
@@ -96,8 +98,9 @@ def _is_explained(history: History, same: list[Call]) -> bool:
 
 
 def _are_apart(history: History, before: Call, call: Call) -> bool:
-    """Whether members may have divided the topic's queues anew between two calls because those changed."""
-    return any(before.began - SEEN_SECONDS < at < call.began for at in history.changes)
+    """Whether members may have divided the topic's queues anew between two calls: those changed, or the members."""
+    is_changed = any(before.began - SEEN_SECONDS < at < call.began for at in history.changes)
+    return is_changed or any(before.began - NOTICED_SECONDS < at < call.began for at in history.comings)
 
 
 def _told(call: Call) -> str:

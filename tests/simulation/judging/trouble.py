@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from tests.simulation.judging.passed import Reset
+from tests.simulation.judging.passed import HEARD_SECONDS, Reset
 from tests.simulation.ledger import Call
 
 BEFORE_SECONDS: Final = 10.0
@@ -63,9 +63,12 @@ class Trouble(NamedTuple):
     def explains_overlap(self, calls: list[Call]) -> bool:
         """Whether two members may have had messages of one orderly queue at once because of it.
 
-        A broker that crashed has forgotten its locks. A member that is suspended does not know that its lock has ended,
-        and goes on with what it had. Nothing else takes a lock from who holds it.
+        A broker that crashed has forgotten its locks: a handler may have a message still, and gets none when its
+        member has lost the connection. A member that is suspended does not know that its lock has ended, and goes on
+        with what it had. Nothing else takes a lock from who holds it.
         """
+        if self.what == "crashed" and min(call.began for call in calls) > self.at + HEARD_SECONDS:
+            return False
         return self.what in ("crashed", "paused") and self.meets(calls) and self.is_of(calls)
 
     def explains_unheeded(self, reset: Reset) -> bool:

@@ -26,12 +26,16 @@ def twice(history: History) -> tuple[list[Wrong], Counter[str]]:
     causes, unexplained = _by_cause(history)
     counted, timeouts = counted_twice(history), sum(one.handover_timeouts for one in _snapshots(history))
     causes.update(counted if unexplained else {})
-    # where nothing broke, a hand-over in time has no duplicates, whether or not the members count them
-    is_excused = history.causes or timeouts
-    if len(unexplained) <= (counted.total() if is_excused else 0):
-        return [], causes
+    if len(unexplained) <= counted.total():
+        # while nothing is broken, a hand-over in time has no duplicates, whether or not the members count them
+        unexplained = [] if timeouts else [key for key in unexplained if not _is_met(history, key)]
     about = f"; the members count {dict(counted)}"
     return [Wrong("twice", _told(history.ledger.calls[key]) + about, frozenset((key,))) for key in unexplained], causes
+
+
+def _is_met(history: History, key: str) -> bool:
+    """Whether anything was broken when a message was handled."""
+    return any(trouble.meets(history.ledger.calls[key]) for trouble in history.causes)
 
 
 def counted_twice(history: History) -> Counter[str]:

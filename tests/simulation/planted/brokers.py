@@ -16,7 +16,7 @@ from rmqd.broker.schedule import ScheduleMessageService
 from rmqd.broker.store.get_messages import GetResult
 from rmqd.broker.store.message_store import MessageStore
 from rmqd.wire.message_queue import MessageQueue
-from tests.simulation.planted.registry import breaks, orderly, plant
+from tests.simulation.planted.registry import both, breaks, hands_over, never, orderly, plant, pulled, slow
 
 
 @plant
@@ -41,7 +41,7 @@ def broker_forgets_a_held_pull(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PullRequestHoldService, "_expire", expire)
 
 
-@plant
+@plant(needs=both(hands_over, slow))
 def broker_locks_for_everybody(patch: pytest.MonkeyPatch) -> None:
     """The broker gives a queue's lock to whoever asks for it."""
 
@@ -51,13 +51,13 @@ def broker_locks_for_everybody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RebalanceLockManager, "lock", lock)
 
 
-@plant
+@plant(needs=both(orderly, pulled, breaks("kill"), never("crash", "lose_master")))
 def broker_locks_for_ever(patch: pytest.MonkeyPatch) -> None:
     """The locks of a member that is gone do not end."""
     patch.setattr(locks, "LOCK_SECONDS", float("inf"))
 
 
-@plant(needs=orderly)
+@plant(needs=both(hands_over, slow, orderly))
 def broker_locks_too_short(patch: pytest.MonkeyPatch) -> None:
     """Locks end after ten seconds, before they are renewed."""
     patch.setattr(locks, "LOCK_SECONDS", 10.0)

@@ -8,7 +8,7 @@ import pytest
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.wire.messages.message import Message, MessageBlock
-from tests.simulation.planted.registry import orderly, plant
+from tests.simulation.planted.registry import behind, both, hands_over, orderly, plant
 
 
 @plant
@@ -104,7 +104,7 @@ def full_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProcessQueue, "finish", finish)
 
 
-@plant
+@plant(needs=both(hands_over, behind))
 def handed_out_while_given_up(patch: pytest.MonkeyPatch) -> None:
     """A queue that is being given up goes on handing out what it has cached."""
     right = ProcessQueue.leave
@@ -118,7 +118,7 @@ def handed_out_while_given_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProcessQueue, "leave", leave)
 
 
-@plant
+@plant(needs=both(hands_over, behind))
 def given_up_counts_as_finished(patch: pytest.MonkeyPatch) -> None:
     """What no handler had yet when the queue was given up counts as finished."""
     right = ProcessQueue.leave

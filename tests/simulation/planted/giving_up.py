@@ -11,7 +11,7 @@ from rmqd.consumer.assigned.leaving import Leaving
 from rmqd.consumer.pull.giving_up import GivingUp
 from rmqd.consumer.pull.loop import PullLoop
 from rmqd.errors import RmqdError
-from tests.simulation.planted.registry import breaks, plant
+from tests.simulation.planted.registry import both, breaks, hands_over, happens, plant, pulled, slow, tries
 
 
 @plant
@@ -28,7 +28,7 @@ def no_last_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GivingUp, "_try_once", try_once)
 
 
-@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
+@plant(needs=both(pulled, tries("busy")))
 def last_commit_tried_once(patch: pytest.MonkeyPatch) -> None:
     """A queue's last commit is not tried again after an error that would have passed."""
 
@@ -41,7 +41,7 @@ def last_commit_tried_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GivingUp, "_commit", commit)
 
 
-@plant
+@plant(needs=both(hands_over, slow))
 def last_commit_before_the_drain(patch: pytest.MonkeyPatch) -> None:
     """The last commit has what was finished before handlers have ended what they had."""
     right = GivingUp.run
@@ -60,7 +60,7 @@ def last_commit_before_the_drain(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GivingUp, "run", run)
 
 
-@plant
+@plant(needs=both(hands_over, slow))
 def no_drain(patch: pytest.MonkeyPatch) -> None:
     """A queue is given up while handlers have batches of it."""
 
@@ -87,7 +87,7 @@ def drained_without_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GivingUp, "_drain", always)
 
 
-@plant
+@plant(needs=both(hands_over, slow))
 def unlocked_before_the_last_commit(patch: pytest.MonkeyPatch) -> None:
     """A queue is unlocked first and committed then: the next owner may read what was stored before."""
     right = GivingUp.run
@@ -99,7 +99,7 @@ def unlocked_before_the_last_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GivingUp, "run", run)
 
 
-@plant
+@plant(needs=both(pulled, tries("join")))
 def lock_kept(patch: pytest.MonkeyPatch) -> None:
     """A queue that was given up stays locked."""
     right = GivingUp.run
@@ -119,7 +119,7 @@ def lock_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GivingUp, "run", run)
 
 
-@plant(needs=breaks("half", "freeze", "seclude", "partition", "noise"))
+@plant(needs=both(pulled, breaks("rush"), breaks("freeze", "seclude", "partition", "half")))
 def lock_kept_where_the_last_commit_failed(patch: pytest.MonkeyPatch) -> None:
     """A queue whose last commit failed is never unlocked."""
     right = GivingUp._commit
@@ -133,7 +133,7 @@ def lock_kept_where_the_last_commit_failed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GivingUp, "_commit", commit)
 
 
-@plant
+@plant(needs=both(hands_over, slow, happens("leave", least=2)))
 def stop_that_ends_without_its_queues(patch: pytest.MonkeyPatch) -> None:
     """A member that stops waits for no handler: what they have is handled again by others."""
     right = Leaving.begin

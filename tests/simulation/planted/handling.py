@@ -17,7 +17,17 @@ from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.worker import Worker
 from rmqd.handler import Batch
 from rmqd.wire.messages.message import Message
-from tests.simulation.planted.registry import concurrently, orderly, plant
+from tests.simulation.planted.registry import (
+    both,
+    concurrently,
+    fails,
+    hands_over,
+    orderly,
+    plant,
+    pulled,
+    slow,
+    tries,
+)
 
 
 @plant
@@ -116,7 +126,7 @@ def retry_not_sent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SendBack, "retry", retry)
 
 
-@plant(needs=concurrently)
+@plant(needs=tries("refuse"))
 def refused_retry_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A retry that no broker takes counts as sent."""
     right = SendBack.retry
@@ -128,7 +138,7 @@ def refused_retry_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SendBack, "retry", retry)
 
 
-@plant(needs=concurrently)
+@plant(needs=both(concurrently, pulled, fails, lambda plan: plan.batch_size > 1))
 def only_the_first_of_a_failed_batch_is_sent_back(patch: pytest.MonkeyPatch) -> None:
     """Of a batch that failed only the first message is delivered again."""
     right = Settlement._return
@@ -140,7 +150,7 @@ def only_the_first_of_a_failed_batch_is_sent_back(patch: pytest.MonkeyPatch) -> 
     patch.setattr(Settlement, "_return", send)
 
 
-@plant(needs=orderly)
+@plant(needs=both(orderly, pulled, fails))
 def order_given_up_at_a_failure(patch: pytest.MonkeyPatch) -> None:
     """An orderly queue goes on behind a message that failed, and does not wait until it is repeated."""
     right = OrderlySettlement._repeat
@@ -186,7 +196,7 @@ def orderly_queue_in_two_slots(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ConsumeMessageOrderlyService, "_end_turn", end_turn)
 
 
-@plant
+@plant(needs=both(hands_over, fails))
 def turn_never_ends(patch: pytest.MonkeyPatch) -> None:
     """A turn in which a handler failed counts as not ended, so that its queue never drains."""
     right = Worker._settle
@@ -200,7 +210,7 @@ def turn_never_ends(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_settle", settle)
 
 
-@plant(needs=concurrently)
+@plant(needs=both(hands_over, slow, concurrently))
 def turn_ends_before_its_batch(patch: pytest.MonkeyPatch) -> None:
     """A turn counts as ended when its handler is called: a queue is given up while handlers have batches of it."""
     begin = ConsumeMessageConcurrentlyService.begin_turn

@@ -14,10 +14,10 @@ from rmqd.consumer.rebalance.departures import Departures
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QueueLease, QueueLock
 from rmqd.wire.message_queue import MessageQueue
-from tests.simulation.planted.registry import both, concurrently, orderly, plant, tries
+from tests.simulation.planted.registry import both, calm, concurrently, hands_over, orderly, plant, pulled, slow, tries
 
 
-@plant(needs=concurrently)
+@plant(needs=both(hands_over, slow, concurrently))
 def former_owner_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     """A new owner begins without asking for the queue's lock."""
 
@@ -28,7 +28,7 @@ def former_owner_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueueOwnership, "acquire", acquire)
 
 
-@plant(needs=concurrently)
+@plant(needs=both(hands_over, slow, concurrently))
 def former_owner_waited_for_too_short(patch: pytest.MonkeyPatch) -> None:
     """A new owner begins after half a second, whether or not the former one has ended."""
     right = QueueOwnership.__init__
@@ -39,7 +39,7 @@ def former_owner_waited_for_too_short(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueueOwnership, "__init__", init)
 
 
-@plant(needs=concurrently)
+@plant(needs=tries("blink"))
 def first_second_alone(patch: pytest.MonkeyPatch) -> None:
     """A member that sees nobody else takes queues at once, though others may only have lost their connections."""
     patch.setattr("rmqd.consumer.rebalance.ownership.SURE_SECONDS", 0.0)
@@ -47,14 +47,14 @@ def first_second_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 0.0)
 
 
-@plant(needs=concurrently)
+@plant(needs=tries("blink"))
 def locks_broken_at_once(patch: pytest.MonkeyPatch) -> None:
     """The locks of a member whose connection was cut are broken before it could come back."""
     patch.setattr("rmqd.consumer.rebalance.departures.SURE_SECONDS", 0.0)
     patch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 0.0)
 
 
-@plant(needs=concurrently)
+@plant(needs=both(tries("blink"), lambda plan: len(plan.queues) > 1))
 def locks_of_members_elsewhere_broken(patch: pytest.MonkeyPatch) -> None:
     """A member that one broker does not list counts as gone, although another broker lists it."""
 
@@ -68,7 +68,7 @@ def locks_of_members_elsewhere_broken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Departures, "_note", note)
 
 
-@plant(needs=both(concurrently, tries("kill")))
+@plant(needs=both(concurrently, tries("kill"), lambda plan: plan.seed % 2 == 1))
 def locks_of_the_dead_kept(patch: pytest.MonkeyPatch) -> None:
     """The locks that a killed member has left behind are waited for until the time is over."""
 
@@ -78,7 +78,7 @@ def locks_of_the_dead_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueueOwnership, "break_locks", break_locks)
 
 
-@plant(needs=concurrently)
+@plant(needs=both(concurrently, tries("move")))
 def owner_locks_not_renewed(patch: pytest.MonkeyPatch) -> None:
     """The locks that make a new owner wait end after a minute, as nobody renews them."""
 
@@ -109,25 +109,25 @@ class _ForEver(QueueLease):
         """It needs none."""
 
 
-@plant(needs=orderly)
+@plant(needs=both(tries("lose_locks"), lambda plan: plan.batch_size == 1))
 def orderly_lock_lasts_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A member of an orderly group goes on with a lock that it could not renew."""
     patch.setattr(QueueLease, "holds", property(lambda self: True))
 
 
-@plant(needs=orderly)
+@plant(needs=both(tries("restart_and_join"), lambda plan: plan.batch_size == 1))
 def orderly_lock_outlives_its_connection(patch: pytest.MonkeyPatch) -> None:
     """A lock counts for 30 s although its broker may have been restarted, and has forgotten it."""
     patch.setattr(QueueLease, "holds", property(lambda self: self._clock() < self._until))
 
 
-@plant(needs=orderly)
+@plant(needs=tries("restart"))
 def orderly_lock_of_a_restarted_broker_taken(patch: pytest.MonkeyPatch) -> None:
     """A member that was locked out takes the lock that a restarted broker has forgotten, before its owner asks."""
     patch.setattr("rmqd.consumer.rebalance.queue_lock.RESTART_SECONDS", 0.0)
 
 
-@plant(needs=orderly)
+@plant(needs=both(calm, orderly, pulled))
 def orderly_lock_not_renewed(patch: pytest.MonkeyPatch) -> None:
     """An orderly group's locks are not renewed, and end again and again."""
     patch.setattr("rmqd.consumer.rebalance.queue_lock.RENEW_SECONDS", float("inf"))
@@ -139,7 +139,7 @@ def orderly_lock_that_is_lost_stops_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueueLease, "tell", lambda self: None)
 
 
-@plant(needs=orderly)
+@plant(needs=both(hands_over, slow, orderly))
 def unlocked_while_a_handler_runs(patch: pytest.MonkeyPatch) -> None:
     """An orderly queue is given up after the time of a hand-over, although a handler still has a batch of it."""
     patch.setattr(QueueLock, "linger", lambda self, queue: 0.0)
@@ -162,7 +162,7 @@ def locks_asked_for_after_they_were_given_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueueLock, "release", release)
 
 
-@plant(needs=orderly)
+@plant(needs=tries("win_back"))
 def won_back_and_not_handed_out(patch: pytest.MonkeyPatch) -> None:
     """What is cached when a lock is won back is handed out with the next messages only."""
 

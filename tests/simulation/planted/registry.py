@@ -89,3 +89,24 @@ def either(*needs: Needs) -> Needs:
 def tries(*trials: str) -> Needs:
     """Histories that end with one of these trials."""
     return lambda plan: any(trial in trials for trial in plan.trials)
+
+
+def fails(plan: Plan) -> bool:
+    """Handlers that fail at some messages."""
+    return max(plan.habits.fails, plan.habits.poison, plan.habits.verdicts) > 0
+
+
+def pulled(plan: Plan) -> bool:
+    """A clustering group of rmqd's members alone, which pulls."""
+    return not (pops(plan) or plan.is_broadcasting or plan.java)
+
+
+def behind(plan: Plan) -> bool:
+    """A group that has more to do than it can: messages wait in its members."""
+    return (plan.concurrency, plan.batch_size) == (1, 1) and plan.habits.most_seconds >= 0.2
+
+
+hands_over: Final = both(
+    calm, pulled, happens("join", "leave", least=4), never("reset", "reset_alone", "reset_by_push", "hold")
+)
+"""Queues that go from member to member, where nothing is an excuse for what is done twice."""

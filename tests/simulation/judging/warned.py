@@ -1,0 +1,25 @@
+"""What members warn of although nothing broke."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.judging.wrong import Wrong
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+_WARNING: Final = re.compile(
+    r"(queue\.(lock_lost|consumed_elsewhere|handover_timed_out|restarted)|offset\.(commit_failed|illegal)) "
+)
+"""A lock is renewed in time, and a queue given up in time, while brokers and network work and handlers end."""
+
+
+def warned(history: History) -> Iterator[Wrong]:
+    """Warnings that came before anything broke, if anything did."""
+    broken_at = min((history.unharmed_until, *(trouble.at for trouble in history.causes)))
+    for at, who, what, _ in history.timeline.entries:
+        if at < broken_at and _WARNING.match(what):
+            yield Wrong("warned", f"{who} at {at:.3f} s, and nothing had broken: {what}")
