@@ -123,6 +123,10 @@ class Heartbeat:
             if address is None or known == address:
                 broker.wake.set()
 
+    def is_under_way(self, address: str) -> bool:
+        """Whether a heartbeat to a broker is about to be sent, or not answered yet."""
+        return self._send.is_running(address) or bool(self._under_way.get(address))
+
     async def settled(self, address: str) -> None:
         """Wait until no heartbeat is under way that was built before this call."""
         await self._send.settled(address)

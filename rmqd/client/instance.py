@@ -115,8 +115,10 @@ class ClientInstance:
         if self._memberships.pop(group, None) is None:
             return
         topics = self._topics.pop(group)
-        # a broker without a connection forgot this client when the connection ended
-        addresses = [address for address in self.routes.broker_addresses() if self.remoting.connected(address)]
+        # a broker without a connection forgot this client when the connection ended; but a heartbeat that names the
+        # group may be about to make one
+        known = self.routes.broker_addresses()
+        addresses = [at for at in known if self.remoting.connected(at) or self.heartbeat.is_under_way(at)]
         await asyncio.gather(*(self._unregister_at(address, group) for address in addresses))
         for topic in topics:
             self.routes.unwatch(topic)
@@ -194,6 +196,8 @@ class ClientInstance:
             async with self.clock.timeout(UNREGISTER_DEADLINE_SECONDS):
                 # a heartbeat under way may name the group: processed after the unregister, it would add it again
                 await self.heartbeat.settled(address)
+                if self.remoting.connected(address) is None:
+                    return
                 await unregister_client(self.remoting, address, self.client_id, consumer_group=group)
         except TimeoutError:
             reason = f"no answer in {UNREGISTER_DEADLINE_SECONDS:g} s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RemotingConnectError, RmqdError
 from rmqd.wire.bodies.heartbeat import HeartbeatData
 from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.topics import retry_topic
 from tests.client.members import Member
 from tests.client.peer import Peer, Reply, route_of, routes
@@ -158,6 +160,29 @@ async def test_no_heartbeat_brings_a_leaving_group_back(client: ClientInstance, 
         release.set()
         await leaving
         assert len(peer.got(UNREGISTER)) == 1
+
+
+async def test_no_first_heartbeat_brings_a_leaving_group_back(
+    client: ClientInstance, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was built for the group, and its connection is still being made: the good-bye waits for it, too."""
+    may_connect, connects, right = asyncio.Event(), asyncio.Event(), client.remoting.invoke
+
+    async def invoke(address: str, code: int, *arguments: Any) -> RemotingCommand:
+        if code == HEART_BEAT:
+            connects.set()
+            await may_connect.wait()
+        return await right(address, code, *arguments)
+
+    monkeypatch.setattr(client.remoting, "invoke", invoke)
+    async with running(client.run()):
+        client.register(Member("g", "T"))
+        await connects.wait()
+        leaving = asyncio.create_task(client.unregister("g"))
+        await asyncio.sleep(0)
+        may_connect.set()
+        await leaving
+        assert [command.code for command in peer.requests if command.code in (HEART_BEAT, UNREGISTER)][-1] == UNREGISTER
 
 
 async def test_brokers_tell_a_group_that_its_members_changed(client: ClientInstance, peer: Peer) -> None:

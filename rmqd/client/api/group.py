@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rmqd.wire.bodies.heartbeat import HeartbeatData, SubscriptionData
 
 HEARTBEAT_TIMEOUT_SECONDS = 3.0
+RELAYED_TIMEOUT_SECONDS = 12.0  # more than a broker waits for a member: AdminBrokerProcessor.callConsumer
 
 
 async def get_consumer_list(
@@ -83,9 +84,12 @@ async def consumer_connection(remoting: RemotingClient, address: str, group: str
 async def consumer_running_info(
     remoting: RemotingClient, address: str, group: str, client_id: str
 ) -> ConsumerRunningInfo:
-    """A member's running info. The broker asks the member, and forwards its answer."""
+    """A member's running info. The broker asks the member, and forwards its answer; it waits for it for 10 s.
+
+    Nobody else must wait less: it would look as if the broker did not answer.
+    """
     header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id, jstack_enable=False)
-    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    reply = await request(remoting, address, header, timeout_seconds=RELAYED_TIMEOUT_SECONDS)
     return ConsumerRunningInfo.from_json(reply.body)
 
 

@@ -208,11 +208,15 @@ class QueueLock:
                 self._answered(queue, queue in granted, asked_at + EXPIRE_SECONDS)
 
     def _may_be_anothers(self, queue: MessageQueue) -> bool:
-        """Whether another member may still have the lock, which a broker that was just restarted has forgotten."""
+        """Whether another member may still have the lock, which a broker that was just restarted has forgotten.
+
+        Without a connection it may, too: heartbeats make the next one. A request for the lock would make it as well,
+        and get the lock before the other member could ask for it.
+        """
         before, now = self._waits[queue].locked_out_on, self._locks.connection(self._locks.broker_of(queue))
-        if queue in self._leases or before is None or now is None or before is now:
+        if queue in self._leases or before is None or before is now:
             return False
-        return self._clock.monotonic() - now.made_at < RESTART_SECONDS
+        return now is None or self._clock.monotonic() - now.made_at < RESTART_SECONDS
 
     def _answered(self, queue: MessageQueue, granted: bool, until: float) -> None:
         lease, wait, on = (

@@ -179,7 +179,10 @@ class Rebalance:
         return False
 
     async def _share_of(self, topic: str, everybody: set[str]) -> Share | None:
-        """This member's share of a topic; None while it cannot be told. Adds the group's members to `everybody`."""
+        """This member's share of a topic; None while it cannot be told, or where the queues are others by now.
+
+        Adds the group's members to `everybody`.
+        """
         context = self._context
         queues = context.client.routes.queues(topic)
         if not queues:
@@ -194,7 +197,9 @@ class Rebalance:
         # a driver on Spark that looks who is there takes no queue
         others = self._rivals.among(members)
         client_ids = sorted_client_ids([one for one in members if one not in others])
-        return await self._division.share_of(topic, queues, client_ids, self._held(topic))
+        share = await self._division.share_of(topic, queues, client_ids, self._held(topic))
+        # a broker that has come back meanwhile counts as present, and its queues are in no such share
+        return share if context.client.routes.queues(topic) == queues else None
 
     def _held(self, topic: str) -> dict[MessageQueue, Assignment]:
         return {queue: assigned for queue, assigned in self.assigned.items() if queue.topic == topic}

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
 from rmqd.consumer.rebalance.absences import KEEP_SECONDS, SURE_SECONDS
+from rmqd.consumer.rebalance.division import Division, Share
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group import GetConsumerListByGroupRequestHeader
 from rmqd.wire.message_queue import MessageQueue
@@ -114,6 +115,34 @@ async def test_a_broker_that_serves_the_topic_no_more_is_given_up(two: Two, seen
             two.route(two.a, topics=(TOPIC,))
             await eventually(lambda: held(m) == {"a": 2, "b": 1}, "they are given up")
         assert not [entry for entry in logs if entry["event"] == "broker.away"]
+
+
+async def test_queues_of_a_broker_that_returns_during_a_pass_are_kept(
+    two: Two, seen: Seen, flowing: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its share was told for routes without the broker, which counts as present by its end."""
+    with capture_logs() as logs:
+        async with two.member(seen, clock=flowing) as m:
+            await eventually(lambda: held(m) == {"a": 2, "b": 2}, "it has all queues")
+            await two.b.peer.down()
+            two.route(two.a)
+            await eventually(lambda: [e for e in logs if e["event"] == "broker.away"], "it is away")
+            right = Division.share_of
+
+            async def share_of(*arguments: Any) -> Share | None:
+                share = await right(*arguments)
+                if "b" not in m.client.routes.brokers():
+                    two.route(two.a, two.b)
+                    await m.client.routes.refresh(TOPIC)
+                return share
+
+            monkeypatch.setattr(Division, "share_of", share_of)
+            await two.b.peer.listen()
+            await eventually(lambda: [e for e in logs if e["event"] == "broker.returned"], "it is back")
+            await two.b.store(place(two.b), b"b0")
+            await seen.has(b"b0")
+    given_up = [queue for e in logs if e["event"] == "rebalance.changed" for queue in e["given_up"]]
+    assert not given_up
 
 
 async def test_a_broker_that_is_in_no_route_for_a_moment_is_consumed_on(

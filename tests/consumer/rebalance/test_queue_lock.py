@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.rebalance.queue_lock import RESTART_SECONDS, QueueLock
+from rmqd.consumer.rebalance.queue_lock import ASK_PATIENT_SECONDS, RESTART_SECONDS, QueueLock
 from rmqd.handler import Batch, Suspend
 from rmqd.wire.bodies.lock import LockBatchRequestBody
 from rmqd.wire.command import RemotingCommand
@@ -404,6 +404,8 @@ async def test_who_was_locked_out_lets_the_owner_find_a_restarted_broker_first(
         broker.peer.cut()
         await eventually(lambda: client.remoting.connected(broker.peer.address) is None, "the connection is lost")
         asked = len(broker.peer.got(RequestCode.LOCK_BATCH_MQ))
+        await clock.advance(3 * ASK_PATIENT_SECONDS)
+        assert client.remoting.connected(broker.peer.address) is None  # which a request for the lock would make
         await client.remoting.connection(broker.peer.address)
         await clock.advance(RESTART_SECONDS - 1)
         assert len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) == asked
