@@ -57,7 +57,7 @@ async def busy(history: History, sender: Sender) -> None:
         await asyncio.sleep(AT_WORK_SECONDS)
         member = _leave(history)
         await asyncio.sleep(AT_WORK_SECONDS)
-        _harm(history)
+        history.harm()
         for broker in history.brokers:
             broker.refused.add(RequestCode.UPDATE_CONSUMER_OFFSET)
     await asyncio.sleep(BUSY_SECONDS)
@@ -182,14 +182,9 @@ def _standing(members: Iterable[Member]) -> Iterator[None]:
 
 def _cut(history: History, member: Member, brokers: Iterable[str]) -> None:
     """Reset a member's connections to some brokers."""
-    _harm(history)
+    history.harm()
     names = set(brokers)
     for connection in list(history.network.connections):
         is_there = connection.far.host.name.partition("/")[0] in names
         if connection.near.host is member.host and is_there:
             connection.cut()
-
-
-def _harm(history: History) -> None:
-    """Have members warn of what breaks from here on."""
-    history.unharmed_until = min(history.unharmed_until, history.timeline.now())

@@ -197,6 +197,10 @@ class History:
         if what == "crashed":
             leave_to_slaves(self, who, seconds)
 
+    def harm(self) -> None:
+        """Note that something is done on purpose from here on that members warn of."""
+        self.unharmed_until = min(self.unharmed_until, self.timeline.now())
+
     def stored(self) -> dict[str, list[Stored]]:
         """Where the brokers have each message of the topic, by its key."""
         stored: dict[str, list[Stored]] = {}

@@ -41,6 +41,7 @@ GONE_SECONDS: Final = 140.0
 
 async def refuse_commits(history: History, sender: Sender) -> None:
     """Brokers refuse commits for some seconds, and nothing comes after that."""
+    history.harm()
     await sender.send(1)
     await asyncio.sleep(ROUND_SECONDS)
     history.timeline.note("judge", "brokers refuse commits")
@@ -68,6 +69,7 @@ async def delay_commits(history: History, sender: Sender) -> None:
 
 async def lose_offsets(history: History, sender: Sender) -> None:
     """A broker is killed right after commits, which it has not written down; and nothing comes after that."""
+    history.harm()
     broker = history.brokers[0]
     await sender.send(1)
     await asyncio.sleep(HANDLED_SECONDS)

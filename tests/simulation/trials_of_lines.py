@@ -27,6 +27,7 @@ LOST_SECONDS: Final = 0.3
 
 async def mute(history: History, sender: Sender) -> None:
     """Nothing arrives any more by a member's connections, which nobody ends; new ones carry all."""
+    history.harm()
     member = history.members[0]
     history.trouble("deaf", member.name, *(broker.name for broker in history.brokers), seconds=MUTE_SECONDS)
     for connection in history.network.connections:
@@ -36,6 +37,7 @@ async def mute(history: History, sender: Sender) -> None:
 
 async def part(history: History, sender: Sender) -> None:
     """Nothing arrives between a member and the brokers for some time, and no new connection can be made."""
+    history.harm()
     if len(history.members) < 2:
         history.join()
         history.members[-1].handling.be_quick()
@@ -57,6 +59,7 @@ async def part(history: History, sender: Sender) -> None:
 
 async def lose(history: History, sender: Sender) -> None:
     """For a moment all requests and answers are lost, and the connections stand, while a member comes."""
+    history.harm()
     history.join()
     history.members[-1].handling.be_quick()
     await asyncio.sleep(random.Random(history.plan.seed).uniform(0.0, LOST_SECONDS))
