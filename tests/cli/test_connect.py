@@ -255,10 +255,10 @@ def test_a_group_in_pop_mode_is_told_what_the_broker_says_and_the_command_that_c
         [line] = errors(ended)
         assert f"groups.{group}.subscriptions.{topic}: " in line
         assert "has the group pull" in line
-        assert f"-b {rocketmq.broker.address} -t {topic} -g {group} -m POP" in line
+        assert f"`rmqd groups mode {group} {topic} pop` has it pop" in line
     assert errors(check(consume_mode="concurrently")) == []
 
-    rocketmq.set_consume_mode(topic, group, "POP")
+    assert rmqd("groups", "mode", group, topic, "pop", "--yes", "-n", rocketmq.nameserver).code == 0
     ended = check(consume_mode="pop")
     assert errors(ended) == []
     assert any(one["message"].endswith("has the group pop") for one in ended.json()["checks"])
