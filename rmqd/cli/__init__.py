@@ -15,6 +15,7 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     message, message_get, message_query       single messages
     tail                                      messages as they come
     message_text                              messages for people, and as JSON
+    against_cluster                           the options that these share
     lag, send, cluster, look                  more commands against a cluster, and what they share
     confirm                                   what is shown and asked before a cluster is changed
     broker, demo, test                        the embedded broker; the demo; cases for handlers

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target
-from rmqd.cli.control import Output, check_output
+from rmqd.cli.against_cluster import Asked, against_cluster
 from rmqd.cli.look import look
 from rmqd.cli.message_text import written_time
 from rmqd.cli.render import say_json, say_table
@@ -24,22 +23,18 @@ Example: rmqd dlq list -o json
 """
 
 
+@against_cluster
 def list_dead_letters(
-    nameserver: NameServer = None,
-    config: ConfigPath = None,
-    cluster: Cluster = None,
-    overrides: Overrides = None,
-    output: Output = "table",
+    asked: Asked,
 ) -> None:
     """List the groups that have dead letters."""
-    check_output(output)
 
     async def ask(brokers: Brokers, namespace: str) -> tuple[list[DeadLetters], Mapping[str, RmqdError]]:
         from rmqd.client.looks.dead_letters import list_dead_letters
 
         return await list_dead_letters(brokers, namespace=namespace)
 
-    look(find_target(nameserver, config, overrides, cluster), ask, _as_json if output == "json" else _as_table)
+    look(asked.target(), ask, _as_json if asked.as_json else _as_table)
 
 
 def _as_json(groups: list[DeadLetters]) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target, wrapped
-from rmqd.cli.control import Output, check_output
+from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.cluster import wrapped
 from rmqd.cli.look import look
 from rmqd.cli.message_text import as_document, body_text, written_time
 from rmqd.cli.render import say_json, say_table
@@ -26,25 +26,21 @@ Example: rmqd dlq show order-mailer --most 100 -o json
 _MOST_TEXT = 60
 
 
+@against_cluster
 def show(
+    asked: Asked,
     group: Annotated[str, typer.Argument(help="The group's name")],
     most: Annotated[int, typer.Option("--most", min=1, max=10_000, help="How many, the newest")] = 20,
-    nameserver: NameServer = None,
-    config: ConfigPath = None,
-    cluster: Cluster = None,
-    overrides: Overrides = None,
-    output: Output = "table",
 ) -> None:
     """Show the newest dead letters of a group."""
-    check_output(output)
 
     async def ask(brokers: Brokers, namespace: str) -> Found:
         from rmqd.client.looks.dead_letters import newest_dead_letters
 
         return await newest_dead_letters(brokers, wrapped(group, namespace), most)
 
-    target = find_target(nameserver, config, overrides, cluster, group=group)
-    look(target, ask, _as_json if output == "json" else _as_table)
+    target = asked.target(group)
+    look(target, ask, _as_json if asked.as_json else _as_table)
 
 
 def _as_json(letters: list[FoundMessage]) -> None:

@@ -7,18 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqd.cli.cluster import (
-    Cluster,
-    ConfigPath,
-    NameServer,
-    Overrides,
-    ask_cluster,
-    end_for_errors,
-    find_target,
-    wrapped,
-)
+from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.cluster import ask_cluster, end_for_errors, wrapped
 from rmqd.cli.confirm import DryRun, Yes, confirm
-from rmqd.cli.control import Output, check_output
 from rmqd.cli.render import say, say_json
 
 if TYPE_CHECKING:
@@ -36,7 +27,9 @@ Example: rmqd groups mode order-mailer orders pop --yes
 """
 
 
+@against_cluster
 def set_mode(
+    asked: Asked,
     group: Annotated[str, typer.Argument(help="The group's name")],
     topic: Annotated[str, typer.Argument(help="The topic")],
     mode: Annotated[str, typer.Argument(help="pop or pull")],
@@ -46,22 +39,16 @@ def set_mode(
     ] = 0,
     yes: Yes = False,
     dry_run: DryRun = False,
-    nameserver: NameServer = None,
-    config: ConfigPath = None,
-    cluster: Cluster = None,
-    overrides: Overrides = None,
-    output: Output = "table",
 ) -> None:
     """Set whether a group pops or pulls a topic."""
-    check_output(output)
     if mode not in ("pop", "pull"):
         raise typer.BadParameter(f"{mode} is no mode; accepted: pop, pull", param_hint="MODE")
-    target = find_target(nameserver, config, overrides, cluster, group=group)
+    target = asked.target(group)
     namespace = target.options.namespace
     names = wrapped(group, namespace), wrapped(topic, namespace)
     changes = ask_cluster(target.options, partial(_plan, (*names, mode.upper(), share_queues if mode == "pop" else 0)))
     due = [change for change in changes if change.is_due]
-    as_json = output == "json"
+    as_json = asked.as_json
     if due:
         plan = [f"{change.broker}: {_told(change.now)} -> {_told(change.then)}" for change in due]
         confirm([f"{group}, {topic}:", *plan], yes=yes, dry_run=dry_run, err=as_json)

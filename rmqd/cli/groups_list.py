@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target
-from rmqd.cli.control import Output, check_output
+from rmqd.cli.against_cluster import Asked, against_cluster
 from rmqd.cli.look import WithSystem, look
 from rmqd.cli.render import say_json, say_table
 
@@ -26,23 +25,19 @@ Example: rmqd groups list --nameserver 10.0.0.5:9876
 """
 
 
+@against_cluster
 def list_groups(
+    asked: Asked,
     with_system: WithSystem = False,
-    nameserver: NameServer = None,
-    config: ConfigPath = None,
-    cluster: Cluster = None,
-    overrides: Overrides = None,
-    output: Output = "table",
 ) -> None:
     """List the groups of a cluster."""
-    check_output(output)
 
     async def ask(brokers: Brokers, namespace: str) -> tuple[list[GroupSummary], Mapping[str, RmqdError]]:
         from rmqd.client.looks.groups import list_groups
 
         return await list_groups(brokers, namespace=namespace, with_system=with_system)
 
-    look(find_target(nameserver, config, overrides, cluster), ask, _as_json if output == "json" else _as_table)
+    look(asked.target(), ask, _as_json if asked.as_json else _as_table)
 
 
 def _as_json(groups: list[GroupSummary]) -> None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target
-from rmqd.cli.control import Output, check_output
+from rmqd.cli.against_cluster import Asked, against_cluster
 from rmqd.cli.lag import format_age
 from rmqd.cli.look import look
 from rmqd.cli.render import count, say, say_json, say_table
@@ -29,16 +28,12 @@ Example: rmqd groups show order-mailer -o json
 """
 
 
+@against_cluster
 def show_group(
+    asked: Asked,
     group: Annotated[str, typer.Argument(help="The group's name")],
-    nameserver: NameServer = None,
-    config: ConfigPath = None,
-    cluster: Cluster = None,
-    overrides: Overrides = None,
-    output: Output = "table",
 ) -> None:
     """Show one group."""
-    check_output(output)
 
     async def ask(brokers: Brokers, namespace: str) -> tuple[GroupDetail, Mapping[str, RmqdError]]:
         from rmqd.client.looks.group import show_group
@@ -47,8 +42,8 @@ def show_group(
 
         return await show_group(brokers, SystemClock(), wrap_namespace(group, namespace))
 
-    target = find_target(nameserver, config, overrides, cluster, group=group)
-    look(target, ask, (lambda detail: say_json(asdict(detail))) if output == "json" else _as_tables)
+    target = asked.target(group)
+    look(target, ask, (lambda detail: say_json(asdict(detail))) if asked.as_json else _as_tables)
 
 
 def _as_tables(detail: GroupDetail) -> None:

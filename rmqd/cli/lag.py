@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqd.cli.cluster import (
-    Cluster,
-    ConfigPath,
-    NameServer,
-    Overrides,
-    Target,
-    ask_cluster,
-    end_for_errors,
-    fail,
-    find_target,
-)
-from rmqd.cli.control import Output, check_output
+from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.cluster import Target, ask_cluster, end_for_errors, fail
 from rmqd.cli.render import say_json, table
 from rmqd.exit_codes import ExitCode
 
@@ -42,26 +32,22 @@ Example: rmqd lag order-mailer --fail-over 5m || notify-the-night-shift
 """
 
 
+@against_cluster
 def lag(
+    asked: Asked,
     groups: Annotated[list[str] | None, typer.Argument(help="Groups; default: those of the configuration")] = None,
     fail_over: Annotated[
         str | None, typer.Option("--fail-over", help="Exit with 1 where a message has waited longer, as 90s or 5m")
     ] = None,
-    nameserver: NameServer = None,
-    config: ConfigPath = None,
-    cluster: Cluster = None,
-    overrides: Overrides = None,
-    output: Output = "table",
 ) -> None:
     """Show how far groups are behind."""
-    check_output(output)
     limit_seconds = None if fail_over is None else _limit_seconds(fail_over)
-    if nameserver is not None and config is None and not groups:
+    if asked.nameserver is not None and asked.config is None and not groups:
         raise typer.BadParameter("name the groups, or a configuration that has them (--config)", param_hint="GROUP")
-    target = find_target(nameserver, config, overrides, cluster)
+    target = asked.target()
     lags, errors = _ask(groups, target)
 
-    if output == "json":
+    if asked.as_json:
         say_json([one.document() for one in lags])
     else:
         typer.echo("\n".join(_table(lags)))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target, wrapped
-from rmqd.cli.control import Output, check_output
+from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.cluster import wrapped
 from rmqd.cli.look import look
 from rmqd.cli.message_text import as_document, as_lines
 from rmqd.cli.render import say, say_json
@@ -26,18 +26,14 @@ Example: rmqd message get 7F000001DA3C5F8D4BC40070B2E30001
 """
 
 
+@against_cluster
 def get(
+    asked: Asked,
     msg_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id")],
     topic: Annotated[str | None, typer.Option("--topic", help="Look in this topic alone")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Write the body alone, as it is, of the first copy")] = False,
-    nameserver: NameServer = None,
-    config: ConfigPath = None,
-    cluster: Cluster = None,
-    overrides: Overrides = None,
-    output: Output = "table",
 ) -> None:
     """Show a message by its id."""
-    check_output(output)
 
     async def ask(brokers: Brokers, namespace: str) -> Found:
         from rmqd.client.looks.messages import find_by_id
@@ -51,11 +47,11 @@ def get(
     def tell(found: list[FoundMessage]) -> None:
         if raw and found:
             sys.stdout.buffer.write(found[0].body)
-        elif output == "json":
+        elif asked.as_json:
             say_json([as_document(one) for one in found])
         else:
             for number, one in enumerate(found):
                 say([""] * (number > 0))
                 say(as_lines(one))
 
-    look(find_target(nameserver, config, overrides, cluster), ask, tell)
+    look(asked.target(), ask, tell)

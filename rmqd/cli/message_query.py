@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target, wrapped
-from rmqd.cli.control import Output, check_output
+from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.cluster import wrapped
 from rmqd.cli.look import look
 from rmqd.cli.message_text import as_document, body_text, written_time
 from rmqd.cli.render import say_json, say_table
@@ -25,18 +25,14 @@ Example: rmqd message query orders order-4711 -o json
 _MOST_BODY = 60
 
 
+@against_cluster
 def query(
+    asked: Asked,
     topic: Annotated[str, typer.Argument(help="The topic")],
     key: Annotated[str, typer.Argument(help="One of the message's keys")],
     most: Annotated[int, typer.Option("--most", min=1, max=64, help="So many of each broker, the newest")] = 32,
-    nameserver: NameServer = None,
-    config: ConfigPath = None,
-    cluster: Cluster = None,
-    overrides: Overrides = None,
-    output: Output = "table",
 ) -> None:
     """Show the messages of a topic that have a key."""
-    check_output(output)
 
     async def ask(brokers: Brokers, namespace: str) -> Found:
         from rmqd.client.looks.messages import find_by_key
@@ -50,7 +46,7 @@ def query(
     def as_json(found: list[FoundMessage]) -> None:
         say_json([as_document(one) for one in found])
 
-    look(find_target(nameserver, config, overrides, cluster), ask, as_json if output == "json" else _as_table)
+    look(asked.target(), ask, as_json if asked.as_json else _as_table)
 
 
 def _as_table(found: list[FoundMessage]) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target, wrapped
-from rmqd.cli.control import Output, check_output
+from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.cluster import wrapped
 from rmqd.cli.lag import format_age
 from rmqd.cli.look import look
 from rmqd.cli.render import say_json, say_table
@@ -29,17 +29,13 @@ Example: rmqd offsets show order-mailer orders -o json
 """
 
 
+@against_cluster
 def show(
+    asked: Asked,
     group: Annotated[str, typer.Argument(help="The group's name")],
     topic: Annotated[str | None, typer.Argument(help="Only this topic")] = None,
-    nameserver: NameServer = None,
-    config: ConfigPath = None,
-    cluster: Cluster = None,
-    overrides: Overrides = None,
-    output: Output = "table",
 ) -> None:
     """Show a group's committed offset in each queue."""
-    check_output(output)
 
     async def ask(brokers: Brokers, namespace: str) -> tuple[list[TopicLag], Mapping[str, RmqdError]]:
         from rmqd.client.group_lag import LagReader, read_lags
@@ -50,8 +46,8 @@ def show(
             return [await reader.topic_lag(name, wrapped(topic, namespace))], {}
         return await read_lags(reader, {name: None})
 
-    target = find_target(nameserver, config, overrides, cluster, group=group)
-    look(target, ask, _as_json if output == "json" else _as_table)
+    target = asked.target(group)
+    look(target, ask, _as_json if asked.as_json else _as_table)
 
 
 def _as_json(lags: list[TopicLag]) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, ask_cluster, find_target
-from rmqd.cli.control import Output, check_output
+from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.cluster import ask_cluster
 from rmqd.cli.render import say
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ IN_FLIGHT = 64
 _KEY = "--sharding-key"
 
 
+@against_cluster
 def send(
+    asked: Asked,
     topic: Annotated[str, typer.Argument(help="The topic's name")],
     body: Annotated[str, typer.Argument(help="The message's body; - reads standard input")],
     keys: Annotated[str, typer.Option("--keys", help="Keys by which it can be found, separated by spaces")] = "",
@@ -67,18 +69,12 @@ def send(
     trace: Annotated[
         bool, typer.Option("--trace", help="Say it in RocketMQ's message trace, for mqadmin queryMsgTraceById")
     ] = False,
-    nameserver: NameServer = None,
-    config: ConfigPath = None,
-    cluster: Cluster = None,
-    overrides: Overrides = None,
-    output: Output = "table",
 ) -> None:
     """Send messages to a topic."""
     from rmqd.client.sending.outgoing_message import OutgoingMessage
     from rmqd.errors import InvalidNameError
     from rmqd.wire.topics import check_topic, wrap_namespace
 
-    check_output(output)
     try:
         check_topic(topic)
     except InvalidNameError as error:
@@ -94,7 +90,7 @@ def send(
         "__SHARDINGKEY": ("--sharding-key", sharding_key),
     }
     others = _properties(properties or [], {name: option for name, (option, value) in named.items() if value})
-    target = find_target(nameserver, config, overrides, cluster)
+    target = asked.target()
     namespace = target.options.namespace
     message = OutgoingMessage(
         wrap_namespace(topic, namespace),
@@ -107,7 +103,7 @@ def send(
         sharding_key=sharding_key or "",
         properties=others,
     )
-    report = _JsonReport(namespace) if output == "json" else _LineReport(namespace)
+    report = _JsonReport(namespace) if asked.as_json else _LineReport(namespace)
     try:
         ask_cluster(target.options, lambda client: _send_all(client, message, selector, count, report, trace))
     finally:

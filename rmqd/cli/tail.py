@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, ask_cluster, find_target, wrapped
-from rmqd.cli.control import Output, check_output
+from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.cluster import ask_cluster, wrapped
 from rmqd.cli.message_text import as_document, body_text, written_time
 from rmqd.cli.render import say
 
@@ -28,25 +28,21 @@ Example: rmqd tail orders --tags "paid || refunded" --since 10m
 """
 
 
+@against_cluster
 def tail(
+    asked: Asked,
     topic: Annotated[str, typer.Argument(help="The topic")],
     tags: Annotated[str | None, typer.Option("--tags", help='Only these tags, as "paid || refunded"')] = None,
     sql: Annotated[str | None, typer.Option("--sql", help="Only what an SQL92 condition matches")] = None,
     since: Annotated[str | None, typer.Option("--since", help="Begin so long ago, as 10m, or at a time")] = None,
     most: Annotated[int | None, typer.Option("--most", min=1, help="End after so many")] = None,
-    nameserver: NameServer = None,
-    config: ConfigPath = None,
-    cluster: Cluster = None,
-    overrides: Overrides = None,
-    output: Output = "table",
 ) -> None:
     """Print the messages of a topic as they come."""
-    check_output(output)
     since_ms = None if since is None else _since_ms(since)
-    target = find_target(nameserver, config, overrides, cluster)
+    target = asked.target()
     namespace = target.options.namespace
     subscription = _subscription(wrapped(topic, namespace), tags, sql)
-    print_one = partial(_print_json if output == "json" else _print_line, namespace)
+    print_one = partial(_print_json if asked.as_json else _print_line, namespace)
     try:
         ask_cluster(target.options, lambda client: _follow(client, subscription, print_one, since_ms, most))
     except KeyboardInterrupt:

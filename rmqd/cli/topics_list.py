@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target
-from rmqd.cli.control import Output, check_output
+from rmqd.cli.against_cluster import Asked, against_cluster
 from rmqd.cli.look import WithSystem, look
 from rmqd.cli.render import say_json, say_table
 
@@ -25,23 +24,19 @@ Example: rmqd topics list --nameserver 10.0.0.5:9876
 """
 
 
+@against_cluster
 def list_topics(
+    asked: Asked,
     with_system: WithSystem = False,
-    nameserver: NameServer = None,
-    config: ConfigPath = None,
-    cluster: Cluster = None,
-    overrides: Overrides = None,
-    output: Output = "table",
 ) -> None:
     """List the topics of a cluster."""
-    check_output(output)
 
     async def ask(brokers: Brokers, namespace: str) -> tuple[list[TopicSummary], Mapping[str, RmqdError]]:
         from rmqd.client.looks.topics import list_topics
 
         return await list_topics(brokers, namespace=namespace, with_system=with_system)
 
-    look(find_target(nameserver, config, overrides, cluster), ask, _as_json if output == "json" else _as_table)
+    look(asked.target(), ask, _as_json if asked.as_json else _as_table)
 
 
 def _as_json(topics: list[TopicSummary]) -> None:

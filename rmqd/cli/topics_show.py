@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target, wrapped
-from rmqd.cli.control import Output, check_output
+from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.cluster import wrapped
 from rmqd.cli.look import look
 from rmqd.cli.message_text import written_time
 from rmqd.cli.render import count, say, say_json, say_table
@@ -28,25 +28,21 @@ Example: rmqd topics show orders -o json
 """
 
 
+@against_cluster
 def show_topic(
+    asked: Asked,
     topic: Annotated[str, typer.Argument(help="The topic's name")],
-    nameserver: NameServer = None,
-    config: ConfigPath = None,
-    cluster: Cluster = None,
-    overrides: Overrides = None,
-    output: Output = "table",
 ) -> None:
     """Show one topic."""
-    check_output(output)
 
     async def ask(brokers: Brokers, namespace: str) -> tuple[TopicDetail, Mapping[str, RmqdError]]:
         from rmqd.client.looks.topics import show_topic
 
         return await show_topic(brokers, wrapped(topic, namespace))
 
-    as_json = output == "json"
+    as_json = asked.as_json
     look(
-        find_target(nameserver, config, overrides, cluster),
+        asked.target(),
         ask,
         (lambda detail: say_json(asdict(detail))) if as_json else _as_tables,
     )
