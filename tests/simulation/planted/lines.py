@@ -103,7 +103,7 @@ def silence_not_noticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RemotingClient, "_heard_nothing", lambda self, connection, seconds: None)
 
 
-@plant
+@plant(needs=tries("crash"))
 def heartbeat_forgotten_after_a_reconnect(patch: pytest.MonkeyPatch) -> None:
     """A new connection gets its heartbeat when the next one is due: until then its broker does not know the member."""
     right = Heartbeat.is_known_on
@@ -117,7 +117,7 @@ def heartbeat_forgotten_after_a_reconnect(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Heartbeat, "beat_soon", lambda self, address=None: None)
 
 
-@plant
+@plant(needs=tries("crash"))
 def failed_heartbeat_not_repeated(patch: pytest.MonkeyPatch) -> None:
     """After a heartbeat that failed the next one follows when it is due."""
 
