@@ -24,7 +24,7 @@ from tests.seen import Seen
 from tests.waiting import eventually
 
 QUEUES = 4
-TURNS = 3  # a Java that waits long for a core is taken for gone, and another member has its queues for a while
+TURNS = 30  # a Java that waits long for a core is taken for gone, and another member has its queues for a while
 NO_PROXY = "left out: it has no proxy"
 
 
