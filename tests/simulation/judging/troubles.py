@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tests.simulation.judging.passed import Reset
-from tests.simulation.judging.trouble import Trouble
+from tests.simulation.judging.trouble import BEFORE_SECONDS, Trouble
 
 AWAY: Final = frozenset(("crashed", "apart", "frozen"))
 """Troubles for whose time nobody reaches a broker."""
@@ -25,12 +25,10 @@ class Troubles:
         return bool(self._all)
 
     def add(self, trouble: Trouble) -> None:
-        """Note what breaks. What a broker lost by a crash shows when it is reached again."""
+        """Note what breaks. What a broker lost by a crash, or was not told, shows when it is reached again."""
         if trouble.what in AWAY:
             self._all = [
-                one._replace(until=max(one.until, trouble.until))
-                if one.what == "crashed" and one.who == trouble.who and one.shows_at(trouble.at)
-                else one
+                one._replace(until=max(one.until, trouble.until)) if _goes_on(one, trouble) else one
                 for one in self._all
             ]
         self._all.append(trouble)
@@ -50,3 +48,11 @@ class Troubles:
     def end_of(self, member: str) -> float:
         """When a member was killed, in seconds since the beginning; infinite for others."""
         return min((one.at for one in self._all if one.what == "killed" and member in one.who), default=float("inf"))
+
+
+def _goes_on(one: Trouble, trouble: Trouble) -> bool:
+    """Whether a broker is away again before the effects of a former absence have shown."""
+    if one.who != trouble.who or one.what not in AWAY:
+        return False
+    # what it lost shows at a commit or a take-over; what it was not told, members tell it as soon as they reach it
+    return one.shows_at(trouble.at) if one.what == "crashed" else trouble.at <= one.until + BEFORE_SECONDS
