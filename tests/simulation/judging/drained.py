@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 ANY_QUEUE: Final = "-1"
-SETTLED_SECONDS: Final = 1.0
-"""For so long after a handler ended its batch may be on its way back to a broker."""
+SETTLED_SECONDS: Final = 2.0
+"""For so long after a handler ended its batch may be on its way: the network takes a second at most, twice."""
 RETRIED_SECONDS: Final = 20.0
 """For so long after something broke what could not be sent back is tried again."""
 OF_MEMBERS: Final = ("hangs", "killed", "rushed")

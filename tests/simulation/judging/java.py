@@ -108,9 +108,11 @@ class JavaQueues:
 
     def _explains(self, done: Call, again: Call, settled: float) -> bool:
         owned = self._owned.get((done.is_retry, *done.place[:2]), ())
-        if any(at <= min(done.began, again.began) <= at + SEEN_SECONDS for at in self._changes):
+        if any(at <= min(done.began, again.began) <= at + SEEN_SECONDS for at in self._changes) and any(
+            one.member in (done.member, again.member) for one in owned
+        ):
             # by what it knew it had the queue still, or had it already; and as it takes no locks, nobody waits for it
-            return any(one.member in (done.member, again.member) for one in owned)
+            return True
         return any(one.explains(done, again, settled) for one in owned) or any(
             one.explains_beside(other, done, again, settled) for one, other in itertools.permutations(owned, 2)
         )
