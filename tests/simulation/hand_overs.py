@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from rmqd.codes import RequestCode
 from tests.simulation.habits import Habits
+from tests.simulation.trial_steps import join, leave, standing
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -42,20 +42,20 @@ WAITING_SECONDS: Final = 6.0
 async def move(history: History, sender: Sender) -> None:
     """A member comes while another one has messages of all queues, which it took over long ago."""
     await _be(history, 1)
-    with _standing(history.members):
+    with standing(history.members):
         await sender.send(2)
         await asyncio.sleep(AT_WORK_SECONDS)
-        _join(history)
+        join(history)
         await asyncio.sleep(MOVE_SECONDS)
 
 
 async def busy(history: History, sender: Sender) -> None:
     """A member leaves, and its brokers are too busy for its last commits at first."""
     await _be(history, 2)
-    with _standing(history.members):
+    with standing(history.members):
         await sender.send(2)
         await asyncio.sleep(AT_WORK_SECONDS)
-        member = _leave(history)
+        leave(history, member := history.members[-1])
         await asyncio.sleep(AT_WORK_SECONDS)
         history.harm()
         for broker in history.brokers:
@@ -71,7 +71,7 @@ async def blink(history: History, sender: Sender) -> None:
     await _be(history, 2)
     chance = random.Random(history.plan.seed)
     names = [broker.name for broker in history.brokers]
-    with _standing(history.members):
+    with standing(history.members):
         await sender.send(2)
         await asyncio.sleep(AT_WORK_SECONDS)
         for _ in range(BLINKS):
@@ -85,7 +85,7 @@ async def blink(history: History, sender: Sender) -> None:
 async def win_back(history: History, sender: Sender) -> None:
     """Members lose their connections when they have messages that no handler has yet; no others come meanwhile."""
     history.trouble("cut", *(member.name for member in history.members), *(broker.name for broker in history.brokers))
-    with _standing(history.members):
+    with standing(history.members):
         await sender.send(2)
         await asyncio.sleep(AT_WORK_SECONDS)
         for member in history.members:
@@ -104,7 +104,7 @@ async def lose_locks(history: History, sender: Sender) -> None:
     await sender.send(BACKLOG_ROUNDS)
     pairs = {frozenset((member.host.name, broker)) for broker in brokers}
     history.network.apart |= pairs
-    _join(history)
+    join(history)
     await asyncio.sleep(UNLOCKED_SECONDS)
     history.network.apart -= pairs
     member.handling.be_quick()
@@ -114,10 +114,10 @@ async def lose_locks(history: History, sender: Sender) -> None:
 async def restart(history: History, sender: Sender) -> None:
     """All brokers are restarted while a member that has come waits for locks, and forget who has them."""
     await _be(history, 1)
-    with _standing(history.members):
+    with standing(history.members):
         await sender.send(2)
         await asyncio.sleep(AT_WORK_SECONDS)
-        _join(history)
+        join(history)
         await asyncio.sleep(MOVE_SECONDS)
         await _restart(history, "restarted", DOWN_SECONDS)
         await asyncio.sleep(BACK_SECONDS)
@@ -128,7 +128,7 @@ async def restart_and_join(history: History, sender: Sender) -> None:
     await _be(history, 1)
     history.members[0].handling.habits = BRISK
     await sender.send(BACKLOG_ROUNDS)
-    _join(history)
+    join(history)
     history.members[1].handling.habits = BRISK
     await _restart(history, "crashed", AWAY_SECONDS)
     await asyncio.sleep(BACK_SECONDS)
@@ -150,34 +150,11 @@ async def _restart(history: History, what: str, seconds: float) -> None:
 async def _be(history: History, count: int) -> None:
     """Have just so many members, for long enough."""
     while len(history.members) > count:
-        await asyncio.wait((_leave(history).task,), timeout=GONE_SECONDS)
+        leave(history, member := history.members[-1])
+        await asyncio.wait((member.task,), timeout=GONE_SECONDS)
     while len(history.members) < count:
-        _join(history)
+        join(history)
     await asyncio.sleep(SETTLED_SECONDS)
-
-
-def _join(history: History) -> None:
-    history.join()
-    history.members[-1].handling.be_quick()
-
-
-def _leave(history: History) -> Member:
-    member = history.members.pop()
-    history.former.append(member)
-    history.timeline.note(member.name, "leaves")
-    member.leave()
-    return member
-
-
-@contextmanager
-def _standing(members: Iterable[Member]) -> Iterator[None]:
-    """Have the handlers of these members stand still."""
-    standing = list(members)
-    for member in standing:
-        member.handling.may_begin.clear()
-    yield
-    for member in standing:
-        member.handling.may_begin.set()
 
 
 def _cut(history: History, member: Member, brokers: Iterable[str]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.names import GROUP, TOPIC
@@ -34,17 +35,29 @@ def go_on(members: list[Member]) -> None:
         member.handling.may_begin.set()
 
 
-def join(history: History) -> None:
+@contextmanager
+def standing(members: Iterable[Member]) -> Iterator[None]:
+    """Have the handlers of these members stand still meanwhile."""
+    those = list(members)
+    stand_still(those)
+    yield
+    go_on(those)
+
+
+def join(history: History) -> Member:
     """A member comes, whose handlers are quick."""
     history.join()
-    history.members[-1].handling.be_quick()
+    member = history.members[-1]
+    member.handling.be_quick()
+    return member
 
 
-def leave(history: History, member: Member) -> None:
-    """A member is told to end in order."""
+def leave(history: History, member: Member, *, process_stays: bool = False) -> None:
+    """A member is told to end in order; what else its process does may go on, by the same connections."""
     history.members.remove(member)
     history.former.append(member)
-    history.timeline.note(member.name, "leaves")
+    history.timeline.note(member.name, "leaves, and its process stays" if process_stays else "leaves")
+    member.process_stays = process_stays
     member.leave()
 
 

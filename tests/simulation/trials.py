@@ -89,8 +89,12 @@ class Sender:
                 self.sent[key] = self._history.timeline.now()
 
     def late(self, name: str, late_seconds: float) -> Iterator[Wrong]:
-        """What is wrong with a trial by now if messages may be so late."""
-        return _late(self._history, name, self.sent, late_seconds)
+        """Messages of a trial that came to a handler too late, by now."""
+        for key, at in self.sent.items():
+            began = min((call.began for call in self._history.ledger.calls.get(key, ())), default=None)
+            if began is None or began > at + late_seconds:
+                when = "not begun" if began is None else f"begun at {began:.3f} s"
+                yield Wrong("late", f"{key}, sent at {at:.3f} s, was {when} ({name})", frozenset((key,)))
 
     async def end(self) -> None:
         """Stop the client."""
@@ -272,15 +276,6 @@ async def undergo(history: History) -> None:
         await asyncio.sleep(COMMIT_SECONDS)
         history.trial_wrong += _uncommitted(history, name)
     await sender.end()
-
-
-def _late(history: History, name: str, sent: dict[str, float], late_seconds: float) -> Iterator[Wrong]:
-    """Messages that came to a handler too late."""
-    for key, at in sent.items():
-        began = min((call.began for call in history.ledger.calls.get(key, ())), default=None)
-        if began is None or began > at + late_seconds:
-            when = "not begun" if began is None else f"begun at {began:.3f} s"
-            yield Wrong("late", f"{key}, sent at {at:.3f} s, was {when} ({name})", frozenset((key,)))
 
 
 def _uncommitted(history: History, name: str) -> Iterator[Wrong]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.simulation.network import NEVER_SECONDS, Noise
 from tests.simulation.shares import changes, restless
+from tests.simulation.trial_steps import join
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -39,8 +40,7 @@ async def part(history: History, sender: Sender) -> None:
     """Nothing arrives between a member and the brokers for some time, and no new connection can be made."""
     history.harm()
     if len(history.members) < 2:
-        history.join()
-        history.members[-1].handling.be_quick()
+        join(history)
         await asyncio.sleep(COME_SECONDS)
     await sender.send(1)
     before = changes(history)
@@ -60,8 +60,7 @@ async def part(history: History, sender: Sender) -> None:
 async def lose(history: History, sender: Sender) -> None:
     """For a moment all requests and answers are lost, and the connections stand, while a member comes."""
     history.harm()
-    history.join()
-    history.members[-1].handling.be_quick()
+    join(history)
     await asyncio.sleep(random.Random(history.plan.seed).uniform(0.0, LOST_SECONDS))
     for broker in history.brokers:
         history.trouble("noisy", broker.name, seconds=LOST_SECONDS)

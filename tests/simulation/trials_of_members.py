@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from rmqd.codes import RequestCode
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.shares import undivided
+from tests.simulation.trial_steps import join, leave, standing
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -35,13 +36,13 @@ async def crowd(history: History, sender: Sender) -> None:
     """Two members come at nearly the same time, and go together, time and again."""
     chance = random.Random(history.plan.seed)
     for _ in range(CROWDS):
-        comers = [_join(history)]
+        comers = [join(history)]
         await asyncio.sleep(chance.uniform(0.0, TOGETHER_SECONDS))
-        comers.append(_join(history))
+        comers.append(join(history))
         await asyncio.sleep(CROWD_SECONDS)
         history.trial_wrong += undivided(history, "crowd")
         for member in comers:
-            _leave(history, member)
+            leave(history, member, process_stays=True)
         await asyncio.wait([member.task for member in comers])
         await asyncio.sleep(CROWD_SECONDS)
         history.trial_wrong += undivided(history, "crowd")
@@ -49,16 +50,12 @@ async def crowd(history: History, sender: Sender) -> None:
 
 async def visit(history: History, sender: Sender) -> None:
     """A member comes and goes while handlers stand still: what was to be given up to it stays where it was."""
-    standing = history.members[:]
-    for member in standing:
-        member.handling.may_begin.clear()
-    await sender.send(2)
-    visitor = _join(history)
-    await asyncio.sleep(VISIT_SECONDS)
-    _leave(history, visitor)
-    await asyncio.sleep(BEHIND_SECONDS)
-    for member in standing:
-        member.handling.may_begin.set()
+    with standing(history.members):
+        await sender.send(2)
+        visitor = join(history)
+        await asyncio.sleep(VISIT_SECONDS)
+        leave(history, visitor, process_stays=True)
+        await asyncio.sleep(BEHIND_SECONDS)
     now = history.timeline.now()
     sender.sent.update(dict.fromkeys(sender.sent, now))
 
@@ -70,10 +67,10 @@ async def glances(history: History, sender: Sender) -> None:
     for broker in history.brokers:
         broker.heartbeat_seconds = HEARTBEAT_SECONDS
     for _ in range(GLANCES):
-        visitor = _join(history)
+        visitor = join(history)
         await _connected(history, visitor)
         await asyncio.sleep(chance.uniform(*GLANCE_SECONDS))
-        _leave(history, visitor)
+        leave(history, visitor, process_stays=True)
         await asyncio.wait((visitor.task,))
     for broker in history.brokers:
         broker.heartbeat_seconds = 0.0
@@ -98,19 +95,3 @@ async def _connected(history: History, member: Member) -> None:
     replicas = {broker.host for broker in history.brokers} | {slave.host for slave in history.slaves}
     while replicas - {one.far.host for one in history.network.connections if one.near.host is member.host}:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_SECONDS)
-
-
-def _join(history: History) -> Member:
-    history.join()
-    member = history.members[-1]
-    member.handling.be_quick()
-    return member
-
-
-def _leave(history: History, member: Member) -> None:
-    """The member ends, and what else its process does goes on, by the same connections."""
-    history.members.remove(member)
-    history.former.append(member)
-    history.timeline.note(member.name, "leaves, and its process stays")
-    member.process_stays = True
-    member.leave()
