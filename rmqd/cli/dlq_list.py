@@ -24,9 +24,7 @@ Example: rmqd dlq list -o json
 
 
 @against_cluster
-def list_dead_letters(
-    asked: Asked,
-) -> None:
+def list_dead_letters(asked: Asked) -> None:
     """List the groups that have dead letters."""
 
     async def ask(brokers: Brokers, namespace: str) -> tuple[list[DeadLetters], Mapping[str, RmqdError]]:

@@ -13,6 +13,8 @@ from rmqd.cli.confirm import DryRun, Yes, confirm
 from rmqd.cli.render import say, say_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rmqd.client.instance import ClientInstance
     from rmqd.client.looks.mode import ModeChange
     from rmqd.errors import RmqdError
@@ -48,26 +50,17 @@ def set_mode(
     names = wrapped(group, namespace), wrapped(topic, namespace)
     changes = ask_cluster(target.options, partial(_plan, (*names, mode.upper(), share_queues if mode == "pop" else 0)))
     due = [change for change in changes if change.is_due]
-    as_json = asked.as_json
+    errors: Mapping[str, RmqdError] = {}
     if due:
         plan = [f"{change.broker}: {_told(change.now)} -> {_told(change.then)}" for change in due]
-        confirm([f"{group}, {topic}:", *plan], yes=yes, dry_run=dry_run, err=as_json)
+        confirm([f"{group}, {topic}:", *plan], yes=yes, dry_run=dry_run, err=asked.as_json)
         errors = ask_cluster(target.options, partial(_carry_out, changes))
-    else:
-        errors = {}
-    if as_json:
+    if asked.as_json:
         say_json([_document(change, errors) for change in changes])
+    elif done := [change.broker for change in due if change.broker not in errors]:
+        say([f"set on {', '.join(done)}"])
     else:
-        done = [change.broker for change in due if change.broker not in errors]
-        say(
-            [
-                f"set on {', '.join(done)}"
-                if done
-                else "nothing was set"
-                if due
-                else f"all brokers are set to {mode} already"
-            ]
-        )
+        say(["nothing was set" if due else f"all brokers are set to {mode} already"])
     end_for_errors(errors, [namespace])
 
 
@@ -81,7 +74,7 @@ async def _plan(wanted: tuple[str, str, str, int], client: ClientInstance) -> li
     return await plan_mode(await Brokers.look_up(client), body)
 
 
-async def _carry_out(changes: list[ModeChange], client: ClientInstance) -> dict[str, RmqdError]:
+async def _carry_out(changes: list[ModeChange], client: ClientInstance) -> Mapping[str, RmqdError]:
     from rmqd.client.looks.brokers import Brokers
     from rmqd.client.looks.mode import carry_out
 
@@ -93,7 +86,7 @@ def _told(mode: SetMessageRequestModeRequestBody) -> str:
     return mode.mode.lower() + shared
 
 
-def _document(change: ModeChange, errors: dict[str, RmqdError]) -> dict[str, object]:
+def _document(change: ModeChange, errors: Mapping[str, RmqdError]) -> dict[str, object]:
     error = errors.get(change.broker)
     return {
         "broker": change.broker,

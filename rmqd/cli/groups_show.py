@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.cluster import wrapped
 from rmqd.cli.lag import format_age
 from rmqd.cli.look import look
 from rmqd.cli.render import count, say, say_json, say_table
@@ -38,12 +39,10 @@ def show_group(
     async def ask(brokers: Brokers, namespace: str) -> tuple[GroupDetail, Mapping[str, RmqdError]]:
         from rmqd.client.looks.group import show_group
         from rmqd.clock import SystemClock
-        from rmqd.wire.topics import wrap_namespace
 
-        return await show_group(brokers, SystemClock(), wrap_namespace(group, namespace))
+        return await show_group(brokers, SystemClock(), wrapped(group, namespace))
 
-    target = asked.target(group)
-    look(target, ask, (lambda detail: say_json(asdict(detail))) if asked.as_json else _as_tables)
+    look(asked.target(group), ask, (lambda detail: say_json(asdict(detail))) if asked.as_json else _as_tables)
 
 
 def _as_tables(detail: GroupDetail) -> None:

@@ -40,12 +40,7 @@ def show_topic(
 
         return await show_topic(brokers, wrapped(topic, namespace))
 
-    as_json = asked.as_json
-    look(
-        asked.target(),
-        ask,
-        (lambda detail: say_json(asdict(detail))) if as_json else _as_tables,
-    )
+    look(asked.target(), ask, (lambda detail: say_json(asdict(detail))) if asked.as_json else _as_tables)
 
 
 def _as_tables(detail: TopicDetail) -> None:

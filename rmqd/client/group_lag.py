@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rmqd.wire.bodies.stats import TopicOffset
     from rmqd.wire.bodies.time_span import QueueTimeSpan
 
-MAX_QUESTIONS = 32
+MAX_QUESTIONS = 32  # at once, so that a look at a large cluster is no load for its brokers
 
 
 @dataclass(frozen=True, slots=True)

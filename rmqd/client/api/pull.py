@@ -32,7 +32,6 @@ class Part:
 
     records: bytes
     next_offset: int
-    end: int
 
 
 async def read_part(
@@ -68,4 +67,4 @@ async def read_part(
     reply = await request(remoting, address, header, timeout_seconds=seconds, accepted=_ANSWERS)
     told = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
     found = reply.code == ResponseCode.SUCCESS
-    return Part(reply.body if found else b"", told.next_begin_offset, told.max_offset)
+    return Part(reply.body if found else b"", told.next_begin_offset)

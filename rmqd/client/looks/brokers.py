@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from rmqd.client.api.admin import cluster_info
+from rmqd.client.group_lag import MAX_QUESTIONS
 from rmqd.errors import RmqdError
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from rmqd.wire.bodies.cluster import ClusterInfo
 
 T = TypeVar("T")
-
-MOST_QUESTIONS: Final = 32  # at once, so that a look at a large cluster is no load for its brokers
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Brokers:
         self.masters = {name: broker.master for name, broker in brokers.items() if broker.master is not None}
         self.names = {address: name for name, broker in brokers.items() for address in broker.broker_addrs.values()}
         """By the addresses of masters and slaves."""
-        self._turn = asyncio.Semaphore(MOST_QUESTIONS)
+        self._turn = asyncio.Semaphore(MAX_QUESTIONS)
 
     @classmethod
     async def look_up(cls, client: ClientInstance) -> Self:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from rmqd.client.api.admin import topic_configs, topic_stats
 from rmqd.client.api.pull import read_part
-from rmqd.client.looks.messages import Found, FoundMessage, decoded
+from rmqd.client.looks.messages import Found, FoundMessage, decoded, in_order
 from rmqd.errors import RmqdError, TopicNotExistError
 from rmqd.wire.topics import DLQ_PREFIX, dlq_topic, is_dlq_topic
 
 if TYPE_CHECKING:
-    from rmqd.client.looks.brokers import Brokers
+    from rmqd.client.looks.brokers import Answers, Brokers
     from rmqd.wire.bodies.stats import TopicStatsTable
     from rmqd.wire.message_queue import MessageQueue
 
@@ -64,16 +64,8 @@ async def newest_dead_letters(brokers: Brokers, group: str, most: int) -> Found:
         for name, table in stats.by_broker.items()
         for queue, ends in table.offset_table.items()
     ]
-    parts = await asyncio.gather(*(_read(brokers, *one) for one in asked), return_exceptions=True)
-    found: list[FoundMessage] = []
-    for (name, *_), part in zip(asked, parts, strict=True):
-        if isinstance(part, RmqdError):
-            errors[name] = part
-        elif isinstance(part, BaseException):
-            raise part
-        else:
-            found += part
-    return sorted(found, key=lambda one: one.stored_at_ms)[-most:], errors
+    found, unread = in_order(await asyncio.gather(*(_read(brokers, *one) for one in asked)))
+    return found[-most:], errors | unread
 
 
 def _counted(topic: str, tables: Mapping[str, TopicStatsTable]) -> DeadLetters:
@@ -86,12 +78,16 @@ def _counted(topic: str, tables: Mapping[str, TopicStatsTable]) -> DeadLetters:
     )
 
 
-async def _read(brokers: Brokers, name: str, queue: MessageQueue, low: int, high: int) -> list[FoundMessage]:
-    found: list[FoundMessage] = []
-    while low < high:
-        part = await read_part(brokers.client.remoting, brokers.masters[name], queue, low, high - low)
-        found += decoded(part.records, queue.topic, name)
-        if part.next_offset <= low:  # the queue ends here by now
-            break
-        low = part.next_offset
-    return found
+async def _read(brokers: Brokers, name: str, queue: MessageQueue, low: int, high: int) -> Answers[list[FoundMessage]]:
+    async def question(address: str) -> list[FoundMessage]:
+        found: list[FoundMessage] = []
+        offset = low
+        while offset < high:
+            part = await read_part(brokers.client.remoting, address, queue, offset, high - offset)
+            found += decoded(part.records, queue.topic, name)
+            if part.next_offset <= offset:  # the queue ends here by now
+                break
+            offset = part.next_offset
+        return found
+
+    return await brokers.ask(question, [name])

@@ -15,7 +15,7 @@ from rmqd.wire.messages.message_id import parse_offset_message_id
 from rmqd.wire.topics import is_system_topic
 
 if TYPE_CHECKING:
-    from rmqd.client.looks.brokers import Brokers
+    from rmqd.client.looks.brokers import Answers, Brokers
     from rmqd.wire.messages.message import Message
 
 _NO_QUEUE: Final = -1
@@ -93,28 +93,23 @@ async def _find_at(brokers: Brokers, name: str, address: str, commit_log_offset:
 async def _query(
     brokers: Brokers, where: Mapping[str, Iterable[str]], key: str, *, unique: bool, most: int = MOST_COPIES
 ) -> Found:
-    remoting = brokers.client.remoting
+    async def ask(name: str, topic: str) -> Answers[list[FoundMessage]]:
+        async def question(address: str) -> list[FoundMessage]:
+            remoting = brokers.client.remoting
+            records = await query_message(remoting, address, topic, key, max_messages=most, unique=unique)
+            return [one for one in decoded(records, topic, name) if _has(one, key, unique=unique)]
 
-    async def ask(name: str, topic: str) -> list[FoundMessage]:
-        async def question(address: str) -> bytes:
-            return await query_message(remoting, address, topic, key, max_messages=most, unique=unique)
+        return await brokers.ask(question, [name])
 
-        answers = await brokers.ask(question, [name])
-        for error in answers.errors.values():
-            raise error
-        return [one for one in decoded(answers.by_broker[name], topic, name) if _has(one, key, unique=unique)]
+    parts = await asyncio.gather(*(ask(name, topic) for name, topics in where.items() for topic in topics))
+    return in_order(parts)
 
-    asked = [(name, topic) for name, topics in where.items() for topic in topics]
-    parts = await asyncio.gather(*(ask(*one) for one in asked), return_exceptions=True)
-    found: list[FoundMessage] = []
-    errors: dict[str, RmqdError] = {}
-    for (name, _), part in zip(asked, parts, strict=True):
-        if isinstance(part, RmqdError):
-            errors[name] = part
-        elif isinstance(part, BaseException):
-            raise part
-        else:
-            found += part
+
+def in_order(parts: Iterable[Answers[list[FoundMessage]]]) -> Found:
+    """All messages of some answers in the order of their store time, and what could not be asked."""
+    parts = list(parts)
+    found = [one for part in parts for messages in part.by_broker.values() for one in messages]
+    errors = {name: error for part in parts for name, error in part.errors.items()}
     return sorted(found, key=lambda one: one.stored_at_ms), errors
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,18 +49,11 @@ async def plan_mode(brokers: Brokers, wanted: SetMessageRequestModeRequestBody) 
     return [ModeChange(name, table.get(key, never_set), wanted) for name, table in modes.by_broker.items()]
 
 
-async def carry_out(brokers: Brokers, changes: Sequence[ModeChange]) -> dict[str, RmqdError]:
+async def carry_out(brokers: Brokers, changes: Sequence[ModeChange]) -> Mapping[str, RmqdError]:
     """Make those changes that are due. Returns why some were refused, by broker."""
-    due = [change for change in changes if change.is_due]
+    due = {change.broker: change.then for change in changes if change.is_due}
 
-    async def change_one(change: ModeChange) -> None:
-        await set_request_mode(brokers.client.remoting, brokers.masters[change.broker], change.then)
+    async def change_one(address: str) -> None:
+        await set_request_mode(brokers.client.remoting, address, due[brokers.names[address]])
 
-    results = await asyncio.gather(*(change_one(change) for change in due), return_exceptions=True)
-    errors = {}
-    for change, result in zip(due, results, strict=True):
-        if isinstance(result, RmqdError):
-            errors[change.broker] = result
-        elif result is not None:
-            raise result
-    return errors
+    return (await brokers.ask(change_one, due)).errors
