@@ -13,7 +13,7 @@ import pytest
 TOP = Path(__file__).parent.parent
 ROOT = TOP / "rmqd"
 HANDLERS = TOP / "handlers"
-PLAIN = "access_refusal backoff codes errors clock exit_codes histogram own_threads plain_text"
+PLAIN = "access_refusal backoff broker_errors codes errors clock exit_codes histogram own_threads plain_text"
 # room: (rooms of rmqd that it may import, third-party packages that it may import)
 BELOW = {
     "__init__": ("handler wire", ""),
@@ -26,7 +26,8 @@ BELOW = {
     "histogram": ("", ""),
     "own_threads": ("", ""),
     "plain_text": ("", ""),
-    "errors": ("access_refusal codes", ""),
+    "errors": ("", ""),
+    "broker_errors": ("access_refusal codes errors", ""),
     "wire": ("codes errors", "lz4 zstandard"),
     "handler": ("errors plain_text wire", ""),
     "client": (f"{PLAIN} wire", "structlog"),

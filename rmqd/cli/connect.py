@@ -9,20 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from rmqd.broker_errors import BrokerError, ConsumerNotOnlineError, RequestCodeNotSupportedError
 from rmqd.cli.pop_check import pop_findings
 from rmqd.cli.render import count
 from rmqd.client.api.admin import cluster_info
 from rmqd.client.api.group import check_client_config, consumer_connection, subscription_groups
 from rmqd.consumer.health.consistency import SUBSCRIPTION_RULE, differences, model_difference
 from rmqd.consumer.health.filter_check import why_refused
-from rmqd.errors import (
-    BrokerError,
-    ConsumerNotOnlineError,
-    RemotingError,
-    RequestCodeNotSupportedError,
-    RmqdError,
-    RouteNotFoundError,
-)
+from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.exit_codes import ExitCode
 from rmqd.plugins.consumer_options import consumer_options
 from rmqd.wire.filter import sql_subscription, tag_subscription

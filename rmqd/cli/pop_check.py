@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
+from rmqd.broker_errors import RequestCodeNotSupportedError
 from rmqd.client.api.pop import query_assignment
 from rmqd.client.api.request_mode import request_modes
-from rmqd.errors import RemotingError, RequestCodeNotSupportedError, RmqdError
+from rmqd.errors import RemotingError, RmqdError
 from rmqd.wire.bodies.pop import MessageRequestMode, QueryAssignmentRequestBody
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError, TopicNotExistError
+from rmqd.broker_errors import TopicNotExistError
+from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.wire.message_queue import MessageQueue
 
 T = TypeVar("T")

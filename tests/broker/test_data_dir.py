@@ -21,10 +21,11 @@ from rmqd.broker.journal import Kind
 from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.data_dir import FILE_NAME, DataDir
 from rmqd.broker.store.record_log import RecordRow
+from rmqd.broker_errors import ServiceNotAvailableError
 from rmqd.client.api.send import send_message
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.codes import ResponseCode
-from rmqd.errors import ProtocolError, ServiceNotAvailableError, StorageError
+from rmqd.errors import ProtocolError, StorageError
 from rmqd.wire.bodies.settings import TopicConfig
 from rmqd.wire.command import decode_command, encode_request
 from rmqd.wire.frame import FrameDecoder

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from rmqd.broker_errors import ConsumerNotOnlineError
 from rmqd.client.api.group import consumer_connection, send_heartbeat, update_subscription_group
 from rmqd.client.remoting.client import RemotingClient
-from rmqd.errors import ConsumerNotOnlineError
 from rmqd.wire.bodies.heartbeat import ConsumerData, HeartbeatData
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig
 from rmqd.wire.filter import tag_subscription

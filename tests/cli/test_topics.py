@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from rmqd.broker_errors import BrokerError
 from rmqd.client.instance import ClientInstance
 from rmqd.client.looks.brokers import Brokers
 from rmqd.client.looks.topics import list_topics
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import BrokerError
 from rmqd.wire.bodies.cluster import ClusterInfo
 from rmqd.wire.bodies.route import BrokerData
 from rmqd.wire.bodies.settings import TopicConfig, TopicConfigSerializeWrapper

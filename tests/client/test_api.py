@@ -7,21 +7,20 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from rmqd.broker_errors import (
+    BrokerError,
+    BrokerFailureError,
+    ConsumerNotOnlineError,
+    QueryNotFoundError,
+    SubscriptionGroupNotExistError,
+    SubscriptionParseError,
+)
 from rmqd.client.api import admin, group, lock, offset
 from rmqd.client.api.route import get_route
 from rmqd.client.api.send import send_message_back
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import (
-    BrokerError,
-    BrokerFailureError,
-    ConsumerNotOnlineError,
-    ProtocolError,
-    QueryNotFoundError,
-    RemotingTimeoutError,
-    SubscriptionGroupNotExistError,
-    SubscriptionParseError,
-)
+from rmqd.errors import ProtocolError, RemotingTimeoutError
 from rmqd.wire.bodies.heartbeat import CheckClientRequestBody
 from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig

@@ -8,17 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.broker_errors import SystemBusyError
 from rmqd.client.heartbeat import Heartbeat
 from rmqd.client.remoting.client import REQUEST_TIMEOUT_SECONDS, RemotingClient
 from rmqd.client.routing.route_table import REFRESH_GAP_SECONDS, RouteTable
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import (
-    ConnectionRenewedError,
-    RemotingError,
-    RemotingTimeoutError,
-    RouteNotFoundError,
-    SystemBusyError,
-)
+from rmqd.errors import ConnectionRenewedError, RemotingError, RemotingTimeoutError, RouteNotFoundError
 from rmqd.wire.bodies.heartbeat import HeartbeatData
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.command import encode_request

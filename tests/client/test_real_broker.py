@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
+from rmqd.broker_errors import BrokerFailureError, SubscriptionParseError
 from rmqd.client.api import admin, lock, offset
 from rmqd.client.api import group as group_api
 from rmqd.client.api.send import send_message_back
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.errors import BrokerFailureError, SubscriptionParseError
 from rmqd.wire.filter import sql_subscription
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages

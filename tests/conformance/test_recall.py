@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from rmqd.broker_errors import IllegalOperationError
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.errors import IllegalOperationError
 from rmqd.wire.recall import RecallHandle
 from tests.client.running import running
 from tests.conformance import behaviour

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from rmqd.broker_errors import BrokerError, NoPermissionError
 from rmqd.codes import ResponseCode
-from rmqd.errors import BrokerError, DataLossError, NoPermissionError, ProtocolError, RemotingError
+from rmqd.errors import DataLossError, ProtocolError, RemotingError
 from rmqd.spark.access import Access
 from rmqd.spark.queue_range import Filter, PullSettings, QueueRange, Replica
 from rmqd.wire.headers.pull import PullMessageResponseHeader

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rmqd.broker_errors import BrokerFailureError, QueryNotFoundError
 from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, request
 from rmqd.codes import RequestCode
-from rmqd.errors import BrokerFailureError, QueryNotFoundError
 from rmqd.wire.bodies.cluster import ClusterInfo, TopicList
 from rmqd.wire.bodies.group import GetConsumerStatusBody, GroupList, ResetOffsetBody
 from rmqd.wire.bodies.settings import TopicConfig, TopicConfigSerializeWrapper

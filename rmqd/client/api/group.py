@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rmqd.broker_errors import BrokerFailureError
 from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, REQUEST_TIMEOUT_SECONDS, request
 from rmqd.codes import RequestCode
-from rmqd.errors import BrokerFailureError
 from rmqd.wire.bodies.group import GetConsumerListByGroupResponseBody
 from rmqd.wire.bodies.heartbeat import CheckClientRequestBody
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo

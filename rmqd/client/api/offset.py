@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from rmqd.broker_errors import QueryNotFoundError
 from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
-from rmqd.errors import QueryNotFoundError
 from rmqd.wire.headers.offset import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,

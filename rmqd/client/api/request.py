@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rmqd.broker_errors import BrokerError
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import BrokerError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

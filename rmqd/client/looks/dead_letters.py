@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rmqd.broker_errors import TopicNotExistError
 from rmqd.client.api.admin import topic_configs, topic_stats
 from rmqd.client.api.pull import read_part
 from rmqd.client.looks.messages import Found, FoundMessage, decoded, in_order
-from rmqd.errors import RmqdError, TopicNotExistError
+from rmqd.errors import RmqdError
 from rmqd.wire.topics import DLQ_PREFIX, dlq_topic, is_dlq_topic
 
 if TYPE_CHECKING:

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rmqd.broker_errors import RequestCodeNotSupportedError
 from rmqd.client.api.group import consumer_running_info, subscription_groups
 from rmqd.client.api.request_mode import request_modes
 from rmqd.client.group_lag import LagReader, QueueLag, TopicLag, read_lags
 from rmqd.client.looks.groups import connections, consume_type, message_model
-from rmqd.errors import RequestCodeNotSupportedError, RmqdError
+from rmqd.errors import RmqdError
 from rmqd.wire.pop import ANY_QUEUE
 from rmqd.wire.version import version_name
 

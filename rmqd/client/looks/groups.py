@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rmqd.broker_errors import ConsumerNotOnlineError
 from rmqd.client.api.admin import consume_stats
 from rmqd.client.api.group import consumer_connection, subscription_groups
-from rmqd.errors import ConsumerNotOnlineError, RmqdError
+from rmqd.errors import RmqdError
 from rmqd.wire.topics import is_system_group
 
 if TYPE_CHECKING:

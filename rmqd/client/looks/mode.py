@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rmqd.broker_errors import TopicNotExistError
 from rmqd.client.api.admin import topic_config
 from rmqd.client.api.request_mode import request_modes, set_request_mode
-from rmqd.errors import RmqdError, TopicNotExistError
+from rmqd.errors import RmqdError
 from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
 
 if TYPE_CHECKING:

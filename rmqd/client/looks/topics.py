@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rmqd.broker_errors import TopicNotExistError
 from rmqd.client.api.admin import topic_config, topic_configs, topic_consumers, topic_stats
-from rmqd.errors import RmqdError, TopicNotExistError
+from rmqd.errors import RmqdError
 from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE
 from rmqd.wire.topic_kinds import MESSAGE_TYPE
 from rmqd.wire.topics import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX, is_dlq_topic, is_retry_topic, is_system_topic

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rmqd.access_refusal import AccessRefusal
+from rmqd.broker_errors import AccessRefusedError
 from rmqd.client.options import ClientOptions, TlsOptions
 from rmqd.client.remoting.tls import client_context
 from rmqd.clock import Clock
 from rmqd.codes import RequestCode
-from rmqd.errors import AccessRefusedError
 from rmqd.wire.acl import Credentials
 
 if TYPE_CHECKING:

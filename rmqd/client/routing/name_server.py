@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from rmqd.broker_errors import BrokerError
 from rmqd.client.api.admin import cluster_info
 from rmqd.client.api.route import get_route
 from rmqd.client.coalesce import Coalesced
@@ -20,7 +21,7 @@ from rmqd.client.routing.address_server import LOOKUP_TIMEOUT_SECONDS, fetch_tex
 from rmqd.client.routing.first_answer import first_answer
 from rmqd.clock import wait_within
 from rmqd.codes import ResponseCode
-from rmqd.errors import BrokerError, CircuitOpenError, NameServerError, RmqdError
+from rmqd.errors import CircuitOpenError, NameServerError, RmqdError
 from rmqd.own_threads import in_own_thread
 from rmqd.wire.bodies.cluster import light_queue_route
 from rmqd.wire.topics import is_light_queue

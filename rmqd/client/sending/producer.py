@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from rmqd.broker_errors import BrokerError
 from rmqd.client.api.group import send_heartbeat
 from rmqd.client.api.send import SendReceipt, recall_message, send_message
 from rmqd.client.client_id import local_address
@@ -20,7 +21,6 @@ from rmqd.client.routing.vip_channel import vip_address
 from rmqd.client.sending.outgoing_message import OutgoingMessage, SendResult
 from rmqd.codes import ResponseCode
 from rmqd.errors import (
-    BrokerError,
     BrokerTooOldError,
     RemotingError,
     RemotingTimeoutError,

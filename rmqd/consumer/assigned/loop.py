@@ -6,17 +6,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
-from rmqd.consumer.cache.flow_control import Reason
-from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.context import GroupContext
-from rmqd.errors import (
+from rmqd.broker_errors import (
     BrokerError,
     FilterDataNotExistError,
     FilterDataNotLatestError,
-    RmqdError,
     SubscriptionNotExistError,
     SubscriptionNotLatestError,
 )
+from rmqd.consumer.cache.flow_control import Reason
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.context import GroupContext
+from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
 
 # The broker has no filter of the group, or an older one. A heartbeat sends ours.

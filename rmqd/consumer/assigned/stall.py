@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.consumer.stats.problem import Problem
-from rmqd.errors import (
+from rmqd.broker_errors import (
     FlowControlError,
     InvalidParameterError,
     NoPermissionError,
-    RemotingError,
-    RmqdError,
-    RouteNotFoundError,
     SubscriptionGroupNotExistError,
     SubscriptionNotExistError,
     SubscriptionNotLatestError,
     SubscriptionParseError,
     TopicNotExistError,
 )
+from rmqd.consumer.stats.problem import Problem
+from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.wire.topics import LMQ_PREFIX
 
 SLOW_CALL_SECONDS: Final = 10.0  # a handler's call that is younger has not kept its queue from moving

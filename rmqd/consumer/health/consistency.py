@@ -16,10 +16,11 @@ from typing import Final
 
 import structlog
 
+from rmqd.broker_errors import ConsumerNotOnlineError
 from rmqd.client.api.group import consumer_connection, consumer_running_info
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.stats.problem import GroupProblems, Problem
-from rmqd.errors import ConsumerNotOnlineError, RmqdError
+from rmqd.errors import RmqdError
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG, ConsumeType, SubscriptionData
 from rmqd.wire.bodies.running_info import PROP_CONSUME_ORDERLY
 from rmqd.wire.bodies.stats import ConsumerConnection

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 import structlog
 
+from rmqd.broker_errors import AccessRefusedError, BrokerError
 from rmqd.client.api.group import check_client_config
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import ResponseCode
-from rmqd.errors import AccessRefusedError, BrokerError, FilterRefusedError, RmqdError
+from rmqd.errors import FilterRefusedError, RmqdError
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG, SubscriptionData
 
 log = structlog.get_logger(__name__)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from rmqd.broker_errors import BrokerError
 from rmqd.client.api.offset import StoredOffset, query_stored_offset, update_consumer_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
@@ -16,7 +17,7 @@ from rmqd.consumer.offsets.first_commits import FirstCommits
 from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS, OffsetWatch
 from rmqd.consumer.offsets.unheard_commits import UnheardCommits
 from rmqd.consumer.services import OffsetWatcher
-from rmqd.errors import BrokerAwayError, BrokerError, RemotingError, RmqdError
+from rmqd.errors import BrokerAwayError, RemotingError, RmqdError
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)

@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from rmqd.broker_errors import AccessRefusedError
 from rmqd.client.api.offset import StoredOffset
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
@@ -15,7 +16,7 @@ from rmqd.consumer.founding.founding import AWAY_SECONDS, Founding
 from rmqd.consumer.founding.order import in_levels, is_unfinished
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore, SlaveUnawareError
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.errors import AccessRefusedError, RmqdError
+from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 

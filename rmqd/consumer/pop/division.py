@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from rmqd.broker_errors import RequestCodeNotSupportedError
 from rmqd.client.api.pop import query_assignment
 from rmqd.consumer.allocate import BROKERS_NAMES
 from rmqd.consumer.assigned.assignment import Assignment
@@ -16,12 +17,7 @@ from rmqd.consumer.pop.assignment import PopAssignment
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.pop.retries import PopRetries
 from rmqd.consumer.rebalance.division import Division, Share
-from rmqd.errors import (
-    PopNotSupportedError,
-    RequestCodeNotSupportedError,
-    RmqdError,
-    StaticTopicNotPoppedError,
-)
+from rmqd.errors import PopNotSupportedError, RmqdError, StaticTopicNotPoppedError
 from rmqd.wire.bodies.pop import MessageQueueAssignment, MessageRequestMode, QueryAssignmentRequestBody
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic

@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 
 import structlog
 
+from rmqd.broker_errors import BrokerError, FlowControlError
 from rmqd.clock import wait_within
 from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.loop import Loop
@@ -27,7 +28,7 @@ from rmqd.consumer.pull.backoff import (
 from rmqd.consumer.pull.loop import SUSPEND_MS, UNHELD_SECONDS
 from rmqd.consumer.pull.opening import open_bodies
 from rmqd.consumer.pull.pulled_queue import RECHECK_SECONDS
-from rmqd.errors import BrokerError, ConnectionRenewedError, FlowControlError, ProtocolError, RmqdError
+from rmqd.errors import ConnectionRenewedError, ProtocolError, RmqdError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop import PopMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue

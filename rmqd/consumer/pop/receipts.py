@@ -9,12 +9,13 @@ from typing import Final
 
 import structlog
 
+from rmqd.broker_errors import BrokerError, RequestCodeNotSupportedError
 from rmqd.client.api.pop import ACK_TIMEOUT_SECONDS, ack_message, batch_ack, change_header, change_invisible_time
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.consumer.pop.block import PopBlock
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.errors import BrokerAwayError, BrokerError, RequestCodeNotSupportedError, RmqdError
+from rmqd.errors import BrokerAwayError, RmqdError
 from rmqd.wire.bodies.pop import BatchAck
 from rmqd.wire.pop import PopHandle
 

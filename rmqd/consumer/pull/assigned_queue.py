@@ -6,6 +6,7 @@ import asyncio
 
 import structlog
 
+from rmqd.broker_errors import AccessRefusedError
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import Floor, GroupContext
 from rmqd.consumer.founding.start_offset import Start
@@ -13,7 +14,7 @@ from rmqd.consumer.pull.backoff import until_answered
 from rmqd.consumer.pull.giving_up import GivingUp
 from rmqd.consumer.pull.loop import PullLoop
 from rmqd.consumer.pull.status import QueueStatus
-from rmqd.errors import AccessRefusedError, RmqdError
+from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)

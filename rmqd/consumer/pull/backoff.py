@@ -8,8 +8,9 @@ from typing import Final, TypeVar
 import structlog
 
 from rmqd.backoff import doubled, spread
+from rmqd.broker_errors import FlowControlError, GoAwayError, SystemBusyError
 from rmqd.consumer.context import GroupContext
-from rmqd.errors import FlowControlError, GoAwayError, RmqdError, SystemBusyError
+from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)

@@ -23,11 +23,12 @@ from typing import Final
 
 import structlog
 
+from rmqd.broker_errors import BrokerError
 from rmqd.consumer.assigned.leaving import Leaving
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import Floor, GroupContext
 from rmqd.consumer.pull.loop import PullLoop
-from rmqd.errors import BrokerError, RemotingError, RmqdError, RouteNotFoundError
+from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)

@@ -6,6 +6,7 @@ from typing import Final
 
 import structlog
 
+from rmqd.broker_errors import BrokerError, FlowControlError, GoAwayError, SystemBusyError, TopicNotExistError
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.arrivals import Arrivals
 from rmqd.consumer.pull.backoff import PullBackoff
@@ -16,17 +17,7 @@ from rmqd.consumer.pull.opening import open_pulled
 from rmqd.consumer.pull.pulled_queue import FOUND, MOVED, NOTHING, PulledQueue
 from rmqd.consumer.pull.request import AskedAnewError
 from rmqd.consumer.stats.problem import Problem
-from rmqd.errors import (
-    BrokerError,
-    ConnectionRenewedError,
-    FlowControlError,
-    GoAwayError,
-    ProtocolError,
-    RemotingError,
-    RmqdError,
-    SystemBusyError,
-    TopicNotExistError,
-)
+from rmqd.errors import ConnectionRenewedError, ProtocolError, RemotingError, RmqdError
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
 from rmqd.wire.bodies.static_topic import is_logical
 from rmqd.wire.command import RemotingCommand

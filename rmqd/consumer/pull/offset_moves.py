@@ -25,13 +25,14 @@ from __future__ import annotations
 
 import structlog
 
+from rmqd.broker_errors import BrokerError
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.offset_doubt import OffsetDoubt
 from rmqd.consumer.pull.pulled_queue import FOUND, NOTHING, PulledQueue
 from rmqd.consumer.pull.request import OPERATOR_RESET
 from rmqd.consumer.stats.problem import Problem
-from rmqd.errors import BrokerError, ProtocolError, RmqdError
+from rmqd.errors import ProtocolError, RmqdError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue

@@ -9,10 +9,11 @@ from typing import Final
 
 import structlog
 
+from rmqd.broker_errors import AccessRefusedError, BrokerError
 from rmqd.client.api.lock import lock_batch, unlock_batch
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
-from rmqd.errors import AccessRefusedError, BrokerError, RmqdError
+from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)

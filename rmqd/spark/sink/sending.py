@@ -16,10 +16,11 @@ from typing import Final
 
 import structlog
 
+from rmqd.broker_errors import BrokerError, BrokerFailureError
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.queue_selector import MessageQueueSelector, by_hash, by_id
-from rmqd.errors import BrokerError, BrokerFailureError, RemotingError, RmqdError, RouteNotFoundError
+from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.spark.access import Access
 from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.sink.outgoing import OutgoingRow

@@ -55,10 +55,11 @@ from typing import Final
 import structlog
 
 from rmqd.backoff import doubled
+from rmqd.broker_errors import BrokerError
 from rmqd.client.remoting.connection import OPAQUE
 from rmqd.codes import ResponseCode
 from rmqd.consumer.pull.request import OPERATOR_RESET
-from rmqd.errors import BrokerError, DataLossError, ProtocolError, RemotingError, RmqdError, RouteNotFoundError
+from rmqd.errors import DataLossError, ProtocolError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.spark.queue_range import QueueRange, Replica
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from rmqd.broker_errors import SystemBusyError
 from rmqd.client.api.route import get_route
 from rmqd.client.options import ClientOptions
 from rmqd.client.remoting.client import RemotingClient
@@ -21,7 +22,6 @@ from rmqd.errors import (
     RemotingConnectError,
     RemotingTimeoutError,
     RmqdError,
-    SystemBusyError,
 )
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand

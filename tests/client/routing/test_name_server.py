@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.broker_errors import TopicNotExistError
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.client.routing import name_server
 from rmqd.client.routing.address_server import fetch_text
 from rmqd.client.routing.name_server import NameServers, parse_addresses
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import NameServerError, TopicNotExistError
+from rmqd.errors import NameServerError
 from tests.client.peer import Peer, Reply, route_of, routes
 from tests.client.running import running
 from tests.waiting import eventually

@@ -8,6 +8,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from rmqd.broker_errors import (
+    BrokerError,
+    IllegalOperationError,
+    MessageIllegalError,
+    NoPermissionError,
+    TopicNotExistError,
+)
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
 from rmqd.client.sending.outgoing_message import OutgoingMessage
@@ -16,17 +23,12 @@ from rmqd.client.sending.queue_selector import MessageQueueSelector, by_hash, by
 from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
-    BrokerError,
     BrokerTooOldError,
-    IllegalOperationError,
     InvalidMessageError,
-    MessageIllegalError,
-    NoPermissionError,
     ProtocolError,
     RemotingConnectError,
     RemotingTimeoutError,
     RouteNotFoundError,
-    TopicNotExistError,
 )
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2

@@ -10,6 +10,7 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
+from rmqd.broker_errors import TopicNotExistError
 from rmqd.client.options import TraceOptions
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
@@ -17,7 +18,6 @@ from rmqd.client.sending import trace_dispatcher
 from rmqd.client.sending.producer import Producer
 from rmqd.client.sending.trace_dispatcher import TraceDispatcher
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import TopicNotExistError
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from rmqd.wire.messages.properties import parse_properties

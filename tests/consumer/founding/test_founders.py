@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rmqd.broker_errors import AccessRefusedError, BrokerError
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
@@ -18,7 +19,6 @@ from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore, SlaveUna
 from rmqd.consumer.offsets.founding_by_brokers import BrokerFounding
 from rmqd.consumer.offsets.founding_by_file import FileFounding
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
-from rmqd.errors import AccessRefusedError, BrokerError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from rmqd.broker_errors import BrokerError
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import ResponseCode
 from rmqd.consumer.offsets.broker_store import REPEAT_SECONDS, RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS
-from rmqd.errors import BrokerError
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Reply
 from tests.clock import ManualClock

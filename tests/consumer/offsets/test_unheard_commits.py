@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from rmqd.broker_errors import BrokerError
 from rmqd.codes import ResponseCode
 from rmqd.consumer.offsets.unheard_commits import FORGOTTEN_SECONDS, SETTLE_SECONDS, UnheardCommits
 from rmqd.errors import (
-    BrokerError,
     RemotingClosedError,
     RemotingConnectError,
     RemotingTimeoutError,

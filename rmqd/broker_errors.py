@@ -1,0 +1,162 @@
+"""What brokers and name servers answer with in place of a result: a class for each code that rmqd treats by itself."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from rmqd.access_refusal import AccessRefusal
+from rmqd.codes import ResponseCode
+from rmqd.errors import RmqdError
+
+MOST_REMARK_CHARACTERS: Final = 4096  # of a server's remark, which may be 16 MiB long and is in every log line about it
+
+
+class BrokerError(RmqdError):
+    """A broker or name server answered with an error code. `BrokerError.of` chooses the class by the code."""
+
+    codes: ClassVar[dict[int, type[BrokerError]]] = {}
+    retriable: ClassVar[bool] = False
+    """Whether the same request may succeed a moment later."""
+    stale_route: ClassVar[bool] = False
+    """Whether the route that led to this broker is out of date: then refresh it and try again."""
+
+    def __init_subclass__(cls, *, code: ResponseCode | None = None) -> None:
+        if code is not None:
+            cls.codes[int(code)] = cls
+
+    def __init__(self, code: int, remark: str | None, address: str) -> None:
+        name, remark = ResponseCode(code).name, (remark or "")[:MOST_REMARK_CHARACTERS]
+        unknown = " (a code that this version of rmqd does not know)" if name.startswith("UNKNOWN_") else ""
+        super().__init__(f"{name} ({int(code)}) from {address}: {remark or 'no reason given'}{unknown}")
+        self.code = code
+        self.remark = remark
+        self.address = address
+
+    @classmethod
+    def of(cls, code: int, remark: str | None, address: str) -> BrokerError:
+        """The error for a response code. A code without a class of its own makes a plain BrokerError."""
+        remark = (remark or "")[:MOST_REMARK_CHARACTERS]
+        if remark and (refusal := AccessRefusal.of(code, remark)) is not None:
+            return AccessRefusedError(code, remark, address, refusal)
+        return cls.codes.get(code, BrokerError)(code, remark, address)
+
+
+class BrokerFailureError(BrokerError, code=ResponseCode.SYSTEM_ERROR):
+    """The broker failed to process the request. The remark is the text of its exception."""
+
+
+class SystemBusyError(BrokerError, code=ResponseCode.SYSTEM_BUSY):
+    """The broker is overloaded, or refuses for now."""
+
+    retriable = True
+
+
+class RequestCodeNotSupportedError(BrokerError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
+    """The broker does not know the request: it is older than the feature, or a proxy that does not pass it on."""
+
+    def __init__(self, code: int, remark: str | None, address: str) -> None:
+        super().__init__(code, remark, address)
+        self.args = (f"{self.args[0]} (it is older than the request, or a proxy, which passes few requests on)",)
+
+
+class MessageIllegalError(BrokerError, code=ResponseCode.MESSAGE_ILLEGAL):
+    """Body, properties or topic name are too long for the broker."""
+
+
+class ServiceNotAvailableError(BrokerError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
+    """The broker cannot store just now: its disk is full, it is a slave, or it is shutting down."""
+
+    retriable = True
+
+
+class NoPermissionError(BrokerError, code=ResponseCode.NO_PERMISSION):
+    """A permission bit, a disabled group, or access control forbids the request."""
+
+
+class AccessRefusedError(NoPermissionError):
+    """Access control refuses the client, or the request."""
+
+    is_reported = True
+
+    def __init__(self, code: int, remark: str, address: str, refusal: AccessRefusal) -> None:
+        super().__init__(code, remark, address)
+        # RocketMQ 4 gives the exception's class and the place in its source too
+        first = remark.splitlines()[0]
+        reason = (first.partition("AclException: ")[2] or first).partition(", org.apache")[0].rstrip(".")
+        self.args = (f"{address} refuses access ({reason}): {refusal.advice}",)
+        self.refusal = refusal
+
+
+class TopicNotExistError(BrokerError, code=ResponseCode.TOPIC_NOT_EXIST):
+    """The broker does not have the topic."""
+
+    stale_route = True
+
+
+class QueryNotFoundError(BrokerError, code=ResponseCode.QUERY_NOT_FOUND):
+    """The broker has nothing stored for the request, such as no offset of the group."""
+
+
+class SubscriptionParseError(BrokerError, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):
+    """The broker cannot read the subscription's expression."""
+
+
+class SubscriptionNotExistError(BrokerError, code=ResponseCode.SUBSCRIPTION_NOT_EXIST):
+    """The broker has no heartbeat of the group, or the topic is not in the group's subscription."""
+
+    retriable = True
+
+
+class SubscriptionNotLatestError(BrokerError, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
+    """The broker still has an older subscription of the group; the next heartbeat brings it up to date."""
+
+    retriable = True
+
+
+class FilterDataNotExistError(BrokerError, code=ResponseCode.FILTER_DATA_NOT_EXIST):
+    """The broker has no compiled SQL expression for the group and topic; a heartbeat brings it."""
+
+    retriable = True
+
+
+class FilterDataNotLatestError(BrokerError, code=ResponseCode.FILTER_DATA_NOT_LATEST):
+    """The broker has the compiled form of an older SQL expression; the next heartbeat brings it up to date."""
+
+    retriable = True
+
+
+class SubscriptionGroupNotExistError(BrokerError, code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
+    """The broker has no configuration for the group and does not create one by itself."""
+
+
+class InvalidParameterError(BrokerError, code=ResponseCode.INVALID_PARAMETER):
+    """A queue that the topic does not have, or a name that the broker refuses."""
+
+    stale_route = True
+
+
+class IllegalOperationError(BrokerError, code=ResponseCode.ILLEGAL_OPERATION):
+    """The broker refuses what the request asks for. The remark says why."""
+
+
+class ConsumerNotOnlineError(BrokerError, code=ResponseCode.CONSUMER_NOT_ONLINE):
+    """No member of the group is connected."""
+
+
+class FlowControlError(BrokerError, code=ResponseCode.FLOW_CONTROL):
+    """The broker limits the rate of requests."""
+
+    retriable = True
+
+
+class NotLeaderForQueueError(BrokerError, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
+    """The queue of a static topic has moved to another broker."""
+
+    stale_route = True
+
+
+class GoAwayError(BrokerError, code=ResponseCode.GO_AWAY):
+    """The broker is shutting down and asks for a new connection."""
+
+    retriable = True
+    stale_route = True
