@@ -46,6 +46,8 @@ class Target:
     nameservers: tuple[str, ...] = ()
     """Name servers that replace the cluster's own."""
     without_config: ClientOptions | None = None
+    state_root: str = ""
+    """Without a configuration: the folder of local state that `--set` names."""
 
     @property
     def namespaces(self) -> tuple[str, ...]:
@@ -66,14 +68,26 @@ class Target:
         if self.config is None:
             assert self.without_config is not None
             return self.without_config
-        known = self.config.known_clusters
-        is_told = self.cluster is None and group in self.config.groups
-        name = self.config.cluster_name(group) if is_told else self.cluster or self.config.default_cluster
+        options = self.config.known_clusters[self._cluster_of(self.config, group)].client_options()
+        return replace(options, nameservers=self.nameservers) if self.nameservers else options
+
+    @property
+    def state_dir(self) -> Path:
+        """The folder of local state about the cluster: backups, and what commands note there."""
+        from rmqd.config.model.root import RootConfig
+
+        if self.config is not None:
+            return Path(self.config.state_of_cluster(self._cluster_of(self.config, self.group)))
+        return Path(self.state_root or RootConfig.model_fields["state_dir"].default)
+
+    def _cluster_of(self, config: RootConfig, group: str) -> str:
+        known = config.known_clusters
+        is_told = self.cluster is None and group in config.groups
+        name = config.cluster_name(group) if is_told else self.cluster or config.default_cluster
         if name not in known:
             wrong = "name one" if name is None else f"{name} is no cluster"
             raise typer.BadParameter(f"{wrong}; accepted: {', '.join(known)}", param_hint="--cluster")
-        options = known[name].client_options()
-        return replace(options, nameservers=self.nameservers) if self.nameservers else options
+        return name
 
 
 def find_target(
@@ -103,8 +117,8 @@ def find_target(
             return Target(None, without_config=_by_environment(addresses))
     try:
         if nameserver is not None and config is None and not _exists(find_config):
-            source = bare_source([f"nameserver={nameserver}", *(overrides or ())])
-            return Target(None, without_config=Loading(source).trusted().client_options())
+            bare = Loading(bare_source([f"nameserver={nameserver}", *(overrides or ())])).trusted()
+            return Target(None, without_config=bare.client_options(), state_root=bare.state_dir)
         settings = load_config(config, overrides or ())
     except ConfigError as error:
         fail(ExitCode.CONFIG, *(str(problem) for problem in error.problems))

@@ -48,7 +48,7 @@ def _as_json(letters: list[FoundMessage]) -> None:
 
 
 def _document(letter: FoundMessage) -> dict[str, Any]:
-    from rmqd.consumer.handling.send_back import RMQD_EXCEPTION, RMQD_REASON
+    from rmqd.consumer.handling.copies import RMQD_EXCEPTION, RMQD_REASON
     from rmqd.wire.messages.properties import RETRY_TOPIC
 
     properties = letter.properties

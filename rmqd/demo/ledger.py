@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rmqd.broker.store.message_store import Arrival
 from rmqd.clock import Clock
-from rmqd.consumer.handling.send_back import RMQD_EXCEPTION, RMQD_REASON
+from rmqd.consumer.handling.copies import RMQD_EXCEPTION, RMQD_REASON
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.errors import RmqdError
 from rmqd.handler import Batch, Decision, Outcome

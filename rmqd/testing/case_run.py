@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rmqd.config.problems import one_line
-from rmqd.consumer.handling.send_back import RMQD_REASON
+from rmqd.consumer.handling.copies import RMQD_REASON
 from rmqd.errors import RmqdError
 from rmqd.plugins.entry_points import why
 from rmqd.testing.case_file import Case

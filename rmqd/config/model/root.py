@@ -119,7 +119,10 @@ class RootConfig(ClusterConfig):
 
     def state_of(self, group: str) -> str:
         """The folder of a group's local state. Each cluster has its own: offsets mean nothing on another cluster."""
-        cluster = self.cluster_name(group)
+        return self.state_of_cluster(self.cluster_name(group))
+
+    def state_of_cluster(self, cluster: str) -> str:
+        """The folder of local state about one cluster."""
         return self.state_dir if cluster == DEFAULT_CLUSTER else f"{self.state_dir}/clusters/{cluster}"
 
     def of_group(self, name: str, settings: GroupConfig | None = None) -> Self:

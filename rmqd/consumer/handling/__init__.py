@@ -14,5 +14,6 @@ a concurrent group hands batches of a queue out side by side, an orderly one a b
     settlement          what becomes of each message: acknowledge, retry, dead-letter
     orderly_settlement  the same in order: what failed is repeated before what follows
     send_back           SendBack: retries and dead letters as requests to a broker
+    copies              what a copy of a message in another topic keeps
     message_trace       RocketMQ's message trace: a hook that makes records
 """

@@ -8,16 +8,23 @@ import structlog
 
 from rmqd.client.api.send import send_message, send_message_back
 from rmqd.client.instance import ClientInstance
+from rmqd.consumer.handling.copies import (
+    RMQD_EXCEPTION,
+    RMQD_GROUP,
+    RMQD_LITE_TOPIC,
+    RMQD_REASON,
+    copy_header,
+    kept_properties,
+    plain,
+)
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.errors import InvalidMessageError, RmqdError
-from rmqd.plain_text import encodable, traceback_of
+from rmqd.plain_text import traceback_of
 from rmqd.wire.bodies.static_topic import is_logical
-from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages import properties as names
 from rmqd.wire.messages.message import Message
-from rmqd.wire.messages.sys_flag import COMPRESSED, COMPRESSION_MASK
-from rmqd.wire.topics import DEFAULT_TOPIC, INNER_PRODUCER_GROUP, dlq_topic, retry_topic
+from rmqd.wire.topics import dlq_topic, retry_topic
 
 log = structlog.get_logger(__name__)
 
@@ -27,26 +34,6 @@ ORDERLY_MAX_RECONSUME_TIMES: Final = 2**31 - 1  # Java: Integer.MAX_VALUE
 FIRST_DELAY_LEVEL: Final = 3  # the broker's choice is 3 + reconsume times
 LAST_DELAY_LEVEL: Final = 18
 
-RMQD_GROUP: Final = "RMQD_GROUP"
-RMQD_REASON: Final = "RMQD_REASON"
-RMQD_EXCEPTION: Final = "RMQD_EXCEPTION"
-RMQD_LITE_TOPIC: Final = "RMQD_LITE_TOPIC"
-
-# what made the broker hold the message back the last time; a dead letter that kept it would be held back again
-_DELIVERY_PROPERTIES: Final = frozenset(
-    (names.DELAY, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.WAIT, names.RECONSUME_TIME, names.MAX_RECONSUME_TIMES)
-)
-# of a batch that cannot be unwrapped; brokers refuse them in topics that hold no batches
-_BATCH_PROPERTIES: Final = frozenset((names.INNER_NUM, names.INNER_BASE))
-# brokers would enter the dead letter into the light message queues that it names, a lite topic's too, for the group to
-# get it again
-_LIGHT_QUEUE_PROPERTIES: Final = frozenset(
-    (names.INNER_MULTI_DISPATCH, names.INNER_MULTI_QUEUE_OFFSET, names.LITE_TOPIC)
-)
-_LEFT_OUT: Final = _DELIVERY_PROPERTIES | _BATCH_PROPERTIES | _LIGHT_QUEUE_PROPERTIES
-_TIMER_PREFIX: Final = "TIMER_"
-_DEAD_LETTER_QUEUES: Final = 1  # as the broker makes the topic itself
-_ANY_QUEUE: Final = -1
 _BROKERS_PROPERTIES_BYTES: Final = 512  # room for our two names, and for what the broker adds: region, cluster, trace
 
 
@@ -145,10 +132,10 @@ class SendBack:
         room = (
             names.MAX_PROPERTIES_BYTES - _BROKERS_PROPERTIES_BYTES - len(names.format_properties(properties).encode())
         )
-        properties[RMQD_REASON] = _head(_plain(reason), room // 2)
+        properties[RMQD_REASON] = _head(plain(reason), room // 2)
         if error is not None:
             room -= len(properties[RMQD_REASON].encode())
-            properties[RMQD_EXCEPTION] = _tail(_plain(traceback_of(error)), room)  # its end names the error
+            properties[RMQD_EXCEPTION] = _tail(plain(traceback_of(error)), room)  # its end names the error
         return await self._send(message, dlq_topic(self._group), properties, message.reconsume_times)
 
     def _address(self, message: Message) -> str | None:
@@ -161,36 +148,21 @@ class SendBack:
         return self._client.routes.endpoint(queue)
 
     def _origin(self, message: Message) -> dict[str, str]:
-        stored = message.stored_properties
-        kept = {
-            name: _plain(value)  # one that was stored with a separator in it cannot be sent so
-            for name, value in stored.items()
-            if name not in _LEFT_OUT and not name.startswith(_TIMER_PREFIX)
-        }
-        if message.lite_topic is not None:
-            kept[RMQD_LITE_TOPIC] = _plain(message.lite_topic)
-        origin = stored.get(names.ORIGIN_MESSAGE_ID) or message.offset_msg_id
-        return kept | {names.RETRY_TOPIC: message.origin_topic, names.ORIGIN_MESSAGE_ID: origin}
+        kept = kept_properties(message, message.origin_topic)
+        return kept if message.lite_topic is None else kept | {RMQD_LITE_TOPIC: plain(message.lite_topic)}
 
     async def _send(self, message: Message, topic: str, properties: dict[str, str], reconsume_times: int) -> bool:
         if (address := self._address(message)) is None:
             return False
         try:
-            header = SendMessageRequestHeaderV2(
-                producer_group=INNER_PRODUCER_GROUP,
-                topic=topic,
-                default_topic=DEFAULT_TOPIC,
-                default_topic_queue_nums=_DEAD_LETTER_QUEUES,
-                queue_id=_ANY_QUEUE,
-                sys_flag=message.sys_flag & (COMPRESSED | COMPRESSION_MASK),
-                born_timestamp=message.born_timestamp,
-                flag=message.flag,
-                properties=names.format_properties(properties),
-                reconsume_times=reconsume_times,
-                unit_mode=self._client.options.unit_mode,
-                max_reconsume_times=self._max,
-                batch=False,
+            header = copy_header(
+                message,
+                topic,
+                properties,
                 broker_name=self._endpoint(message),
+                reconsume_times=reconsume_times,
+                max_reconsume_times=self._max,
+                unit_mode=self._client.options.unit_mode,
             )
             await send_message(
                 self._client.remoting, address, header, message.stored_body, timeout_seconds=SEND_BACK_TIMEOUT_SECONDS
@@ -204,11 +176,6 @@ class SendBack:
 def _can_be_copied(message: Message) -> bool:
     """Whether a send-back names this message, and this one only."""
     return not message.is_member and not is_logical(message.broker_name)
-
-
-def _plain(text: str) -> str:
-    """Text as a property's value: without the two characters that separate properties, and such as UTF-8 can carry."""
-    return encodable(text.replace(names.KEY_END, " ").replace(names.ENTRY_END, " "))
 
 
 def _head(text: str, most_bytes: int) -> str:

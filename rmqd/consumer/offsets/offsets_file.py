@@ -6,17 +6,14 @@ all the same (a disk, a hand, a program that writes in place) is met by the othe
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from rmqd.consumer.offsets.private_files import make_folder, open_file
+from rmqd.consumer.offsets.private_files import make_folder, replace_file, sync_folder
 from rmqd.errors import OffsetStoreError, ProtocolError
 from rmqd.wire import fields, loose_json
 from rmqd.wire.bodies.queue_map import offsets_from_dict
@@ -62,10 +59,10 @@ class OffsetsFile:
         content = _content(offsets)
         make_folder(self.path.parent)
         if self._stored is not None:
-            _replace(self.backup, self._stored)
-        _replace(self.path, content)
+            replace_file(self.backup, self._stored)
+        replace_file(self.path, content)
         self._stored = content
-        _sync_directory(self.path.parent)
+        sync_folder(self.path.parent)
 
     def _unreadable(self, problem: str, backup_problem: str) -> str:
         found = "; ".join(
@@ -111,30 +108,3 @@ def _content(offsets: Mapping[MessageQueue, int]) -> bytes:
         for queue, offset in sorted(offsets.items())
     )
     return f'{{\n\t"offsetTable":{{\n{entries}\n\t}}\n}}'.encode()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Have the content on the disk before the name leads to it."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with os.fdopen(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-def _sync_directory(path: Path) -> None:
-    """Have the new names on the disk too."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that cannot sync a directory by itself
-            raise
-    finally:
-        os.close(descriptor)

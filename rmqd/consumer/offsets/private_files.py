@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -28,3 +29,30 @@ def open_file(path: Path | str, flags: int) -> int:
         with suppress(OSError):  # somebody else's file, or a disk that has no modes
             os.fchmod(descriptor, mode & FILE_MODE)
     return descriptor
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file whole: its content is on the disk before the name leads to it. Raises OSError."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with os.fdopen(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def sync_folder(path: Path) -> None:
+    """Have the names in a folder on the disk, too. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot sync a directory by itself
+            raise
+    finally:
+        os.close(descriptor)
