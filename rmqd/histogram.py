@@ -31,6 +31,31 @@ class HistogramSnapshot:
         counts = tuple(mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True))
         return HistogramSnapshot(self.bounds, counts, self.sum + other.sum)
 
+    def since(self, earlier: HistogramSnapshot) -> HistogramSnapshot:
+        """What was observed after `earlier`, a snapshot of the same histogram. A count that fell counts as 0."""
+        if self.bounds != earlier.bounds:
+            return self
+        pairs = zip(self.counts, earlier.counts, strict=True)
+        counts = tuple(max(0, now - before) for now, before in pairs)
+        return HistogramSnapshot(self.bounds, counts, max(0.0, self.sum - earlier.sum))
+
+    def quantile(self, share: float) -> float | None:
+        """The value that this share (0 to 1) of the observed values does not exceed; None where there is none.
+
+        It is interpolated inside of its range, as Prometheus does; above the last bound it is that bound.
+        """
+        rank, below = share * self.count, 0
+        if not self.count:
+            return None
+        for i, count in enumerate(self.counts):
+            if count and below + count >= rank:
+                if i == len(self.bounds):
+                    return self.bounds[-1]
+                low = self.bounds[i - 1] if i else 0.0
+                return low + (self.bounds[i] - low) * max(0.0, rank - below) / count
+            below += count
+        return self.bounds[-1]
+
 
 class Histogram:
     """Observes values and sorts them into ranges. An upper bound belongs to its range, as in Prometheus."""

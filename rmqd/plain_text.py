@@ -38,6 +38,15 @@ def describe(error: BaseException) -> str:
     return f"{class_name(error)}: {text}" if text else class_name(error)
 
 
+def traceback_tail(error: BaseException, lines: int, characters: int) -> tuple[str, ...]:
+    """The last lines of the traceback, each cut to so many characters. Only the innermost frames are formatted."""
+    try:
+        text = "".join(traceback.format_exception(error, limit=-lines, chain=False))
+    except BaseException:  # noqa: BLE001  as above: attributes of the exception are asked for
+        text = describe(error)
+    return tuple(encodable(line[:characters]) for line in text.rstrip().splitlines()[-lines:])
+
+
 def traceback_of(error: BaseException) -> str:
     """The traceback as Python prints it; the exception alone if printing it fails."""
     try:

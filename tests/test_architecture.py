@@ -63,11 +63,11 @@ FLOORS = {
     "| instance | group_lag | looks",
     "consumer": "allocate hooks options pauses | stats | cache contract | services | handling | founding | context "
     "| assigned | pull | offsets pop rebalance | group_status health lite | admin assembly live_change | push_consumer",
-    "config": "problems | model | reading rules schema | load",
+    "config": "problems | model | reading rules schema shown | load",
     "plugins": "entry_points unknown_options | form hooks | handler_plugin lookup strategies "
     "| consumer_options handlers pipelines | catalogue runnable",
     "process": "channel garbage signals span_export structlog_without_rich | child logs telemetry | loop",
-    "daemon": "metrics state_dir systemd | groups | http workers | daemon",
+    "daemon": "metrics state_dir systemd | groups | history | http workers | daemon",
     "broker": "announced journal locks mq_version reply settings topic_attributes "
     "| priority "
     "| channel groups key_values offsets static_topics store system_topics "

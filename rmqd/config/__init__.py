@@ -6,6 +6,7 @@ configuration are found at once, each with file, line, key and what is accepted.
     load      load_config: from a path to a RootConfig, or ConfigError with every problem
     problems  Finding: something wrong at a path; the line that `rmqd check` prints; guesses at misspelt names
     schema    the JSON Schema
+    shown     the configuration as people may see it: in force, without secrets
     model     the keys: kinds of value, defaults, ranges
     reading   files, `--set` and `${...}`, with the place of every value
     rules     what no single value can say

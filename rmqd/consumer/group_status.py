@@ -7,7 +7,7 @@ from rmqd.consumer.handling.slots import HandlerHungError
 from rmqd.consumer.health.recent_results import RecentResults
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.consumer.stats.counters import snapshots_of
-from rmqd.consumer.stats.snapshot import GroupSnapshot
+from rmqd.consumer.stats.snapshot import MOST_MEMBERS, GroupSnapshot
 from rmqd.plain_text import describe
 from rmqd.wire.topics import is_retry_topic
 
@@ -63,6 +63,8 @@ class GroupStatus:
             problems=tuple(context.problems),
             rates=self._results.rates(topics),
             trace_records={} if context.trace is None else dict(context.trace.dispatcher.counts),
+            members=tuple(sorted(self._rebalance.members)[:MOST_MEMBERS]),
+            member_count=len(self._rebalance.members),
         )
 
     def _not_ready(self) -> str | None:

@@ -7,6 +7,7 @@ is imported later (HTTP, Prometheus): the time to the first message counts.
     state_dir  the folder of local state can be used, and no other process uses it
     systemd    sd_notify and the watchdog
     groups     the groups of a process: clients, supervisors, reload
+    history    an hour of lag and throughput, recent rates, findings
     http       health, metrics, status, the API
     metrics    names of metrics, their rendering, sums over restarts and processes
     workers    `--workers N`

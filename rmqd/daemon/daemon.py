@@ -7,6 +7,7 @@ server, Prometheus) are imported when the first connection comes.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -30,6 +31,7 @@ from rmqd.daemon.groups.health import LoopMonitor, readiness
 from rmqd.daemon.groups.host import GroupHost, HostView
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.reload import ReloadReport, config_hash, refused_changes
+from rmqd.daemon.history.recorder import Recorder
 from rmqd.daemon.http.access import AccessPolicy
 from rmqd.daemon.http.endpoint import HttpEndpoint
 from rmqd.daemon.http.listener import ListenError, listen_on
@@ -45,6 +47,7 @@ from rmqd.process.loop import run_in_loop
 from rmqd.process.signals import signals_handled
 
 if TYPE_CHECKING:
+    from rmqd.daemon.http.status import DaemonAbout
     from rmqd.daemon.metrics.exposition import DaemonFacts
 
 log = structlog.get_logger(__name__)
@@ -138,14 +141,16 @@ class Daemon:
         self.host = host
         self.monitor = monitor
         self.access = access
-        self._config = config
+        self.config = config
+        self.recorder = Recorder(clock, host.view)
         self._options = options
         self._clock = clock
         self._http = HttpEndpoint(sock)
         self._manager = ServiceManager()
         self._reloading = asyncio.Lock()
         self._reloads: set[asyncio.Task[ReloadReport]] = set()
-        self._reload_ok, self._reload_time = True, clock.wall()
+        self._started_at = self._reload_time = clock.wall()
+        self._reload_ok = True
         self._stop_signals = 0
         self._exit_code: int = ExitCode.OK
         self._tasks: asyncio.TaskGroup | None = None
@@ -192,7 +197,7 @@ class Daemon:
         from rmqd.daemon.metrics.exposition import DaemonFacts
 
         return DaemonFacts(
-            config_hash=config_hash(self._config),
+            config_hash=config_hash(self.config),
             reload_successful=self._reload_ok,
             reload_success_time=self._reload_time,
             workers=view.workers,
@@ -200,13 +205,28 @@ class Daemon:
             log_dropped=0 if view.workers is None else lines_dropped(),
         )
 
+    def about(self) -> DaemonAbout:
+        """What the status says of the daemon itself."""
+        from rmqd.daemon.http.status import DaemonAbout
+
+        return DaemonAbout(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at=self._started_at,
+            now=self._clock.wall(),
+            config_hash=config_hash(self.config),
+            reloaded_at=self._reload_time,
+            reload_successful=self._reload_ok,
+            token_required=bool(self.access.token),
+        )
+
     async def _serve(self, tasks: asyncio.TaskGroup) -> None:
         log.info(
             "daemon.starting",
             version=__version__,
-            groups=list(self._config.groups),
+            groups=list(self.config.groups),
             http=self._http.address,
-            config_hash=config_hash(self._config),
+            config_hash=config_hash(self.config),
             workers=self._options.workers,
         )
         self._http.warn_of_strangers(self.access.token)
@@ -216,6 +236,7 @@ class Daemon:
             tasks.create_task(collect_as_memory_grows(), name="garbage"),
             tasks.create_task(self._manager.keep_watchdog_quiet(), name="watchdog"),
             tasks.create_task(logs.flush_repeats(), name="log flush"),
+            tasks.create_task(self.recorder.run(), name="history"),
         ]
         await self.host.started(START_PATIENCE_SECONDS)
         http = tasks.create_task(self._http.serve(self), name="http") if not self.host.stopping else None
@@ -242,7 +263,7 @@ class Daemon:
     async def _try_reload(self) -> ReloadReport:
         try:
             config, access = await in_own_thread(partial(read_config, self._options))
-            refused = refused_changes(self._config, config)
+            refused = refused_changes(self.config, config)
             if refused:
                 return ReloadReport(problems=refused)
             await in_own_thread(partial(prepare_state_dir, config))
@@ -252,12 +273,12 @@ class Daemon:
         except Exception as error:  # a bug of ours, or a handler's constructor: it must not end the running groups
             log.exception("config.reload_failed")
             return ReloadReport(problems=(f"{type(error).__name__}: {error}",))
-        self._config, self.access = config, access
+        self.config, self.access = config, access
         logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
         return ReloadReport(changes)
 
     def _status_line(self) -> str:
-        count = len(self._config.groups)
+        count = len(self.config.groups)
         return f"{count} group{'s' if count != 1 else ''}, http on {self._http.address}"
 
     def _on_reload(self) -> None:

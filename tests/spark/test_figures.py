@@ -56,7 +56,7 @@ def test_a_handler_that_fails_at_everything_is_a_problem() -> None:
     group = Group()
     blank = group.now().topics[0]
     error = LastError(1.7e9, "KeyError('city')", "orders", "A1")
-    failed = replace(blank, handled={**blank.handled, "retried": 5}, exceptions={"KeyError": 5}, last_error=error)
+    failed = replace(blank, handled={**blank.handled, "retried": 5}, exceptions={"KeyError": 5}, errors=(error,))
     with capture_logs() as logs:
         for _ in range(15):
             group.clock.turn(2.0)

@@ -68,11 +68,12 @@ class OrderlySettlement:
         return self._carry_out(process_queue, batch, None, {})
 
     def _carry_out(
-        self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None, lost: dict[int, bool]
+        self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None, lost: dict[int, str | None]
     ) -> bool:
         """Finish, hold or repeat each message of the batch. Returns whether the queue rests.
 
-        `lost` has an entry for each message that was to be dead-lettered, by its index: whether a broker took it.
+        `lost` has an entry for each message that was to be dead-lettered, by its index: its reason, or None where no
+        broker took it.
         """
         manual = batch if isinstance(batch, ManualBatch) else None
         if manual is not None and manual.closing is Closing.ROLLBACK:
@@ -84,10 +85,10 @@ class OrderlySettlement:
         for index, message in enumerate(batch):
             outcome = decisions.get(index, default).outcome
             stats = process_queue.stats.of(message)
-            if lost.get(index):
+            if (reason := lost.get(index)) is not None:
                 stats.count("dead_lettered")
                 decision = decisions.get(index, default)
-                stats.dead_letters[dead_letter_cause(decision, decision.delay_level)] += 1
+                stats.dead_lettered(dead_letter_cause(decision, decision.delay_level), reason)
                 gone.append(message)
             elif outcome is Outcome.ACK and (index in decisions or not again):
                 stats.acked += 1
@@ -122,15 +123,18 @@ class OrderlySettlement:
                 reasons[index] = reason
         return reasons
 
-    async def _dead_letter(self, batch: Batch, reasons: dict[int, str], error: BaseException | None) -> dict[int, bool]:
-        """Send dead letters. Returns by index whether a broker took the message; what none took is repeated."""
+    async def _dead_letter(
+        self, batch: Batch, reasons: dict[int, str], error: BaseException | None
+    ) -> dict[int, str | None]:
+        """Send dead letters. Returns the reasons by index, None for what no broker took: that is repeated."""
         sent = await asyncio.gather(
             *(
                 alone(batch[index], self._send_back.dead_letter(batch[index], reason, error))
                 for index, reason in reasons.items()
             )
         )
-        return {index: bool(one) for index, one in zip(reasons, sent, strict=True)}
+        pairs = zip(reasons.items(), sent, strict=True)
+        return {index: reason if is_taken else None for (index, reason), is_taken in pairs}
 
     def _roll_back(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Have everything since the handler's last commit repeated; as in Java that counts as no attempt."""

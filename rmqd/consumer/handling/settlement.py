@@ -123,7 +123,7 @@ class Settlement:
             return "expired" if error is EXPIRED else "retried"
         if not await self._send_back.dead_letter(message, reason, error):
             return None
-        stats.of(message).dead_letters[dead_letter_cause(decision, level)] += 1
+        stats.of(message).dead_lettered(dead_letter_cause(decision, level), reason)
         return "dead_lettered"
 
     def _again(self, process_queue: ProcessQueue, messages: list[Message]) -> None:
@@ -179,7 +179,8 @@ async def alone(message: Message, sending: Awaitable[T]) -> T | None:
 def _report_error(process_queue: ProcessQueue, batch: Batch, error: BaseException, at: float) -> None:
     first = batch[0]
     text = text_of(error, repr)
-    process_queue.stats.of(first).raised(error, text, first, at)
+    is_decision = isinstance(error, Retry | DeadLetter | Suspend)
+    process_queue.stats.of(first).raised(error, text, first, at, declined=is_decision or error is EXPIRED)
     logger = log.bind(
         msg_id=first.msg_id,
         queue=str(process_queue.message_queue),
@@ -189,7 +190,7 @@ def _report_error(process_queue: ProcessQueue, batch: Batch, error: BaseExceptio
     if error is EXPIRED:
         logger.error("handler.timed_out")
         return
-    if isinstance(error, Retry | DeadLetter | Suspend):
+    if is_decision:
         logger.info("handler.declined", decision=class_name(error))
         return
     try:

@@ -100,5 +100,5 @@ async def dead_letter_corrupt(ways_back: WaysBack, process_queue: ProcessQueue, 
     """Try once to dead-letter a corrupt message; whether a broker took it."""
     is_taken = await ways_back.dead_letter(message, reason, None)
     if is_taken:
-        process_queue.stats.of(message).dead_letters["corrupt"] += 1
+        process_queue.stats.of(message).dead_lettered("corrupt", reason)
     return is_taken

@@ -29,6 +29,11 @@ class MemberList:
         self._last: frozenset[str] = frozenset()
         self._believed: dict[str, RemotingConnection | None] = {}  # by address, which connection brought its last list
 
+    @property
+    def last(self) -> frozenset[str]:
+        """The client ids of the last list that was believed; none before that."""
+        return self._last
+
     async def of(self, topic: str) -> list[str] | None:
         """The client ids as one of the topic's brokers lists them; None while no broker's list can be believed."""
         client, group = self._context.client, self._context.options.group

@@ -75,6 +75,11 @@ class Rebalance:
         self._absences = Absences(context.client, context.clock)
         self._rivals = Rivals(context.options.group, context.client.client_id, context.clock)
 
+    @property
+    def members(self) -> frozenset[str]:
+        """The client ids of the group, as a broker listed them last; none before the first list."""
+        return self._members.last
+
     def soon(self) -> None:
         """Have the next pass at once, or a second after the one before."""
         self._soon.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
@@ -12,17 +13,23 @@ from rmqd.consumer.stats.snapshot import (
     FLOW_CONTROL_REASONS,
     HANDLED_RESULTS,
     MOST_ERROR_CHARACTERS,
+    MOST_ERRORS,
+    MOST_REASON_CHARACTERS,
+    MOST_REASONS,
+    MOST_TRACE_LINES,
+    OTHER_REASONS,
     LastError,
     TopicSnapshot,
 )
 from rmqd.histogram import Histogram
-from rmqd.plain_text import class_name
+from rmqd.plain_text import class_name, traceback_tail
 from rmqd.wire.messages.message import Message, MessageBlock
 
 HANDLER_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 AGE_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400)
 QUICK_SECONDS = HANDLER_SECONDS[0]
 MOST_NAME_CHARACTERS = 100
+MOST_TRACE_CHARACTERS = 160  # of a line
 MOST_EXCEPTION_CLASSES = 50  # label values are bounded; what comes later counts as "other"
 
 
@@ -38,16 +45,17 @@ class TopicStats:
         "_quick_seconds",
         "acked",
         "age",
+        "dead_letter_reasons",
         "dead_letters",
         "duplicates",
         "duration",
+        "errors",
         "exceptions",
         "falls",
         "flow_control",
         "handled",
         "held_seconds",
         "is_retry",
-        "last_error",
         "pull_seconds",
         "pulls",
         "received",
@@ -67,10 +75,11 @@ class TopicStats:
         self.held_seconds = dict.fromkeys(FLOW_CONTROL_REASONS, 0.0)  # over all queues
         self.retries: dict[int, int] = {}  # by delay level, of what was sent back
         self.dead_letters = dict.fromkeys(DEAD_LETTER_CAUSES, 0)
+        self.dead_letter_reasons: dict[str, int] = {}
         self.falls = dict.fromkeys(FALL_CAUSES, 0)  # of a queue's offset below what was committed
         self.duplicates: dict[str, int] = {}
         self.exceptions: dict[str, int] = {}
-        self.last_error: LastError | None = None
+        self.errors: deque[LastError] = deque(maxlen=MOST_ERRORS)
         self.duration = Histogram(HANDLER_SECONDS)
         self.age = Histogram(AGE_SECONDS)
         # ahead of the histograms, for what nearly every batch is: as quick, and as old, as the one before it
@@ -147,9 +156,25 @@ class TopicStats:
         """Count messages that were handled here and may be handled again by another member, because of `cause`."""
         self.duplicates[cause] = self.duplicates.get(cause, 0) + messages
 
-    def raised(self, error: BaseException, text: str, first: Message, at: float) -> None:
-        """Count a handler call that raised, at a Unix time, for a batch with `first` ahead; `text` shows the error."""
-        self.last_error = LastError(at, text[:MOST_ERROR_CHARACTERS], self.topic, first.msg_id)
+    def dead_lettered(self, cause: str, reason: str) -> None:
+        """Count a message that was given up, by its cause and by the reason that it carries.
+
+        Handlers may put what they like into reasons, such as ids. Where there are too many, the rarest one makes room.
+        """
+        self.dead_letters[cause] += 1
+        reasons, reason = self.dead_letter_reasons, reason[:MOST_REASON_CHARACTERS]
+        reasons[reason] = reasons.get(reason, 0) + 1
+        if len(reasons) > MOST_REASONS + (OTHER_REASONS in reasons):
+            rarest = min((one for one in reasons if one not in (reason, OTHER_REASONS)), key=reasons.__getitem__)
+            reasons[OTHER_REASONS] = reasons.get(OTHER_REASONS, 0) + reasons.pop(rarest)
+
+    def raised(self, error: BaseException, text: str, first: Message, at: float, *, declined: bool = False) -> None:
+        """Count a handler call that raised, at a Unix time, for a batch with `first` ahead; `text` shows the error.
+
+        `declined` where it was a decision (Retry, DeadLetter, Suspend, the deadline), whose traceback tells nothing.
+        """
+        trace = () if declined else traceback_tail(error, MOST_TRACE_LINES, MOST_TRACE_CHARACTERS)
+        self.errors.append(LastError(at, text[:MOST_ERROR_CHARACTERS], self.topic, first.msg_id, trace))
         name = class_name(error)[:MOST_NAME_CHARACTERS]
         if name not in self.exceptions and len(self.exceptions) >= MOST_EXCEPTION_CLASSES:
             name = "other"
@@ -180,7 +205,8 @@ class TopicStats:
             message_age=self.age.snapshot(),
             duplicates=dict(self.duplicates),
             exceptions=dict(self.exceptions),
-            last_error=self.last_error,
+            errors=tuple(self.errors),
+            dead_letter_reasons=dict(self.dead_letter_reasons),
         )
 
 

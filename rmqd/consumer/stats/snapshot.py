@@ -23,6 +23,12 @@ FALL_CAUSES = ("operator", "corrected", "take_over")
 QUEUE_STATES = ("stuck", "paused", "locked_out", "flow_controlled", "retrying", "handling", "pulling", "waiting")
 GROUP_STATES = ("starting", "running", "draining", "failed", "stopped")
 MOST_ERROR_CHARACTERS = 500
+MOST_ERRORS = 5  # of a topic, the newest
+MOST_TRACE_LINES = 6
+MOST_REASONS = 20  # of a topic, by which dead letters are counted; the rest counts as OTHER_REASONS
+MOST_REASON_CHARACTERS = 200
+OTHER_REASONS = "other reasons"
+MOST_MEMBERS = 200  # of a group, that are named
 # What Spark does in a micro-batch: `handling` is the whole of the work on executors, the others are the driver's.
 BATCH_PHASES = ("asking_offsets", "planning", "logging_offsets", "handling", "logging_commit")
 
@@ -35,6 +41,9 @@ class LastError:
     error: str  # as Python shows it, cut to MOST_ERROR_CHARACTERS
     topic: str
     msg_id: str  # of the batch's first message
+    trace: tuple[
+        str, ...
+    ] = ()  # the last lines of its traceback; none where the handler declined by Retry and the like
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +73,13 @@ class TopicSnapshot:
     message_age: HistogramSnapshot  # seconds from stored to handled
     duplicates: dict[str, int]  # by cause
     exceptions: dict[str, int]  # by class name
-    last_error: LastError | None = None
+    errors: tuple[LastError, ...] = ()  # the newest, at most MOST_ERRORS, the last one at the end
+    dead_letter_reasons: dict[str, int] = field(default_factory=dict)  # at most MOST_REASONS, and OTHER_REASONS
+
+    @property
+    def last_error(self) -> LastError | None:
+        """The newest error."""
+        return self.errors[-1] if self.errors else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +153,5 @@ class GroupSnapshot:
     trace_records: dict[str, int] = field(default_factory=dict)  # by what became of them; empty without message trace
     rates: HandlerRates = HandlerRates()
     cluster: str | None = None  # its name in the configuration; None for a consumer, which does not know it
+    members: tuple[str, ...] = ()  # client ids of the group as brokers listed them last, this one's too; MOST_MEMBERS
+    member_count: int = 0

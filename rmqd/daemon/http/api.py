@@ -5,19 +5,22 @@ from __future__ import annotations
 import importlib
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from rmqd.config.model.root import RootConfig
+from rmqd.config.shown import given_config, shown_config
 from rmqd.consumer.pauses import PauseScope
 from rmqd.daemon.groups.health import HealthCheck, LoopMonitor, readiness
 from rmqd.daemon.groups.host import GroupHost, HostView, UnknownGroupError, WholeGroupOnlyError
 from rmqd.daemon.groups.reload import ReloadReport
+from rmqd.daemon.history.recorder import Recorder
 from rmqd.daemon.http.access import AccessPolicy, HttpRefusal
-from rmqd.daemon.http.status import pause_document, status_document
+from rmqd.daemon.http.status import DaemonAbout, pause_document, status_document
 from rmqd.daemon.http.status_page import status_page
 from rmqd.daemon.metrics.totals import merge_processes
 from rmqd.own_threads import in_own_thread
@@ -33,10 +36,18 @@ class DaemonControl(Protocol):
 
     host: GroupHost
     monitor: LoopMonitor
+    recorder: Recorder
 
     @property
     def access(self) -> AccessPolicy:
         """The present access rules. A reload replaces them."""
+
+    @property
+    def config(self) -> RootConfig:
+        """The configuration in force. A reload replaces it."""
+
+    def about(self) -> DaemonAbout:
+        """What the status says of the daemon itself."""
 
     def facts(self, view: HostView) -> DaemonFacts:
         """The daemon's own figures for the metrics."""
@@ -61,6 +72,8 @@ class HttpApi:
                 Route("/metrics", self.metrics),
                 Route("/", named(self.page)),
                 Route("/api/v1/status", named(self.status)),
+                Route("/api/v1/history", named(self.history)),
+                Route("/api/v1/config", named(self.config)),
                 Route("/api/v1/groups/{group}/pause", changing(self.pause), methods=["POST"]),
                 Route("/api/v1/groups/{group}/resume", changing(self.resume), methods=["POST"]),
                 Route("/api/v1/reload", changing(self.reload), methods=["POST"]),
@@ -96,11 +109,33 @@ class HttpApi:
 
     async def status(self, _request: Request) -> Response:
         """The status of every group and queue."""
-        return JSONResponse(status_document(await self._daemon.host.view()))
+        return JSONResponse(await self._status())
+
+    async def history(self, request: Request) -> Response:
+        """The last hour of lag and throughput: of the groups named by `group`, after the Unix time `since`."""
+        groups = frozenset(request.query_params.getlist("group"))
+        try:
+            since = float(request.query_params.get("since", "0"))
+        except ValueError:
+            return JSONResponse({"error": "since: not a Unix time; accepted: seconds, such as 1764075600"}, 400)
+        document = self._daemon.recorder.document(groups, since)
+        # An hour of many groups is a hundred thousand numbers, which are written in a thread.
+        return await in_own_thread(lambda: JSONResponse(document))
+
+    async def config(self, _request: Request) -> Response:
+        """The configuration in force, without its secrets."""
+        config, about = self._daemon.config, self._daemon.about()
+        document = {
+            "config_hash": about.config_hash,
+            "reloaded_at": about.reloaded_at,
+            "config": shown_config(config),
+            "given": given_config(config),
+        }
+        return JSONResponse(document)
 
     async def page(self, _request: Request) -> Response:
         """The status as a page for people."""
-        document = status_document(await self._daemon.host.view())
+        document = await self._status()
         headers = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
         return HTMLResponse(status_page(document), headers=headers)
 
@@ -131,6 +166,9 @@ class HttpApi:
         view = await self._daemon.host.view()
         document = {"group": group, "result": result, "scope": asdict(scope)}
         return JSONResponse(document | pause_document(view, group, scope))
+
+    async def _status(self) -> dict[str, Any]:
+        return status_document(await self._daemon.host.view(), self._daemon.recorder, self._daemon.about())
 
     def _named(self, endpoint: Endpoint) -> Endpoint:
         async def checked(request: Request) -> Response:

@@ -1,27 +1,52 @@
-"""The JSON of /api/v1/status: the state of each group and each of its queues. Times are Unix seconds."""
+"""The JSON of /api/v1/status: the daemon, each group, each of its queues. docs/http-api.md. Times are Unix seconds."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rmqd import __version__
 from rmqd.consumer.health.recent_results import last_error
 from rmqd.consumer.pauses import PauseScope
-from rmqd.consumer.stats.snapshot import GroupSnapshot, QueueSnapshot
+from rmqd.consumer.stats.snapshot import GroupSnapshot, LastError, QueueSnapshot, TopicSnapshot
 from rmqd.daemon.groups.host import HostView
+from rmqd.daemon.history.recorder import Recorder
+from rmqd.daemon.history.totals import GroupTotals, longest_lag_seconds, total_lag, totals_of
 from rmqd.daemon.metrics.totals import ProcessSnapshot, merge_processes
+from rmqd.histogram import HistogramSnapshot
 from rmqd.wire.message_queue import MessageQueue
 
+MOST_ERRORS = 10
+MOST_REASONS = 20
 
-def status_document(view: HostView) -> dict[str, Any]:
+
+@dataclass(frozen=True, slots=True)
+class DaemonAbout:
+    """The daemon itself."""
+
+    host: str
+    pid: int
+    started_at: float
+    now: float
+    config_hash: str
+    reloaded_at: float
+    """When the configuration was read that is in force."""
+    reload_successful: bool
+    token_required: bool
+    """Whether a change needs the token; without one it needs a client on the same machine."""
+
+
+def status_document(view: HostView, recorder: Recorder, about: DaemonAbout) -> dict[str, Any]:
     """The whole status. With workers, `client_id` of the daemon and of groups is null, and each queue has one."""
     whole = merge_processes(view.processes, view.past) if view.processes else None
     only = view.processes[0] if len(view.processes) == 1 and view.workers is None else None
     document: dict[str, Any] = {
         "version": __version__,
         "client_id": only.client.client_id if only else None,
-        "groups": [_group(group, view) for group in (whole.groups if whole else ())],
+        **asdict(about),
+        "uptime_seconds": round(about.now - about.started_at, 3),
+        "groups": [_group(group, view) | _figures(group, view, recorder) for group in (whole.groups if whole else ())],
     }
     if view.workers is not None:
         document["workers"] = [_worker(process) for process in view.processes]
@@ -44,6 +69,105 @@ def _is_meant(queue: QueueSnapshot, scope: PauseScope) -> bool:
 
 def _worker(process: ProcessSnapshot) -> dict[str, Any]:
     return {"worker": process.worker, "pid": process.pid, "client_id": process.client.client_id}
+
+
+def _figures(group: GroupSnapshot, view: HostView, recorder: Recorder) -> dict[str, Any]:
+    """What a group did: since the daemon's start, and lately."""
+    totals = totals_of(group)
+    recent = recorder.recent(group.name, totals)
+    return {
+        "members": _members(group, view),
+        "member_count": max(group.member_count, sum(one.name == group.name for one in _all_members(view))),
+        "lag": total_lag(group),
+        "lag_seconds": longest_lag_seconds(group),
+        "totals": _totals(totals),
+        "rates": {
+            "seconds": round(recent.seconds, 3),
+            **{name: round(rate, 3) for name, rate in recent.rates.items()},
+        },
+        "latency": _latency(totals.duration),
+        "recent_latency": {"seconds": round(recent.latency_seconds, 3), **_latency(recent.latency)},
+        "errors": _errors(group.topics),
+        "dead_letters": _dead_letters(group.topics),
+        "findings": recorder.findings(group),
+    }
+
+
+def _all_members(view: HostView) -> Iterable[GroupSnapshot]:
+    return (group for process in view.processes for group in process.groups)
+
+
+def _members(group: GroupSnapshot, view: HostView) -> list[dict[str, Any]]:
+    """This daemon's members of the group, then the others that brokers list."""
+    here: list[dict[str, Any]] = []
+    for process in view.processes:
+        for member in process.groups:
+            if member.name == group.name:
+                here.append(
+                    {
+                        "client_id": member.client_id,
+                        "here": True,
+                        "worker": process.worker,
+                        "pid": process.pid,
+                        "state": member.state,
+                        "ready": member.ready,
+                        "queues": len(member.queues),
+                    }
+                )
+    own = {one["client_id"] for one in here}
+    return here + [{"client_id": other, "here": False} for other in group.members if other not in own]
+
+
+def _totals(totals: GroupTotals) -> dict[str, int]:
+    return {
+        "received": totals.received,
+        "handled": totals.handled,
+        "acked": totals.acked,
+        "failed": totals.failed,
+        "retried": totals.retried,
+        "expired": totals.expired,
+        "dead_lettered": totals.dead_lettered,
+        "corrupt": totals.corrupt,
+    }
+
+
+def _latency(histogram: HistogramSnapshot | None) -> dict[str, Any]:
+    """The handler's calls, by their duration in seconds. `counts` has one more than `bounds`, for what is above all."""
+    shown = histogram or HistogramSnapshot((), (), 0.0)
+    return {
+        "count": shown.count,
+        "sum": round(shown.sum, 6),
+        "p50": shown.quantile(0.5),
+        "p99": shown.quantile(0.99),
+        "bounds": list(shown.bounds),
+        "counts": list(shown.counts),
+    }
+
+
+def _errors(topics: Iterable[TopicSnapshot]) -> list[dict[str, Any]]:
+    """The newest errors of all topics, the latest first."""
+    errors: list[LastError] = sorted((one for topic in topics for one in topic.errors), key=lambda one: -one.at)
+    return [_error(error) | {"trace": list(error.trace)} for error in errors[:MOST_ERRORS]]
+
+
+def _error(error: LastError) -> dict[str, Any]:
+    return {"at": error.at, "error": error.error, "topic": error.topic, "msg_id": error.msg_id}
+
+
+def _dead_letters(topics: Iterable[TopicSnapshot]) -> dict[str, Any]:
+    causes: dict[str, int] = {}
+    reasons: dict[str, int] = {}
+    for topic in topics:
+        for cause, count in topic.dead_letters.items():
+            causes[cause] = causes.get(cause, 0) + count
+        for reason, count in topic.dead_letter_reasons.items():
+            reasons[reason] = reasons.get(reason, 0) + count
+    frequent = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    return {
+        "total": sum(causes.values()),
+        "causes": causes,
+        "reasons": [{"reason": reason, "count": count} for reason, count in frequent[:MOST_REASONS]],
+    }
 
 
 def _group(group: GroupSnapshot, view: HostView) -> dict[str, Any]:
@@ -71,7 +195,7 @@ def _group(group: GroupSnapshot, view: HostView) -> dict[str, Any]:
         "not_ready_reason": group.not_ready_reason,
         "problems": [asdict(problem) for problem in group.problems],
         "per_second": {name: round(rate, 3) for name, rate in asdict(group.rates).items()},
-        "last_error": None if error is None else asdict(error),
+        "last_error": None if error is None else _error(error),
         "queues": queues,
     }
 

@@ -11,8 +11,11 @@ from dataclasses import astuple, dataclass, replace
 from typing import TypeVar
 
 from rmqd.client.remoting.snapshot import ClientSnapshot
-from rmqd.consumer.health.recent_results import last_error
 from rmqd.consumer.stats.snapshot import (
+    MOST_ERRORS,
+    MOST_MEMBERS,
+    MOST_REASONS,
+    OTHER_REASONS,
     QUEUE_STATES,
     BatchesSnapshot,
     GroupSnapshot,
@@ -51,7 +54,7 @@ def retired(process: ProcessSnapshot) -> ProcessSnapshot:
 def retired_group(group: GroupSnapshot) -> GroupSnapshot:
     """The counters of a consumer that ended."""
     shown = replace(group, state="stopped", queues=(), assigned={}, paused=False, pauses=(), problems=())
-    shown = replace(shown, rates=HandlerRates())
+    shown = replace(shown, rates=HandlerRates(), members=(), member_count=0)
     return replace(shown, ready=True, not_ready_reason=None)
 
 
@@ -113,6 +116,8 @@ def _merge_group(living: list[GroupSnapshot], past: list[GroupSnapshot]) -> Grou
         handler_hung=any(one.handler_hung for one in living),
         rates=_add_rates(one.rates for one in living),
         problems=tuple(dict.fromkeys(problem for one in living for problem in one.problems)),
+        members=tuple(sorted({member for one in living for member in one.members})[:MOST_MEMBERS]),
+        member_count=max(one.member_count for one in living),
     )
     for other in [*(one for one in living if one is not group), *past]:
         merged = add_counters(merged, other)
@@ -212,8 +217,19 @@ def _add_topic(one: TopicSnapshot, other: TopicSnapshot) -> TopicSnapshot:
         message_age=one.message_age.merge(other.message_age),
         duplicates=_add(one.duplicates, other.duplicates),
         exceptions=_add(one.exceptions, other.exceptions),
-        last_error=last_error((one, other)),
+        errors=tuple(sorted((*one.errors, *other.errors), key=lambda error: error.at)[-MOST_ERRORS:]),
+        dead_letter_reasons=_add_reasons(one.dead_letter_reasons, other.dead_letter_reasons),
     )
+
+
+def _add_reasons(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    """The most frequent reasons of both; the rest counts as OTHER_REASONS."""
+    total = _add(one, other)
+    rest = total.pop(OTHER_REASONS, 0)
+    ordered = sorted(total, key=total.__getitem__, reverse=True)
+    rest += sum(total[reason] for reason in ordered[MOST_REASONS:])
+    kept = {reason: total[reason] for reason in ordered[:MOST_REASONS]}
+    return kept | ({OTHER_REASONS: rest} if rest else {})
 
 
 def _add(one: dict[_Key, _Number], other: dict[_Key, _Number]) -> dict[_Key, _Number]:

@@ -19,6 +19,7 @@ from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.verdict import EXPIRED
 from rmqd.consumer.stats.counters import TopicStats
+from rmqd.consumer.stats.snapshot import MOST_ERRORS, MOST_REASONS
 from rmqd.handler import Batch, DeadLetter, Retry
 from rmqd.testing.clock import JumpingClock
 from rmqd.wire.messages.decode import decode_messages
@@ -100,6 +101,33 @@ async def test_a_failed_batch_is_sent_back_whole(case: Case) -> None:
     assert snapshot.exceptions == {"RuntimeError": 1}
     assert snapshot.last_error is not None
     assert snapshot.last_error.msg_id == batch[0].msg_id
+    assert snapshot.last_error.trace[-1] == "RuntimeError: no"
+
+
+async def test_reasons_of_dead_letters_are_counted_within_bounds(case: Case) -> None:
+    """They may have ids in them: the frequent ones stay, the rare ones are counted together."""
+    queue, batch = batch_of(31)
+    for number, message in enumerate(batch):
+        batch.dead_letter(message, reason="not JSON" if number < 4 else f"no customer {number}")
+    await case.settlement().settle(queue, batch, None)
+    counted = queue.stats.snapshot().dead_letter_reasons
+    assert counted["not JSON"] == 4
+    assert sum(counted.values()) == 31
+    assert len(counted) == MOST_REASONS + 1
+
+
+async def test_the_last_errors_are_kept(case: Case) -> None:
+    """A few of them; a decision that is raised has no traceback that would help."""
+    queue, batch = batch_of(MOST_ERRORS + 2)
+    for message in batch:
+        await case.settlement().settle(queue, Batch([message], QUEUE), ValueError(f"attempt {message.queue_offset}"))
+    errors = queue.stats.snapshot().errors
+    assert [error.error for error in errors] == [
+        f"ValueError('attempt {number}')" for number in range(2, 2 + MOST_ERRORS)
+    ]
+    declined, batch = batch_of(1)
+    await case.settlement().settle(declined, batch, Retry())
+    assert declined.stats.snapshot().errors[0].trace == ()
 
 
 async def test_each_message_goes_its_own_way(case: Case) -> None:

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from rmqd.clock import SystemClock
+from rmqd.config.model.root import RootConfig
 from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.stats.problem import Problem
 from rmqd.consumer.stats.snapshot import HandlerRates, LastError
@@ -22,12 +23,15 @@ from rmqd.daemon.groups.health import LoopMonitor
 from rmqd.daemon.groups.host import GroupChanges, GroupHost, HostView
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.reload import ReloadReport
+from rmqd.daemon.history.recorder import Recorder
 from rmqd.daemon.http import server as http_server
 from rmqd.daemon.http.access import AccessPolicy
 from rmqd.daemon.http.api import HttpApi
 from rmqd.daemon.http.listener import address_of, listen_on
 from rmqd.daemon.http.server import HttpServer
+from rmqd.daemon.http.status import DaemonAbout
 from rmqd.daemon.metrics.exposition import DaemonFacts
+from rmqd.histogram import HistogramSnapshot
 from tests.config.configs import config
 from tests.daemon.daemon_process import daemon, write_config
 from tests.daemon.fakes import FakeEngine, queue_snapshot
@@ -43,6 +47,8 @@ class Served:
     engine: FakeEngine
     address: str
     client: httpx.AsyncClient
+    recorder: Recorder
+    config: RootConfig
     access: AccessPolicy = field(default_factory=lambda: AccessPolicy("", frozenset()))
     reloads: int = 0
     report: ReloadReport = field(default_factory=lambda: ReloadReport(GroupChanges(unchanged=("mailer",))))
@@ -50,6 +56,10 @@ class Served:
     def facts(self, view: HostView) -> DaemonFacts:
         """Nothing of interest."""
         return DaemonFacts("abc", True, 1.0)
+
+    def about(self) -> DaemonAbout:
+        """A daemon that runs since 100 s."""
+        return DaemonAbout("shop-1", 42, 1_700_000_000.0, 1_700_000_100.0, "abc", 1_700_000_000.0, True, False)
 
     async def reload(self) -> ReloadReport:
         """What the test wants."""
@@ -73,12 +83,13 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     monkeypatch.setattr("uvicorn.server.asyncio", _ShortSleeps())
     clock, engine = SystemClock(), FakeEngine()
     monitor = LoopMonitor(clock)
-    host = LocalGroups(config("mailer", "audit"), engine, clock, monitor)
+    root = config("mailer", "audit")
+    host = LocalGroups(root, engine, clock, monitor)
     sock = listen_on("127.0.0.1:0")
     address = address_of(sock)
     # Without TLS, so that no certificates are loaded; and closed first, as the server's end waits for its connections.
     async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False, verify=False) as client:
-        daemon = Served(host, monitor, engine, address, client)
+        daemon = Served(host, monitor, engine, address, client, Recorder(clock, host.view), root)
         server = HttpServer(HttpApi(daemon).app(), sock)
         serving, groups = asyncio.create_task(server.run()), asyncio.create_task(host.run())
         await host.started(5)
@@ -100,6 +111,61 @@ async def test_status_tells_all_groups(served: Served) -> None:
     assert audit["name"] == "audit"
 
 
+async def test_status_tells_what_a_group_did(served: Served) -> None:
+    """Totals, recent rates, latency, errors, dead letters, members: what the page and `rmqd top` show."""
+    error = LastError(1.7e9, "KeyError('city')", "orders", "A1", ("  File mailer.py, line 3", "KeyError: 'city'"))
+    idle = served.engine.last("mailer").snapshot()
+    (topic,) = idle.topics
+    topic = replace(
+        topic,
+        received=12,
+        handled=topic.handled | {"acked": 8, "retried": 2, "expired": 1, "dead_lettered": 1},
+        exceptions={"KeyError": 2},
+        errors=(replace(error, at=1.6e9), error),
+        dead_letters=topic.dead_letters | {"handler": 1},
+        dead_letter_reasons={"not JSON": 1},
+        handler_duration=HistogramSnapshot((0.1, 1.0), (6, 4, 0), 2.0),
+    )
+    shown = replace(idle, topics=(topic,), queues=(queue_snapshot(0),), members=("10.0.0.1@1", "10.0.0.2@7"))
+    served.engine.last("mailer").snapshot = lambda: shown  # type: ignore[method-assign]
+    document = (await served.client.get("/api/v1/status")).json()
+    assert (document["host"], document["pid"], document["uptime_seconds"]) == ("shop-1", 42, 100.0)
+    group = document["groups"][0]
+    assert group["totals"] == {
+        "received": 12,
+        "handled": 12,
+        "acked": 8,
+        "failed": 2,
+        "retried": 2,
+        "expired": 1,
+        "dead_lettered": 1,
+        "corrupt": 0,
+    }
+    assert set(group["rates"]) == {"seconds", "received", "handled", "failed", "retried", "dead_lettered"}
+    assert (group["lag"], group["lag_seconds"]) == (40, 2.5)
+    assert (group["latency"]["count"], group["latency"]["p50"], group["latency"]["counts"]) == (10, 5 / 60, [6, 4, 0])
+    assert [one["trace"] for one in group["errors"]] == [list(error.trace)] * 2
+    assert group["errors"][0]["at"] == 1.7e9
+    assert group["dead_letters"]["reasons"] == [{"reason": "not JSON", "count": 1}]
+    assert [(one["client_id"], one["here"]) for one in group["members"]] == [
+        ("10.0.0.1@1", True),
+        ("10.0.0.2@7", False),
+    ]
+
+
+async def test_history_and_configuration_are_asked_for(served: Served) -> None:
+    """Points of some groups after a time; keys in force without secrets."""
+    await served.recorder.run_once()
+    document = (await served.client.get("/api/v1/history", params={"group": "mailer"})).json()
+    assert (len(document["times"]), list(document["groups"])) == (1, ["mailer"])
+    later = {"since": str(document["times"][-1])}
+    assert (await served.client.get("/api/v1/history", params=later)).json()["times"] == []
+    assert (await served.client.get("/api/v1/history", params={"since": "noon"})).status_code == 400
+    shown = (await served.client.get("/api/v1/config")).json()
+    assert shown["config"]["groups"]["audit"]["pull_batch_size"] == 32
+    assert "pull_batch_size" not in shown["given"]["groups"]["audit"]
+
+
 async def test_probes_and_metrics_answer_any_host(served: Served) -> None:
     """Probes come by pod addresses, scrapes by service names."""
     for path in ("/livez", "/readyz", "/metrics"):
@@ -118,7 +184,7 @@ async def test_readiness_names_the_group_that_is_not(served: Served) -> None:
     assert "[-] group audit: ValueError: boom" in answer.text
 
 
-@pytest.mark.parametrize("path", ["/", "/api/v1/status"])
+@pytest.mark.parametrize("path", ["/", "/api/v1/status", "/api/v1/history", "/api/v1/config"])
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -371,7 +437,7 @@ async def test_a_handler_that_fails_at_everything_is_red(served: Served) -> None
     (topic,) = served.engine.last("audit").snapshot().topics
     shown = replace(
         served.engine.last("audit").snapshot(),
-        topics=(replace(topic, last_error=error),),
+        topics=(replace(topic, errors=(error,)),),
         problems=(failing,),
         rates=HandlerRates(handled=3.0, failed=3.0, retried=2.5, dead_lettered=0.5),
     )

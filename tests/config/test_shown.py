@@ -1,0 +1,73 @@
+"""The configuration as people may see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd.config.load import load_config
+from rmqd.config.shown import HIDDEN, given_config, shown_config
+
+CONFIG = """
+nameserver: 10.0.0.1:9876
+client:
+  access_key: AKEY
+  secret_key: ${SECRET}
+  tls: {enabled: true, key_password: KEYPASS}
+http: {token: TOKEN}
+groups:
+  token-mailer:
+    subscriptions: {orders-secret: "paid || refunded"}
+    pull_interval: 50ms
+    handler:
+      plugin: log
+      options:
+        path: /var/orders
+        dsn: postgres://shop:DBPASS@db/orders
+        api_key: APIKEY
+        webhook: "https://shop:HOOK@example.org/x?token=QUERY&page=2"
+        url: ${DATABASE_URL}
+        from_file: ${file:FILE}
+        credentials: {user: ada, key: NESTED}
+        command: [mail, --password, ARGUMENT, "--token=JOINED", --to, ada]
+        header: "Authorization: Bearer BEARERVALUE"
+        retries: 3
+"""
+SECRETS = (
+    "AKEY SEKRET KEYPASS TOKEN DBPASS APIKEY HOOK QUERY ENVPASS FILEPASS NESTED ARGUMENT JOINED BEARERVALUE".split()
+)
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The configuration above, whole and as it is given."""
+    (tmp_path / "secret").write_text("FILEPASS")
+    path = tmp_path / "rmqd.yaml"
+    path.write_text(CONFIG.replace("file:FILE", f"file:{tmp_path / 'secret'}"))
+    config = load_config(path, environ={"SECRET": "SEKRET", "DATABASE_URL": "postgres://shop:ENVPASS@db"})
+    return shown_config(config), given_config(config)
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_no_secret_is_shown(shown: tuple[dict[str, Any], dict[str, Any]], secret: str) -> None:
+    """Wherever it stands, and however it came there."""
+    assert secret not in repr(shown)
+
+
+def test_what_is_no_secret_is_shown_as_it_is_written(shown: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    """With its unit; a group's or a topic's name is none of a secret."""
+    whole, given = shown
+    group = whole["groups"]["token-mailer"]
+    assert whole["nameserver"] == ["10.0.0.1:9876"]
+    assert (whole["client"]["access_key"], whole["client"]["security_token"]) == (HIDDEN, "")
+    assert (group["pull_interval"], group["consume_timeout"], group["max_body_size"]) == ("50ms", "15m", "16MiB")
+    assert group["subscriptions"]["orders-secret"] == {"expression": "paid || refunded", "kind": "TAG"}
+    options = group["handler"]["options"]
+    assert (options["path"], options["retries"]) == ("/var/orders", 3)
+    assert options["command"][-2:] == ["--to", "ada"]
+    assert options["webhook"] == f"https://{HIDDEN}@example.org/x?token={HIDDEN}&page=2"
+    assert set(given["groups"]["token-mailer"]) == {"subscriptions", "pull_interval", "handler"}
+    assert "state_dir" in whole
+    assert "state_dir" not in given

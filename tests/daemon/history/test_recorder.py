@@ -1,0 +1,157 @@
+"""What the daemon remembers of its groups."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+
+from rmqd.consumer.stats.problem import Problem
+from rmqd.consumer.stats.snapshot import GroupSnapshot
+from rmqd.daemon.groups.host import HostView
+from rmqd.daemon.history.recorder import Recorder
+from rmqd.daemon.history.series import POINTS, STEP_SECONDS, GroupSeries
+from rmqd.daemon.history.totals import totals_of
+from rmqd.daemon.metrics.totals import ProcessSnapshot
+from rmqd.histogram import HistogramSnapshot
+from tests.clock import ManualClock
+from tests.daemon.fakes import EMPTY, client_snapshot, group_snapshot, queue_snapshot
+
+
+def process(*groups: GroupSnapshot, worker: int | None = None) -> ProcessSnapshot:
+    """A process with these groups."""
+    return ProcessSnapshot(worker, 1, client_snapshot(), groups, EMPTY)
+
+
+class Daemon:
+    """A recorder, a clock, and groups that the test sets."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.view = HostView(())
+        self.recorder = Recorder(self.clock, self._view)
+
+    async def _view(self) -> HostView:
+        return self.view
+
+    def step(self, *groups: GroupSnapshot) -> None:
+        """Let a step pass, and have a point taken."""
+        self.clock.turn(STEP_SECONDS)
+        self.view = HostView((process(*groups),))
+        self.recorder.take(self.view)
+
+
+def slow(group: GroupSnapshot, calls: int) -> GroupSnapshot:
+    """The group with so many calls of half a second or so."""
+    (topic,) = group.topics
+    return replace(group, topics=(replace(topic, handler_duration=HistogramSnapshot((0.1, 1.0), (0, calls, 0), 0.5)),))
+
+
+def test_points_have_lag_and_throughput() -> None:
+    """Per second since the point before; the first point knows no rate."""
+    daemon = Daemon()
+    daemon.step(group_snapshot(received=100, queues=(queue_snapshot(0), queue_snapshot(1))))
+    daemon.step(slow(group_snapshot(received=150, queues=(queue_snapshot(0),)), 10))
+    document = daemon.recorder.document()
+    mailer = document["groups"]["mailer"]
+    assert [
+        round(after - before, 3) for before, after in zip(document["times"], document["times"][1:], strict=False)
+    ] == [STEP_SECONDS]
+    assert (mailer["lag"], mailer["lag_seconds"]) == ([80, 40], [2.5, 2.5])
+    assert (mailer["received"], mailer["handled"]) == ([None, 10], [None, 10])
+    assert mailer["p50"] == [None, 0.55]
+
+
+def test_what_is_asked_for_is_all_that_comes() -> None:
+    """Some groups, and what is newer than the last answer."""
+    daemon = Daemon()
+    for received in (1, 2, 3):
+        daemon.step(group_snapshot(received=received), group_snapshot("audit"))
+    times = daemon.recorder.document()["times"]
+    newer = daemon.recorder.document({"audit"}, times[1])
+    assert newer["times"] == times[2:]
+    assert {name: len(columns["lag"]) for name, columns in newer["groups"].items()} == {"audit": 1}
+
+
+def test_an_hour_is_kept_in_the_same_memory() -> None:
+    """The oldest points give way, and the ring does not grow; a group that is gone is forgotten."""
+    daemon = Daemon()
+    for number in range(POINTS + 7):
+        daemon.step(group_snapshot(received=number), group_snapshot("audit", received=number))
+    document = daemon.recorder.document()
+    assert len(document["times"]) == POINTS
+    assert document["times"] == sorted(document["times"])
+    assert document["groups"]["mailer"]["received"] == [1 / STEP_SECONDS] * POINTS
+    daemon.step(group_snapshot("audit"))
+    assert list(daemon.recorder.document()["groups"]) == ["audit"]
+
+
+def test_a_group_that_comes_later_has_no_values_before() -> None:
+    """And a process that does not answer leaves a gap, not a zero."""
+    daemon = Daemon()
+    daemon.step(group_snapshot("audit"))
+    daemon.step(group_snapshot("audit"), group_snapshot(queues=(queue_snapshot(0),)))
+    daemon.recorder.take(HostView((), missing=("worker 1 is being restarted",)))
+    daemon.step(group_snapshot("audit"), group_snapshot(queues=(queue_snapshot(0),)))
+    assert daemon.recorder.document()["groups"]["mailer"]["lag"] == [None, 40, None, 40]
+
+
+def test_rates_are_those_of_the_last_seconds() -> None:
+    """Of ten seconds or a little more; latency of the last minute, so that an old slow spell does not stay."""
+    daemon = Daemon()
+    for received in range(0, 2000, 100):
+        daemon.step(slow(group_snapshot(received=received), 5))
+    now = slow(group_snapshot(received=1950), 25)
+    daemon.clock.turn(2.5)
+    recent = daemon.recorder.recent("mailer", totals_of(now))
+    assert recent.seconds == 12.5
+    assert recent.rates["received"] == (1950 - 1700) / 12.5
+    assert recent.latency is not None
+    assert recent.latency.count == 20
+
+
+def test_counters_that_fall_are_no_negative_rates() -> None:
+    """As where a group moves to the other engine."""
+    daemon = Daemon()
+    daemon.step(group_snapshot(received=500))
+    daemon.step(group_snapshot(received=5))
+    assert daemon.recorder.document()["groups"]["mailer"]["received"] == [None, 0]
+
+
+def test_findings_have_a_beginning_and_an_end() -> None:
+    """Queues that stand still for one cause are one finding; its evidence is renewed, its beginning stays."""
+    daemon = Daemon()
+    stall = Problem("no_permission", "the topic may not be read", "let it be read")
+    stalled = tuple(replace(queue_snapshot(number, state="stuck"), stall=stall) for number in (0, 1))
+    mismatch = Problem("subscription_mismatch", "others subscribe to more", "make them equal")
+    began = daemon.clock.wall() + STEP_SECONDS
+    daemon.step(replace(group_snapshot(queues=stalled), problems=(mismatch,)))
+    newer = replace(mismatch, evidence="two others subscribe to more")
+    daemon.step(replace(group_snapshot(queues=stalled), problems=(newer,)))
+    group, stands = daemon.recorder.findings(replace(group_snapshot(queues=stalled), problems=(newer,)))
+    assert (group["cause"], group["evidence"], group["queues"]) == (mismatch.cause, newer.evidence, [])
+    assert (stands["state"], stands["since"], stands["queues"]) == (
+        "active",
+        round(began, 3),
+        ["orders@broker-a:0", "orders@broker-a:1"],
+    )
+    daemon.clock.turn(1.0)
+    found = daemon.recorder.findings(group_snapshot(queues=(queue_snapshot(0),)))
+    assert {(one["cause"], one["state"], one["until"]) for one in found} == {
+        ("subscription_mismatch", "ended", round(daemon.clock.wall(), 3)),
+        ("no_permission", "ended", round(daemon.clock.wall(), 3)),
+    }
+
+
+def test_memory_of_a_group_is_bounded() -> None:
+    """60 KB of points, however long it runs."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        series = GroupSeries()
+        for number in range(3 * POINTS):
+            series.put(number, {"lag": float(number)})
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken < 60_000
+    assert series.column("lag", range(3 * POINTS - 1, 3 * POINTS)) == [3 * POINTS - 1]
