@@ -141,6 +141,13 @@ class NameServerError(RemotingError):
         self.is_reported = is_reported
 
 
+class NoBrokerError(RemotingError):
+    """The name servers know no broker with a master: all are down, or none was started."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address, "the name server knows no broker; is one up, and registered?")
+
+
 class RouteNotFoundError(RmqdError):
     """No name server knows the topic."""
 

@@ -3,6 +3,7 @@
 A command prints for people, or JSON with `-o json`; exit codes are those of `rmqd.exit_codes`.
 
     app                                       the list of commands
+    commands, complete, man                   what all have in common; what shells complete; the manual page
     run, worker                               the daemon; the hidden command of its worker processes
     check, connect, pop_check                 `rmqd check`, and with `--connect` what the cluster says
     schema, handlers                          the JSON Schema; installed handlers and pipelines

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from rmqd.cli import (
     broker,
@@ -29,10 +30,13 @@ from rmqd.cli import (
     topics,
     worker,
 )
+from rmqd.cli.commands import adapted
 
 HELP = """Run Apache RocketMQ consumer groups that are declared in YAML.
 
 Begin with: rmqd demo
+
+All commands on one page: rmqd --man. What stands behind them: docs/ in the source of rmqd.
 """
 
 app = typer.Typer(
@@ -70,7 +74,12 @@ app.command("_worker", hidden=True)(worker.worker)
 def main() -> None:
     """The entry point of the `rmqd` script and of `python -m rmqd`."""
     _open_standard_streams()
-    app(prog_name="rmqd")
+    command_line()(prog_name="rmqd")
+
+
+def command_line() -> Any:
+    """The tree of all commands."""
+    return adapted(get_command(app))
 
 
 def _open_standard_streams() -> None:
@@ -93,10 +102,22 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _show_manual(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        from rmqd.cli.man import show_manual
+
+        show_manual(context)
+        raise typer.Exit
+
+
 @app.callback()
 def rmqd(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", "-V", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+    man: Annotated[
+        bool,
+        typer.Option("--man", help="Show the manual page; piped, its source.", callback=_show_manual, is_eager=True),
     ] = False,
 ) -> None:
     """What comes before a command."""

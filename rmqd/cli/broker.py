@@ -32,19 +32,23 @@ DEFAULT_QUEUES = 4
 
 def broker(
     listen: Annotated[
-        str, typer.Option("--listen", help="HOST:PORT of the name server; port 0 is a free one")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="HOST:PORT of the name server; port 0 is a free one")
     ] = "127.0.0.1:9876",
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", help="Keep messages and offsets in this folder; default: in memory")
     ] = None,
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", help="Make a topic, as name:queues, unless it exists; repeatable")
+        list[str] | None,
+        typer.Option(
+            "--topic", metavar="NAME:QUEUES", help="Make a topic, as name:queues, unless it exists; repeatable"
+        ),
     ] = None,
     broker_port: Annotated[
         int, typer.Option("--broker-port", min=0, max=MAX_PORT, help="The broker's port; 0 is a free one")
     ] = 0,
     settings: Annotated[
-        list[str] | None, typer.Option("--setting", help="A broker setting by RocketMQ's name, as a=b; repeatable")
+        list[str] | None,
+        typer.Option("--setting", metavar="NAME=VALUE", help="A broker setting by RocketMQ's name, as a=b; repeatable"),
     ] = None,
 ) -> None:
     """Run the embedded RocketMQ until a signal."""

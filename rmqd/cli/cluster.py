@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
+from rmqd.cli.commands import Failed
 from rmqd.cli.render import say
 from rmqd.exit_codes import ExitCode
 
@@ -22,16 +23,27 @@ Answer = TypeVar("Answer")
 
 NameServer = Annotated[
     str | None,
-    typer.Option("--nameserver", "-n", help='Name servers, as "host:port;host:port"; default: the configuration\'s'),
+    typer.Option(
+        "--nameserver",
+        "-n",
+        metavar="HOST:PORT",
+        help='Name servers, as "host:port;host:port"; default: the configuration\'s',
+    ),
 ]
 ConfigPath = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="File or folder; default: $RMQD_CONFIG, config/rmqd.yaml, /etc/rmqd"),
 ]
-Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a value, as a.b=c; repeatable")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a value, as a.b=c; repeatable")
+]
 Cluster = Annotated[
     str | None,
-    typer.Option("--cluster", help="Which of the configuration's clusters; default: the one for groups that name none"),
+    typer.Option(
+        "--cluster",
+        metavar="NAME",
+        help="Which of the configuration's clusters; default: the one for groups that name none",
+    ),
 ]
 
 
@@ -107,7 +119,8 @@ def find_target(
     """
     from rmqd.client.routing.name_server import parse_addresses
     from rmqd.config.load import Loading, load_config
-    from rmqd.config.reading.source import bare_source, find_config
+    from rmqd.config.reading.files import find_config
+    from rmqd.config.reading.source import bare_source
     from rmqd.errors import ConfigError
 
     addresses = parse_addresses(nameserver or "")
@@ -121,7 +134,7 @@ def find_target(
             return Target(None, without_config=bare.client_options(), state_root=bare.state_dir)
         settings = load_config(config, overrides or ())
     except ConfigError as error:
-        fail(ExitCode.CONFIG, *(str(problem) for problem in error.problems))
+        fail(ExitCode.CONFIG, problems=map(str, error.problems))
     return Target(settings, cluster, group, addresses)
 
 
@@ -132,7 +145,7 @@ def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awa
     """
     import asyncio
 
-    from rmqd.errors import RemotingError, RmqdError
+    from rmqd.errors import BrokerAwayError, RemotingError, RmqdError
     from rmqd.process.logs.logs import configure_logging
     from rmqd.wire.namespace import without_namespace
 
@@ -140,7 +153,7 @@ def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awa
     configure_logging("critical", "console")
     try:
         return asyncio.run(_with_client(options, question))
-    except RemotingError as error:
+    except (RemotingError, BrokerAwayError) as error:
         reason = without_namespace(str(error), options.namespace)
         fail(ExitCode.UNAVAILABLE, f"rmqd: RocketMQ cannot be reached: {reason}")
     except RmqdError as error:
@@ -156,32 +169,49 @@ def wrapped(name: str, namespace: str) -> str:
 
 def end_for_errors(errors: Mapping[str, RmqdError], namespaces: Iterable[str], more: Iterable[str] = ()) -> None:
     """End the command where something could not be asked, or there is `more` to tell: with 69 or 1."""
-    from rmqd.errors import RemotingError
+    from rmqd.errors import BrokerAwayError, RemotingError
     from rmqd.wire.namespace import without_namespace
 
     lines = [*(f"rmqd: {where}: {error}" for where, error in errors.items()), *more]
     for namespace in namespaces:
         lines = without_namespace(lines, namespace)
     if lines:
-        unreachable = any(isinstance(error, RemotingError) for error in errors.values())
-        fail(ExitCode.UNAVAILABLE if unreachable else ExitCode.FAILURE, *lines)
+        unreachable = any(isinstance(error, (RemotingError, BrokerAwayError)) for error in errors.values())
+        code = ExitCode.UNAVAILABLE if unreachable else ExitCode.FAILURE
+        fail(code, lines[0], problems=lines[1:], has_printed=True)
 
 
-def fail(code: int, *lines: str) -> NoReturn:
-    """End the command with these lines on standard error."""
-    say(lines, err=True)
-    raise typer.Exit(code)
+def fail(code: int, error: str = "", *, problems: Iterable[str] = (), has_printed: bool = False) -> NoReturn:
+    """End the command with lines on standard error: the error, and what is wrong in particular.
+
+    With `-o json` standard output gets them as a document, unless it has one already (`has_printed`).
+    """
+    listed = list(problems)
+    say([*filter(None, [error]), *listed], err=True)
+    said = error.removeprefix("rmqd: ") or "the configuration is wrong"
+    raise Failed(code, None if has_printed else {"error": said, "problems": listed})
 
 
 async def _with_client(options: ClientOptions, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
     from rmqd.client.instance import ClientInstance
+    from rmqd.errors import RouteNotFoundError
 
     # The client's `run` is not called, so it sends no heartbeats.
     client = ClientInstance(options)
     try:
         return await question(client)
+    except RouteNotFoundError:
+        await expect_brokers(client)
+        raise
     finally:
         await client.remoting.close()
+
+
+async def expect_brokers(client: ClientInstance) -> None:
+    """Raise NoBrokerError where all brokers are away: a topic without a route tells nothing then."""
+    from rmqd.client.looks.brokers import Brokers
+
+    await Brokers.look_up(client)
 
 
 def _by_environment(addresses: tuple[str, ...]) -> ClientOptions:

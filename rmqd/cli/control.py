@@ -35,7 +35,9 @@ Topic = Annotated[str | None, typer.Option("--topic", help="Only queues of this 
 Broker = Annotated[str | None, typer.Option("--broker", help="Only queues on this broker, by its name")]
 Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only queues with this number")]
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Where to find the daemon's address and token")]
-Http = Annotated[str | None, typer.Option("--http", help="The daemon's address, as 127.0.0.1:9464 or a URL")]
+Http = Annotated[
+    str | None, typer.Option("--http", metavar="ADDRESS", help="The daemon's address, as 127.0.0.1:9464 or a URL")
+]
 TokenFile = Annotated[
     Path | None,
     typer.Option("--token-file", help="The daemon's token, where it is not that of the configuration"),
@@ -120,12 +122,12 @@ def ask(
     try:
         return question(find_daemon(http, config, token_file=token_file))
     except ConfigError as error:
-        fail(ExitCode.CONFIG, *(str(problem) for problem in error.problems))
+        fail(ExitCode.CONFIG, problems=map(str, error.problems))
     except DaemonUnreachableError as error:
         fail(ExitCode.UNAVAILABLE, f"rmqd: {error}; is it running? --http or --config say where")
     except DaemonRefusedError as error:
         code = ExitCode.CONFIG if error.problems else ExitCode.FAILURE
-        fail(code, f"rmqd: {error}", *error.problems)
+        fail(code, f"rmqd: {error}", problems=error.problems)
 
 
 def check_output(output: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmqd.cli.against_cluster import Asked, against_cluster
-from rmqd.cli.cluster import Target, ask_cluster, end_for_errors, fail
+from rmqd.cli.cluster import Target, ask_cluster, end_for_errors, expect_brokers, fail
 from rmqd.cli.render import say_json, table
 from rmqd.exit_codes import ExitCode
 
@@ -37,7 +37,8 @@ def lag(
     asked: Asked,
     groups: Annotated[list[str] | None, typer.Argument(help="Groups; default: those of the configuration")] = None,
     fail_over: Annotated[
-        str | None, typer.Option("--fail-over", help="Exit with 1 where a message has waited longer, as 90s or 5m")
+        str | None,
+        typer.Option("--fail-over", metavar="AGE", help="Exit with 1 where a message has waited longer, as 90s or 5m"),
     ] = None,
 ) -> None:
     """Show how far groups are behind."""
@@ -73,7 +74,7 @@ async def _read(
 ) -> tuple[list[TopicLag], dict[str, RmqdError]]:
     from rmqd.client.group_lag import LagReader, read_lags
     from rmqd.clock import SystemClock
-    from rmqd.errors import RemotingError
+    from rmqd.errors import RemotingError, RouteNotFoundError
     from rmqd.wire.namespace import without_namespace
     from rmqd.wire.topics import wrap_namespace
 
@@ -87,6 +88,8 @@ async def _read(
         for error in errors.values():
             if isinstance(error, RemotingError):
                 raise error
+    if any(isinstance(error, RouteNotFoundError) for error in errors.values()):
+        await expect_brokers(client)
     return lags, errors
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from rmqd.cli.cluster import ask_cluster, end_for_errors, fail
-from rmqd.exit_codes import ExitCode
+from rmqd.cli.cluster import ask_cluster, end_for_errors
 
 if TYPE_CHECKING:
     from rmqd.cli.cluster import Target
@@ -33,11 +32,7 @@ def look(target: Target, question: Question[T], tell: Callable[[T], None]) -> No
         from rmqd.client.instance import ClientInstance
 
         assert isinstance(client, ClientInstance)
-        brokers = await Brokers.look_up(client)
-        if not brokers.masters:
-            names = ", ".join(client.name_servers.addresses)
-            fail(ExitCode.UNAVAILABLE, f"rmqd: the name server at {names} knows no broker; is one up, and registered?")
-        return await question(brokers, options.namespace)
+        return await question(await Brokers.look_up(client), options.namespace)
 
     found, errors = ask_cluster(options, ask)
     tell(without_namespace(found, options.namespace))

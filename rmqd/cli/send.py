@@ -12,6 +12,7 @@ import typer
 
 from rmqd.cli.against_cluster import Asked, against_cluster
 from rmqd.cli.cluster import ask_cluster
+from rmqd.cli.commands import Failed
 from rmqd.cli.render import say
 
 if TYPE_CHECKING:
@@ -47,17 +48,23 @@ def send(
     keys: Annotated[str, typer.Option("--keys", help="Keys by which it can be found, separated by spaces")] = "",
     tags: Annotated[str, typer.Option("--tags", help="Its tag")] = "",
     properties: Annotated[
-        list[str] | None, typer.Option("--property", "-p", help="A property of your own, as k=v; repeatable")
+        list[str] | None,
+        typer.Option("--property", "-p", metavar="KEY=VALUE", help="A property of your own, as k=v; repeatable"),
     ] = None,
     delay_level: Annotated[
         int, typer.Option("--delay-level", min=0, max=18, help="Deliver later: level 1 is 1 s, 3 is 10 s, 18 is 2 h")
     ] = 0,
     delay: Annotated[
-        str | None, typer.Option("--delay", help="Deliver so much later, such as 90s or 12h (RocketMQ 5.0 and later)")
+        str | None,
+        typer.Option(
+            "--delay", metavar="DURATION", help="Deliver so much later, such as 90s or 12h (RocketMQ 5.0 and later)"
+        ),
     ] = None,
     deliver_at: Annotated[
         str | None,
-        typer.Option("--deliver-at", help="Deliver then: ISO 8601 with a zone, or @milliseconds (5.0 and later)"),
+        typer.Option(
+            "--deliver-at", metavar="TIME", help="Deliver then: ISO 8601 with a zone, or @milliseconds (5.0 and later)"
+        ),
     ] = None,
     sharding_key: Annotated[
         str | None, typer.Option("--sharding-key", help="Keep in order with all messages of this key")
@@ -106,6 +113,8 @@ def send(
     report = _JsonReport(namespace) if asked.as_json else _LineReport(namespace)
     try:
         ask_cluster(target.options, lambda client: _send_all(client, message, selector, count, report, trace))
+    except Failed as failed:
+        raise failed.behind_data() from None
     finally:
         report.end()
         if report.sent < count:

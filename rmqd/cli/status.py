@@ -33,8 +33,7 @@ def status(
     if group is not None:
         document["groups"] = [one for one in document["groups"] if one.get("name") == group]
         if not document["groups"]:
-            typer.echo(f"rmqd: the daemon has no group {group}", err=True)
-            raise typer.Exit(1)
+            fail(ExitCode.FAILURE, f"rmqd: the daemon has no group {group}")
     if output == "json":
         say_json(document)
         return

@@ -34,7 +34,9 @@ def tail(
     topic: Annotated[str, typer.Argument(help="The topic")],
     tags: Annotated[str | None, typer.Option("--tags", help='Only these tags, as "paid || refunded"')] = None,
     sql: Annotated[str | None, typer.Option("--sql", help="Only what an SQL92 condition matches")] = None,
-    since: Annotated[str | None, typer.Option("--since", help="Begin so long ago, as 10m, or at a time")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Begin so long ago, as 10m, or at a time")
+    ] = None,
     most: Annotated[int | None, typer.Option("--most", min=1, help="End after so many")] = None,
 ) -> None:
     """Print the messages of a topic as they come."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmqd.client.api.admin import cluster_info, consume_stats, consume_time_span, topic_stats
 from rmqd.client.api.offset import query_consumer_offset
-from rmqd.errors import RmqdError, RouteNotFoundError
+from rmqd.errors import BrokerAwayError, NoBrokerError, RmqdError, RouteNotFoundError
 from rmqd.wire.lite import parent_of
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import LIGHT_QUEUE_ID, retry_topic
@@ -67,6 +67,8 @@ class LagReader:
         remoting = self._client.remoting
         cluster = await self._client.name_servers.ask(lambda address: cluster_info(remoting, address))
         masters = [broker.master for broker in cluster.broker_addr_table.values() if broker.master]
+        if not masters:
+            raise NoBrokerError(";".join(self._client.name_servers.addresses))
         stats = await asyncio.gather(*(consume_stats(remoting, master, group) for master in masters))
         return sorted({queue.topic for found in stats for queue in found.offset_table})
 
@@ -102,7 +104,7 @@ class LagReader:
     async def _broker_lag(self, group: str, topic: str, broker_name: str) -> list[QueueLag]:
         remoting, address = self._client.remoting, self._client.routes.address(broker_name)
         if address is None:
-            raise RouteNotFoundError(topic, f"no route names an address of broker {broker_name}")
+            raise BrokerAwayError(topic, broker_name)
         async with self._turn:
             spans = await consume_time_span(remoting, address, group, topic)
         routes = self._client.routes

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from rmqd.config.model.root import RootConfig
 from rmqd.config.problems import ConfigProblem, Finding, Path
 from rmqd.config.reading.data import ConfigData
-from rmqd.config.reading.source import Source, find_config, read_source
+from rmqd.config.reading.files import find_config
+from rmqd.config.reading.source import Source, read_source
 from rmqd.config.rules.groups import group_findings, root_findings
 from rmqd.errors import ConfigError
 

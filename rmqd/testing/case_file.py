@@ -20,7 +20,8 @@ from rmqd.config.model.kinds import Duration, Text, ValueKind, Whole, show, wron
 from rmqd.config.model.section import Section, setting
 from rmqd.config.problems import ConfigProblem
 from rmqd.config.reading.data import ConfigData
-from rmqd.config.reading.source import find_config, read_source
+from rmqd.config.reading.files import find_config
+from rmqd.config.reading.source import read_source
 from rmqd.config.reading.yaml_tree import Entry, Mapping, Node, Scalar
 from rmqd.errors import ConfigError
 from rmqd.testing.group import GroupToRun, checked

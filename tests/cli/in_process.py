@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import typer.main
 from typer.testing import CliRunner
 
-from rmqd.cli.app import app
+from rmqd.cli.app import command_line
 from tests.cli.command import Ended
 
 
@@ -31,4 +30,5 @@ def rmqd(*arguments: str | Path) -> Ended:
 @functools.cache
 def _command() -> Callable[..., Any]:
     """Made once, and not at each call as CliRunner's own `invoke` does: that takes longer than most commands."""
-    return typer.main.get_command(app)
+    command: Callable[..., Any] = command_line()
+    return command

@@ -194,7 +194,7 @@ def test_without_a_cluster_the_json_is_an_empty_array() -> None:
         (["orders", "x", "--count", "0"], "--count"),
         (["orders", "x", "-o", "xml"], "accepted: table, json"),
         (["orders", "x", "--nameserver", "nowhere"], 'accepted: host:port, "host:port;host:port"'),
-        (["orders"], "{body}"),
+        (["orders"], "BODY"),
         (["orders", "x", "--delay-level", "19"], "--delay-level"),
         (["orders", "x", "--delay", "5"], "'5' has no unit; accepted: a duration such as"),
         (["orders", "x", "--delay", "0s"], "accepted: 1ms or longer"),

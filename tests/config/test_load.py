@@ -9,7 +9,7 @@ import pytest
 
 from rmqd.config.load import load_config
 from rmqd.config.model.root import RootConfig
-from rmqd.config.reading.source import find_config
+from rmqd.config.reading.files import find_config
 from rmqd.errors import ConfigError
 from rmqd.plugins.consumer_options import options_of_group
 from rmqd.plugins.runnable import load_runnable

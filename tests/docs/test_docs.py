@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 import yaml
 from pydantic import BaseModel
 
 from rmqd.broker.settings import BrokerSettings
-from rmqd.cli.app import app
+from rmqd.cli.app import command_line
 from rmqd.clock import SystemClock
 from rmqd.config.load import load_config
 from rmqd.consumer.allocate import AllocateStrategy
@@ -143,7 +142,7 @@ def test_the_keys_that_a_reload_changes_while_a_group_runs_are_listed() -> None:
 
 
 def test_the_readme_lists_every_command_and_no_other() -> None:
-    group = typer.main.get_command(app)
+    group = command_line()
     commands = {name for name, command in vars(group)["commands"].items() if not command.hidden}
 
     assert sorted(row[0] for row in table(TOP / "README.md", "## Commands")) == sorted(f"`rmqd {n}`" for n in commands)
@@ -173,7 +172,7 @@ def test_the_settings_of_the_embedded_broker_are_listed_with_their_defaults() ->
 
 def test_the_options_of_the_embedded_broker_are_listed() -> None:
     rows = table(TOP / "docs" / "embedded-broker.md", "## Running it")
-    command = vars(typer.main.get_command(app))["commands"]["broker"]
+    command = vars(command_line())["commands"]["broker"]
 
     assert sorted(row[0] for row in rows) == sorted(f"`{one.opts[0]}`" for one in command.params if one.name != "help")
 

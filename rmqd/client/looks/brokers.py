@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from rmqd.client.api.admin import cluster_info
 from rmqd.client.group_lag import MAX_QUESTIONS
-from rmqd.errors import RmqdError
+from rmqd.errors import NoBrokerError, RmqdError
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
@@ -40,8 +40,14 @@ class Brokers:
 
     @classmethod
     async def look_up(cls, client: ClientInstance) -> Self:
-        """Ask a name server for them. Raises RemotingError. A broker whose master is away is left out."""
-        return cls(client, await client.name_servers.ask(lambda address: cluster_info(client.remoting, address)))
+        """Ask a name server for them. A broker whose master is away is left out.
+
+        Raises NoBrokerError where there is none, and other RemotingErrors where no name server answers.
+        """
+        found = cls(client, await client.name_servers.ask(lambda address: cluster_info(client.remoting, address)))
+        if not found.masters:
+            raise NoBrokerError(";".join(client.name_servers.addresses))
+        return found
 
     async def ask(self, question: Callable[[str], Awaitable[T]], names: Iterable[str] | None = None) -> Answers[T]:
         """Ask the masters of these brokers, or all, the same: `question` is called with each address."""

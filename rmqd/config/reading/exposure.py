@@ -6,7 +6,8 @@ import stat
 from pathlib import Path
 
 from rmqd.config.problems import ConfigProblem
-from rmqd.config.reading.source import find_config, literal_secrets, read_source
+from rmqd.config.reading.files import find_config
+from rmqd.config.reading.source import literal_secrets, read_source
 
 
 def exposed_secrets(path: Path | None) -> list[ConfigProblem]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
-from collections.abc import Mapping as ReadOnly
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,13 +11,11 @@ from typing import Final
 from rmqd.config.model.group import GroupConfig
 from rmqd.config.model.kinds import show
 from rmqd.config.problems import ConfigProblem
+from rmqd.config.reading.files import GROUPS_FOLDER, config_files
 from rmqd.config.reading.substitution import is_utf8
 from rmqd.config.reading.yaml_tree import Entry, Items, Mapping, Node, Reading, Scalar, read_tree
 
-ROOT_FILE: Final = "rmqd.yaml"
-GROUPS_FOLDER: Final = "groups"
 ANY_NAME: Final = "NAME"
-DEFAULT_FILES: Final = ("config/rmqd.yaml", "/etc/rmqd/rmqd.yaml")
 
 
 _SECRETS_OF_CLUSTERS: Final = (
@@ -54,27 +50,12 @@ class Source:
         return f"{self.files[0]}:1:1"
 
 
-def find_config(option: Path | None, environ: ReadOnly[str, str] = os.environ) -> Path:
-    """The file or folder to load: `--config`, `$RMQD_CONFIG`, or an existing default. Raises FileNotFoundError."""
-    for name, value in (("--config", option), ("$RMQD_CONFIG", environ.get("RMQD_CONFIG"))):
-        if value:
-            if not Path(value).exists():
-                raise FileNotFoundError(f"{value}: no such file or folder, named by {name}")
-            return Path(value)
-    for default in DEFAULT_FILES:
-        if Path(default).exists():
-            return Path(default)
-    raise FileNotFoundError(
-        f"no configuration found: neither {' nor '.join(DEFAULT_FILES)} exists; name one with --config or $RMQD_CONFIG"
-    )
-
-
 def read_source(path: Path, overrides: Sequence[str] = ()) -> Source:
     """Read a file, or a folder's `rmqd.yaml` and `groups/*.yaml`, and apply overrides such as `log.level=debug`.
 
     Files `groups/*.yaml` beside a file called `rmqd.yaml` belong to it. Problems are collected, not raised.
     """
-    root_file, group_files = _files(path)
+    root_file, group_files = config_files(path)
     source = Source((root_file, *group_files), Mapping(f"{root_file}:1:1", {}))
     root = _read_mapping(root_file, source)
     if root is not None:
@@ -92,17 +73,6 @@ def bare_source(overrides: Sequence[str]) -> Source:
     for override in overrides:
         _override(source, override)
     return source
-
-
-def _files(path: Path) -> tuple[Path, list[Path]]:
-    if path.is_dir():
-        root_file, folder = path / ROOT_FILE, path
-    elif path.name == ROOT_FILE:
-        root_file, folder = path, path.parent
-    else:
-        return path, []
-    group_files = (folder / GROUPS_FOLDER).glob("*.y*ml")
-    return root_file, sorted(file for file in group_files if not file.name.startswith("."))
 
 
 def _read_mapping(file: Path, source: Source) -> Mapping | None:

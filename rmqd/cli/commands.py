@@ -1,0 +1,165 @@
+"""What all commands have in common: how they read parameters, print their help, complete names, and refuse.
+
+Typer makes the commands, groups and parameters itself, and cannot be told of which class the parameters are to be.
+`adapted` gives each of them its class here, once the tree of commands is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+
+from rmqd.cli.complete import VALUES, completions
+from rmqd.cli.render import say_json
+
+_SHOWN: Final[dict[object, str]] = {Path: "PATH", list[Path]: "PATH", int: "NUMBER", float: "NUMBER"}
+_MAKE: Final[dict[object, Callable[[str], Any]]] = {str: str, list[str]: str, Path: Path, list[Path]: Path}
+_UNCUT: Final = 10_000  # columns: more than any description has
+
+
+class Failed(typer.Exit):
+    """The end of a command that failed. With `-o json` it prints the document, where there is one."""
+
+    def __init__(self, code: int, document: dict[str, object] | None) -> None:
+        super().__init__(code)
+        self.document = document
+
+    def behind_data(self) -> Failed:
+        """The same, where standard output has a document already."""
+        return Failed(self.exit_code, None)
+
+
+class Values:
+    """Reads the values of a parameter: text and paths as they are given, and all else as Typer does.
+
+    That imports pydantic, which takes 0.1 s of CPU: most commands need none of it.
+    """
+
+    def __init__(self, kind: object, typers: Callable[[], Any]) -> None:
+        self._kind = kind
+        self._typers = typers
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """A value from the command line, or a default, which already is of the parameter's kind."""
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        make = _MAKE.get(self._kind)
+        if make is None:
+            is_given = isinstance(value, (str, list, tuple))
+            return self._typers().coerce(value, param=param, ctx=ctx) if is_given else value
+        return [make(one) for one in value] if isinstance(value, (list, tuple)) else make(value)
+
+
+class Option(TyperOption):
+    """An option, with what it takes in capitals: `--config PATH`."""
+
+    def get_runtime_param(self) -> Any:
+        """What reads its value."""
+        return Values(self.type_descriptor.annotation, super().get_runtime_param)
+
+    def display_type_rich(self, ctx: Any) -> str | None:
+        """What stands behind it in the help."""
+        values = "|".join(VALUES.get(self.name, ()))
+        return self.metavar or values or _SHOWN.get(self.type_descriptor.annotation) or self.opts[-1].strip("-").upper()
+
+    def get_help_record(self, ctx: Any) -> tuple[str, str] | None:
+        """What help shows of it."""
+        return _in_words(super().get_help_record(ctx))
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """The values that begin so."""
+        return completions(self.name, ctx.params, incomplete) or super().shell_complete(ctx, incomplete)
+
+
+class Argument(TyperArgument):
+    """An argument, in capitals: `GROUP`, `[TOPIC]`, `[GROUP]...`."""
+
+    def get_runtime_param(self) -> Any:
+        """What reads its value."""
+        return Values(self.type_descriptor.annotation, super().get_runtime_param)
+
+    @property
+    def display_name_raw(self) -> str:
+        """Its name in help and errors. A list is named by one of its values."""
+        return self.metavar or (self.name.removesuffix("s") if self.nargs == -1 else self.name).upper()
+
+    def display_type_rich(self, ctx: Any) -> str | None:
+        """Nothing: the help says what it is."""
+        return None
+
+    def get_usage_pieces(self, ctx: Any) -> list[str]:
+        """How the usage line shows it."""
+        name = self.display_name_raw if self.required else f"[{self.display_name_raw}]"
+        return [f"{name}..." if self.nargs != 1 else name]
+
+    def get_help_record(self, ctx: Any) -> tuple[str, str] | None:
+        """What help shows of it."""
+        return _in_words(super().get_help_record(ctx))
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """The values that begin so."""
+        return completions(self.name, ctx.params, incomplete) or super().shell_complete(ctx, incomplete)
+
+
+def _in_words(record: tuple[str, str] | None) -> tuple[str, str] | None:
+    """The help of a parameter with the range of a number in words."""
+    if record is None:
+        return None
+    text = re.sub(r"(\S+)<=x<=(\S+)(?=])", r"\1 to \2", record[1])
+    return record[0], re.sub(r"x>=(\S+)(?=])", r"at least \1", text)
+
+
+class Command(TyperCommand):
+    """A command. With `-o json` it prints JSON also where it fails before it has data."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it."""
+        try:
+            return super().invoke(ctx)
+        except Failed as failed:
+            if failed.document is not None and ctx.params.get("output") == "json":
+                say_json(failed.document)
+            raise
+
+
+class Commands(TyperGroup):
+    """A group of commands. Its help describes them in full."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Its parameters, with those of completion, which Typer adds last."""
+        for parameter in (found := super().get_params(ctx)):
+            _give_class(parameter)
+        return found
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List its commands, each with the first sentence of its help."""
+        shown = [(name, self.commands[name]) for name in self.list_commands(ctx) if not self.commands[name].hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(_UNCUT)) for name, command in shown])
+
+
+def adapted(command: Any) -> Any:
+    """A command of Typer's with its parameters, or a group with its commands, of the classes of this module."""
+    _give_class(command)
+    for parameter in command.params:
+        _give_class(parameter)
+    for one in getattr(command, "commands", {}).values():
+        adapted(one)
+    return command
+
+
+def _give_class(one: Any) -> None:
+    one.__class__ = _OURS.get(type(one), type(one))
+
+
+_OURS: Final[dict[type, type]] = {
+    TyperOption: Option,
+    TyperArgument: Argument,
+    TyperCommand: Command,
+    TyperGroup: Commands,
+}

@@ -1,0 +1,99 @@
+"""`rmqd --man`: the manual page, made from the commands, so that it has what they have."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from inspect import cleandoc
+from typing import Any, Final
+
+import typer
+
+from rmqd import __version__
+
+_EXIT_STATUS: Final = (
+    ("0", "Success."),
+    ("1", "Failure, or a negative answer, such as a lag above --fail-over."),
+    ("2", "Wrong usage."),
+    ("69", "RocketMQ, or the running daemon, cannot be reached."),
+    ("78", "The configuration is wrong; nothing was connected."),
+    ("130, 143", "A second SIGINT or SIGTERM cut the stop of rmqd run short; or Ctrl-C ended another command."),
+)
+_ENVIRONMENT: Final = (
+    ("RMQD_CONFIG", "The configuration where --config is not given."),
+    (
+        "RMQD_ACCESS_KEY, RMQD_SECRET_KEY, RMQD_SECURITY_TOKEN",
+        "The keys with --nameserver and without a configuration.",
+    ),
+    ("NO_COLOR", "No colours, where it is set to anything."),
+)
+_FILES: Final = (
+    ("config/rmqd.yaml, /etc/rmqd/rmqd.yaml", "The configuration where neither --config nor RMQD_CONFIG names one."),
+    ("/var/lib/rmqd", "Local state (state_dir): offsets of broadcasting groups, backups."),
+)
+
+
+def show_manual(context: Any) -> None:
+    """Open the page in man where there is a terminal and man; else print its source, for `man -l -`."""
+    page = manual(context.command, context)
+    if sys.stdout.isatty() and shutil.which("man"):
+        subprocess.run(["man", "-l", "-"], input=page.encode(), check=False)
+    else:
+        typer.echo(page, nl=False)
+
+
+def manual(root: Any, context: Any) -> str:
+    """The page as roff."""
+    lines = [f'.TH RMQD 1 "" "rmqd {__version__}" "User Commands"', ".SH NAME"]
+    lines += [rf"rmqd \- {_text(_paragraphs(root)[0]).rstrip('.')}", ".SH SYNOPSIS", ".B rmqd"]
+    lines += [r"[\fIOPTIONS\fR] \fICOMMAND\fR [\fIARGS\fR]...", ".SH DESCRIPTION", *_body(_paragraphs(root)[1:])]
+    lines += [".SH OPTIONS", *_parameters(root, context), ".SH COMMANDS"]
+    for command, its_context in _leaves(root, context):
+        usage = " ".join(command.collect_usage_pieces(its_context))
+        lines += [f".SS {_text(f'{its_context.command_path} {usage}')}"]
+        lines += [*_body(_paragraphs(command)), *_parameters(command, its_context)]
+    for title, rows in (("EXIT STATUS", _EXIT_STATUS), ("ENVIRONMENT", _ENVIRONMENT), ("FILES", _FILES)):
+        lines += [f".SH {title}", *(line for term, text in rows for line in _item(term, text))]
+    lines += [".SH SEE ALSO", *_body(["mqadmin of Apache RocketMQ; the pages below docs/ in rmqd's source."])]
+    return "\n".join(lines) + "\n"
+
+
+def _leaves(command: Any, context: Any) -> Iterator[tuple[Any, Any]]:
+    """The commands below one that can be run, each with a context of its own. Hidden ones are left out."""
+    for name, one in command.commands.items():
+        if not one.hidden:
+            its_context = type(context)(one, info_name=name, parent=context)
+            if hasattr(one, "commands"):
+                yield from _leaves(one, its_context)
+            else:
+                yield one, its_context
+
+
+def _paragraphs(command: Any) -> list[str]:
+    return [" ".join(part.split()) for part in cleandoc(command.help or "").split("\n\n")]
+
+
+def _body(paragraphs: list[str]) -> Iterator[str]:
+    for paragraph in paragraphs:
+        yield ".PP"
+        yield _text(paragraph)
+
+
+def _parameters(command: Any, context: Any) -> Iterator[str]:
+    for parameter in command.get_params(context):
+        if (record := parameter.get_help_record(context)) is not None:
+            yield from _item(*record)
+
+
+def _item(term: str, text: str) -> Iterator[str]:
+    yield ".TP"
+    yield rf"\fB{_text(term)}\fR"
+    yield _text(text)
+
+
+def _text(text: str) -> str:
+    """Text that roff shows as it is."""
+    escaped = text.replace("\\", r"\e").replace("-", r"\-")
+    return rf"\&{escaped}" if escaped.startswith((".", "'")) else escaped
