@@ -52,6 +52,10 @@ class StaticTopicError(RmqdError):
         )
 
 
+class OffsetResetError(RmqdError):
+    """An operator's move of a group that is refused: it cannot be done, or would not do what it says."""
+
+
 class ConfigError(RmqdError):
     """A configuration cannot be used. `problems` has one entry for each problem."""
 

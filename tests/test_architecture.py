@@ -60,7 +60,7 @@ FLOORS = {
     "wire": "acl binary_header frame java_properties limits loose_json namespace topics trace version "
     "| command fields message_queue | lite pop recall | bodies | filter headers topic_kinds | messages",
     "client": "client_id coalesce options | remoting | api membership pushed_resets | routing | heartbeat sending "
-    "| instance | group_lag | looks",
+    "| instance | group_lag | looks | resets",
     "consumer": "allocate hooks options pauses | stats | cache contract | services | handling | founding | context "
     "| assigned | pull | offsets pop rebalance | group_status health lite | admin assembly live_change | push_consumer",
     "config": "problems | model | reading rules schema shown | load",

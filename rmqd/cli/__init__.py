@@ -12,6 +12,8 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     group_mode                                whether a group pops or pulls
     topics, topics_list, topics_show          the topics of a cluster
     offsets, offsets_show                     where a group stands in its queues
+    offsets_reset, offsets_restore            moving a group in a topic, and moving it back
+    offsets_change, offsets_backup            the course that these share; the file with the offsets before
     dlq, dlq_list, dlq_show                   dead letters
     message, message_get, message_query       single messages
     tail                                      messages as they come

@@ -12,6 +12,7 @@ of what concerns them through GroupMembership; nothing here knows what consuming
     coalesce       Coalesced: one call for all who ask at the same time
     group_lag      LagReader: how far a group is behind, without joining it
     looks          what operators ask about a cluster's groups and topics
+    resets         an operator moves a group: plan, requests, whether the members obey
     pushed_resets  resets that brokers of 4.x push to members
     remoting       connections: requests and answers, deadlines, TLS, what does not answer
     routing        name servers, routes, replicas

@@ -85,7 +85,7 @@ class FakeParts:
         self.rival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.number = 0
 
-    def presence(self, on_reset: Callable[[ByQueue], None]) -> FakeParts:
+    def presence(self, on_reset: Callable[[ByQueue], None], held: object) -> FakeParts:
         """This one."""
         self.on_reset = on_reset
         return self

@@ -24,6 +24,7 @@ from rmqd.wire.headers.admin import (
 from rmqd.wire.headers.group import GetConsumerStatusRequestHeader
 from rmqd.wire.headers.offset import ResetOffsetRequestHeader
 from rmqd.wire.headers.topic import GetAllTopicConfigRequestHeader, QueryTopicConsumeByWhoRequestHeader
+from rmqd.wire.java_properties import load_properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,6 +114,13 @@ async def topic_config(
     header = GetTopicConfigRequestHeader(topic=topic)
     reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
     return TopicConfig.from_json(reply.body)
+
+
+async def broker_config(remoting: RemotingClient, address: str) -> dict[str, str]:
+    """A broker's settings, as it runs with them."""
+    code = RequestCode.GET_BROKER_CONFIG
+    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return load_properties(reply.body)
 
 
 async def reset_offset(

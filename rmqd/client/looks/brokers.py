@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from rmqd.client.api.admin import cluster_info
 from rmqd.client.group_lag import MAX_QUESTIONS
-from rmqd.errors import NoBrokerError, RmqdError
+from rmqd.errors import BrokerAwayError, NoBrokerError, RmqdError
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
     from rmqd.wire.bodies.cluster import ClusterInfo
+    from rmqd.wire.message_queue import MessageQueue
 
 T = TypeVar("T")
 
@@ -24,6 +25,14 @@ class Answers(Generic[T]):
 
     by_broker: Mapping[str, T]
     errors: Mapping[str, RmqdError]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAnswers(Generic[T]):
+    """What the masters answered about queues, and why some did not."""
+
+    by_queue: Mapping[MessageQueue, T]
+    errors: Mapping[MessageQueue, RmqdError]
 
 
 class Brokers:
@@ -58,6 +67,26 @@ class Brokers:
             {name: answer for name, answer in named.items() if not isinstance(answer, RmqdError)},
             {name: answer for name, answer in named.items() if isinstance(answer, RmqdError)},
         )
+
+    async def ask_about(
+        self, queues: Iterable[MessageQueue], question: Callable[[str, MessageQueue], Awaitable[T]]
+    ) -> QueueAnswers[T]:
+        """Ask each queue's master about it. Where a broker has no master now, the answer is BrokerAwayError."""
+        asked = list(queues)
+        answers = await asyncio.gather(*(self._ask_about(question, queue) for queue in asked))
+        named = dict(zip(asked, answers, strict=True))
+        return QueueAnswers(
+            {queue: answer for queue, answer in named.items() if not isinstance(answer, RmqdError)},
+            {queue: answer for queue, answer in named.items() if isinstance(answer, RmqdError)},
+        )
+
+    async def _ask_about(
+        self, question: Callable[[str, MessageQueue], Awaitable[T]], queue: MessageQueue
+    ) -> T | RmqdError:
+        address = self.masters.get(queue.broker_name)
+        if address is None:
+            return BrokerAwayError(queue.topic, queue.broker_name)
+        return await self._ask(lambda address: question(address, queue), address)
 
     async def _ask(self, question: Callable[[str], Awaitable[T]], address: str) -> T | RmqdError:
         async with self._turn:

@@ -82,7 +82,8 @@ async def show_group(brokers: Brokers, clock: Clock, group: str) -> tuple[GroupD
     if not with_settings and not known.by_broker and not lags:
         error = next(iter((*tables.errors.values(), *known.errors.values())), None)
         raise error or RmqdError(f"no broker knows group {group}; `rmqd groups list` has all")
-    infos = await _running_infos(brokers, group, known.by_broker)
+    near = {one.client_id: name for name, connection in known.by_broker.items() for one in connection.connection_set}
+    infos = await running_infos(brokers, group, near)
     modes = await brokers.ask(lambda address: request_modes(remoting, address), with_settings)
     errors: dict[str, RmqdError] = {**tables.errors, **known.errors}
     errors |= {where: error for where, error in unread.items() if lags or where != group}
@@ -104,12 +105,9 @@ async def show_group(brokers: Brokers, clock: Clock, group: str) -> tuple[GroupD
     return detail, errors
 
 
-async def _running_infos(
-    brokers: Brokers, group: str, known: Mapping[str, ConsumerConnection]
-) -> dict[str, ConsumerRunningInfo]:
-    """What each member that answers says about itself; one broker, of those that it is connected to, asks it."""
+async def running_infos(brokers: Brokers, group: str, near: Mapping[str, str]) -> dict[str, ConsumerRunningInfo]:
+    """What each member that answers says about itself; `near` names for each a broker that it is connected to."""
     remoting = brokers.client.remoting
-    near = {one.client_id: name for name, connection in known.items() for one in connection.connection_set}
 
     async def ask(client_id: str, name: str) -> ConsumerRunningInfo | None:
         asked = await brokers.ask(lambda address: consumer_running_info(remoting, address, group, client_id), [name])

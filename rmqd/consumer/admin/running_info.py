@@ -140,12 +140,14 @@ def _text(value: object) -> str:
 def _pulled(context: GroupContext, assigned: Assignment, rates: Rates) -> ProcessQueueInfo:
     """A queue that is pulled; one that waits for its former owner has no place yet.
 
-    A lock is renewed every 20 s, so one that is held counts as of now.
+    A lock is renewed every 20 s, so one that is held counts as of now. As in Java, a queue of a group that is not
+    orderly has the time at which its cache was made there: `rmqd offsets reset` knows by it that a queue was moved.
     """
     loop, clock = assigned.loop, context.clock
     orderly = context.options.consume_mode == "orderly"
     locked = orderly and loop is not None and context.ownership.holds(assigned.message_queue)
-    locked_at = int((clock.wall() if locked else assigned.status.since) * 1000) if orderly else 0
+    begun_at = 0.0 if loop is None else loop.begun_at
+    locked_at = int(((clock.wall() if locked else assigned.status.since) if orderly else begun_at) * 1000)
     if loop is None:
         return ProcessQueueInfo(commit_offset=-1, last_lock_timestamp=locked_at)
     (process_queue,) = loop.process_queues

@@ -29,12 +29,16 @@ _SUBSCRIPTION_AWAY: Final = (
 
 
 class Loop(ABC):
-    """One assignment's requests for messages. `asked_at` and `answered_at` are monotonic."""
+    """One assignment's requests for messages. `asked_at` and `answered_at` are monotonic.
+
+    `begun_at` is when its cache was made (Unix seconds): at the take-over, or where an operator moved the queue.
+    """
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
         self.held_by: Reason | None = None  # why no request is sent at present
         self.failure: RmqdError | None = None  # of the last request
         self.answered_at = self.asked_at = context.clock.monotonic()
+        self.begun_at = context.clock.wall()
         self._context = context
         self._message_queue = message_queue
 

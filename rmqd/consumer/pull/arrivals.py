@@ -36,7 +36,7 @@ from rmqd.wire.messages.message import Message, MessageBlock
 
 log = structlog.get_logger(__name__)
 
-CORRUPT_ADVICE = "move the offset with `mqadmin resetOffsetByTime`, or set on_corrupt_message and reload"
+CORRUPT_ADVICE = "move the offset with `rmqd offsets reset`, or set on_corrupt_message and reload"
 
 
 class Arrivals:

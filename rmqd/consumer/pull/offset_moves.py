@@ -172,7 +172,7 @@ class OffsetMoves:
         loop.stuck = Problem(
             "offset_illegal",
             f"offset {asked} is illegal, the broker offers {offered}",
-            "move the offset with `mqadmin resetOffsetByTime`, or set on_offset_illegal: correct and reload",
+            "move the offset with `rmqd offsets reset`, or set on_offset_illegal: correct and reload",
         )
         await loop.wait_for_operator()
 

@@ -78,6 +78,7 @@ class PulledQueue(Loop):
         self.process_queue = ProcessQueue(
             self._message_queue, offset, process_queue.stats, self._context.options.namespace
         )
+        self.begun_at = self._context.clock.wall()
         self.apply_pauses()
 
     async def probe(self, offset: int | None = None) -> None:

@@ -23,6 +23,7 @@ from rmqd.daemon.groups.spark_group import blank_snapshot
 from rmqd.daemon.metrics.totals import add_topics
 from rmqd.histogram import Histogram
 from rmqd.spark.handlers.outcome import RangeOutcome
+from rmqd.wire.bodies.running_info import ProcessQueueInfo
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
@@ -62,6 +63,7 @@ class Figures:
         self._retired = 0
         self._late_rows = 0
         self._positions: dict[MessageQueue, int] = {}
+        self._moved_at = clock.wall()
         self._queues: dict[MessageQueue, _Queue] = {}
         self.handler_hung = False
         """Whether the group has failed because handlers hang in all slots of an executor's process."""
@@ -96,6 +98,19 @@ class Figures:
         for name, milliseconds in phases_ms.items():
             if name in PHASES:
                 self._phases[PHASES[name]] += milliseconds / 1000
+
+    def moved_to(self, positions: Mapping[MessageQueue, int]) -> None:
+        """Note that the next query begins elsewhere, because an operator moved the group."""
+        self._positions |= positions
+        self._moved_at = self._clock.wall()
+
+    def held(self) -> dict[MessageQueue, ProcessQueueInfo]:
+        """Where the query is in each queue that it has told of, as members of the local engine tell operators."""
+        moved_ms = int(self._moved_at * 1000)
+        return {
+            queue: ProcessQueueInfo(commit_offset=position, last_lock_timestamp=moved_ms)
+            for queue, position in self._positions.items()
+        }
 
     def dropped_late(self, rows: int, watermark: str) -> None:
         """Count rows that a micro-batch has dropped because they came behind the watermark."""

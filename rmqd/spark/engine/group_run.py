@@ -78,6 +78,7 @@ class GroupRun:
         self._is_handling = self._is_member = False
         self._stuck_by: list[str] = []  # why a query cannot go on, such as a corrupt message
         self._presence: Presence | None = None
+        self._generation: int | None = None  # of the last query
         self._watching: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -137,7 +138,7 @@ class GroupRun:
             raise
 
     async def _take_part(self) -> None:
-        presence = self._presence = self._parts.presence(self._pushed.put_nowait)
+        presence = self._presence = self._parts.presence(self._pushed.put_nowait, self._figures.held)
         thread = SparkThread("rmqd.spark")
         session: Any = None
         helpers: list[asyncio.Task[None]] = []
@@ -201,6 +202,9 @@ class GroupRun:
             raise
         except Exception as error:
             raise query_error(error) from error
+        if self._generation is not None and generation.number > self._generation and generation.starting is not None:
+            self._figures.moved_to(generation.starting)
+        self._generation = generation.number
         self._state = "running"
         self._log.info("spark.query_started", generation=generation.number, checkpoint=generation.path)
         return RunningQuery(query, thread)

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from rmqd.client.remoting.client import Reply
     from rmqd.spark.group_order import GroupOrder
 
+Held = Callable[[], Mapping[MessageQueue, wire.ProcessQueueInfo]]
+
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS: Final = 20.0  # as members of the local engine; sooner if a broker tells that members came
@@ -50,7 +52,7 @@ class Presence:
     """One membership, from `join` to `leave`. Used once.
 
     `on_reset` is called with offsets by queue when a broker pushes an operator's reset. Brokers of 4.x push resets, and
-    later ones with useServerSideResetOffset=false.
+    later ones with useServerSideResetOffset=false. `held` says where the query is, for operators who ask.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Presence:
         order: GroupOrder,
         *,
         on_reset: Callable[[Mapping[MessageQueue, int]], None] | None = None,
+        held: Held = dict,
         clock: Clock | None = None,
     ) -> None:
         options = order.client_options
@@ -75,6 +78,7 @@ class Presence:
         # Spark's query needs all brokers at its start, so none is left out
         self._founding = BrokerFounding(self._client, self._options, self._clock, store, leaves_brokers_out=False)
         self._on_reset = on_reset
+        self._held = held
         self._resets = PushedResets()
         self._started_at = self._clock.wall()
         self._changed = asyncio.Event()
@@ -181,7 +185,7 @@ class Presence:
                 wire.PROP_THREADPOOL_CORE_SIZE: str(self._options.concurrency),
             },
             subscription_set=tuple(self._subscriptions.values()),
-            mq_table={},
+            mq_table=self._held(),
             status_table={},
             user_consumer_info={
                 "rmqd": __version__,

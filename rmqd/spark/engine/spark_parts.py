@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rmqd.clock import Clock
 from rmqd.spark.engine.generations import Generation, Generations, generations_of
 from rmqd.spark.engine.listener import BatchProgress, ProgressListener
-from rmqd.spark.engine.presence import Presence
+from rmqd.spark.engine.presence import Held, Presence
 from rmqd.spark.engine.queue_places import QueuePlaces
 from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.handlers.outcome import OnBatch
@@ -35,9 +35,9 @@ class SparkParts:
         self._clock = clock
         self._on_session = on_session
 
-    def presence(self, on_reset: Callable[[ByQueue], None]) -> Presence:
+    def presence(self, on_reset: Callable[[ByQueue], None], held: Held) -> Presence:
         """The group's presence on the brokers; it connects nothing yet."""
-        return Presence(self._order, on_reset=on_reset, clock=self._clock)
+        return Presence(self._order, on_reset=on_reset, held=held, clock=self._clock)
 
     def places(self, figures: Figures) -> QueuePlaces:
         """What looks at the group's queues; it connects nothing yet."""

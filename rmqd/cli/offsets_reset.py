@@ -1,0 +1,79 @@
+"""`rmqd offsets reset`: moves a group in a topic, tells its members, and checks that they obeyed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.confirm import DryRun, Yes
+from rmqd.cli.offsets_change import LONGEST_WAIT, Change, Wait, change_offsets
+
+if TYPE_CHECKING:
+    from rmqd.client.resets.goal import Goal
+
+HELP = """Move a group's offsets in a topic, while its members run or not.
+
+--to is first, last, an offset, or a time: ISO 8601 with a zone, or @milliseconds. --skip counts from the committed
+offsets. What lies outside of a queue is cut to its ends. A plan is shown first: for each queue from where to where,
+how many messages are handled again, or skipped. Then it asks, writes the present offsets to a file (`backup: PATH`,
+for `rmqd offsets restore`), moves the queues, and waits until each member has obeyed, of rmqd, Java or another
+client. Where a queue or member has not, it is listed, and the exit code is 1.
+
+The file goes to the folder backups in state_dir: the configuration's, else /var/lib/rmqd, or what --set state_dir=PATH
+says. Only the named topic is moved, not its retries (%RETRY%GROUP is a topic by itself).
+
+Example: rmqd offsets reset order-mailer orders --to 2026-11-25T08:00:00+01:00
+"""
+
+
+@against_cluster
+def reset(
+    asked: Asked,
+    group: Annotated[str, typer.Argument(help="The group's name")],
+    topic: Annotated[str, typer.Argument(help="The topic")],
+    to: Annotated[str | None, typer.Option("--to", help="first, last, an offset, a time, or @milliseconds")] = None,
+    skip: Annotated[int | None, typer.Option("--skip", min=1, help="So many messages further in each queue")] = None,
+    broker: Annotated[str | None, typer.Option("--broker", help="Only this broker's queues")] = None,
+    queue: Annotated[int | None, typer.Option("--queue", min=0, help="Only the queue with this id")] = None,
+    wait: Wait = LONGEST_WAIT,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Move a group's offsets in a topic."""
+    from rmqd.client.resets.plan import Scope
+
+    goal, wait_seconds = _goal(to, skip), seconds(wait)
+    scope = Scope(broker, queue)
+    change_offsets(asked, asked.target(group), Change(group, topic, goal, scope, wait_seconds, yes, dry_run))
+
+
+def seconds(wait: str) -> float:
+    """The seconds of `--wait`. Ends the command with 2 where it is no duration."""
+    from rmqd.config.model.quantities import parse_duration_ms
+
+    try:
+        return parse_duration_ms(wait) / 1000
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--wait") from None
+
+
+def _goal(to: str | None, skip: int | None) -> Goal:
+    from rmqd.client.resets.goal import Goal
+    from rmqd.config.model.forms import PointInTime
+
+    if (to is None) == (skip is None):
+        raise typer.BadParameter("accepted: one of --to and --skip", param_hint="--to")
+    if skip is not None:
+        return Goal("skip", skip)
+    assert to is not None
+    if to in ("first", "last"):
+        return Goal("first" if to == "first" else "last")
+    if re.fullmatch(r"[0-9]{1,18}", to, re.ASCII):
+        return Goal("offset", int(to))
+    try:
+        return Goal("time", PointInTime().check(to))
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}; first, last and an offset are accepted too", param_hint="--to") from None

@@ -1,0 +1,59 @@
+"""`rmqd offsets restore`: brings back the offsets that a reset has saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.confirm import DryRun, Yes
+from rmqd.cli.offsets_change import LONGEST_WAIT, Change, Wait, change_offsets
+from rmqd.cli.offsets_reset import seconds
+
+if TYPE_CHECKING:
+    from rmqd.cli.offsets_backup import Backup
+
+HELP = """Move a group back to the offsets in a backup that `rmqd offsets reset` has written.
+
+It is a reset like another: with a plan, a question, a backup of its own, and the same checks. Queues that are not in
+the backup, and those in which the group had no offset then, stay as they are.
+
+Example: rmqd offsets restore /var/lib/rmqd/backups/order-mailer-orders-2026-11-25T081403.120311Z.json
+"""
+
+
+@against_cluster
+def restore(
+    asked: Asked,
+    path: Annotated[Path, typer.Argument(help="The backup")],
+    wait: Wait = LONGEST_WAIT,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Move a group back to the offsets in a backup."""
+    from rmqd.client.resets.goal import Goal
+    from rmqd.client.resets.plan import Scope
+
+    backup, wait_seconds = _read(path), seconds(wait)
+    target = asked.target(backup.group)
+    if backup.namespace != target.options.namespace:
+        raise typer.BadParameter(
+            f"it was made in the namespace {backup.namespace!r}, and this is {target.options.namespace!r}",
+            param_hint="PATH",
+        )
+    offsets = {(one.broker, one.queue): one.offset for one in backup.offsets if one.offset is not None}
+    goal = Goal("exact", offsets=offsets)
+    change_offsets(asked, target, Change(backup.group, backup.topic, goal, Scope(), wait_seconds, yes, dry_run))
+
+
+def _read(path: Path) -> Backup:
+    from rmqd.cli.offsets_backup import Backup
+
+    try:
+        return Backup.read(path)
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror or error}", param_hint="PATH") from None
+    except ValueError as error:
+        raise typer.BadParameter(f"{path} is no backup of offsets: {error}", param_hint="PATH") from None

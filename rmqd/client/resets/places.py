@@ -1,0 +1,103 @@
+"""Where a group is in a topic: the offsets that brokers have, and what its members say of the queues that they own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rmqd.client.api.offset import query_consumer_offset
+from rmqd.client.looks.group import running_infos
+from rmqd.client.looks.groups import connections, message_model
+from rmqd.wire.bodies.running_info import PROP_CONSUME_ORDERLY
+from rmqd.wire.pop import ANY_QUEUE
+
+if TYPE_CHECKING:
+    from rmqd.client.looks.brokers import Brokers
+    from rmqd.errors import RmqdError
+    from rmqd.wire.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
+    from rmqd.wire.bodies.stats import ConsumerConnection
+    from rmqd.wire.message_queue import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """A group's place in one queue at one moment.
+
+    `owner` is the member that says that it has the queue, "" where none does; `held` is what it says of it, None where
+    it pops the queue.
+    """
+
+    committed: int | None
+    owner: str = ""
+    held: ProcessQueueInfo | None = None
+    is_popped: bool = False
+    is_orderly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlaces:
+    """A group's places in the queues of a topic. `members` are those that subscribe to it, `silent` those of them that
+    do not say which queues they have."""
+
+    places: Mapping[MessageQueue, QueuePlace]
+    errors: Mapping[MessageQueue, RmqdError]
+    members: frozenset[str]
+    silent: frozenset[str]
+    message_model: str | None
+
+
+class PlaceReader:
+    """Asks brokers, and by them the members. A member that has not answered once is not asked again."""
+
+    def __init__(self, brokers: Brokers, group: str, topic: str) -> None:
+        self._brokers = brokers
+        self._group = group
+        self._topic = topic
+        self._silent: set[str] = set()
+
+    async def look(self, queues: Iterable[MessageQueue]) -> GroupPlaces:
+        """The places in some queues. Brokers are asked ahead of members: whoever obeys has no less than is stored."""
+        remoting, group = self._brokers.client.remoting, self._group
+        committed, known = await asyncio.gather(
+            self._brokers.ask_about(
+                queues, lambda address, queue: query_consumer_offset(remoting, address, group, queue)
+            ),
+            connections(self._brokers, group),
+        )
+        near = {
+            one.client_id: name
+            for name, connection in known.by_broker.items()
+            for one in connection.connection_set
+            if self._reads(connection)
+        }
+        infos = await running_infos(
+            self._brokers, group, {one: name for one, name in near.items() if one not in self._silent}
+        )
+        self._silent |= near.keys() - infos.keys()
+        any_known = next(iter(known.by_broker.values()), None)
+        return GroupPlaces(
+            {queue: _place(queue, offset, infos) for queue, offset in committed.by_queue.items()},
+            committed.errors,
+            frozenset(near),
+            frozenset(near.keys() & self._silent),
+            None if any_known is None else message_model(any_known),
+        )
+
+    def _reads(self, connection: ConsumerConnection) -> bool:
+        return not connection.subscription_table or self._topic in connection.subscription_table
+
+
+def _place(queue: MessageQueue, committed: int | None, infos: Mapping[str, ConsumerRunningInfo]) -> QueuePlace:
+    popped = ""
+    for client_id, info in sorted(infos.items()):
+        held = info.mq_table.get(queue)
+        if held is not None and not held.dropped:
+            is_orderly = info.properties.get(PROP_CONSUME_ORDERLY) == "true"
+            return QueuePlace(committed, client_id, held, is_orderly=is_orderly)
+        at = queue.topic, queue.broker_name
+        if any((one.topic, one.broker_name) == at and one.queue_id in (queue.queue_id, ANY_QUEUE)
+               for one in info.mq_pop_table):  # fmt: skip
+            popped = popped or client_id
+    return QueuePlace(committed, popped, is_popped=bool(popped))

@@ -1,0 +1,170 @@
+"""What moving a group in a topic means: each queue's present offset and its new one, or why the queue stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rmqd.client.api.admin import topic_stats
+from rmqd.client.api.group import subscription_groups
+from rmqd.client.api.offset import search_offset
+from rmqd.client.resets.places import PlaceReader
+from rmqd.client.resets.ways import WayOf, way_of
+from rmqd.errors import BrokerAwayError, OffsetResetError, RmqdError, RouteNotFoundError
+from rmqd.wire.bodies.static_topic import is_logical
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import is_light_queue
+
+if TYPE_CHECKING:
+    from rmqd.client.looks.brokers import Brokers
+    from rmqd.client.resets.goal import Goal
+    from rmqd.client.resets.places import GroupPlaces, QueuePlace
+    from rmqd.wire.bodies.stats import TopicOffset, TopicStatsTable
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMove:
+    """One queue. `place` is where the group is in it; `ends` are the queue's own, inside of which `target` is."""
+
+    queue: MessageQueue
+    place: QueuePlace
+    ends: TopicOffset
+    target: int
+    wanted: int
+    """The target before it was cut to the queue's ends."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the broker, or the member that has the queue, is elsewhere."""
+        held = self.place.held
+        return self.place.committed != self.target or (held is not None and held.commit_offset != self.target)
+
+    @property
+    def begin(self) -> int:
+        """Where the group would go on without the move: a group without an offset begins with all that is kept."""
+        return max(self.place.committed or 0, self.ends.min_offset)
+
+    @property
+    def gained(self) -> int:
+        """How many messages are handled once more."""
+        return max(0, self.begin - self.target)
+
+    @property
+    def skipped(self) -> int:
+        """How many messages are passed over."""
+        return max(0, self.target - self.begin)
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """A group's move in a topic. `errors` say, by broker, which queues stay because it cannot be asked, or refuses."""
+
+    group: str
+    topic: str
+    goal: Goal
+    moves: tuple[PlannedMove, ...]
+    errors: Mapping[str, RmqdError]
+    places: GroupPlaces
+    ways: Mapping[str, WayOf]
+
+    @property
+    def due(self) -> tuple[PlannedMove, ...]:
+        """Those queues that are not there yet."""
+        return tuple(move for move in self.moves if move.is_due)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which queues of a topic are meant: those of one broker, or with one queue id, or both; None stands for all."""
+
+    broker: str | None = None
+    queue_id: int | None = None
+
+    def has(self, queue: MessageQueue) -> bool:
+        """Whether a queue is meant."""
+        return self.broker in (None, queue.broker_name) and self.queue_id in (None, queue.queue_id)
+
+
+async def plan_reset(brokers: Brokers, group: str, topic: str, goal: Goal, scope: Scope) -> ResetPlan:
+    """What there is to do. Raises RmqdError where nothing can be done at all, by what the topic or the group is."""
+    queues = await _queues(brokers, topic, scope)
+    names = sorted({queue.broker_name for queue in queues})
+    here = [name for name in names if name in brokers.masters]
+    remoting = brokers.client.remoting
+    tables, stats, ways, places = await asyncio.gather(
+        brokers.ask(lambda address: subscription_groups(remoting, address), here),
+        brokers.ask(lambda address: topic_stats(remoting, address, topic), here),
+        brokers.ask(lambda address: way_of(remoting, address), here),
+        PlaceReader(brokers, group, topic).look(queues),
+    )
+    if places.message_model == "broadcasting":
+        raise broadcasting(group)
+    errors: dict[str, RmqdError] = {name: BrokerAwayError(topic, name) for name in names if name not in here}
+    errors |= {**tables.errors, **stats.errors, **ways.errors}
+    errors |= {queue.broker_name: error for queue, error in places.errors.items()}
+    unknown = [name for name, table in tables.by_broker.items() if group not in table]
+    if unknown and len(unknown) == len(names):
+        raise OffsetResetError(f"no broker of topic {topic} knows group {group}; `rmqd groups list` has all")
+    errors |= {name: OffsetResetError(f"this broker does not know group {group}: {_UNKNOWN}") for name in unknown}
+    asked = [queue for queue in queues if queue.broker_name not in errors]
+    moves, refused = await _moves(brokers, goal, asked, stats.by_broker, places)
+    return ResetPlan(group, topic, goal, moves, errors | refused, places, ways.by_broker)
+
+
+def broadcasting(group: str) -> OffsetResetError:
+    """Why a broadcasting group is not reset."""
+    return OffsetResetError(
+        f"group {group} is broadcasting: each member has its offsets in a file of its own, and brokers cannot move "
+        "them; stop a member and edit its offsets.json (docs/operating.md, Broadcasting)"
+    )
+
+
+_UNKNOWN = "nothing is reset there; it begins there with the first message, once a member comes"
+
+
+async def _queues(brokers: Brokers, topic: str, scope: Scope) -> list[MessageQueue]:
+    if is_light_queue(topic):
+        raise OffsetResetError(f"{topic} is a light message queue: brokers reset offsets of topics alone")
+    routes = brokers.client.routes
+    try:
+        await routes.lookup(topic)
+    except RouteNotFoundError as error:
+        raise RmqdError(f"{error}; `rmqd topics list` has all") from None
+    queues = routes.queues(topic)
+    if any(is_logical(queue.broker_name) for queue in queues):
+        raise OffsetResetError(
+            f"{topic} is a static topic: its queues move between brokers, and each broker would reset its part alone"
+        )
+    meant = [queue for queue in queues if scope.has(queue)]
+    if not meant:
+        have = ", ".join(map(str, queues)) or "none"
+        raise OffsetResetError(f"topic {topic} has no such queue to read; it has {have}")
+    return meant
+
+
+async def _moves(
+    brokers: Brokers,
+    goal: Goal,
+    queues: Sequence[MessageQueue],
+    stats: Mapping[str, TopicStatsTable],
+    places: GroupPlaces,
+) -> tuple[tuple[PlannedMove, ...], dict[str, RmqdError]]:
+    remoting = brokers.client.remoting
+
+    async def move(address: str, queue: MessageQueue) -> PlannedMove | None:
+        ends = stats[queue.broker_name].offset_table.get(queue)
+        if ends is None:  # the broker has fewer queues than the route says: it is being changed
+            return None
+        place = places.places[queue]
+        wanted = await goal.offset_in(
+            queue, ends, place.committed, lambda queue, time_ms: search_offset(remoting, address, queue, time_ms)
+        )
+        if wanted is None:
+            return None
+        return PlannedMove(queue, place, ends, max(ends.min_offset, min(wanted, ends.max_offset)), wanted)
+
+    found = await brokers.ask_about(queues, move)
+    moves = tuple(one for one in found.by_queue.values() if one is not None)
+    return moves, {queue.broker_name: error for queue, error in found.errors.items()}

@@ -1,0 +1,188 @@
+"""`rmqd offsets reset` and `restore`: the plan, the backup, what is moved and what is not, and who obeyed."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Ended
+from tests.cli.in_process import rmqd
+from tests.cli.test_lag import commit
+from tests.integration.test_resets import now_ms, one_in_each_queue
+from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.producer import Producer
+
+QUEUES = 8
+
+
+def send(cluster: RealCluster, topic: str, count: int) -> None:
+    """In turn to the queues."""
+    with Producer(cluster.broker.address, topic) as producer:
+        for number in range(count):
+            producer.send(key=f"m{number}", queue=number % QUEUES)
+
+
+def committed(cluster: RealCluster, group: str, topic: str) -> list[int | None]:
+    """The group's offsets by queue id."""
+    found = {queue.queue_id: offset for queue, offset in offsets.committed(cluster, group, topic).items()}
+    return [found.get(number) for number in range(QUEUES)]
+
+
+class Resets:
+    """The commands on one cluster, with a folder of the test's as state_dir."""
+
+    def __init__(self, cluster: RealCluster, folder: Path) -> None:
+        self._options: list[str | Path] = ["-n", cluster.nameserver, "--set", f"state_dir={folder}"]
+
+    def reset(self, *arguments: str) -> Ended:
+        return rmqd("offsets", "reset", *arguments, *self._options)
+
+    def restore(self, path: str, *arguments: str) -> Ended:
+        return rmqd("offsets", "restore", path, *arguments, *self._options)
+
+
+def backup_in(ended: Ended) -> str:
+    """The path that was printed."""
+    (path,) = re.findall(r"^backup: (.+)$", ended.out, re.MULTILINE)
+    assert isinstance(path, str)
+    return path
+
+
+@pytest.fixture
+def resets(rocketmq: RealCluster, tmp_path: Path) -> Resets:
+    return Resets(rocketmq, tmp_path)
+
+
+@pytest.mark.rocketmq
+def test_a_group_that_nobody_runs_goes_where_it_is_sent_and_back(
+    rocketmq: RealCluster, topic: str, group: str, resets: Resets, request: pytest.FixtureRequest
+) -> None:
+    """By first, last, an offset and a skip; another topic of the group, and another group, stay. mqadmin agrees."""
+    other_topic, other_group = rocketmq.create_topic(fresh_name(request.node.name, "other")), f"{group}_other"
+    for one in (topic, other_topic):
+        send(rocketmq, one, 80)
+        for who in (group, other_group):
+            commit(rocketmq, who, one, dict.fromkeys(range(QUEUES), 4))
+    first = resets.reset(group, topic, "--to", "first", "--yes")
+    assert first.code == 0, first.err
+    assert committed(rocketmq, group, topic) == [0] * QUEUES
+    assert first.out.startswith(f"{group}, {topic}: 8 queues to move, 32 messages handled again, 0 skipped\n")
+    assert re.search(r"^broker-a +3 +4 +0 +4 again +-$", first.out, re.MULTILINE), first.out
+    assert first.out.endswith("8 queues stored\n")
+
+    assert resets.reset(group, topic, "--to", "7", "--yes").code == 0
+    assert committed(rocketmq, group, topic) == [7] * QUEUES
+    assert resets.reset(group, topic, "--skip", "2", "--yes").code == 0
+    assert committed(rocketmq, group, topic) == [9] * QUEUES
+    cut = resets.reset(group, topic, "--skip", "20", "--yes")
+    assert committed(rocketmq, group, topic) == [10] * QUEUES
+    assert "1 skipped, as it has 0 to 10" in cut.out
+    assert "Diff Total: 0" in rocketmq.admin("consumerProgress", "-g", group, "-t", topic)
+    again = resets.reset(group, topic, "--to", "last", "--yes")
+    assert (again.code, again.out) == (0, "nothing to do: every queue is there already\n")
+
+    back = resets.restore(backup_in(first), "--yes")
+    assert back.code == 0, back.err
+    assert committed(rocketmq, group, topic) == [4] * QUEUES
+    assert json.loads(Path(backup_in(back)).read_text())["offsets"][0] == {
+        "broker": "broker-a",
+        "queue": 0,
+        "offset": 10,
+    }
+    for who, one in ((group, other_topic), (other_group, topic), (other_group, other_topic)):
+        assert committed(rocketmq, who, one) == [4] * QUEUES
+
+
+@pytest.mark.rocketmq
+def test_nothing_is_moved_before_it_is_asked_for(
+    rocketmq: RealCluster, topic: str, group: str, resets: Resets, tmp_path: Path
+) -> None:
+    send(rocketmq, topic, 16)
+    commit(rocketmq, group, topic, {0: 1, 1: 2})
+    dry, refused = resets.reset(group, topic, "--to", "last", "--dry-run"), resets.reset(group, topic, "--to", "last")
+    assert (dry.code, refused.code) == (0, 1)
+    assert dry.out == refused.out
+    assert "--yes" in refused.err
+    assert committed(rocketmq, group, topic)[:2] == [1, 2]
+    assert not (tmp_path / "backups").exists()
+    planned = resets.reset(group, topic, "--to", "last", "--dry-run", "-o", "json").json()
+    assert {one["state"] for one in planned["queues"]} == {"planned", "unchanged"}
+    assert planned["queues"][0] == {
+        "broker": "broker-a", "queue": 0, "from": 1, "to": 2, "gained": 0, "skipped": 1, "member": None,
+        "state": "planned", "committed": 1, "error": None,
+    }  # fmt: skip
+    (tmp_path / "backups").write_text("a file where the folder should be")
+    without_backup = resets.reset(group, topic, "--to", "last", "--yes")
+    assert without_backup.code == 1
+    assert "nothing was changed" in without_backup.err
+    assert committed(rocketmq, group, topic)[:2] == [1, 2]
+
+
+@pytest.mark.rocketmq
+def test_one_queue_goes_to_a_time(rocketmq: RealCluster, topic: str, group: str, resets: Resets) -> None:
+    """To the first message that was stored then or later; the other queues stay."""
+    send(rocketmq, topic, 24)
+    commit(rocketmq, group, topic, dict.fromkeys(range(QUEUES), 3))
+    moment = now_ms()
+    with Producer(rocketmq.broker.address, topic) as producer:
+        for _ in range(2):
+            producer.send(key="late", queue=5)
+    commit(rocketmq, group, topic, {5: 5})
+    as_text = datetime.fromtimestamp(moment / 1000, UTC).isoformat()
+    for written in (f"@{moment}", as_text):
+        done = resets.reset(group, topic, "--to", written, "--broker", "broker-a", "--queue", "5", "--yes")
+        assert done.code == 0, done.err
+        more = one_in_each_queue(rocketmq)
+        assert committed(rocketmq, group, topic)[:5] + committed(rocketmq, group, topic)[6:] == [3] * (QUEUES - 1)
+        assert committed(rocketmq, group, topic)[5] in {3, 3 - bool(more)}
+        assert resets.reset(group, topic, "--to", "last", "--queue", "5", "--yes").code == 0
+    absent = resets.reset(group, topic, "--to", "first", "--broker", "broker-z", "--yes")
+    assert (absent.code, committed(rocketmq, group, topic)[5]) == (1, 5)
+    assert "has no such queue to read" in absent.err
+
+
+@pytest.mark.rocketmq
+def test_what_cannot_be_moved_is_named(
+    rocketmq: RealCluster, topic: str, group: str, resets: Resets, tmp_path: Path
+) -> None:
+    unknown = resets.reset(group, topic, "--to", "first", "--yes")
+    assert unknown.code == 1
+    assert f"no broker of topic {topic} knows group {group}" in unknown.err
+    commit(rocketmq, group, topic, {0: 0})
+    no_route = resets.reset(group, f"{topic}_absent", "--to", "first", "--yes")
+    assert no_route.code == 1
+    assert f"no route for topic {topic}_absent" in no_route.err
+    light = resets.reset(group, "%LMQ%orders", "--to", "first", "--yes")
+    assert (light.code, "light message queue" in light.err) == (1, True)
+    config = tmp_path / "rmqd.yaml"
+    config.write_text(
+        f"nameserver: {rocketmq.nameserver}\n"
+        f"state_dir: {tmp_path}\n"
+        f"groups:\n  {group}:\n    message_model: broadcasting\n    subscriptions: {{{topic}: '*'}}\n"
+        "    handler: {plugin: log}\n"
+    )
+    broadcasting = rmqd("offsets", "reset", group, topic, "--to", "first", "--yes", "-c", config)
+    assert (broadcasting.code, "is broadcasting" in broadcasting.err) == (1, True)
+
+
+def test_wrong_words_are_told_with_what_is_right(tmp_path: Path) -> None:
+    reset = "offsets", "reset", "g", "t", "-n", "127.0.0.1:1"
+    for arguments, told in (
+        ((), "one of --to and --skip"),
+        (("--to", "first", "--skip", "1"), "one of --to and --skip"),
+        (("--to", "yesterday"), "first, last and an offset are accepted too"),
+        (("--to", "2026-01-01T00:00:00"), "has no time zone"),
+        (("--to", "first", "--wait", "5"), "5"),
+    ):
+        wrong = rmqd(*reset, *arguments)
+        assert (wrong.code, told in wrong.err) == (2, True), wrong.err
+    assert rmqd(*reset, "--to", "first").code == 69
+    not_one = tmp_path / "other.json"
+    not_one.write_text('{"offsets": []}')
+    for path in (not_one, tmp_path / "absent.json"):
+        assert rmqd("offsets", "restore", path, "-n", "127.0.0.1:1").code == 2

@@ -1,0 +1,209 @@
+"""`rmqd offsets reset` and `restore` on groups that run: who obeys, who does not, and that nothing else moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.bodies.heartbeat import ConsumerData, SubscriptionData
+from rmqd.wire.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message_queue import MessageQueue
+from tests.cli.command import Ended, rmqd
+from tests.client.running import running
+from tests.consumer.members import member
+from tests.integration.load import Load
+from tests.integration.rmqd_process import RmqdProcess, ledger_group
+from tests.rocketmq import RealCluster, ledger, offsets, release
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.peers import PeerOptions, start_consumer
+from tests.rocketmq.producer import Producer
+from tests.seen import Seen
+from tests.waiting import eventually, wait_until
+
+QUEUES = 8
+PATIENCE_SECONDS = 90
+
+
+def finished(*paths: Path) -> Counter[str]:
+    """How often each key was handled to the end."""
+    return Counter(entry.key for entry in ledger.read(*paths) if entry.event == ledger.FINISH)
+
+
+def send(cluster: RealCluster, topic: str, prefix: str, count: int) -> None:
+    with Producer(cluster.broker.address, topic) as producer:
+        for number in range(count):
+            producer.send(key=f"{prefix}{number}", queue=number % QUEUES)
+
+
+def change(cluster: RealCluster, folder: Path, *arguments: str) -> Ended:
+    """The command, with its backup in a folder of the test's."""
+    return rmqd("offsets", *arguments, "--yes", "-o", "json", "-n", cluster.nameserver, "--set", f"state_dir={folder}")
+
+
+def states(ended: Ended) -> dict[str, int]:
+    """How many queues ended how."""
+    return dict(Counter(one["state"] for one in ended.json()["queues"]))
+
+
+def test_under_load_members_of_rmqd_and_java_obey_and_nothing_else_moves(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Back to the first message, and by the backup forward again: each time both members say that they went there."""
+    other = rocketmq.create_topic(fresh_name(request.node.name, "other"))
+    ours, theirs, others, second = (tmp_path / name for name in ("ours", "theirs", "others", "second"))
+    settings = ledger_group(topic, ours, "rmqd", consume_from_where="first_offset")
+    settings["subscriptions"] = {topic: "*"}
+    bystanders = {
+        f"{group}_2": ledger_group(topic, second, "second", consume_from_where="first_offset"),
+        f"{group}_3": ledger_group(other, others, "other", consume_from_where="first_offset"),
+    }
+    send(rocketmq, topic, "early", 400)
+    with (
+        RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: settings, **bystanders}) as daemon,
+        start_consumer(PeerOptions(rocketmq.nameserver, topic, theirs), group),
+        Load(rocketmq, topic, 100_000, per_second=100) as load,
+        Load(rocketmq, other, 100_000, per_second=20),
+    ):
+        daemon.wait_ready()
+
+        def shared() -> bool:
+            ids = offsets.members(rocketmq, group)
+            return [len(offsets.queues_of(rocketmq, group, topic, one)) for one in ids] == [4, 4]
+
+        wait_until(shared, "each member has half of the queues", PATIENCE_SECONDS)
+        wait_until(lambda: set(finished(ours, theirs)) >= {f"early{n}" for n in range(400)}, "the early are handled")
+        wait_until(lambda: finished(theirs), "Java handles some")
+        done = change(rocketmq, tmp_path, "reset", group, topic, "--to", "first")
+        assert done.code == 0, done.err
+        assert states(done) == {"moved": QUEUES}
+        assert [(one["answers"], one["obeyed"]) for one in done.json()["members"]] == [(True, True)] * 2
+        assert {one["to"] for one in done.json()["queues"]} == {0}
+        wait_until(
+            lambda: min(finished(ours, theirs)[f"early{n}"] for n in range(400)) >= 2,
+            "all from the first message is handled again",
+            PATIENCE_SECONDS,
+        )
+        saved = {one["queue"]: one["from"] for one in done.json()["queues"]}
+        back = change(rocketmq, tmp_path, "restore", done.json()["backup"])
+        assert back.code == 0, back.err
+        assert {one["queue"]: one["to"] for one in back.json()["queues"]} == saved
+        assert set(states(back)) <= {"moved", "unchanged"}
+        sent = len(load.sent)
+        wait_until(lambda: len(load.sent) > sent + 50, "the load goes on")
+    # what comes to the other groups comes once, and those were never moved
+    assert set(finished(second, others).values()) <= {1, 2}
+    assert max(finished(second).values()) == 1
+    assert max(finished(others).values()) == 1
+    assert not [event for event in daemon.events("offset.corrected") if event["group"] != group]
+
+
+@pytest.fixture(params=["on the broker", "pushed"])
+def way(request: pytest.FixtureRequest, rocketmq: RealCluster) -> Iterator[str]:
+    """How the broker resets: 4.x can only push."""
+    way: str = request.param
+    if rocketmq.spec.version.startswith("4"):
+        if way != "pushed":
+            pytest.skip("RocketMQ 4 pushes resets to the members")
+        yield way
+        return
+    rocketmq.set_broker(useServerSideResetOffset=str(way != "pushed").lower())
+    yield way
+    rocketmq.set_broker(useServerSideResetOffset="true")
+
+
+async def test_an_idle_member_has_obeyed_when_the_command_ends(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: str
+) -> None:
+    """Its pulls are held by the broker: it hears of it when one comes back, or by the push."""
+    await asyncio.to_thread(send, rocketmq, topic, "m", 40)
+    seen = Seen()
+    options: dict[str, Any] = {"group": group, "subscriptions": [topic], "consume_from_where": "first_offset"}
+    async with member(rocketmq.nameserver, seen, persist_consumer_offset_interval_seconds=0.2, **options):
+
+        def is_committed() -> bool:
+            return len(offsets.committed(rocketmq, group, topic)) == QUEUES and not offsets.lag(rocketmq, group, topic)
+
+        await eventually(lambda: asyncio.to_thread(is_committed), "all is committed")
+        back = await asyncio.to_thread(change, rocketmq, tmp_path, "reset", group, topic, "--to", "first")
+        assert (back.code, states(back)) == (0, {"moved": QUEUES}), back.err
+        await eventually(lambda: len(seen.keys) == 80, "all is handled again")
+        exact = await asyncio.to_thread(change, rocketmq, tmp_path, "reset", group, topic, "--to", "3")
+        if way == "pushed":
+            assert exact.code == 1
+            assert "only by time: use --to first, last or a time" in exact.err
+        else:
+            assert (exact.code, states(exact)) == (0, {"moved": QUEUES}), exact.err
+            await eventually(lambda: len(seen.keys) == 80 + 2 * QUEUES, "two in each queue are handled once more")
+    assert Counter(seen.keys).most_common(1)[0][1] == (2 if way == "pushed" else 3)
+
+
+class Deaf:
+    """A member that says that it has a queue, and stays where it is whatever brokers tell."""
+
+    def __init__(self, group: str, queue: MessageQueue, at: int) -> None:
+        self.group = group
+        self._queue = queue
+        self._at = at
+
+    def consumer_data(self) -> ConsumerData:
+        return ConsumerData(self.group, (SubscriptionData(self._queue.topic, "*"),))
+
+    def on_consumer_ids_changed(self) -> None:
+        pass
+
+    async def on_request(self, command: RemotingCommand) -> tuple[int, str, dict[str, str], bytes] | None:
+        if command.code != RequestCode.GET_CONSUMER_RUNNING_INFO:
+            return None
+        held = {self._queue: ProcessQueueInfo(commit_offset=self._at)}
+        return ResponseCode.SUCCESS, "", {}, ConsumerRunningInfo({}, mq_table=held).to_json()
+
+
+async def test_a_member_that_does_not_obey_is_named(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """The other queues, which nobody has, are moved all the same; the command ends with 1."""
+    if rocketmq.spec.version.startswith("4"):
+        pytest.skip("RocketMQ 4 pushes resets to the members")
+    await asyncio.to_thread(send, rocketmq, topic, "m", 40)
+    queue = MessageQueue(topic, "broker-a", 2)
+    client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)))
+    async with running(client.run()):
+        await client.routes.lookup(topic)
+        client.register(Deaf(group, queue, at=5))
+        await client.heartbeat.beat()
+        done = await asyncio.to_thread(change, rocketmq, tmp_path, "reset", group, topic, "--to", "1", "--wait", "2s")
+        client_id = client.client_id
+        client.stop()
+    assert done.code == 1
+    assert states(done) == {"stored": QUEUES - 1, "not_obeyed": 1}
+    assert done.json()["members"] == [{"client_id": client_id, "answers": True, "obeyed": False}]
+    assert done.err.endswith(f"rmqd: broker-a queue 2: sent to 1, stored 1; member {client_id}, which is at 5\n"), (
+        done.err
+    )
+
+
+@pytest.mark.skipif(release.is_4(), reason="RocketMQ 4.9 has no POP")
+async def test_a_group_that_pops_is_moved_by_the_broker(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Its members have no offsets: the broker hands out from there with the next pops."""
+    rocketmq.set_consume_mode(topic, group, "POP")
+    seen = Seen()
+    options: dict[str, Any] = {"group": group, "subscriptions": [topic], "consume_from_where": "first_offset"}
+    async with member(rocketmq.nameserver, seen, consume_mode="pop", **options) as m:
+        await eventually(lambda: any(queue.popped for queue in m.consumer.snapshot().queues), "it pops")
+        await asyncio.to_thread(send, rocketmq, topic, "m", 40)
+        await eventually(lambda: len(set(seen.keys)) == 40, "all is handled")
+        done = await asyncio.to_thread(change, rocketmq, tmp_path, "reset", group, topic, "--to", "first")
+        assert (done.code, states(done)) == (0, {"stored": QUEUES}), done.err
+        assert "popped:" in done.err
+        await eventually(lambda: min(Counter(seen.keys).values()) >= 2, "all is handled again", PATIENCE_SECONDS)
