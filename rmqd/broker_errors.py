@@ -139,6 +139,10 @@ class IllegalOperationError(BrokerError, code=ResponseCode.ILLEGAL_OPERATION):
     """The broker refuses what the request asks for. The remark says why."""
 
 
+class MemberSilentError(BrokerError, code=ResponseCode.CONSUME_MSG_TIMEOUT):
+    """A member is connected, and did not answer what the broker asked it for an operator."""
+
+
 class ConsumerNotOnlineError(BrokerError, code=ResponseCode.CONSUMER_NOT_ONLINE):
     """No member of the group is connected."""
 

@@ -30,18 +30,19 @@ BELOW = {
     "broker_errors": ("access_refusal codes errors", ""),
     "wire": ("codes errors", "lz4 zstandard"),
     "handler": ("errors plain_text wire", ""),
-    "client": (f"{PLAIN} wire", "structlog"),
-    "consumer": (f"{PLAIN} wire handler client", "structlog"),
+    "diagnosis": ("broker_errors errors wire", ""),
+    "client": (f"{PLAIN} wire diagnosis", "structlog"),
+    "consumer": (f"{PLAIN} wire handler diagnosis client", "structlog"),
     "config": (f"{PLAIN} wire client consumer", "yaml pydantic pydantic_core"),
     "plugins": (f"{PLAIN} wire handler client consumer config", "structlog pydantic pydantic_core"),
     "process": (f"{PLAIN} wire handler consumer config", "structlog uvloop opentelemetry"),
     "daemon": (
-        f"{PLAIN} wire handler client consumer config plugins process",
+        f"{PLAIN} wire handler diagnosis client consumer config plugins process",
         "structlog prometheus_client uvloop pydantic starlette uvicorn h11",
     ),
     "broker": (f"{PLAIN} wire", "structlog"),
     "spark": (
-        f"{PLAIN} wire handler client consumer config plugins process daemon",
+        f"{PLAIN} wire handler diagnosis client consumer config plugins process daemon",
         "structlog pyspark pyarrow py4j numpy",
     ),
     "testing": (
@@ -50,7 +51,7 @@ BELOW = {
     ),
     "demo": (f"{PLAIN} wire handler client consumer config plugins process daemon broker", "structlog rich"),
     "cli": (
-        f"{PLAIN} wire handler client consumer config plugins process daemon broker spark testing demo",
+        f"{PLAIN} wire handler diagnosis client consumer config plugins process daemon broker spark testing demo",
         "typer",
     ),
 }
@@ -59,6 +60,7 @@ BELOW = {
 FLOORS = {
     "wire": "acl binary_header frame java_properties limits loose_json namespace topics trace version "
     "| command fields message_queue | lite pop recall | bodies | filter headers topic_kinds | messages",
+    "diagnosis": "causes facts finding subscriptions | cluster daemon members progress | judge",
     "client": "client_id coalesce options | remoting | api membership pushed_resets | routing | heartbeat sending "
     "| instance | group_lag | looks | resets",
     "consumer": "allocate hooks options pauses | stats | cache contract | services | handling | founding | context "
@@ -77,7 +79,7 @@ FLOORS = {
     "| access prepare | queue_range | cluster group_order | source | handlers sink | format pipelines "
     "| __init__ | discovery session | engine | driver submit",
 }
-PURE = {"access_refusal", "backoff", "codes", "errors", "exit_codes", "histogram", "plain_text", "wire", "handler"}
+PURE = set("access_refusal backoff codes errors exit_codes histogram plain_text wire handler diagnosis".split())
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
 PUBLIC = set("Batch Message MessageQueue Retry DeadLetter Suspend __version__".split())
 MOST_LINES = 400

@@ -5,6 +5,7 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     app                                       the list of commands
     commands, complete, man                   what all have in common; what shells complete; the manual page
     run, worker                               the daemon; the hidden command of its worker processes
+    diagnose                                  why a group lags or does not consume
     check, connect, pop_check                 `rmqd check`, and with `--connect` what the cluster says
     schema, handlers                          the JSON Schema; installed handlers and pipelines
     status, control, daemon_client            the running daemon: its status; pause, resume, reload; its HTTP endpoint

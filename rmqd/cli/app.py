@@ -14,6 +14,7 @@ from rmqd.cli import (
     check,
     control,
     demo,
+    diagnose,
     dlq,
     groups,
     handlers,
@@ -56,6 +57,7 @@ app.command("handlers", help=handlers.HELP)(handlers.handlers)
 app.command("test", help=test.HELP)(test.run_cases)
 app.command("status", help=status.HELP)(status.status)
 app.command("lag", help=lag.HELP)(lag.lag)
+app.command("diagnose", help=diagnose.HELP)(diagnose.diagnose)
 app.add_typer(groups.app, name="groups", help=groups.HELP)
 app.add_typer(topics.app, name="topics", help=topics.HELP)
 app.add_typer(offsets.app, name="offsets", help=offsets.HELP)

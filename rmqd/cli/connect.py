@@ -14,8 +14,9 @@ from rmqd.cli.pop_check import pop_findings
 from rmqd.cli.render import count
 from rmqd.client.api.admin import cluster_info
 from rmqd.client.api.group import check_client_config, consumer_connection, subscription_groups
-from rmqd.consumer.health.consistency import SUBSCRIPTION_RULE, differences, model_difference
 from rmqd.consumer.health.filter_check import why_refused
+from rmqd.diagnosis.causes import CAUSES
+from rmqd.diagnosis.subscriptions import differences, model_difference
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.exit_codes import ExitCode
 from rmqd.plugins.consumer_options import consumer_options
@@ -215,7 +216,7 @@ class _GroupCheck:
         """How the group's members, by the last heartbeat of any of them, differ from the configuration."""
         us, ours = "the configuration", {topic: _data(topic, it) for topic, it in self._group.subscriptions.items()}
         for difference in differences(members.subscription_table, ours, us):
-            yield f"{difference.text}: {SUBSCRIPTION_RULE}"
+            yield f"{difference.text}: {CAUSES['subscription_mismatch'].step}"
         for difference in model_difference(members.message_model, self._group.announced_model, us):
             yield difference.text
 

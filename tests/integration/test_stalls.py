@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.stats.problem import Problem
+from rmqd.diagnosis.causes import Problem
 from rmqd.handler import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -62,6 +63,10 @@ class Peer:
     def pid(self) -> int:
         """The process id."""
         return self._process.pid
+
+    def freeze(self) -> None:
+        """SIGSTOP: its connections stay open, and it does nothing until it is killed."""
+        self._process.send_signal(signal.SIGSTOP)
 
     @property
     def running(self) -> bool:
@@ -144,6 +149,11 @@ def start_lite_pull(peer: PeerOptions, group: str, **options: object) -> JavaPee
 def start_scripted(nameserver: str, group: str, directory: Path, **options: object) -> JavaPeer:
     """A DefaultMQPushConsumer that does what each message says; the options are those of ScriptedConsumer."""
     return start_program("ScriptedConsumer", directory, {"namesrv": nameserver, "group": group, **options})
+
+
+def start_behaving(nameserver: str, members: Sequence[str], directory: Path) -> JavaPeer:
+    """Members of many groups in one JVM, a line each: "GROUP TOPIC TAGS WAY" as BehavingMembers has them."""
+    return start_program("BehavingMembers", directory, {"namesrv": nameserver, "members": "\n".join(members)})
 
 
 def _start(program: str, peer: PeerOptions, options: dict[str, object]) -> JavaPeer:

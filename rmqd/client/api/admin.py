@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rmqd.broker_errors import BrokerFailureError, QueryNotFoundError
 from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, request
 from rmqd.codes import RequestCode
-from rmqd.wire.bodies.cluster import ClusterInfo, TopicList
+from rmqd.wire.bodies.cluster import ClusterInfo, KVTable, TopicList
 from rmqd.wire.bodies.group import GetConsumerStatusBody, GroupList, ResetOffsetBody
 from rmqd.wire.bodies.settings import TopicConfig, TopicConfigSerializeWrapper
 from rmqd.wire.bodies.stats import ConsumeStats, TopicStatsTable
@@ -41,6 +41,19 @@ async def cluster_info(remoting: RemotingClient, address: str) -> ClusterInfo:
     code = RequestCode.GET_BROKER_CLUSTER_INFO
     reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return ClusterInfo.from_json(reply.body)
+
+
+async def broker_config(remoting: RemotingClient, address: str) -> dict[str, str]:
+    """A broker's settings, by RocketMQ's names."""
+    reply = await request(remoting, address, RequestCode.GET_BROKER_CONFIG, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return load_properties(reply.body)
+
+
+async def broker_runtime_info(remoting: RemotingClient, address: str) -> dict[str, str]:
+    """How a broker is doing, in figures as text."""
+    code = RequestCode.GET_BROKER_RUNTIME_INFO
+    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+    return KVTable.from_json(reply.body).table
 
 
 async def topic_list(remoting: RemotingClient, address: str) -> tuple[str, ...]:

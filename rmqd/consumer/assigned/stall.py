@@ -15,7 +15,7 @@ from rmqd.broker_errors import (
     SubscriptionParseError,
     TopicNotExistError,
 )
-from rmqd.consumer.stats.problem import Problem
+from rmqd.diagnosis.causes import Problem
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.wire.topics import LMQ_PREFIX
 

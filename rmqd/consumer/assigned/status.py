@@ -9,8 +9,8 @@ from rmqd.consumer.assigned.loop import Loop
 from rmqd.consumer.assigned.stall import Stall
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.stats.problem import STUCK_CAUSES, Problem
 from rmqd.consumer.stats.snapshot import QueueSnapshot
+from rmqd.diagnosis.causes import CAUSES, Problem
 from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
@@ -128,7 +128,7 @@ class AssignmentStatus(ABC):
         return "pulling" if loop.is_behind else "waiting"
 
     def _cannot_be_consumed(self) -> str | None:
-        if self.stall is not None and self.stall.cause in STUCK_CAUSES:
+        if self.stall is not None and CAUSES[self.stall.cause].stuck:
             return "stuck"
         if self._context.pauses.hold(self._message_queue):
             return "paused"

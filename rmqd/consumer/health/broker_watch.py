@@ -8,7 +8,7 @@ from typing import Final
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
-from rmqd.consumer.stats.problem import Problem
+from rmqd.diagnosis.causes import Problem
 from rmqd.wire.message_queue import MessageQueue
 
 DOWN_SECONDS: Final = 4.0  # shorter, and it is a connection that was cut

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from typing import Final
 
 import structlog
@@ -19,12 +18,13 @@ import structlog
 from rmqd.broker_errors import ConsumerNotOnlineError
 from rmqd.client.api.group import consumer_connection, consumer_running_info
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.stats.problem import GroupProblems, Problem
+from rmqd.consumer.stats.problem import GroupProblems
+from rmqd.diagnosis.causes import Problem, found
+from rmqd.diagnosis.subscriptions import Difference, differences, model_difference, order_difference
 from rmqd.errors import RmqdError
-from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG, ConsumeType, SubscriptionData
+from rmqd.wire.bodies.heartbeat import ConsumeType
 from rmqd.wire.bodies.running_info import PROP_CONSUME_ORDERLY
 from rmqd.wire.bodies.stats import ConsumerConnection
-from rmqd.wire.topics import is_retry_topic
 
 log = structlog.get_logger(__name__)
 
@@ -33,43 +33,6 @@ NO_BROKER_SECONDS: Final = 1.0
 SECOND_LOOK_SECONDS: Final = 7.0  # a difference must last: a reload reaches all members and brokers within less
 MOST_ASKED: Final = 4  # members asked for themselves in a round; over the rounds all are
 ROUNDS_TO_END: Final = 2  # without the difference: each broker shows one opinion at a time, not always the other one
-
-SUBSCRIPTION_RULE: Final = "all members of a group must subscribe alike, or messages are missed"
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """In which point members are not as they should be. Equal ones are the same difference."""
-
-    cause: str
-    about: str  # the topic, the property or the client id that it is about
-    text: str  # a predicate: "subscribe to … , … to …"
-
-
-def differences(
-    theirs: Mapping[str, SubscriptionData], ours: Mapping[str, SubscriptionData], us: str
-) -> Iterator[Difference]:
-    """In which topics a member's subscriptions (`theirs`) differ from our own (`ours`).
-
-    `us` names the side of `ours` in the texts, as "the configuration". Only what decides about messages is compared:
-    not how tags are written, nor when. Retry topics are left out, as each client subscribes to its own by itself.
-    """
-    theirs = {topic: data for topic, data in theirs.items() if not is_retry_topic(topic)}
-    ours = {topic: data for topic, data in ours.items() if not is_retry_topic(topic)}
-    for topic in sorted(ours.keys() - theirs.keys()):
-        yield Difference("subscription_mismatch", topic, f"do not subscribe to {topic}, {us} does")
-    for topic in sorted(theirs.keys() - ours.keys()):
-        yield Difference("subscription_mismatch", topic, f"subscribe to {topic}, {us} does not")
-    for topic in sorted(ours.keys() & theirs.keys()):
-        if _meaning(ours[topic]) != _meaning(theirs[topic]):
-            text = f"subscribe to {_written(theirs[topic])} of {topic}, {us} to {_written(ours[topic])}"
-            yield Difference("subscription_mismatch", topic, text)
-
-
-def model_difference(theirs: str | None, ours: str, us: str) -> Iterator[Difference]:
-    """Whether members of the group share the messages or each get all of them."""
-    if theirs is not None and theirs != ours:
-        yield Difference("mode_mismatch", "message model", f"consume as {theirs}, {us} says {ours}")
 
 
 class Consistency:
@@ -102,9 +65,10 @@ class Consistency:
         if first is None or second is None:
             return
         lasting = first.keys() & second.keys()
-        for found in lasting:
-            self._problems.begin(found, _problem(found, second[found]))
-            self._unseen[found] = 0
+        for difference in lasting:
+            problem = _problem(difference, second[difference], self._context.options.group)
+            self._problems.begin(difference, problem)
+            self._unseen[difference] = 0
         for known in [known for known in self._unseen if known not in first and known not in second]:
             self._unseen[known] += 1
             if self._unseen[known] >= ROUNDS_TO_END:
@@ -114,7 +78,7 @@ class Consistency:
     async def _look(self) -> dict[Difference, str] | None:
         """What differs now, with who told of each difference; None where no broker tells anything."""
         addresses = self._brokers()
-        found: dict[Difference, str] = {}
+        seen: dict[Difference, str] = {}
         asked: set[str] = set()
         views = await asyncio.gather(*(self._view(address) for address in addresses.values()))
         if all(view is None for view in views):
@@ -124,16 +88,16 @@ class Consistency:
                 continue
             others = {member.client_id for member in view.connection_set} - {self._context.client.client_id}
             for difference in self._conflict(view, address):
-                found.setdefault(difference, f"broker {name}")
+                seen.setdefault(difference, f"broker {name}")
             if not others:  # the broker knows only what we told it, perhaps before a reload
                 continue
             for difference in self._differences_of_view(view):
-                found.setdefault(difference, f"broker {name}, of {_some(others)}")
+                seen.setdefault(difference, f"broker {name}, of {_some(others)}")
             for member, difference in await self._differences_of_members(address, others - asked):
-                found[difference] = f"member {member}"
+                seen[difference] = f"member {member}"
             asked |= others
         self._suspects &= asked
-        return found
+        return seen
 
     def _brokers(self) -> dict[str, str]:
         """The brokers that serve the group's topics, by name."""
@@ -169,7 +133,7 @@ class Consistency:
         chosen = sorted(self._suspects & set(members))
         rest = sorted(set(members) - self._suspects)
         chosen = (chosen + random.sample(rest, len(rest)))[:MOST_ASKED]
-        context, found = self._context, []
+        context, seen = self._context, []
         for member in chosen:  # one after the other: each takes one of the broker's threads while it is asked
             try:
                 info = await consumer_running_info(context.client.remoting, address, context.options.group, member)
@@ -178,16 +142,15 @@ class Consistency:
                 continue
             theirs = {subscription.topic: subscription for subscription in info.subscription_set}
             differ = list(differences(theirs, context.subscriptions, "this one"))
-            orderly, told = context.options.consume_mode == "orderly", info.properties.get(PROP_CONSUME_ORDERLY)
-            if told is not None and (told == "true") != orderly:
-                text = f"consume {_order(not orderly)}, this one {_order(orderly)}"
-                differ.append(Difference("mode_mismatch", "order", text))
+            told = info.properties.get(PROP_CONSUME_ORDERLY)
+            orderly = context.options.consume_mode == "orderly"
+            differ += order_difference(None if told is None else told == "true", orderly, "this one")
             if differ:
                 self._suspects.add(member)
             else:
                 self._suspects.discard(member)
-            found += [(member, difference) for difference in differ]
-        return found
+            seen += [(member, difference) for difference in differ]
+        return seen
 
     def _conflict(self, view: ConsumerConnection, address: str) -> Iterator[Difference]:
         """Whether somebody else is connected with our client id."""
@@ -199,29 +162,10 @@ class Consistency:
             yield Difference("client_id_conflict", ours, f"{ours} is also connected from {', '.join(others)}")
 
 
-def _problem(found: Difference, told_by: str) -> Problem:
-    match found.cause:
-        case "client_id_conflict":
-            advice = "two members with one client id take the same queues: give each process its own instance_name"
-            return Problem(found.cause, f"{found.text}, says {told_by}", advice)
-        case "mode_mismatch":
-            advice = "all members of a group must consume in one mode: give this application a group of its own"
-        case _:
-            advice = f"{SUBSCRIPTION_RULE}: make them equal, or give each application a group of its own"
-    return Problem(found.cause, f"other members {found.text} ({told_by})", advice)
-
-
-def _meaning(data: SubscriptionData) -> object:
-    """What two subscriptions must have in common: not how the tags were written, nor when."""
-    return data.tags_set if data.expression_type == EXPRESSION_TAG else (data.expression_type, data.sub_string)
-
-
-def _written(data: SubscriptionData) -> str:
-    return f"{data.expression_type} {data.sub_string!r}"
-
-
-def _order(orderly: bool) -> str:
-    return "orderly" if orderly else "concurrently"
+def _problem(difference: Difference, told_by: str, group: str) -> Problem:
+    if difference.cause == "client_id_conflict":
+        return found(difference.cause, f"{difference.text}, says {told_by}", group=group)
+    return found(difference.cause, f"other members {difference.text} ({told_by})", group=group)
 
 
 def _some(members: Collection[str]) -> str:

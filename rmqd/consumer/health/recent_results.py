@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from rmqd.clock import Clock
-from rmqd.consumer.stats.problem import Problem
 from rmqd.consumer.stats.snapshot import HandlerRates, LastError, TopicSnapshot
+from rmqd.diagnosis.causes import Problem
 
 WINDOW_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 2.0

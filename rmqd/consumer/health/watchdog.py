@@ -20,7 +20,7 @@ from rmqd.consumer.health.broker_watch import BrokerWatch
 from rmqd.consumer.health.recent_results import RecentResults
 from rmqd.consumer.offsets.broker_store import SlaveUnawareError
 from rmqd.consumer.stats.counters import snapshots_of
-from rmqd.consumer.stats.problem import Problem
+from rmqd.diagnosis.causes import Problem
 from rmqd.errors import BrokerAwayError, CircuitOpenError
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic

@@ -16,7 +16,7 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.options import OnCorruptMessage
 from rmqd.consumer.pull.arrivals import CORRUPT_ADVICE, dead_letter_corrupt, tell_corrupt
 from rmqd.consumer.pull.pulled_queue import PulledQueue
-from rmqd.consumer.stats.problem import Problem
+from rmqd.diagnosis.causes import Problem
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.pull_walk import BadRecord

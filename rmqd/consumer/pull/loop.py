@@ -16,7 +16,7 @@ from rmqd.consumer.pull.offset_moves import OffsetMoves
 from rmqd.consumer.pull.opening import open_pulled
 from rmqd.consumer.pull.pulled_queue import FOUND, MOVED, NOTHING, PulledQueue
 from rmqd.consumer.pull.request import AskedAnewError
-from rmqd.consumer.stats.problem import Problem
+from rmqd.diagnosis.causes import Problem
 from rmqd.errors import ConnectionRenewedError, ProtocolError, RemotingError, RmqdError
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
 from rmqd.wire.bodies.static_topic import is_logical

@@ -31,7 +31,7 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.offset_doubt import OffsetDoubt
 from rmqd.consumer.pull.pulled_queue import FOUND, NOTHING, PulledQueue
 from rmqd.consumer.pull.request import OPERATOR_RESET
-from rmqd.consumer.stats.problem import Problem
+from rmqd.diagnosis.causes import Problem
 from rmqd.errors import ProtocolError, RmqdError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader

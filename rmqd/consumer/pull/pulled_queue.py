@@ -21,7 +21,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.backoff import EXCEPTION_DELAY_SECONDS
 from rmqd.consumer.pull.request import PullRequest
-from rmqd.consumer.stats.problem import Problem
+from rmqd.diagnosis.causes import Problem
 from rmqd.errors import RmqdError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader

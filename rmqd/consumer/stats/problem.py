@@ -1,64 +1,14 @@
-"""What keeps a queue or a group from working as it should: a cause of a closed list, the evidence, the next step."""
+"""The problems that a group has now."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
-from typing import Final
 
 import structlog
 
+from rmqd.diagnosis.causes import Problem
+
 log = structlog.get_logger(__name__)
-
-# The causes for one queue.
-STALL_CAUSES: Final = (
-    "paused",
-    "slow_handler",
-    "retry_refused",
-    "poison_message",
-    "held_lock",
-    "rate_limit",
-    "offset_illegal",
-    "corrupt_message",
-    "no_route",
-    "topic_missing",
-    "no_permission",
-    "consumption_disabled",
-    "subscription_mismatch",
-    "broker_unreachable",
-    "pull_failed",
-    "stalled_queue",
-)
-# The causes for which a queue's state is shown as stuck; the others show by another state, such as paused.
-STUCK_CAUSES: Final = frozenset(STALL_CAUSES) - {
-    "paused",
-    "slow_handler",
-    "retry_refused",
-    "poison_message",
-    "held_lock",
-    "rate_limit",
-}
-# The causes for a group as a whole.
-GROUP_CAUSES: Final = (
-    "subscription_mismatch",
-    "mode_mismatch",
-    "client_id_conflict",
-    "topic_missing",
-    "no_route",
-    "no_permission",
-    "broker_unreachable",
-    "allocate_failed",
-    "failing_handler",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One cause, how it shows, and what to do about it."""
-
-    cause: str  # of STALL_CAUSES or GROUP_CAUSES
-    evidence: str
-    next: str
 
 
 class GroupProblems:

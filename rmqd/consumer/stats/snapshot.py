@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rmqd.consumer.pauses import PauseScope
-from rmqd.consumer.stats.problem import Problem
+from rmqd.diagnosis.causes import Problem
 from rmqd.histogram import HistogramSnapshot
 
 HANDLED_RESULTS = ("acked", "retried", "dead_lettered", "expired", "corrupt")

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rmqd.consumer.stats.problem import Problem
 from rmqd.consumer.stats.snapshot import GroupSnapshot
+from rmqd.diagnosis.causes import Problem
 
 MOST_ENDED: Final = 10
 MOST_QUEUES: Final = 20

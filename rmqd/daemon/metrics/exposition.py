@@ -19,7 +19,6 @@ from prometheus_client.registry import Collector
 
 from rmqd import __version__
 from rmqd.codes import RequestCode
-from rmqd.consumer.stats.problem import GROUP_CAUSES, STALL_CAUSES
 from rmqd.consumer.stats.snapshot import (
     BATCH_PHASES,
     DEAD_LETTER_CAUSES,
@@ -34,6 +33,7 @@ from rmqd.consumer.stats.snapshot import (
 )
 from rmqd.daemon.metrics import catalogue as names
 from rmqd.daemon.metrics.totals import ProcessSnapshot
+from rmqd.diagnosis.causes import GROUP_CAUSES, STALL_CAUSES
 from rmqd.histogram import HistogramSnapshot
 
 

@@ -17,10 +17,11 @@ from rmqd.clock import Clock
 from rmqd.consumer.health.recent_results import RecentResults
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import Pauses
-from rmqd.consumer.stats.problem import GroupProblems, Problem
+from rmqd.consumer.stats.problem import GroupProblems
 from rmqd.consumer.stats.snapshot import BATCH_PHASES, BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
 from rmqd.daemon.groups.spark_group import blank_snapshot
 from rmqd.daemon.metrics.totals import add_topics
+from rmqd.diagnosis.causes import Problem
 from rmqd.histogram import Histogram
 from rmqd.spark.handlers.outcome import RangeOutcome
 from rmqd.wire.bodies.running_info import ProcessQueueInfo

@@ -9,7 +9,7 @@ import pytest
 from rmqd.broker_errors import BrokerError
 from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.stall import Stall, explain_failure
-from rmqd.consumer.stats.problem import STALL_CAUSES, Problem
+from rmqd.diagnosis.causes import STALL_CAUSES, Problem
 from rmqd.errors import (
     NameServerError,
     ProtocolError,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import tracemalloc
 from dataclasses import replace
 
-from rmqd.consumer.stats.problem import Problem
 from rmqd.consumer.stats.snapshot import GroupSnapshot
 from rmqd.daemon.groups.host import HostView
 from rmqd.daemon.history.recorder import Recorder
 from rmqd.daemon.history.series import POINTS, STEP_SECONDS, GroupSeries
 from rmqd.daemon.history.totals import totals_of
 from rmqd.daemon.metrics.totals import ProcessSnapshot
+from rmqd.diagnosis.causes import Problem
 from rmqd.histogram import HistogramSnapshot
 from tests.clock import ManualClock
 from tests.daemon.fakes import EMPTY, client_snapshot, group_snapshot, queue_snapshot

@@ -17,7 +17,6 @@ import pytest
 from rmqd.clock import SystemClock
 from rmqd.config.model.root import RootConfig
 from rmqd.consumer.pauses import PauseScope
-from rmqd.consumer.stats.problem import Problem
 from rmqd.consumer.stats.snapshot import HandlerRates, LastError
 from rmqd.daemon.groups.health import LoopMonitor
 from rmqd.daemon.groups.host import GroupChanges, GroupHost, HostView
@@ -31,6 +30,7 @@ from rmqd.daemon.http.listener import address_of, listen_on
 from rmqd.daemon.http.server import HttpServer
 from rmqd.daemon.http.status import DaemonAbout
 from rmqd.daemon.metrics.exposition import DaemonFacts
+from rmqd.diagnosis.causes import Problem
 from rmqd.histogram import HistogramSnapshot
 from tests.config.configs import config
 from tests.daemon.daemon_process import daemon, write_config

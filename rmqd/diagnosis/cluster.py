@@ -1,0 +1,142 @@
+"""What name servers and brokers say against a group: routes, permissions, settings, clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rmqd.diagnosis.causes import Problem, found
+from rmqd.diagnosis.facts import BrokerFacts, Look, TopicFacts
+from rmqd.diagnosis.finding import Finding, messages, named, span
+from rmqd.wire.bodies.heartbeat import MessageModel
+from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig
+
+CLOCK_SECONDS: Final = 5.0
+"""Clocks further apart than this are not set by NTP; a broker tells whole seconds."""
+
+
+def brokers(look: Look) -> Iterator[Finding]:
+    """What is wrong with the brokers that serve the group."""
+    if not look.brokers:
+        evidence = f"the name server at {look.name_servers} knows no broker"
+        yield Finding(("no_route",), found("no_route", evidence))
+    serving = _serving(look)
+    for name, broker in look.brokers.items():
+        if name in serving:
+            yield from _broker(look, broker)
+
+
+def _broker(look: Look, broker: BrokerFacts) -> Iterator[Finding]:
+    name, where = broker.name, f"{broker.name} ({broker.master})"
+    if broker.silence is not None:
+        yield Finding(("no_route", name), found("no_route", f"{where} does not answer: {broker.silence}"))
+    elif broker.master is None:
+        evidence = f"{name} has no master; its slave {named(broker.slaves)} can be read, and takes nothing"
+        yield Finding(("broker_read_only", name), found("broker_read_only", evidence, step=_MASTER))
+    elif broker.permission is not None and not broker.permission & PERM_READ:
+        evidence = f"{where} may not be read (brokerPermission={broker.permission})"
+        yield Finding(("no_permission", name), found("no_permission", evidence, step=_PERMISSION.replace("@", where)))
+    elif broker.permission is not None and not broker.permission & PERM_WRITE:
+        evidence = f"{where} may be read only (brokerPermission={broker.permission})"
+        step = _PERMISSION.replace("@", where)
+        yield Finding(("broker_read_only", name), found("broker_read_only", evidence, step=step))
+    elif broker.disk_used is not None and broker.disk_used >= broker.disk_limit:
+        evidence = (
+            f"the disk of {where} is {broker.disk_used:.0%} full; from {broker.disk_limit:.0%} on it stores nothing"
+        )
+        yield Finding(("broker_read_only", name), found("broker_read_only", evidence, step=_DISK))
+    ahead = broker.clock_ahead_seconds
+    if ahead is not None and abs(ahead) >= CLOCK_SECONDS:
+        evidence = (
+            f"the clock of {where} is {span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} that of this host"
+        )
+        yield Finding(("clock_skew", name), found("clock_skew", evidence))
+
+
+_MASTER: Final = "bring its master back; until then nothing is committed, retried or dead-lettered there"
+_PERMISSION: Final = "`mqadmin updateBrokerConfig -k brokerPermission -v 6` for @, once it is known why it was changed"
+_DISK: Final = "make room on that disk, or shorten fileReservedTime; until then nothing can be retried there"
+
+
+def topics(look: Look) -> Iterator[Finding]:
+    """What is wrong with the topics that the group subscribes to."""
+    for topic, facts in look.topics.items():
+        if facts.missing:
+            evidence = f"no name server knows topic {topic}"
+            yield Finding(("topic_missing", topic), found("topic_missing", evidence, topic=topic))
+        elif facts.route is None:
+            yield Finding(("no_route", topic), found("no_route", f"no route to topic {topic}: {facts.error}"))
+        else:
+            yield from _closed(look, facts)
+
+
+def closed_problem(topic: str, brokers: list[str]) -> Problem:
+    """A topic that may not be read on some brokers."""
+    evidence = f"topic {topic} may not be read on {named(brokers)}: its permission there says so"
+    return found("no_permission", evidence, topic=topic)
+
+
+def _closed(look: Look, facts: TopicFacts) -> Iterator[Finding]:
+    assert facts.route is not None
+    closed = [queues.broker_name for queues in facts.route.queue_datas if not queues.is_readable]
+    shut = {name for name, one in look.brokers.items() if one.permission is not None and not one.permission & PERM_READ}
+    if of_topic := [name for name in closed if name not in shut]:
+        yield Finding(("no_permission", facts.topic), closed_problem(facts.topic, of_topic))
+    gone = {queues.broker_name for queues in facts.route.queue_datas} - look.brokers.keys()
+    if gone and look.brokers:
+        evidence = f"topic {facts.topic} has queues on {named(gone)}, which no name server knows"
+        yield Finding(("no_route", facts.topic), found("no_route", evidence))
+
+
+def settings_problem(where: str, group: str, settings: SubscriptionGroupConfig, model: str) -> Problem | None:
+    """What a broker's settings of a group forbid it; None where they let it consume."""
+    if not settings.consume_enable:
+        return found(
+            "consumption_disabled", f"{where} forbids the group to consume (consumeEnable is false)", group=group
+        )
+    if model == MessageModel.BROADCASTING and not settings.consume_broadcast_enable:
+        step = "`mqadmin updateSubGroup -g {group} -d true` lets it broadcast"
+        told = f"{where} forbids broadcasting (consumeBroadcastEnable is false)"
+        return found("consumption_disabled", told, group=group, step=step)
+    if model == MessageModel.CLUSTERING and settings.retry_queue_nums < 1:
+        told = f"{where} keeps no retry queue for the group (retryQueueNums): a message to be retried is dropped there"
+        step = "`mqadmin updateSubGroup -g {group} -q 1` gives it one"
+        return found("consumption_disabled", f"{told}, as if it were handled", group=group, step=step)
+    return None
+
+
+def settings(look: Look) -> Iterator[Finding]:
+    """Whether the brokers let the group consume."""
+    for name in sorted(_serving(look) & look.brokers.keys()):
+        broker, known = look.brokers[name], look.settings.get(name)
+        where = f"{name} ({broker.master})"
+        if known is not None and (problem := settings_problem(where, look.group, known, look.model)) is not None:
+            yield Finding(("consumption_disabled", name), problem)
+        elif known is None and look.settings and not broker.makes_groups and broker.silence is None:
+            evidence = f"{where} does not know the group, and makes none by itself (autoCreateSubscriptionGroup)"
+            step = "`mqadmin updateSubGroup -g {group}` makes it there"
+            problem = found("consumption_disabled", evidence, group=look.group, step=step)
+            yield Finding(("consumption_disabled", name), problem)
+
+
+def members(look: Look) -> Iterator[Finding]:
+    """Whether there is a member at all."""
+    if look.views or not look.brokers or all(broker.silence for broker in look.brokers.values()):
+        return
+    waiting = sum(look.waiting(queue) for queue in look.queues)
+    oldest = max((look.queues[queue].age_seconds for queue in look.queues if look.waiting(queue)), default=0.0)
+    told = f"{messages(waiting)} wait" + (f", the oldest for {span(oldest)}" if waiting else "")
+    step = ""
+    if not look.settings and not look.queues:
+        told = "no broker knows the group, so it has never consumed"
+        step = "is its name right? `rmqd groups list` has all. Else start a member: `rmqd run --group {group}`"
+    evidence = f"no broker has a member of the group; {told}"
+    yield Finding(("no_members",), found("no_members", evidence, group=look.group, step=step))
+
+
+def _serving(look: Look) -> frozenset[str]:
+    """The brokers that have queues of the group's topics, or know its members; all where neither is known."""
+    routes = [facts.route for facts in look.topics.values() if facts.route is not None]
+    names = {queues.broker_name for route in routes for queues in route.queue_datas} | look.views.keys()
+    return frozenset(names or look.brokers)

@@ -1,0 +1,55 @@
+"""The diagnosis: all rules over one or two looks, and what they found in the order in which to act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from rmqd.diagnosis import cluster, members, progress
+from rmqd.diagnosis.causes import CAUSES, DIAGNOSED, Problem
+from rmqd.diagnosis.facts import Look
+from rmqd.diagnosis.finding import Finding
+
+PAGE: Final = "docs/diagnosing.md"
+_RULES: Final = (
+    cluster.brokers,
+    cluster.topics,
+    cluster.settings,
+    cluster.members,
+    members.conflicts,
+    members.unlike,
+    members.owners,
+    progress.illegal_offsets,
+    progress.failures,
+)
+
+
+def needs_second_look(first: Look) -> bool:
+    """Whether one look could mislead: something may be true for a moment only, or messages wait for long."""
+    return any(one.momentary for one in _seen(first).values()) or (bool(first.members) and progress.has_old(first))
+
+
+def judge(first: Look, second: Look | None = None, told: Iterable[Finding] = ()) -> list[Problem]:
+    """What is wrong, the likeliest cause first; nothing where the group is well.
+
+    Without a second look what may be true for a moment only does not count. `told` is what others found out.
+    """
+    before, now = _seen(first), _seen(first if second is None else second)
+    certain = [one for key, one in now.items() if not one.momentary or (second is not None and key in before)]
+    waits = [] if second is None else [*progress.waits(first, second)]
+    return _in_order([*told, *certain, *waits])
+
+
+def _seen(look: Look) -> dict[tuple[str, ...], Finding]:
+    return {one.key: one for rule in _RULES for one in rule(look)}
+
+
+def _in_order(findings: Sequence[Finding]) -> list[Problem]:
+    problems: dict[tuple[str, str], Problem] = {}
+    for finding in findings:
+        problem = finding.problem
+        name = CAUSES[problem.cause].diagnosed_as or problem.cause
+        told = replace(problem, cause=name, next=f"{problem.next} ({PAGE}#{name})")
+        problems.setdefault((name, problem.evidence), told)
+    return sorted(problems.values(), key=lambda problem: DIAGNOSED.index(problem.cause))

@@ -1,0 +1,207 @@
+"""What is wrong among the members of a group: identities, subscriptions, modes, and who has which queue."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from rmqd.diagnosis.causes import found
+from rmqd.diagnosis.facts import Look, MemberFacts
+from rmqd.diagnosis.finding import Finding, messages, named, places
+from rmqd.diagnosis.subscriptions import Difference, differences, model_difference, order_difference
+from rmqd.wire.bodies.heartbeat import MessageModel
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
+
+RETRY_AGE_SECONDS: Final = 60.0
+"""The first retry makes the topic; members hear of it within a poll of routes (30 s) and a rebalance (20 s)."""
+_BY_CONFIG: Final = ("CONFIG", "ByConfig")
+
+
+def conflicts(look: Look) -> Iterator[Finding]:
+    """Two connections to one broker with the same client id."""
+    for client_id, member in look.members.items():
+        for broker, connections in member.connections.items():
+            if len(connections) > 1:
+                known = named(one.client_addr for one in connections)
+                evidence = f"{client_id} is connected {len(connections)} times to {broker}: from {known}"
+                problem = found("client_id_conflict", evidence)
+                yield Finding(("client_id_conflict", client_id), problem, momentary=True)
+                break
+
+
+def unlike(look: Look) -> Iterator[Finding]:
+    """Members that do not subscribe alike, or not consume in one mode."""
+    telling = [member for member in look.members.values() if member.info is not None]
+    groups: dict[Difference, list[str]] = {}
+    if telling:
+        ours = _usual(telling)
+        for member in telling:
+            for difference in _differences(member, ours):
+                groups.setdefault(difference, []).append(member.client_id)
+    if len(telling) < len(look.members):  # brokers know what the others subscribe to, if it was told last
+        reference = next(iter(look.views.items()))
+        for name, view in look.views.items():
+            if name != reference[0]:
+                us = f"the last that told {reference[0]}"
+                for difference in differences(view.subscription_table, reference[1].subscription_table, us):
+                    groups.setdefault(difference, []).append(f"members that told {name} last")
+    for difference, who in groups.items():
+        key = (difference.cause, difference.about, difference.text)
+        problem = found(difference.cause, f"{named(who)} {difference.text}", group=look.group)
+        yield Finding(key, problem, momentary=True)
+    yield from _modes(look)
+
+
+def _usual(telling: list[MemberFacts]) -> MemberFacts:
+    """A member of the kind that most are of; the one that started first where there are as many of each."""
+    kinds = Counter(_kind(member) for member in telling)
+    return max(telling, key=lambda member: (kinds[_kind(member)], -(member.started_at or 0.0)))
+
+
+def _kind(member: MemberFacts) -> object:
+    told = member.subscriptions or {}
+    texts = frozenset((topic, one.expression_type, one.sub_string) for topic, one in told.items())
+    return texts, member.orderly, _model(member)
+
+
+def _model(member: MemberFacts) -> str | None:
+    return None if member.info is None else member.info.properties.get("messageModel")
+
+
+def _differences(member: MemberFacts, ours: MemberFacts) -> Iterator[Difference]:
+    us = ours.client_id
+    yield from differences(member.subscriptions or {}, ours.subscriptions or {}, us)
+    if (model := _model(ours)) is not None:
+        yield from model_difference(_model(member), model, us)
+    if ours.orderly is not None:
+        yield from order_difference(member.orderly, ours.orderly, us)
+
+
+def _modes(look: Look) -> Iterator[Finding]:
+    """Members that ask to pop while brokers have them pull, and topics that some members pop and others pull."""
+    wanting = [
+        member.client_id
+        for member in look.members.values()
+        if member.info is not None and member.info.properties.get("consumeMode") == "pop"
+    ]
+    for topic, facts in look.topics.items():
+        names = {queue.broker_name for queue in facts.queues} & look.modes.keys()
+        pulled = sorted(name for name in names if look.modes[name].get(topic, "PULL") != "POP")
+        if wanting and pulled:
+            evidence = f"{named(wanting)} would pop {topic}, and {named(pulled)} has the group pull it"
+            step = "`rmqd groups mode {group} {topic} pop` has it pop; else set consume_mode: concurrently"
+            problem = found("mode_mismatch", evidence, group=look.group, topic=topic, step=step)
+            yield Finding(("mode_mismatch", "pop", topic), problem)
+        infos = {member.client_id: member.info for member in look.members.values() if member.info is not None}
+        poppers = {one for one, info in infos.items() if any(at.topic == topic for at in info.mq_pop_table)}
+        pullers = {one for one, info in infos.items() if any(at.topic == topic for at in info.mq_table)} - poppers
+        if poppers and pullers:
+            evidence = f"{named(poppers)} pops {topic}, while {named(pullers)} pulls it: each gets all of its messages"
+            problem = found("mode_mismatch", evidence, group=look.group)
+            yield Finding(("mode_mismatch", "both", topic), problem, momentary=True)
+
+
+def owners(look: Look) -> Iterator[Finding]:
+    """Queues that nobody has, or whose lock their owner does not get, and members that have none."""
+    if look.model != MessageModel.CLUSTERING or not look.members:
+        return
+    silent = [member for member in look.members.values() if member.silence is not None]
+    untold = [member for member in look.members.values() if member.info is None and member.silence is None]
+    loose = [queue for queue in _subscribed(look) if not look.owners(queue)]
+    if silent:
+        yield _hung(look, silent, loose)
+    if untold or silent:  # what they have is not known
+        return
+    if loose:
+        yield _loose(look, loose)
+    if look.orderly:
+        yield from _unlocked(look)
+    yield from _idle(look)
+
+
+def _subscribed(look: Look) -> list[MessageQueue]:
+    """The queues that somebody should have; those of a retry topic only once messages wait there for long."""
+    found = [queue for facts in look.topics.values() for queue in facts.queues]
+    for queue, ends in look.queues.items():
+        is_retry = is_retry_topic(queue.topic)
+        if is_retry and look.waiting(queue) and ends.age_seconds >= RETRY_AGE_SECONDS and not _is_popped(look):
+            found.append(queue)
+    return found
+
+
+def _is_popped(look: Look) -> bool:
+    """Whether members pop, with which retries come by topics of their own."""
+    return any(member.info.mq_pop_table for member in look.members.values() if member.info is not None)
+
+
+def _hung(look: Look, silent: list[MemberFacts], loose: list[MessageQueue]) -> Finding:
+    who = named(f"{member.client_id} ({member.address})" for member in silent)
+    waiting = sum(look.waiting(queue) for queue in loose if queue in look.queues)
+    evidence = f"{who} is connected and answers nothing: it hangs, or was stopped"
+    if loose:
+        evidence += f"; no other member has {places(loose)}" + (f", where {messages(waiting)} wait" if waiting else "")
+    step = "look at that process (a stack dump), and restart it: brokers give its queues to the others once it is gone"
+    return Finding(("orphaned_queue", "silent"), found("orphaned_queue", evidence, step=step))
+
+
+def _loose(look: Look, loose: list[MessageQueue]) -> Finding:
+    waiting = sum(look.waiting(queue) for queue in loose if queue in look.queues)
+    count = len(look.members)
+    evidence = f"no member has {places(loose)}, where {messages(waiting)} wait; {count} of {count} members were asked"
+    strategies = {
+        member.info.properties.get("allocateMessageQueueStrategy", "")
+        for member in look.members.values()
+        if member.info
+    }
+    by_config = any(mark in strategy for strategy in strategies for mark in _BY_CONFIG)
+    if look.orderly and not by_config:
+        evidence = f"{evidence}; in an orderly group its owner waits for a lock that somebody else has"
+        return Finding(("held_lock",), found("held_lock", evidence, group=look.group), momentary=True)
+    step = ""
+    if by_config:
+        step = "allocate_queues leaves them out: add them for a member, or take another allocate_strategy"
+    elif len({_plain(strategy) for strategy in strategies}) > 1:
+        step = "the members divide queues differently: give all the same allocate_strategy"
+        evidence += f"; their strategies are {named(map(_plain, strategies))}"
+    return Finding(("orphaned_queue",), found("orphaned_queue", evidence, group=look.group, step=step), momentary=True)
+
+
+def _plain(strategy: str) -> str:
+    """A strategy's name, of Java's object or of rmqd: `AVG`."""
+    name = strategy.rpartition(".")[2].partition("@")[0].removeprefix("AllocateMessageQueue")
+    return {"Averagely": "AVG", "AveragelyByCircle": "AVG_BY_CIRCLE", "ConsistentHash": "CONSISTENT_HASH"}.get(
+        name, name
+    )
+
+
+def _unlocked(look: Look) -> Iterator[Finding]:
+    without: dict[str, list[MessageQueue]] = {}
+    for member in look.members.values():
+        for queue, one in member.info.mq_table.items() if member.info is not None else ():
+            if not one.locked and not one.dropped:
+                without.setdefault(member.client_id, []).append(queue)
+    for client_id, queues in without.items():
+        waiting = sum(look.waiting(queue) for queue in queues if queue in look.queues)
+        if waiting:
+            evidence = f"{client_id} should consume {places(queues)}, and another client has the lock at the broker"
+            problem = found("held_lock", f"{evidence}; {messages(waiting)} wait", group=look.group)
+            yield Finding(("held_lock", client_id), problem, momentary=True)
+
+
+def _idle(look: Look) -> Iterator[Finding]:
+    own = {
+        client_id: {queue for queue in (*member.info.mq_table, *member.info.mq_pop_table) if _counts(look, queue)}
+        for client_id, member in look.members.items()
+        if member.info is not None
+    }
+    queues = sum(len(facts.queues) for facts in look.topics.values())
+    idle = [client_id for client_id, having in own.items() if not having]
+    if idle and queues and not any(member.pauses for member in look.members.values()):
+        evidence = f"{named(idle)} has no queue: {len(look.members)} members share {queues} queues"
+        yield Finding(("idle_member", *sorted(idle)), found("idle_member", evidence), momentary=True)
+
+
+def _counts(look: Look, queue: MessageQueue) -> bool:
+    return not is_retry_topic(queue.topic) and topic_of_pop_retry(look.group, queue.topic) is None

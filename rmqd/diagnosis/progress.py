@@ -1,0 +1,250 @@
+"""Why messages wait: judged by what moved between two looks, and by what handlers made of messages lately."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from rmqd.diagnosis.causes import found
+from rmqd.diagnosis.facts import Look, MemberFacts
+from rmqd.diagnosis.finding import Finding, messages, named, places, span
+from rmqd.wire.bodies.heartbeat import MessageModel
+from rmqd.wire.bodies.running_info import ProcessQueueInfo
+from rmqd.wire.message_queue import MessageQueue
+
+OLD_SECONDS: Final = 10.0
+"""Messages that wait for less are on their way: members commit every 5 s."""
+CATCHING_UP_SECONDS: Final = 300.0
+"""A queue that will be through within this time is catching up."""
+FAILING_SHARE: Final = 0.5
+LEAST_FAILED: Final = 3
+POISONED_TIMES: Final = 3
+"""A message that was given back so often is not unlucky."""
+MOST_POISONED: Final = 3
+"""If more messages than these fail, it is not the messages."""
+RECENT_SECONDS: Final = 600.0
+BUSY_SHARE: Final = 0.5
+# Java's defaults, where a member does not tell its own
+_THREADS, _COUNT, _MIB, _SPAN = 20, 1000, 100, 2000
+
+
+def illegal_offsets(look: Look) -> Iterator[Finding]:
+    """Queues that do not have the offset that the group would go on from."""
+    for queue, ends in look.queues.items():
+        place = look.place(queue)
+        if place is None or ends.min <= place <= ends.max:
+            continue
+        evidence = (
+            f"the group would go on in {places([queue])} at offset {place}, and that has {ends.min} to {ends.max}"
+        )
+        if place < ends.min:
+            evidence += f": {messages(ends.min - place)} were deleted before they were handled"
+        problem = found("offset_illegal", evidence, group=look.group, topic=queue.topic)
+        yield Finding(("offset_illegal", str(queue)), problem, momentary=bool(look.members))
+
+
+def failures(look: Look) -> Iterator[Finding]:
+    """What handlers failed at in the last minute, where that is much, or the same message again and again."""
+    statuses = [one for member in _telling(look) if member.info for one in member.info.status_table.values()]
+    ok = sum(status.consume_ok_tps for status in statuses)
+    failed = sum(status.consume_failed_tps for status in statuses)
+    tried = [seen for seen in look.retried if look.at - seen.stored_at < RECENT_SECONDS]
+    poisoned = {seen.msg_id: seen for seen in tried if seen.reconsume_times >= POISONED_TIMES}
+    if failed > 0 and poisoned and len({seen.msg_id for seen in tried}) <= MOST_POISONED:
+        told = named(
+            f"{seen.msg_id}{_keys(seen.keys)} (given back {seen.reconsume_times} times)" for seen in poisoned.values()
+        )
+        evidence = f"the handler fails again and again at {told}, and {_rate(ok)} others are handled"
+        problem = found("poison_message", evidence, group=look.group)
+        yield Finding(("poison_message",), problem)
+    elif failed * 60 >= LEAST_FAILED and failed >= FAILING_SHARE * (ok + failed) and not look.orderly:
+        yield _failing(look, ok, failed)
+
+
+def _failing(look: Look, ok: float, failed: float) -> Finding:
+    who = named(
+        member.client_id
+        for member in _telling(look)
+        if member.info and any(status.consume_failed_tps for status in member.info.status_table.values())
+    )
+    share = failed / (ok + failed)
+    evidence = (
+        f"in the last minute {share:.0%} of the attempts failed: {_rate(failed)} failed, {_rate(ok)} did not ({who})"
+    )
+    return Finding(("failing_handler",), found("failing_handler", evidence, group=look.group))
+
+
+def has_old(look: Look) -> bool:
+    """Whether messages wait for long somewhere, so that a second look is needed to say why."""
+    return any(_is_old(look, queue) for queue in look.queues)
+
+
+def stuck(before: Look, now: Look) -> list[MessageQueue]:
+    """The queues in which messages wait for long, and none was finished between the two looks."""
+    return [queue for queue in _old(before, now) if before.place(queue) == now.place(queue)]
+
+
+def waits(before: Look, now: Look) -> Iterator[Finding]:
+    """Why messages wait for long in queues that have an owner."""
+    if now.model == MessageModel.BROADCASTING:  # its places are the members' own
+        return
+    by_finding: dict[str, list[MessageQueue]] = {}
+    for queue in _old(before, now):
+        cause = _why_stuck(now, queue) if before.place(queue) == now.place(queue) else _why_slow(before, now, queue)
+        if cause:
+            by_finding.setdefault(cause, []).append(queue)
+    failing = by_finding.pop("failing", [])
+    if len(failing) > 1 and not any(before.place(queue) != now.place(queue) for queue in now.queues):
+        statuses = [one for member in _telling(now) if member.info for one in member.info.status_table.values()]
+        yield _failing(
+            now, sum(one.consume_ok_tps for one in statuses), sum(one.consume_failed_tps for one in statuses)
+        )
+    elif failing:
+        by_finding["poison_message"] = failing
+    for cause, queues in by_finding.items():
+        owner = {name for queue in queues for name in (one.client_id for one in now.owners(queue))}
+        evidence = f"{_TOLD[cause](before, now, queues)} ({named(owner)})"
+        step = _STEPS.get(cause, "")
+        problem = found(cause, evidence, group=now.group, topic=queues[0].topic, step=step)
+        yield Finding((cause, "waits"), problem)
+
+
+def _why_stuck(look: Look, queue: MessageQueue) -> str:
+    """The cause for a queue in which nothing is finished; empty where another rule tells it."""
+    owners, pulled = look.owners(queue), look.pulled(queue)
+    if not owners or (look.orderly and pulled is not None and not pulled.locked):
+        return ""
+    if any(member.pauses for member in owners):
+        return "paused"
+    if pulled is None:
+        return "slow_handler" if any(one.wait_ack_count for one in look.popped(queue)) else "stalled_queue"
+    if not pulled.cached_msg_count:
+        return "paused" if any("paused" in _states(member) for member in owners) else "stalled_queue"
+    if look.orderly:
+        return "failing" if _fails(owners[0], queue.topic) else "slow_handler"
+    spread = pulled.cached_msg_max_offset - pulled.cached_msg_min_offset
+    return "flow_control" if spread >= owners[0].limit("consumeConcurrentlyMaxSpan", _SPAN) else "slow_handler"
+
+
+def _why_slow(before: Look, now: Look, queue: MessageQueue) -> str:
+    """The cause for a queue that moves, but is not about to catch up."""
+    seconds = max(now.at - before.at, 0.1)
+    done = (now.place(queue) or 0) - (before.place(queue) or 0)
+    gained = done - (now.queues[queue].max - before.queues[queue].max)
+    if gained > 0 and now.waiting(queue) / (gained / seconds) <= CATCHING_UP_SECONDS:
+        return ""
+    owners, pulled = now.owners(queue), now.pulled(queue)
+    if not owners or pulled is None:
+        return "slow_handler" if owners else ""
+    return "flow_control" if _is_held_back(owners[0], pulled) and not _is_busy(owners[0]) else "slow_handler"
+
+
+def _is_held_back(member: MemberFacts, pulled: ProcessQueueInfo) -> bool:
+    """Whether a threshold of the member keeps it from having more messages at hand, or its rate limit."""
+    spread = pulled.cached_msg_max_offset - pulled.cached_msg_min_offset
+    return (
+        pulled.cached_msg_count >= member.limit("pullThresholdForQueue", _COUNT)
+        or pulled.cached_msg_size_in_mib >= member.limit("pullThresholdSizeForQueue", _MIB)
+        or spread >= member.limit("consumeConcurrentlyMaxSpan", _SPAN)
+        or (member.limit("pullRateLimit", 0) > 0 and pulled.cached_msg_count < member.limit("pullBatchSize", 32))
+    )
+
+
+def _is_busy(member: MemberFacts) -> bool:
+    """Whether half of its threads or more are with the handler, by the rates of the last minute."""
+    assert member.info is not None
+    calls = [
+        one.consume_rt / 1000 * (one.consume_ok_tps + one.consume_failed_tps)
+        for one in member.info.status_table.values()
+    ]
+    return sum(calls) >= BUSY_SHARE * member.limit("consumeThreadMax", _THREADS)
+
+
+def _told_stuck(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+    """How queues show that stand still: how much waits, for how long, and which message is the first."""
+    oldest = max(now.queues[queue].age_seconds for queue in queues)
+    text = f"{messages(sum(map(now.waiting, queues)))} wait in {places(queues)}, the oldest for {span(oldest)}"
+    moved = sum((now.place(queue) or 0) - (before.place(queue) or 0) for queue in queues)
+    seconds = now.at - before.at
+    text += f"; {moved or 'none'} of them finished in {seconds:.0f} s"
+    seen = next((now.heads[queue] for queue in queues if queue in now.heads), None)
+    if seen is not None and not moved:
+        text += f"; the first that is not is {seen.msg_id}{_keys(seen.keys)} at offset {seen.offset}"
+    return text
+
+
+def _told_slow(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+    calls = [
+        status.consume_rt
+        for queue in queues
+        for member in now.owners(queue)
+        if member.info and (status := member.info.status_table.get(queue.topic)) is not None
+    ]
+    text = _told_stuck(before, now, queues)
+    return f"{text}; a call of the handler takes {span(max(calls) / 1000)}" if max(calls, default=0) >= 1000 else text
+
+
+def _told_stalled(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+    pulls = [one.last_pull_timestamp / 1000 for queue in queues if (one := now.pulled(queue)) is not None]
+    last = f"; the last pull was {span(max(0.0, now.at - min(pulls)))} ago" if pulls and min(pulls) > 0 else ""
+    return f"{_told_stuck(before, now, queues)}, and the member has none of them{last}"
+
+
+def _told_paused(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+    return f"an operator has paused it: {_told_stuck(before, now, queues)}"
+
+
+def _told_held_back(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+    pulled = [one for queue in queues if (one := now.pulled(queue)) is not None]
+    most = max(pulled, key=lambda one: one.cached_msg_count)
+    spread = most.cached_msg_max_offset - most.cached_msg_min_offset
+    cached = f"{most.cached_msg_count} cached, {most.cached_msg_size_in_mib} MiB, {spread} offsets apart"
+    return f"a threshold keeps the member from pulling ({cached}): {_told_stuck(before, now, queues)}"
+
+
+_TOLD: Final[dict[str, Callable[[Look, Look, list[MessageQueue]], str]]] = {
+    "slow_handler": _told_slow,
+    "poison_message": lambda before, now, queues: (
+        f"the handler fails again and again at the first message: {_told_stuck(before, now, queues)}"
+    ),
+    "flow_control": _told_held_back,
+    "stalled_queue": _told_stalled,
+    "paused": _told_paused,
+}
+_STEPS: Final = {
+    "stalled_queue": "is the member paused or suspended? Its log and a stack dump say where it hangs; restart it",
+}
+
+
+def _old(before: Look, now: Look) -> list[MessageQueue]:
+    return [
+        queue for queue in before.queues.keys() & now.queues.keys() if _is_old(before, queue) and _is_old(now, queue)
+    ]
+
+
+def _is_old(look: Look, queue: MessageQueue) -> bool:
+    ends = look.queues[queue]
+    place = look.place(queue)
+    is_legal = place is None or ends.min <= place <= ends.max
+    return is_legal and look.waiting(queue) > 0 and ends.age_seconds >= OLD_SECONDS
+
+
+def _fails(member: MemberFacts, topic: str) -> bool:
+    status = None if member.info is None else member.info.status_table.get(topic)
+    return status is not None and status.consume_failed_tps > 0
+
+
+def _states(member: MemberFacts) -> str:
+    return "" if member.info is None else member.info.user_consumer_info.get("queues", "")
+
+
+def _telling(look: Look) -> Iterable[MemberFacts]:
+    return [member for member in look.members.values() if member.info is not None]
+
+
+def _keys(keys: str | None) -> str:
+    return f" [{keys}]" if keys else ""
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:.1f}/s" if per_second >= 0.1 or not per_second else f"{per_second * 60:.0f}/min"
