@@ -43,12 +43,6 @@ async def cluster_info(remoting: RemotingClient, address: str) -> ClusterInfo:
     return ClusterInfo.from_json(reply.body)
 
 
-async def broker_config(remoting: RemotingClient, address: str) -> dict[str, str]:
-    """A broker's settings, by RocketMQ's names."""
-    reply = await request(remoting, address, RequestCode.GET_BROKER_CONFIG, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
-    return load_properties(reply.body)
-
-
 async def broker_runtime_info(remoting: RemotingClient, address: str) -> dict[str, str]:
     """How a broker is doing, in figures as text."""
     code = RequestCode.GET_BROKER_RUNTIME_INFO
