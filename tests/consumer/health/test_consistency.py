@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.health.consistency import Difference, differences, model_difference
+from rmqd.diagnosis.subscriptions import Difference, differences, model_difference
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo
 from rmqd.wire.bodies.stats import Connection, ConsumerConnection
