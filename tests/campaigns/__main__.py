@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmqd.errors import RmqdError
+from tests.campaigns.alerts import FACTOR, Alerts
 from tests.campaigns.churn import Churn, ChurnPlan, ChurnResult
 from tests.campaigns.divisions import BROKER_NAMES
 from tests.campaigns.durability import Durability, DurabilityPlan
@@ -227,6 +228,19 @@ def mutants(options: argparse.Namespace) -> bool:
     return passed
 
 
+def alerts(options: argparse.Namespace) -> bool:
+    """Each alert rule that is shipped fires for a real fault, and resolves, in a real Prometheus at a faster pace."""
+    directory = Path(options.dir or tempfile.mkdtemp(prefix="rmqd-alerts-"))
+    cluster = _cluster(directory / "cluster")
+    try:
+        result = Alerts(cluster, directory / "run", options.factor).run()
+    finally:
+        cluster.stop()
+    print(result.report(), flush=True)
+    add_row("alerts", result.cells())
+    return result.passed
+
+
 def grow(options: argparse.Namespace) -> bool:
     """A topic gets more queues, and a second broker, under load: groups there, away, and on Spark lose nothing."""
     directory, seed = _place("grow", f"--groups {options.groups}", options)
@@ -366,6 +380,10 @@ def main() -> int:
     sub.add_argument("--groups", default=",".join(GROUPS), help="which, with commas (default %(default)s)")
     sub.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
     sub.add_argument("--dir", help="where a run keeps its files; that of an interrupted run goes on")
+    sub = commands.add_parser(alerts.__name__, help=alerts.__doc__, description=alerts.__doc__)
+    sub.set_defaults(call=alerts)
+    sub.add_argument("--factor", type=float, default=FACTOR, help="what all times are divided by (default %(default)s)")
+    sub.add_argument("--dir", help="where a run keeps its files")
     sub = commands.add_parser(mutants.__name__, help=mutants.__doc__, description=mutants.__doc__)
     sub.set_defaults(call=mutants)
     sub.add_argument("--rooms", default=",".join(ROOMS), help="which, with commas (default %(default)s)")

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 import yaml
 
 from rmqd.daemon.metrics.catalogue import CATALOGUE
 from tests.deploy.missing import require
+from tests.deploy.prometheus_process import FOLDER, RULES, Prometheus, shortened
 from tests.integration.rmqd_process import RmqdProcess
 from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.producer import Producer
-from tests.rocketmq.spec import free_port
 from tests.waiting import wait_until
 
-FOLDER = Path(__file__).parent.parent.parent / "deploy" / "prometheus"
-RULES = FOLDER / "rmqd-alerts.yml"
+RUNBOOK = FOLDER.parent.parent / "docs" / "runbook.md"
 SUFFIXES = ("_bucket", "_sum", "_count")
 
 
@@ -44,63 +40,64 @@ def test_the_rules_fire_when_they_should_and_only_then() -> None:
     promtool("test", "rules", "rmqd-alerts.test.yml")
 
 
+def rules(text: str = "") -> list[dict[str, Any]]:
+    """Each rule of a file; of the shipped one unless a text is given."""
+    return [rule for group in yaml.safe_load(text or RULES.read_text())["groups"] for rule in group["rules"]]
+
+
 def test_every_rule_asks_for_metrics_and_labels_that_rmqd_has() -> None:
     labels = {metric.name: {*metric.labels, "instance", "job"} for metric in CATALOGUE}
-    for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]:
-        asked = set(re.findall(r"\brmqd_\w+", rule["expr"]))
+    for rule in rules():
+        asked = {_family(name) for name in re.findall(r"\brmqd_\w+", rule["expr"])}
         assert asked <= labels.keys(), rule["alert"]
         for name, selector in re.findall(r"\b(rmqd_\w+)\{([^}]*)\}", rule["expr"]):
-            assert set(re.findall(r"(\w+)\s*=", selector)) <= labels[name], rule["alert"]
+            assert set(re.findall(r"(\w+)\s*=", selector)) <= labels[_family(name)] | {"le"}, rule["alert"]
         grouped = {label.strip() for found in re.findall(r"by \(([^)]*)\)", rule["expr"]) for label in found.split(",")}
         assert all(grouped <= labels[name] for name in asked), rule["alert"]
 
 
+def test_every_rule_has_a_test_in_which_it_fires() -> None:
+    document = yaml.safe_load((FOLDER / "rmqd-alerts.test.yml").read_text())
+    cases = [case for test in document["tests"] for case in test["alert_rule_test"]]
+
+    assert {case["alertname"] for case in cases if case["exp_alerts"]} == {rule["alert"] for rule in rules()}
+
+
 def test_every_page_tells_a_person_what_it_is_about() -> None:
-    for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]:
+    for rule in rules():
         assert rule["labels"]["severity"] in ("page", "ticket")
-        assert rule["annotations"].keys() == {"summary", "description"}
+        assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
         assert rule["labels"]["severity"] == "ticket" or "for" in rule, f"{rule['alert']} would page for one scrape"
 
 
-class Prometheus:
-    """A real one, with the shipped files, that scrapes one daemon every half second."""
+def test_every_rule_leads_to_its_section_of_the_runbook() -> None:
+    """Which has the four parts, and there is none for a rule that is gone."""
+    sections = re.split(r"^## (\w+)$", RUNBOOK.read_text(), flags=re.MULTILINE)[1:]
+    by_name = dict(zip(sections[::2], sections[1::2], strict=True))
 
-    def __init__(self, folder: Path, target: str) -> None:
-        self._port = free_port(set(), (0,))
-        document = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
-        document["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
-        document["scrape_configs"][0]["static_configs"][0]["targets"] = [target]
-        document["rule_files"] = [str(RULES)]
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(document))
-        with (folder / "prometheus.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    require("prometheus", package="prometheus"),
-                    f"--config.file={folder / 'prometheus.yml'}",
-                    f"--storage.tsdb.path={folder / 'data'}",
-                    f"--web.listen-address=127.0.0.1:{self._port}",
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+    assert list(by_name) == [rule["alert"] for rule in rules()]
+    for rule in rules():
+        name = rule["alert"]
+        assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{name.lower()}"
+        assert re.findall(r"^\*\*([A-Za-z ]+)\.\*\*", by_name[name], re.MULTILINE) == [
+            "Meaning",
+            "Confirm",
+            "Do",
+            "Do not",
+        ], name
 
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
-    def get(self, path: str) -> Any:
-        """The data of an answer of its API; None while it does not answer."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/api/v1/{path}", timeout=5) as answer:
-                return json.load(answer)["data"]
-        except OSError:
-            return None
+def test_rules_are_shortened_in_all_their_times() -> None:
+    """And in nothing else: tests with a real Prometheus use the very rules that are shipped."""
+    shipped, short = rules(), rules(shortened(RULES.read_text(), 30))
+    durations = re.compile(r"(?<=\[)\w+(?=\])|\d+(?= # seconds)")
 
-    def value(self, query: str) -> float:
-        """The sum of what a query finds; 0 for nothing."""
-        data = self.get(f"query?query={quote(query)}")
-        return sum(float(series["value"][1]) for series in data["result"]) if data else 0.0
+    by_name = {rule["alert"]: rule for rule in short}
+    assert by_name["RmqdLagGrowing"]["for"] == "20000ms"
+    assert "> 10 # seconds" in by_name["RmqdLagGrowing"]["expr"]
+    assert "[30000ms]" in by_name["RmqdLagGrowing"]["expr"]
+    assert [durations.sub("", rule["expr"]) for rule in short] == [durations.sub("", rule["expr"]) for rule in shipped]
+    assert [rule.get("for", "") == "" for rule in short] == [rule.get("for", "") == "" for rule in shipped]
 
 
 @pytest.fixture
@@ -118,8 +115,7 @@ def daemon(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> Ite
 def test_a_real_prometheus_scrapes_a_running_daemon(
     daemon: RmqdProcess, rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    prometheus = Prometheus(tmp_path, daemon.http)
-    try:
+    with Prometheus(tmp_path, [daemon.http]) as prometheus:
         with Producer(rocketmq.broker.address, topic) as producer:
             for _ in range(40):
                 producer.send()
@@ -133,11 +129,9 @@ def test_a_real_prometheus_scrapes_a_running_daemon(
         scraped = {name for name in prometheus.get("label/__name__/values") if name.startswith("rmqd_")}
         assert {name for name in scraped if _family(name) not in families} == set()
 
-        rules = prometheus.get("rules")["groups"][0]["rules"]
-        assert {rule["name"]: rule["health"] for rule in rules} == dict.fromkeys((r["name"] for r in rules), "ok")
-        assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []
-    finally:
-        prometheus.stop()
+        evaluated = prometheus.get("rules")["groups"][0]["rules"]
+        assert {rule["name"]: rule["health"] for rule in evaluated} == {rule["alert"]: "ok" for rule in rules()}
+        assert prometheus.firing() == []
 
 
 def _family(name: str) -> str:

@@ -17,9 +17,11 @@ import pytest
 
 from rmqd.clock import SystemClock
 from tests.daemon.daemon_process import DaemonProcess, daemon
+from tests.deploy.dashboards import FOLDER, without_data
+from tests.deploy.prometheus_process import Prometheus
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
-from tests.waiting import eventually
+from tests.waiting import eventually, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +30,7 @@ need("pyspark", "pyarrow")
 
 SECONDS = 150.0  # for what waits for a JVM, on a busy machine
 QUEUES = 2
+SHOWN = "shown in Grafana"
 
 # In the daemon's working directory, and not installed: executors have to find it all the same.
 HANDLER = '''
@@ -76,17 +79,17 @@ class Life:
         self.http = http
         self.broker = broker
         self.config = folder / "rmqd.yaml"
-        self._folder = folder
+        self.folder = folder
 
     def handled(self, group: str) -> Counter[str]:
         """How often each body was handled."""
-        file = self._folder / group
+        file = self.folder / group
         lines = file.read_text().splitlines() if file.exists() else []
         return Counter(line.removeprefix("end ") for line in lines if line.startswith("end "))
 
     def begun(self, group: str) -> list[str]:
         """The bodies that came to the handler."""
-        lines = (self._folder / group).read_text().splitlines()
+        lines = (self.folder / group).read_text().splitlines()
         return [line.removeprefix("begin ") for line in lines if line.startswith("begin ")]
 
     async def until_handled(self, group: str, *bodies: str) -> None:
@@ -96,7 +99,7 @@ class Life:
 
     def let_go(self, group: str) -> None:
         """What is slow may end."""
-        (self._folder / f"{group}.go").touch()
+        (self.folder / f"{group}.go").touch()
 
     async def group(self, name: str) -> dict[str, Any]:
         """Its part of /api/v1/status."""
@@ -199,6 +202,13 @@ async def test_one_daemon_runs_a_group_on_each_engine(life: Life, spark: SparkSe
     shown = await asyncio.to_thread(status, str(life.http.base_url))
     assert "archive  running, on Spark" in shown
 
+    # in Grafana
+    await asyncio.to_thread(see_the_dashboard, life)
+    first.append(SHOWN)
+    for name in ("mailer", "archive"):
+        await life.until_handled(name, *first)
+    await life.group_when("archive", lambda group: not any(one["lag"] for one in group["queues"]))
+
     # a pause, during which the lag is seen to grow
     refused = await life.http.post("/api/v1/groups/archive/pause", params={"topic": "orders", "queue": 1})
     assert refused.status_code == 400
@@ -223,12 +233,25 @@ async def test_one_daemon_runs_a_group_on_each_engine(life: Life, spark: SparkSe
     life.let_go("archive")
     assert await life.process.exit_code() == 0
     assert life.handled("archive") == Counter([*first, "while paused", "slow"])
-    assert life.broker.offsets("archive", "orders") == {0: 12, 1: 10}
+    assert life.broker.offsets("archive", "orders") == {0: 13, 1: 10}
 
     # another start, here: it goes on where that one ended
     await run_what_is_there(life.config, spark)
     assert life.handled("archive") == Counter([*first, "while paused", "slow", "too late"])
-    assert life.broker.offsets("archive", "orders") == {0: 13, 1: 10}
+    assert life.broker.offsets("archive", "orders") == {0: 14, 1: 10}
+
+
+def see_the_dashboard(life: Life) -> None:
+    """Each panel of that for Spark shows data, as a real Prometheus has it, once a micro-batch is behind it."""
+    path = FOLDER / "rmqd-spark.json"
+    with Prometheus(life.folder / "prometheus", [life.http.base_url.netloc.decode()], factor=10) as prometheus:
+        wait_until(lambda: prometheus.value("rmqd_spark_batch_duration_seconds_count"), "it is scraped", SECONDS)
+        life.broker.send("orders", SHOWN)
+        try:
+            wait_until(lambda: not without_data(path, prometheus), "each panel shows data", SECONDS)
+        except AssertionError as error:
+            error.add_note("\n".join(without_data(path, prometheus)))
+            raise
 
 
 class Lent:

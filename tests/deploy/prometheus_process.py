@@ -1,0 +1,106 @@
+"""Prometheus: a real one as a child process, with the shipped job and rules, all of whose times may be shortened."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import yaml
+
+from rmqd.config.model.quantities import parse_duration_seconds
+from tests.deploy.missing import require
+from tests.rocketmq.spec import free_port
+
+FOLDER: Final = Path(__file__).parent.parent.parent / "deploy" / "prometheus"
+RULES: Final = FOLDER / "rmqd-alerts.yml"
+LOOK_BACK_SECONDS: Final = 300
+STARTING: Final = 503
+
+
+def shortened(text: str, factor: float) -> str:
+    """The rules with every time divided by the factor: each `for`, each range, each threshold that is a time."""
+    text = re.sub(r"(?<=\[)\d+[smh](?=\])", lambda found: _divided(found[0], factor), text)
+    text = re.sub(r"(?<= for: )\d+[smh]$", lambda found: _divided(found[0], factor), text, flags=re.MULTILINE)
+    return re.sub(r"\d+(?= # seconds$)", lambda found: f"{int(found[0]) / factor:g}", text, flags=re.MULTILINE)
+
+
+def _divided(duration: str, factor: float) -> str:
+    return f"{parse_duration_seconds(duration) * 1000 / factor:.0f}ms"
+
+
+class Prometheus:
+    """Runs between `with` and its end, scrapes and evaluates `factor` times as often as it does as shipped."""
+
+    def __init__(self, folder: Path, targets: Iterable[str], factor: float = 30) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._port = free_port(set(), (0,))
+        self._folder = folder
+        document = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
+        every = document["global"]
+        self.interval_seconds = parse_duration_seconds(every["scrape_interval"]) / factor
+        for name, duration in every.items():
+            every[name] = _divided(duration, factor)
+        document["scrape_configs"][0]["static_configs"][0]["targets"] = list(targets)
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(document))
+        for name in document["rule_files"]:
+            (folder / name).write_text(shortened((FOLDER / name).read_text(), factor))
+        self._look_back = f"{LOOK_BACK_SECONDS * 1000 / factor:.0f}ms"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with (self._folder / "prometheus.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    require("prometheus", package="prometheus"),
+                    f"--config.file={self._folder / 'prometheus.yml'}",
+                    f"--storage.tsdb.path={self._folder / 'data'}",
+                    f"--web.listen-address=127.0.0.1:{self._port}",
+                    f"--query.lookback-delta={self._look_back}",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def get(self, path: str) -> Any:
+        """The data of an answer of its API; None while it does not answer. Raises AssertionError for a bad query."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/api/v1/{path}", timeout=5) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == STARTING:
+                    return None
+                raise AssertionError(f"{path}: {error.read().decode()}") from None
+        except OSError:
+            return None
+
+    def find(self, query: str) -> list[dict[str, Any]]:
+        """The series that a query finds now."""
+        data = self.get(f"query?query={quote(query)}")
+        return list(data["result"]) if data else []
+
+    def value(self, query: str) -> float:
+        """The sum of what a query finds; 0 for nothing."""
+        return sum(float(series["value"][1]) for series in self.find(query))
+
+    def firing(self) -> list[dict[str, str]]:
+        """The labels of each alert that fires, its name as `alertname`."""
+        data = self.get("alerts")
+        return [alert["labels"] for alert in (data["alerts"] if data else ()) if alert["state"] == "firing"]

@@ -1,0 +1,103 @@
+"""deploy/grafana: what can be said of the dashboards without a run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rmqd.daemon.metrics.catalogue import CATALOGUE
+from tests.deploy.dashboards import FILES, FOLDER, filled, panels, queries
+from tests.deploy.prometheus_process import RULES
+
+LABELS = {metric.name: {*metric.labels, "instance", "job", "le"} for metric in CATALOGUE}
+ENDINGS = ("_bucket", "_sum", "_count")
+COLUMNS = 24
+
+each = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+
+def family(name: str) -> str:
+    return next((name.removesuffix(end) for end in ENDINGS if name.endswith(end) and name not in LABELS), name)
+
+
+def document(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text()))
+
+
+def variables(path: Path) -> dict[str, dict[str, Any]]:
+    return {variable["name"]: variable for variable in document(path)["templating"]["list"]}
+
+
+def test_there_are_three_and_each_has_its_own_address() -> None:
+    assert [path.stem for path in FILES] == ["rmqd-group", "rmqd-overview", "rmqd-spark"]
+    assert [document(path)["uid"] for path in FILES] == [path.stem for path in FILES]
+    assert all(document(path)["id"] is None for path in FILES)  # Grafana gives the number
+
+
+@each
+def test_panels_stand_beside_each_other(path: Path) -> None:
+    """Within the 24 columns, and none over another."""
+    found = panels(path)
+    assert len({panel["id"] for panel in found}) == len(found)
+    assert len({panel["title"] for panel in found}) == len(found)
+    places = {panel["title"]: panel["gridPos"] for panel in found}
+    assert all(place["x"] >= 0 and place["x"] + place["w"] <= COLUMNS for place in places.values())
+    assert [pair for pair in itertools.combinations(places, 2) if _overlap(*(places[title] for title in pair))] == []
+
+
+def _overlap(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
+    return all(
+        one[at] < other[at] + other[size] and other[at] < one[at] + one[size] for at, size in (("x", "w"), ("y", "h"))
+    )
+
+
+@each
+def test_every_panel_says_what_it_shows_and_in_which_unit(path: Path) -> None:
+    for panel in panels(path):
+        if panel["type"] != "row":
+            assert panel["description"].endswith("."), panel["title"]
+            assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+
+
+@each
+def test_queries_ask_for_metrics_and_labels_that_rmqd_has(path: Path) -> None:
+    asked = [query for _, query in queries(path)]
+    asked += [variable["definition"] for variable in variables(path).values() if variable["type"] == "query"]
+    asked += [note["expr"] for note in document(path)["annotations"]["list"] if "expr" in note]
+    for query in asked:
+        names = {family(name) for name in re.findall(r"\brmqd_\w+", query)}
+        assert names <= LABELS.keys(), query
+        for name, selector in re.findall(r"\b(rmqd_\w+)\{([^}]*)\}", query):
+            assert set(re.findall(r"(\w+)\s*[=!]", selector)) <= LABELS[family(name)], query
+
+
+@each
+def test_no_data_source_is_fixed_and_no_variable_unknown(path: Path) -> None:
+    known = variables(path)
+    assert known["datasource"]["type"] == "datasource"
+    text = path.read_text()
+    assert set(re.findall(r'"uid": "([^"]+)"', text)) == {"${datasource}", "-- Grafana --", path.stem}
+    used = {name for query in queries(path) for name in re.findall(r"\$(\w+)", query[1])}
+    assert {name for name in used if not name.startswith("__")} <= known.keys()
+    assert "$" not in "".join(filled(query, 60, {}) for _, query in queries(path))
+
+
+@each
+def test_links_lead_to_the_other_dashboards_and_to_the_runbook(path: Path) -> None:
+    links = document(path)["links"]
+    tags = [tag for link in links for tag in link["tags"]]
+    text = path.read_text()
+    alerts = {rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
+
+    assert set(tags) <= set(document(path)["tags"])
+    assert [link["url"] for link in links if link["type"] == "link"] == ["${docs}/runbook.md"]
+    assert (FOLDER.parents[2] / variables(path)["docs"]["query"] / "runbook.md").exists()
+    assert set(re.findall(r'"/d/([\w-]+)', text)) <= {other.stem for other in FILES}
+    assert set(re.findall(r"\bRmqd\w+", text)) <= alerts
