@@ -18,6 +18,9 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     dlq, dlq_list, dlq_show                   dead letters
     message, message_get, message_query       single messages
     tail                                      messages as they come
+    try_group, try_report                     a handler over real messages
+    own_group                                 a group of the configuration whose handler a command runs
+    moment                                    times that options take
     message_text                              messages for people, and as JSON
     against_cluster                           the options that these share
     lag, send, cluster, look                  more commands against a cluster, and what they share

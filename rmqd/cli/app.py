@@ -29,6 +29,7 @@ from rmqd.cli import (
     tail,
     test,
     topics,
+    try_group,
     worker,
 )
 from rmqd.cli.commands import adapted
@@ -62,6 +63,7 @@ app.add_typer(groups.app, name="groups", help=groups.HELP)
 app.add_typer(topics.app, name="topics", help=topics.HELP)
 app.add_typer(offsets.app, name="offsets", help=offsets.HELP)
 app.add_typer(dlq.app, name="dlq", help=dlq.HELP)
+app.command("try", help=try_group.HELP)(try_group.try_group)
 app.command("tail", help=tail.HELP)(tail.tail)
 app.add_typer(message.app, name="message", help=message.HELP)
 app.command("send", help=send.HELP)(send.send)

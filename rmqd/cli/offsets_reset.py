@@ -9,6 +9,7 @@ import typer
 
 from rmqd.cli.against_cluster import Asked, against_cluster
 from rmqd.cli.confirm import DryRun, Yes
+from rmqd.cli.moment import seconds
 from rmqd.cli.offsets_change import LONGEST_WAIT, Change, Wait, change_offsets
 
 if TYPE_CHECKING:
@@ -45,19 +46,9 @@ def reset(
     """Move a group's offsets in a topic."""
     from rmqd.client.resets.plan import Scope
 
-    goal, wait_seconds = _goal(to, skip), seconds(wait)
+    goal, wait_seconds = _goal(to, skip), seconds(wait, "--wait")
     scope = Scope(broker, queue)
     change_offsets(asked, asked.target(group), Change(group, topic, goal, scope, wait_seconds, yes, dry_run))
-
-
-def seconds(wait: str) -> float:
-    """The seconds of `--wait`. Ends the command with 2 where it is no duration."""
-    from rmqd.config.model.quantities import parse_duration_ms
-
-    try:
-        return parse_duration_ms(wait) / 1000
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--wait") from None
 
 
 def _goal(to: str | None, skip: int | None) -> Goal:

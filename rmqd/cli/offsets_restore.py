@@ -9,8 +9,8 @@ import typer
 
 from rmqd.cli.against_cluster import Asked, against_cluster
 from rmqd.cli.confirm import DryRun, Yes
+from rmqd.cli.moment import seconds
 from rmqd.cli.offsets_change import LONGEST_WAIT, Change, Wait, change_offsets
-from rmqd.cli.offsets_reset import seconds
 
 if TYPE_CHECKING:
     from rmqd.cli.offsets_backup import Backup
@@ -36,7 +36,7 @@ def restore(
     from rmqd.client.resets.goal import Goal
     from rmqd.client.resets.plan import Scope
 
-    backup, wait_seconds = _read(path), seconds(wait)
+    backup, wait_seconds = _read(path), seconds(wait, "--wait")
     target = asked.target(backup.group)
     if backup.namespace != target.options.namespace:
         raise typer.BadParameter(

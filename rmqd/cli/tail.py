@@ -10,6 +10,7 @@ import typer
 from rmqd.cli.against_cluster import Asked, against_cluster
 from rmqd.cli.cluster import ask_cluster, wrapped
 from rmqd.cli.message_text import as_document, body_text, written_time
+from rmqd.cli.moment import moment_ms
 from rmqd.cli.render import say
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def tail(
     most: Annotated[int | None, typer.Option("--most", min=1, help="End after so many")] = None,
 ) -> None:
     """Print the messages of a topic as they come."""
-    since_ms = None if since is None else _since_ms(since)
+    since_ms = None if since is None else moment_ms(since, "--since")
     target = asked.target()
     namespace = target.options.namespace
     subscription = _subscription(wrapped(topic, namespace), tags, sql)
@@ -73,22 +74,6 @@ def _subscription(topic: str, tags: str | None, sql: str | None) -> Subscription
         return tag_subscription(topic, tags, 0) if sql is None else sql_subscription(topic, sql, 0)
     except InvalidNameError as error:
         raise typer.BadParameter(str(error), param_hint="--tags" if sql is None else "--sql") from None
-
-
-def _since_ms(since: str) -> int:
-    import time
-
-    from rmqd.config.model.forms import PointInTime
-    from rmqd.config.model.quantities import parse_duration_ms
-
-    try:
-        return round(time.time() * 1000 - parse_duration_ms(since))
-    except ValueError:
-        pass
-    try:
-        return PointInTime().check(since)
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}; a duration such as 10m is accepted too", param_hint="--since") from None
 
 
 def _print_line(namespace: str, message: FoundMessage) -> None:

@@ -19,7 +19,7 @@ from rmqd.consumer.pauses import PauseScope
 
 _LENGTH = struct.Struct(">I")
 
-Action = Literal["build", "check", "run", "snapshot", "pause", "resume", "apply", "stop", "hurry"]
+Action = Literal["build", "call", "check", "run", "snapshot", "pause", "resume", "apply", "stop", "hurry"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ Nobody joins a group here, or pulls under a group's name.
     group         one group: its members, what they subscribe to, who owns which queue
     topics        which topics there are; one topic with its queues, and the groups that read it
     messages      single messages by their id or by a key
+    windows       parts of queues, between offsets or times, read
     tail          messages of a topic as they come
     dead_letters  the dead letters of groups
     diagnosis     what a diagnosis of a group is judged by, and the diagnosis

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from rmqd.client.api.offset import get_max_offset, search_offset
 from rmqd.client.api.pull import read_part
 from rmqd.client.looks.messages import FoundMessage, decoded
-from rmqd.errors import RmqdError, RouteNotFoundError
+from rmqd.client.looks.windows import MOST_AT_ONCE, matches, queue_address
+from rmqd.errors import RmqdError
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 HOLD_SECONDS: Final = 10.0  # for so long a broker holds a pull for which there is nothing
 AGAIN_SECONDS: Final = 1.0
-MOST_AT_ONCE: Final = 32
 
 Tell = Callable[[FoundMessage], None]
 Complain = Callable[[str, RmqdError], None]
@@ -57,7 +57,7 @@ async def follow(
 
 
 async def _start(client: ClientInstance, queue: MessageQueue, since_ms: int | None) -> int:
-    address = _address(client, queue)
+    address = queue_address(client, queue)
     if since_ms is None:
         return await get_max_offset(client.remoting, address, queue)
     return await search_offset(client.remoting, address, queue, since_ms)
@@ -75,7 +75,7 @@ async def _follow_queue(
     while True:
         try:
             part = await read_part(
-                client.remoting, _address(client, queue), queue, offset, MOST_AT_ONCE,
+                client.remoting, queue_address(client, queue), queue, offset, MOST_AT_ONCE,
                 subscription=subscription, hold_seconds=HOLD_SECONDS,
             )  # fmt: skip
             found = list(decoded(part.records, queue.topic, queue.broker_name))
@@ -87,19 +87,6 @@ async def _follow_queue(
             await client.clock.sleep(AGAIN_SECONDS)
             continue
         for message in found:
-            if message.offset >= offset and _matches(message, subscription):
+            if message.offset >= offset and matches(message, subscription):
                 await came.put(message)
         offset = part.next_offset
-
-
-def _matches(message: FoundMessage, subscription: SubscriptionData) -> bool:
-    """Brokers go by the hash of a tag, which another one may share."""
-    return not subscription.tags_set or message.tags in subscription.tags_set
-
-
-def _address(client: ClientInstance, queue: MessageQueue) -> str:
-    name = client.routes.endpoint(queue)
-    address = client.routes.address(name)
-    if address is None:
-        raise RouteNotFoundError(queue.topic, f"no route names an address of broker {name}")
-    return address

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import traceback
 from typing import Final
 
 import structlog
 
 from rmqd.consumer.context import GroupContext
+from rmqd.consumer.handling.apart import batch_apart, called_apart
 from rmqd.consumer.handling.verdict import ConsumeTimeoutError, default_decision
 from rmqd.consumer.pull.opening import open_bodies
 from rmqd.errors import ProtocolError, RmqdError
-from rmqd.handler import Batch, Closing, DeadLetter, ManualBatch, OrderlyBatch, Outcome, Retry, Suspend
+from rmqd.handler import Batch, Closing, DeadLetter, ManualBatch, Outcome, Retry, Suspend
 from rmqd.plain_text import describe, text_of
 from rmqd.wire.bodies.running_info import CMResult, ConsumeMessageDirectlyResult
 from rmqd.wire.message_queue import MessageQueue
@@ -28,12 +28,6 @@ MOST_WAITING: Final = 100  # messages; what comes beside them is refused
 CANCEL_GRACE_SECONDS: Final = 0.5
 MOST_REMARK_CHARACTERS: Final = 2000
 _QUEUE_ID: Final = slice(12, 16)  # in a stored message
-
-
-class _Unlocked:
-    """The lease that an orderly handler sees in such a call, which holds no lock of the queue."""
-
-    valid = True
 
 
 class DirectConsumption:
@@ -59,7 +53,7 @@ class DirectConsumption:
         clock, options = self._context.clock, self._context.options
         message = await _decode(record, broker_name, options.namespace, options.max_body_size_bytes)
         self._check_open()
-        batch = self._batch(message)
+        batch = batch_apart(options, [message])
         asked = clock.monotonic()
         await self._take_turn()
         started = clock.monotonic()
@@ -79,13 +73,6 @@ class DirectConsumption:
             call.cancel()
         if self._calls:
             await self._context.clock.wait(self._calls, timeout=CANCEL_GRACE_SECONDS)
-
-    def _batch(self, message: Message) -> Batch:
-        options, queue = self._context.options, message.message_queue
-        if options.consume_mode != "orderly":
-            return Batch([message], queue)
-        kind = OrderlyBatch if options.auto_commit else ManualBatch
-        return kind(_Unlocked(), [message], queue)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -113,7 +100,10 @@ class DirectConsumption:
 
         A call that does not end in time is cancelled; the thread of a synchronous handler is left to itself.
         """
-        call = asyncio.create_task(self._guarded(batch), name=f"direct consumption:{batch[0].msg_id}")
+        call = asyncio.create_task(
+            called_apart(self._context.service, batch, self._turns.release),
+            name=f"direct consumption:{batch[0].msg_id}",
+        )
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         try:
@@ -124,16 +114,6 @@ class DirectConsumption:
             return ConsumeTimeoutError(f"the handler took longer than {ANSWER_SECONDS:g} s, and was cut off")
         finally:
             call.cancel()
-
-    async def _guarded(self, batch: Batch) -> BaseException | None:
-        error: BaseException | None = None
-        try:
-            await self._context.service.call_apart(batch, self._turns.release)
-        except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
-            error = raised
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)  # a handler may have cancelled this task, and returned
-        return error
 
 
 async def _decode(record: bytes, broker_name: str, namespace: str, max_body_size: int) -> Message:

@@ -145,9 +145,11 @@ class OrderlySettlement:
     def _repeat(self, process_queue: ProcessQueue, messages: list[Message], error: BaseException | None) -> bool:
         if not messages:
             return False
-        asked = rest_asked_for(error)
-        if asked is None:
-            self._rest(process_queue, messages, self._rest_seconds)
-        else:
-            self._rest(process_queue, messages, min(max(asked, SHORTEST_REST_SECONDS), LONGEST_REST_SECONDS))
+        self._rest(process_queue, messages, rest_seconds(error, self._rest_seconds))
         return True
+
+
+def rest_seconds(error: BaseException | None, usual: float) -> float:
+    """How long a queue rests before what failed is repeated: as the exception asks for, else as `usual`."""
+    asked = rest_asked_for(error)
+    return usual if asked is None else min(max(asked, SHORTEST_REST_SECONDS), LONGEST_REST_SECONDS)

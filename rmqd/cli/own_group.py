@@ -1,0 +1,51 @@
+"""A group of the configuration, for commands that run its handler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import typer
+
+from rmqd.cli.cluster import fail
+
+if TYPE_CHECKING:
+    from rmqd.cli.against_cluster import Asked
+    from rmqd.client.options import ClientOptions
+    from rmqd.config.model.group import GroupConfig
+    from rmqd.config.model.root import RootConfig
+    from rmqd.consumer.options import ConsumerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class OwnGroup:
+    """One group, its handler found and its options valid."""
+
+    name: str
+    config: RootConfig
+    """No other group, and no other cluster."""
+    settings: GroupConfig
+    options: ConsumerOptions
+    client_options: ClientOptions
+
+
+def own_group(asked: Asked, name: str) -> OwnGroup:
+    """The group of the configuration. Ends the command with 78 where that is wrong, with 2 for an unknown group."""
+    from rmqd.errors import ConfigError
+    from rmqd.exit_codes import ExitCode
+    from rmqd.plugins.consumer_options import consumer_options
+    from rmqd.plugins.runnable import load_runnable
+
+    try:
+        config = load_runnable(asked.config, asked.overrides or (), groups=[name])
+        if name not in config.groups:
+            known = ", ".join(config.groups) or "none"
+            raise typer.BadParameter(f"{name} is no group of the configuration; accepted: {known}", param_hint="GROUP")
+        settings = config.groups[name]
+        if settings.handler is None:
+            raise typer.BadParameter(f"{name} has a pipeline; accepted: a group with a handler", param_hint="GROUP")
+        options = consumer_options(config, name)
+    except ConfigError as error:
+        fail(ExitCode.CONFIG, *(str(problem) for problem in error.problems))
+    client_options = asked.target(name).options
+    return OwnGroup(name, config.of_group(name), settings, options, client_options)

@@ -1,0 +1,199 @@
+"""The one message on which a batch or a process fails, found in few runs of the handler's process.
+
+The first run handles everything. The process's end, or where it does not end the first exception, tells the batch that
+was handled then: the first guess. A run with this batch alone says whether it needs no other one; then what is left is
+to halve it. If it does not fail alone, an earlier message has to do with it, and the latest beginning is looked for
+from which the messages up to the batch still fail.
+
+With n messages that makes at most 2 + log2(n) runs, rounded up: 16 with 10,000. What more there is to know, such as
+whether the others fail without it, is looked at as far as there are runs left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from rmqd.trying.selection import batches_of
+
+if TYPE_CHECKING:
+    from rmqd.trying.trial import BatchReport
+    from rmqd.wire.messages.message import Message
+
+Kind = Literal["died", "expired", "raised"]
+Answer = Literal["found", "nothing_fails", "not_alone", "not_again"]
+"""`not_alone`: messages fail together, and none that was tried does so alone; `not_again`: what failed in the first run
+did not fail again."""
+
+
+@dataclass(slots=True)
+class Finding:
+    """The answer. `together` are the messages that fail together, or that one of them needs to come after."""
+
+    answer: Answer
+    runs: int
+    messages: int
+    kind: Kind | None = None
+    report: BatchReport | None = None
+    """The last run of the message, or of those that fail together, that failed."""
+    message: Message | None = None
+    together: Sequence[Message] = field(default_factory=list)
+    others_fail: bool | None = None
+    """Whether the others fail without it; None where that was not tried."""
+    raised: int = 0
+    """How many more batches raised in the first run."""
+
+
+class Runs(Protocol):
+    """Where batches are handled: `Trial`."""
+
+    runs: int
+    at_end: str | None
+
+    def run(self, batches: Sequence[list[Message]]) -> AsyncGenerator[BatchReport]:
+        """Handle them in a new process, and in another one after each end of a process."""
+
+
+class Bisection:
+    """One search. `tell` is told each run in a line."""
+
+    def __init__(self, trial: Runs, batch_size: int, most_runs: int, tell: Callable[[str], None]) -> None:
+        self._trial = trial
+        self._size = batch_size
+        self._most_runs = most_runs
+        self._tell = tell
+        self._kind: Kind = "raised"
+
+    async def find(self, messages: Sequence[Message]) -> Finding:
+        """Search. Raises HandlerUnusableError."""
+        batches = batches_of(messages, self._size)
+        failed, raised = await self._first_run(batches)
+        if failed is None:
+            return self._answer("nothing_fails", messages)
+        number, report = failed
+        batch = batches[number]
+        alone = report if len(batches) == 1 else await self._fails([batch])
+        if alone is not None:
+            finding = await self._halve(messages, batch, alone)
+        else:
+            finding = await self._find_beginning(messages, batches[: number + 1], report)
+        finding.raised = raised
+        if finding.message is not None and len(messages) > 1 and self._has_runs_left:
+            others = [one for one in messages if one is not finding.message]
+            finding.others_fail = await self._fails(batches_of(others, self._size)) is not None
+        finding.runs = self._trial.runs
+        return finding
+
+    @property
+    def _has_runs_left(self) -> bool:
+        return self._trial.runs < self._most_runs
+
+    async def _first_run(self, batches: list[list[Message]]) -> tuple[tuple[int, BatchReport] | None, int]:
+        """The first failure of the worst kind, with its batch's number, and how many batches raised besides."""
+        raised: list[tuple[int, BatchReport]] = []
+        worst, number = None, -1
+        async with aclosing(self._trial.run(batches)) as reports:
+            async for report in reports:
+                number += 1
+                if report.ended is not None:
+                    self._kind, worst = kind_of(report), (number, report)
+                    break
+                if report.result.is_failure:
+                    raised.append((number, report))
+        if worst is None and (late := self._at_end(report)) is not None:
+            self._kind, worst = "died", (number, late)
+        first = worst or (raised[0] if raised else None)
+        self._told(sum(map(len, batches)), None if first is None else first[1])
+        return first, len(raised) - (worst is None and bool(raised))
+
+    async def _fails(self, batches: list[list[Message]]) -> BatchReport | None:
+        """Handle these in a new process, up to the first failure of the kind that is looked for."""
+        found = None
+        async with aclosing(self._trial.run(batches)) as reports:
+            async for report in reports:
+                if report.ended is not None or (report.result.is_failure and self._kind == "raised"):
+                    found = report
+                    break
+        if found is None and self._kind == "died":
+            found = self._at_end(report)
+        self._told(sum(map(len, batches)), found)
+        return found
+
+    def _at_end(self, last: BatchReport) -> BatchReport | None:
+        """A report of an end of the process that came behind the last call; None if it came in order."""
+        if self._trial.at_end is None:
+            return None
+        how = f"behind its last call the process {self._trial.at_end}"
+        return replace(last, result=replace(last.result, error=how, is_failure=True), ended=self._trial.at_end)
+
+    async def _halve(self, messages: Sequence[Message], batch: list[Message], failed: BatchReport) -> Finding:
+        """Look for the message of a batch that fails alone."""
+        left, is_proven = batch, True  # whether what is left was seen to fail by itself
+        while len(left) > 1:
+            half = left[: (len(left) + 1) // 2]
+            report = await self._fails([half])
+            is_proven = report is not None
+            if report is None:
+                left = left[len(half) :]
+            else:
+                left, failed = half, report
+        if not is_proven:
+            report = await self._fails([left])
+            if report is None:
+                return self._answer("not_alone", messages, failed, together=failed.messages)
+            failed = report
+        return self._answer("found", messages, failed, message=left[0])
+
+    async def _find_beginning(
+        self, messages: Sequence[Message], batches: list[list[Message]], failed: BatchReport
+    ) -> Finding:
+        """Look for the latest batch from which on those up to the last still fail. The last alone does not."""
+        low, high = 0, len(batches) - 1  # from `low` on they fail, from `high` on they do not
+        was_seen_again = False
+        while high - low > 1:
+            middle = (low + high) // 2
+            report = await self._fails(batches[middle:])
+            if report is None:
+                high = middle
+            else:
+                low, failed, was_seen_again = middle, report, True
+        if not was_seen_again:  # it may have had nothing to do with the messages
+            report = await self._fails(batches[low:])
+            if report is None:
+                return self._answer("not_again", messages, failed, together=failed.messages)
+            failed = report
+        together = [one for batch in batches[low:] for one in batch]
+        if len(batches[low]) == 1 and self._has_runs_left:
+            alone = await self._fails([batches[low]])
+            if alone is not None:
+                return self._answer("found", messages, alone, message=batches[low][0])
+        if len(batches) - low > 2 and self._has_runs_left:
+            both = await self._fails([batches[low], batches[-1]])
+            if both is not None:
+                failed, together = both, [*batches[low], *batches[-1]]
+        return self._answer("not_alone", messages, failed, together=together)
+
+    def _answer(
+        self,
+        answer: Answer,
+        messages: Sequence[Message],
+        report: BatchReport | None = None,
+        *,
+        message: Message | None = None,
+        together: Sequence[Message] = (),
+    ) -> Finding:
+        kind = None if report is None else self._kind
+        return Finding(answer, self._trial.runs, len(messages), kind, report, message, together)
+
+    def _told(self, count: int, report: BatchReport | None) -> None:
+        how = "nothing fails" if report is None else f"{report.result.error} at {report.messages[0].msg_id}"
+        self._tell(f"run {self._trial.runs}: {count} message{'' if count == 1 else 's'}: {how}")
+
+
+def kind_of(report: BatchReport) -> Kind:
+    """In which way a batch failed."""
+    if report.ended is None:
+        return "raised"
+    return "expired" if report.result.verdicts[0].outcome == "expired" else "died"

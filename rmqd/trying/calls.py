@@ -1,0 +1,69 @@
+"""A group's handler in this process: made and started as the consumer does it, and called with one batch at a time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from rmqd.client.instance import ClientInstance
+from rmqd.consumer.assembly import assemble
+from rmqd.consumer.handling.apart import batch_apart, called_apart
+from rmqd.consumer.handling.threads import HandlerNotAwaitedError, call_start_or_stop
+from rmqd.handler import Batch, Closing, ManualBatch
+from rmqd.plain_text import describe
+from rmqd.plugins.consumer_options import consumer_options
+from rmqd.plugins.handlers import load_handler
+from rmqd.plugins.hooks import load_hooks
+from rmqd.trying.order import CallResult
+from rmqd.trying.places import Author, place_of
+from rmqd.trying.verdicts import is_failure, verdicts_of
+
+if TYPE_CHECKING:
+    from rmqd.config.model.root import RootConfig
+    from rmqd.wire.messages.message import Message
+
+
+class HandlerCalls:
+    """The handler of a group, with the installed hooks around it. Its group is put together, and never joined.
+
+    Raises ConfigError where the handler cannot be made.
+    """
+
+    def __init__(self, config: RootConfig, group: str) -> None:
+        self._options = replace(consumer_options(config, group), trace=None)
+        self._handler = load_handler(group, config.groups[group])
+        client = ClientInstance(config.cluster_of(group).client_options())  # nothing of it runs
+        self._context, _ = assemble(self._options, self._handler, client, client.clock, load_hooks())
+        self.author = Author.of(self._handler.handle)
+
+    async def start(self) -> None:
+        """Call the handler's `start`. Raises what it raises."""
+        await call_start_or_stop(self._handler.start, self._context.clock)
+
+    async def stop(self) -> None:
+        """Call the handler's `stop`. Raises what it raises."""
+        await call_start_or_stop(self._handler.stop, self._context.clock)
+
+    async def call(self, messages: list[Message]) -> CallResult:
+        """Call the handler with messages of one queue. Raises HandlerNotAwaitedError."""
+        batch = batch_apart(self._options, messages)
+        started = time.monotonic()
+        error = await called_apart(self._context.service, batch)
+        seconds = time.monotonic() - started
+        if isinstance(error, HandlerNotAwaitedError):
+            raise error
+        return CallResult(
+            verdicts_of(batch, error, self._options, self._context.send_back),
+            seconds,
+            None if error is None else describe(error),
+            None if error is None else place_of(error, self.author),
+            is_failure(error),
+            _closing(batch),
+        )
+
+
+def _closing(batch: Batch) -> Literal["commit", "rollback"] | None:
+    if not isinstance(batch, ManualBatch) or batch.closing is None:
+        return None
+    return "commit" if batch.closing is Closing.COMMIT else "rollback"

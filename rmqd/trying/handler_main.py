@@ -1,0 +1,81 @@
+"""The main program of the process in which a handler is tried: `python -m rmqd.trying.handler_main DESCRIPTOR`.
+
+It serves the parent at the other end of an inherited socket, one request after the other. What the handler prints goes
+to standard error: the parent's standard output has the command's results alone.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+
+from rmqd.errors import ConfigError
+from rmqd.exit_codes import ExitCode
+from rmqd.plain_text import describe
+from rmqd.process.channel import ChildAnswer, ChildChannel, Request
+from rmqd.process.logs import logs
+from rmqd.process.loop import leave, run_in_loop
+from rmqd.trying.calls import HandlerCalls
+from rmqd.trying.order import WHERE_SIGNAL, HandlerOrder, NotUsable, Ready
+
+
+def main(descriptor: int) -> int:
+    """Serve the parent until it says stop, or is gone. Returns the exit code."""
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return run_in_loop(_serve(socket.socket(fileno=descriptor)))
+
+
+async def _serve(sock: socket.socket) -> int:
+    channel = await ChildChannel.over(sock)
+    first = await channel.receive()
+    if not isinstance(first, Request) or not isinstance(first.argument, HandlerOrder):
+        return ExitCode.USAGE
+    order = first.argument
+    _write_down_faults(order.faults)
+    sys.path[:] = order.import_path
+    log = order.config.log
+    logs.configure_logging(log.level, log.format, namespaces=order.config.namespaces)
+    (group,) = order.config.groups
+    try:
+        calls = HandlerCalls(order.config, group)
+        await calls.start()
+    except Exception as error:  # noqa: BLE001  the handler's own, whatever it is
+        reason = "; ".join(map(str, error.problems)) if isinstance(error, ConfigError) else describe(error)
+        channel.post(ChildAnswer(first.number, NotUsable(reason)))
+        await channel.close()
+        return ExitCode.FAILURE
+    channel.post(ChildAnswer(first.number, Ready(calls.author)))
+    return await _answer(channel, calls)
+
+
+def _write_down_faults(path: str) -> None:
+    """Have a crash, and our signal, write the stacks of all threads to a file."""
+    descriptor = os.open(path, os.O_WRONLY)  # open until the end
+    faulthandler.enable(descriptor)
+    faulthandler.register(WHERE_SIGNAL, descriptor)
+
+
+async def _answer(channel: ChildChannel, calls: HandlerCalls) -> int:
+    while (request := await channel.receive()) is not None:
+        assert isinstance(request, Request)
+        value: object = None
+        try:
+            if request.action == "call":
+                value = await calls.call(request.argument)
+            else:
+                await calls.stop()
+        except Exception as error:  # noqa: BLE001  of a `stop`, or a handler that does not run
+            value = NotUsable(describe(error))
+        channel.post(ChildAnswer(request.number, value))
+        if request.action != "call":
+            break
+    await channel.close()
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    leave(main(int(sys.argv[1])))

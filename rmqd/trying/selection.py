@@ -1,0 +1,190 @@
+"""Which messages a handler is tried with, read without a group, and the batches that they make."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rmqd.client.looks import windows
+from rmqd.client.looks.brokers import Brokers
+from rmqd.client.looks.messages import find_by_id, find_by_key
+from rmqd.client.looks.windows import Window
+from rmqd.consumer.assembly import subscriptions_of
+from rmqd.errors import RmqdError, RouteNotFoundError
+from rmqd.trying.dead_letters import as_retried
+from rmqd.wire.bodies.heartbeat import SubscriptionData
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import SUBSCRIPTION_ALL, dlq_topic, retry_topic
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.client.looks.messages import FoundMessage
+    from rmqd.consumer.options import ConsumerOptions
+    from rmqd.wire.messages.message import CorruptMessage, Message
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is asked for. Times are Unix milliseconds: stored at or after `from_ms`, and before `to_ms`."""
+
+    ids: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    from_ms: int | None = None
+    to_ms: int | None = None
+    last: int | None = None
+    waiting: bool = False
+    """What the group has not committed yet."""
+    topics: tuple[str, ...] = ()
+    """Only these of its topics, as brokers know them."""
+    dead_letters: bool = False
+    """The group's dead letters in place of its topics."""
+    without: frozenset[str] = frozenset()
+    """Ids of messages that are left out."""
+    most: int = 10_000
+    """The oldest of all that is asked for."""
+
+
+@dataclass(slots=True)
+class Chosen:
+    """The messages, in the order of their store time. `remarks` say what could not be had."""
+
+    messages: list[Message] = field(default_factory=list)
+    corrupt: list[CorruptMessage] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    is_cut: bool = False
+    """Whether there is more than was taken."""
+
+
+async def choose(client: ClientInstance, options: ConsumerOptions, selection: Selection) -> Chosen:
+    """Read what a selection asks for, of what the group's subscriptions match. Raises RmqdError."""
+    return await _Choice(client, options, selection).chosen()
+
+
+def batches_of(messages: Iterable[Message], most: int) -> list[list[Message]]:
+    """The batches that a consumer makes of them: of one queue each, in its order, and full where there are so many.
+
+    They are in the order of their first messages.
+    """
+    batches: list[list[Message]] = []
+    open_batches: dict[MessageQueue, list[Message]] = {}
+    for message in messages:
+        batch = open_batches.get(message.message_queue)
+        if batch is None or len(batch) == most:
+            batch = open_batches[message.message_queue] = []
+            batches.append(batch)
+        batch.append(message)
+    return batches
+
+
+class _Choice:
+    def __init__(self, client: ClientInstance, options: ConsumerOptions, selection: Selection) -> None:
+        self._client = client
+        self._options = options
+        self._asked = selection
+        self._chosen = Chosen()
+        retries, dead = retry_topic(options.group), dlq_topic(options.group)
+        self._subscriptions = subscriptions_of(options, 0)
+        if selection.dead_letters:
+            self._subscriptions = {dead: SubscriptionData(dead, SUBSCRIPTION_ALL)}
+        elif selection.topics:
+            self._subscriptions = {topic: self._subscriptions[topic] for topic in selection.topics}
+        elif not (selection.waiting or selection.ids):
+            self._subscriptions.pop(retries, None)  # copies of what its topics hold
+
+    async def chosen(self) -> Chosen:
+        asked, chosen = self._asked, self._chosen
+        if asked.ids or asked.keys:
+            places = [place async for place in self._named()]
+            await self._read(places)
+        elif asked.last is not None:
+            newest = await windows.read_newest(
+                self._client, await self._windows(), asked.last + len(asked.without), namespace=self._options.namespace
+            )
+            self._take(newest.messages, newest.corrupt)
+            chosen.messages = chosen.messages[-asked.last :]
+        else:
+            await self._read(await self._windows())
+        chosen.messages.sort(key=lambda one: one.store_timestamp)
+        if len(chosen.messages) > asked.most:
+            chosen.messages, chosen.is_cut = chosen.messages[: asked.most], True
+        if asked.dead_letters:
+            chosen.messages = [as_retried(one, self._options.group) for one in chosen.messages]
+        return chosen
+
+    async def _windows(self) -> list[tuple[Window, SubscriptionData]]:
+        found: list[tuple[Window, SubscriptionData]] = []
+        for topic, subscription in self._subscriptions.items():
+            try:
+                if self._asked.waiting:
+                    parts = await windows.not_committed(self._client, topic, self._options.group)
+                elif self._asked.last is not None:
+                    parts = await windows.whole_queues(self._client, topic)
+                else:
+                    parts = await windows.between(self._client, topic, self._asked.from_ms, self._asked.to_ms)
+            except RouteNotFoundError:
+                if topic != retry_topic(self._options.group):
+                    self._chosen.remarks.append(f"no broker has topic {topic}")
+                continue
+            found += [(part, subscription) for part in parts if part.size]
+        return found
+
+    async def _named(self) -> AsyncIterator[tuple[Window, SubscriptionData]]:
+        """The places of the messages with these ids and keys."""
+        brokers = await Brokers.look_up(self._client)
+        for msg_id in self._asked.ids:
+            found, errors = await find_by_id(brokers, msg_id)
+            ours = [one for one in found if one.topic in self._subscriptions]
+            self._remark(f"id {msg_id}", found, ours, errors)
+            for one in ours[:1]:  # the others are its retries
+                yield await self._place(one)
+        for key in self._asked.keys:
+            for topic in self._subscriptions:
+                found, errors = await find_by_key(brokers, topic, key, most=self._asked.most)
+                self._remark(f"key {key} in {topic}", found, found, errors)
+                for one in found:
+                    yield await self._place(one)
+
+    async def _place(self, found: FoundMessage) -> tuple[Window, SubscriptionData]:
+        await self._client.routes.lookup(found.topic)
+        queue = MessageQueue(found.topic, found.broker, found.queue)
+        return Window(queue, found.offset, found.offset + 1), self._subscriptions[found.topic]
+
+    def _remark(
+        self, what: str, found: Sequence[FoundMessage], ours: Sequence[FoundMessage], errors: dict[str, RmqdError]
+    ) -> None:
+        remarks = self._chosen.remarks
+        remarks += [f"{what}: {where}: {error}" for where, error in errors.items()]
+        if not found:
+            remarks.append(f"{what}: no broker has such a message")
+        elif not ours:
+            elsewhere = ", ".join(sorted({one.topic for one in found}))
+            remarks.append(f"{what}: it is in {elsewhere}, of which nothing is asked for")
+
+    async def _read(self, parts: Iterable[tuple[Window, SubscriptionData]]) -> None:
+        """Read parts of queues, side by side, up to as many messages of each as are asked for at most."""
+
+        async def read(window: Window, subscription: SubscriptionData) -> None:
+            taken = 0
+            async for read in windows.read_window(
+                self._client, window, subscription, namespace=self._options.namespace
+            ):
+                taken += self._take(read.messages, read.corrupt)
+                if taken > self._asked.most:
+                    break
+            if not taken and window.size == 1 and (self._asked.ids or self._asked.keys):
+                place = f"{window.queue.topic}, {window.queue.broker_name}, queue {window.queue.queue_id}"
+                self._chosen.remarks.append(
+                    f"the message at {place}, offset {window.start} is none that the group subscribes to"
+                )
+
+        await asyncio.gather(*(read(*part) for part in parts))
+
+    def _take(self, messages: Sequence[Message], corrupt: Sequence[CorruptMessage]) -> int:
+        asked = self._asked
+        low, high = asked.from_ms or 0, 2**63 - 1 if asked.to_ms is None else asked.to_ms
+        taken = [one for one in messages if low <= one.store_timestamp < high and one.msg_id not in asked.without]
+        self._chosen.messages += taken
+        self._chosen.corrupt += corrupt
+        return len(taken)

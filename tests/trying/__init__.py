@@ -1,0 +1,1 @@
+"""Handlers over real messages: which line failed, what would become of a message, which one is to blame."""
