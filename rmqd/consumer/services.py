@@ -165,6 +165,9 @@ class Ownership(Protocol):
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
         """Hear which members one broker lists now."""
 
+    def noticed(self) -> None:
+        """Hear a broker's notice that members came or went."""
+
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """Free the locks that members which are gone have left behind, where this kind of ownership does so."""
 

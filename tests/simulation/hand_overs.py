@@ -26,8 +26,8 @@ AT_WORK_SECONDS: Final = 0.5
 BUSY_SECONDS: Final = 0.5
 MOVE_SECONDS: Final = 2.0
 BLINKS: Final = 20
-BLINK_SECONDS: Final = (2.5, 4.0)
-"""From one to the next, so that others see in between that the member is back: they look each second at most."""
+BLINK_SECONDS: Final = ((2.5, 4.0), (0.9, 1.3))
+"""From one to the next. Others look each second at most, so they see that a member is back in between, or miss it."""
 DOWN_SECONDS: Final = 1.0
 AWAY_SECONDS: Final = 5.0
 BACK_SECONDS: Final = 3.0
@@ -74,11 +74,11 @@ async def blink(history: History, sender: Sender) -> None:
     with standing(history.members):
         await sender.send(2)
         await asyncio.sleep(AT_WORK_SECONDS)
-        for _ in range(BLINKS):
+        for pause_seconds in (chance.uniform(*least_and_most) for least_and_most in BLINK_SECONDS for _ in range(BLINKS)):
             lost = chance.choice((names, names[:1], names[-1:]))
             for member in chance.choice((history.members, history.members[:1])):
                 _cut(history, member, lost)
-            await asyncio.sleep(chance.uniform(*BLINK_SECONDS))
+            await asyncio.sleep(pause_seconds)
     sender.sent.clear()
 
 

@@ -36,6 +36,9 @@ class EveryQueue:
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
         """Do nothing: who else is in the group makes no difference to this member's queues."""
 
+    def noticed(self) -> None:
+        """Do nothing: who else is in the group makes no difference to this member's queues."""
+
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """Do nothing: members that are gone have left no locks behind."""
 

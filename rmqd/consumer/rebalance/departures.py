@@ -6,6 +6,9 @@ all connections at once, and all members come back within seconds. A list proves
 connection to that broker has stood for as long as every member needs for its heartbeat (`BACK_SECONDS`), and the list
 was asked for after that.
 
+Between two looks at a list a member may be back, and gone again. Its broker sends a notice of each change, so a member
+counts as gone only when no notice has come for as long as it may take to come back.
+
 Wrongly to believe that a member is gone breaks its locks, and messages are handled twice. Wrongly to believe that it is
 there only makes others wait.
 """
@@ -40,15 +43,21 @@ class Departures:
         self._clock = clock
         self._lists: dict[str, frozenset[str]] = {}  # by broker address
         self._gone: dict[str, float] = {}  # client id -> when it was missed
+        self._noticed_at = float("-inf")
 
     @property
     def gone(self) -> Mapping[str, float]:
         """The members that were in a broker's list and are in none any more, with the time when that was seen."""
         return self._gone
 
+    def noticed(self) -> None:
+        """Hear a broker's notice: who is missing may have come back for a moment."""
+        self._noticed_at = self._clock.monotonic()
+
     def is_sure(self, client_id: str) -> bool:
         """Whether a member has been missing for longer than it takes to come back by another connection."""
-        return self._clock.monotonic() - self._gone.get(client_id, float("inf")) >= SURE_SECONDS
+        missing_since = max(self._gone.get(client_id, float("inf")), self._noticed_at)
+        return self._clock.monotonic() - missing_since >= SURE_SECONDS
 
     @property
     def is_alone(self) -> bool:

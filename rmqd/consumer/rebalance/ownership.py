@@ -54,6 +54,10 @@ class QueueOwnership:
         """Hear which members one broker lists now."""
         await self._departures.members_are(address, client_ids)
 
+    def noticed(self) -> None:
+        """Hear a broker's notice that members came or went."""
+        self._departures.noticed()
+
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """Break the locks that members which are gone have on these queues; they would last up to a minute.
 

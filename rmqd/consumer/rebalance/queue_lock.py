@@ -107,6 +107,9 @@ class QueueLock:
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
         """Do nothing: not the members but the locks say who has a queue."""
 
+    def noticed(self) -> None:
+        """Do nothing: not the members but the locks say who has a queue."""
+
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """Do nothing: locks of an orderly group end by themselves only."""
 

@@ -87,6 +87,7 @@ class Rebalance:
     def noticed(self) -> None:
         """Hear a broker's notice that members came or went."""
         self._notices.came()
+        self._context.ownership.noticed()
         self._soon.set()
 
     async def run(self) -> None:

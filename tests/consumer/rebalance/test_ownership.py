@@ -104,6 +104,17 @@ async def test_who_is_missing_for_a_moment_keeps_its_locks(case: Case) -> None:
     assert await case.broken(SURE_SECONDS / 2) == {"other": {"a", "b"}}
 
 
+async def test_a_notice_starts_the_moment_anew(case: Case) -> None:
+    """A member whose line flaps may be back, and gone again, without any list that shows it."""
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
+    for _ in range(3):
+        assert await case.broken(SURE_SECONDS * 0.6) == {}
+        case.ownership.noticed()
+    assert await case.broken(SURE_SECONDS * 0.6) == {}
+    assert await case.broken(SURE_SECONDS * 0.4) == {"other": {"a", "b"}}
+
+
 async def test_who_is_back_keeps_its_locks_though_nobody_told(case: Case) -> None:
     """The last list that was read may be from the moment at which it was away: brokers are asked again."""
     await case.listed(case.first, "other")

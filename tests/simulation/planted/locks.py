@@ -54,6 +54,12 @@ def locks_broken_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 0.0)
 
 
+@plant(needs=tries("blink"))
+def gone_between_two_looks(patch: pytest.MonkeyPatch) -> None:
+    """A member counts as gone that two lists lack, although brokers tell in between that it was back."""
+    patch.setattr(Departures, "noticed", lambda self: None)
+
+
 @plant(needs=both(tries("blink"), lambda plan: len(plan.queues) > 1))
 def locks_of_members_elsewhere_broken(patch: pytest.MonkeyPatch) -> None:
     """A member that one broker does not list counts as gone, although another broker lists it."""
