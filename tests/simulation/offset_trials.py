@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Broker
     from tests.simulation.history import History
     from tests.simulation.members import Member
-    from tests.simulation.trials import Sender
+    from tests.simulation.sender import Sender
 
 UNANSWERED_SECONDS: Final = 12.0
 """By how much a commit is late that nobody waits for, nor for one that is sent after it: each wait takes 5 s."""

@@ -28,7 +28,7 @@ JAVA: Final = (0.2, 0.5, 0.8)
 BROADCASTING: Final = 0.1
 """How many histories in one are of a broadcasting group."""
 TRIALS: Final = (
-    "join", "leave", "kill", "crash", "cut", "crowd", "visit", "glances", "mute", "part", "lose", "reset"
+    "join", "leave", "kill", "crash", "cut", "crowd", "visit", "glances", "mute", "part", "lose", "unlisted", "reset"
 )  # fmt: skip
 OFFSET_TRIALS: Final = (
     "refuse_commits", "delay_commits", "lose_offsets", "overstay", "hand_over_late", "suspend", "suspend_and_leave",

@@ -28,7 +28,7 @@ from tests.simulation.trial_steps import (
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
-    from tests.simulation.trials import Sender
+    from tests.simulation.sender import Sender
 
 REWOUND: Final = 5
 """How many messages a reset goes back."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.judging.wrong import Wrong
@@ -13,6 +13,7 @@ from tests.simulation.names import TOPIC
 if TYPE_CHECKING:
     from tests.simulation.cluster import Broker
     from tests.simulation.history import History
+    from tests.simulation.members import Member
 
 LOOKS: Final = 40
 LOOKS_BEFORE_IT_IS_BACK: Final = 9
@@ -62,10 +63,13 @@ def changes(history: History) -> dict[str, int]:
     return {name: snapshot.rebalances for name, snapshot in snapshots.items() if snapshot is not None}
 
 
-def restless(history: History, before: dict[str, int], name: str) -> Iterator[Wrong]:
-    """Members that have taken or given up queues since then, though nobody came or went."""
+def restless(
+    history: History, before: dict[str, int], name: str, members: Sequence[Member] | None = None
+) -> Iterator[Wrong]:
+    """Members, of all or of these, that have taken or given up queues since then, though nobody came or went."""
+    named = {one.name for one in (history.members if members is None else members)}
     for member, count in changes(history).items():
-        if count != before.get(member, 0):
+        if member in named and count != before.get(member, 0):
             about = (
                 f"{member} took queues or gave some up, and nobody came or went, before {history.timeline.now():.3f} s"
             )

@@ -21,6 +21,11 @@ HANDLED_SECONDS: Final = 1.0
 BACK_SECONDS: Final = 20.0
 """In which members have divided the queues anew, and gone on."""
 LOOK_SECONDS: Final = 0.02
+CALM_SECONDS: Final = 75.0
+"""After which nothing is left of what broke: locks end after 60 s."""
+SETTLED_SECONDS: Final = 85.0
+"""After which nothing is left of what was before: no trouble excuses what comes so late."""
+GONE_SECONDS: Final = 60.0
 
 
 def stand_still(members: list[Member]) -> None:
@@ -74,3 +79,38 @@ def stored_offsets(history: History, name: str) -> dict[int, int]:
     broker = next(one for one in history.brokers if one.name == name)
     assert broker.controller is not None
     return broker.controller.offsets.queues(GROUP, TOPIC)
+
+
+def be_quick(history: History) -> None:
+    """Have the handlers of all members be quick."""
+    for member in history.members:
+        member.handling.be_quick()
+
+
+async def be_several(history: History, count: int) -> None:
+    """Have so many members at least, for long enough."""
+    if len(history.members) < count:
+        while len(history.members) < count:
+            history.join()
+        be_quick(history)
+        await asyncio.sleep(CALM_SECONDS)
+
+
+async def be(history: History, count: int) -> None:
+    """Have just so many members, for long enough."""
+    while len(history.members) > count:
+        leave(history, member := history.members[-1])
+        await asyncio.wait((member.task,), timeout=GONE_SECONDS)
+    while len(history.members) < count:
+        join(history)
+    await asyncio.sleep(SETTLED_SECONDS)
+
+
+def cut(history: History, member: Member, brokers: Iterable[str]) -> None:
+    """Reset a member's connections to some brokers."""
+    history.harm()
+    names = set(brokers)
+    for connection in list(history.network.connections):
+        is_there = connection.far.host.name.partition("/")[0] in names
+        if connection.near.host is member.host and is_there:
+            connection.cut()

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from tests.simulation.network import NEVER_SECONDS, Noise
 from tests.simulation.shares import changes, restless
-from tests.simulation.trial_steps import join
+from tests.simulation.trial_steps import be, cut, join
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
     from tests.simulation.members import Member
-    from tests.simulation.trials import Sender
+    from tests.simulation.sender import Sender
 
 MUTE_SECONDS: Final = 20.0
 MOST_APART_SECONDS: Final = 14.0
@@ -24,6 +24,11 @@ NO_ROUTE_SECONDS: Final = 2.5
 LOOK_SECONDS: Final = 0.1
 COME_SECONDS: Final = 5.0
 LOST_SECONDS: Final = 0.3
+CUTS: Final = 6
+UNLISTED_SECONDS: Final = 0.7
+"""For so long brokers take a heartbeat up late; after a second without it others may break the locks."""
+DUE_SECONDS: Final = (20.0, 21.7)
+"""From one cut to the next: a member divides the queues 20 s after it was listed again, or a second later."""
 
 
 async def mute(history: History, sender: Sender) -> None:
@@ -68,6 +73,21 @@ async def lose(history: History, sender: Sender) -> None:
     await asyncio.sleep(LOST_SECONDS)
     for broker in history.brokers:
         del history.network.noise[broker.name]
+
+
+async def unlisted(history: History, sender: Sender) -> None:
+    """A member is to divide the queues just when brokers have forgotten it, as its connections were cut."""
+    await be(history, 2)
+    member, chance = history.members[0], random.Random(history.plan.seed)
+    before = changes(history)
+    for broker in history.brokers:
+        broker.heartbeat_seconds = UNLISTED_SECONDS
+    for _ in range(CUTS):
+        cut(history, member, [broker.name for broker in history.brokers])
+        await asyncio.sleep(chance.uniform(*DUE_SECONDS))
+    for broker in history.brokers:
+        broker.heartbeat_seconds = 0.0
+    history.trial_wrong += restless(history, before, "unlisted", [member])
 
 
 async def _noticed(member: Member) -> None:

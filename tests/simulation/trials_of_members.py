@@ -15,7 +15,7 @@ from tests.simulation.trial_steps import join, leave, standing
 if TYPE_CHECKING:
     from tests.simulation.history import History
     from tests.simulation.members import Member
-    from tests.simulation.trials import Sender
+    from tests.simulation.sender import Sender
 
 TOGETHER_SECONDS: Final = 0.01
 CROWDS: Final = 4

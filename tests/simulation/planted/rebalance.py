@@ -114,7 +114,7 @@ def short_lists_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemberList, "_is_whole", lambda self, address, members: True)
 
 
-@plant(needs=both(_of_one_broker, tries("crash")))
+@plant(needs=tries("unlisted"))
 def list_without_us_believed(patch: pytest.MonkeyPatch) -> None:
     """A broker that does not list this member is not told of it, and its list is taken as it is."""
     right, is_whole = MemberList.of, MemberList._is_whole

@@ -1,0 +1,59 @@
+"""Sends the messages of trials, and says which of them came to a handler too late."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.client.sending.outgoing_message import OutgoingMessage
+from rmqd.errors import RmqdError
+from tests.simulation.judging.wrong import Wrong
+from tests.simulation.loop import Host, LoopClock
+from tests.simulation.names import TOPIC
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+
+class Sender:
+    """Sends the messages of trials, by a client of its own."""
+
+    def __init__(self, history: History) -> None:
+        self.sent: dict[str, float] = {}
+        """When each message of the present trial was stored, by its key."""
+        self._history = history
+        self._count = 0
+        self._host = Host(history.loop, "trials")
+        options = ClientOptions(nameservers=history.nameservers, instance_name="t")
+        self._client = self._host.context.run(ClientInstance, options, clock=LoopClock())
+        self._running = self._host.spawn(self._client.run())
+
+    async def send(self, rounds: int) -> None:
+        """Send as many messages to each queue, or nearly."""
+        await self._host.spawn(self._send(rounds * sum(self._history.most_queues)))
+
+    async def _send(self, count: int) -> None:
+        for _ in range(count):
+            self._count += 1
+            key = f"t{self._count}"
+            with contextlib.suppress(RmqdError):
+                await self._client.producer.send(OutgoingMessage(TOPIC, b"x", tags="a", keys=key))
+                self._history.sent.add(key)
+                self.sent[key] = self._history.timeline.now()
+
+    def late(self, name: str, late_seconds: float) -> Iterator[Wrong]:
+        """Messages of a trial that came to a handler too late, by now."""
+        for key, at in self.sent.items():
+            began = min((call.began for call in self._history.ledger.calls.get(key, ())), default=None)
+            if began is None or began > at + late_seconds:
+                when = "not begun" if began is None else f"begun at {began:.3f} s"
+                yield Wrong("late", f"{key}, sent at {at:.3f} s, was {when} ({name})", frozenset((key,)))
+
+    async def end(self) -> None:
+        """Stop the client."""
+        self._host.context.run(self._client.stop)
+        await asyncio.wait((self._running,))
