@@ -195,25 +195,30 @@ class Heartbeat:
         )
         try:
             async with self._clock.timeout(self._deadline):
+                connection = await self._remoting.connection(address)
                 version = await send_heartbeat(self._remoting, address, data, timeout_seconds=self._deadline)
         except TimeoutError:
             error: RmqdError = RemotingTimeoutError(address, f"no answer to the heartbeat in {self._deadline:g} s")
         except RmqdError as failure:
             error = failure
         else:
-            self._answered(address, version)
+            self._answered(address, version, connection)
             return None
         self._failed(address, error)
         return error
 
-    def _answered(self, address: str, version: int) -> None:
+    def _answered(self, address: str, version: int, connection: RemotingConnection) -> None:
+        """Note an answer to a heartbeat; the connection is the one that there was when it was sent."""
         broker = self._broker(address)
         if not broker.up:
             log.info("broker.up", address=address, version=version)
         if broker.up is False:  # routes may have been asked for without it, and others divide its queues again
             self._routes.refresh_soon()
         broker.up, broker.version, broker.failures = True, version, 0
-        broker.told_on = self._remoting.connected(address)
+        if connection is self._remoting.connected(address):
+            broker.told_on = connection
+        else:  # replaced meanwhile: the broker may not have heard of us by the next one
+            self.beat_soon(address)
 
     def _failed(self, address: str, error: RmqdError) -> None:
         broker = self._broker(address)

@@ -294,6 +294,30 @@ async def test_a_connection_is_known_to_have_carried_a_heartbeat(world: World, p
     assert not world.heartbeat.is_known_on(await world.remoting.connection(peer.address))
 
 
+async def test_an_answer_by_a_connection_that_was_replaced_says_nothing_of_the_next_one(
+    world: World, peer: Peer
+) -> None:
+    """As when a broker says that it goes away: pulls by the next connection would find no group."""
+    go_on = asyncio.Event()
+
+    async def slow(command: object) -> Reply:
+        await go_on.wait()
+        return Reply()
+
+    peer.on(HEART_BEAT, slow)
+    await world.know(peer)
+    async with running(world.heartbeat.run()):
+        await peer.received(HEART_BEAT)
+        first = world.remoting.connected(peer.address)
+        assert first is not None
+        world.remoting.leave(first, "the broker says that it goes away")
+        second = await world.remoting.connection(peer.address)
+        go_on.set()
+        await eventually(lambda: world.heartbeat.brokers_up == {peer.address: True}, "the first one is answered")
+        await peer.received(HEART_BEAT, 2)
+        await eventually(lambda: world.heartbeat.is_known_on(second), "the broker is told by the second one")
+
+
 async def test_settled_waits_for_a_heartbeat_that_nobody_waits_for_any_more(world: World, peer: Peer) -> None:
     """It is on its way: what is sent after its answer is the last word."""
     go_on = asyncio.Event()
