@@ -40,18 +40,23 @@ class QueueProgress(NamedTuple):
 
 
 class Rates:
-    """Rates over the last minute and hour, or since the start where that is later."""
+    """Rates over the last minute and hour, or since the start where that is later.
+
+    `stats` may get topics later: a group that pulls again reads its pop retry topics.
+    """
 
     def __init__(self, stats: Mapping[str, TopicStats], clock: Clock) -> None:
         self._stats = stats
         self._clock = clock
-        self._minute = {topic: deque([self._count(topic)], maxlen=MINUTE_SAMPLES) for topic in stats}
-        self._hour = {topic: deque(samples, maxlen=HOUR_SAMPLES) for topic, samples in self._minute.items()}
+        self._minute: dict[str, deque[Counters]] = {}
+        self._hour: dict[str, deque[Counters]] = {}
         self._progress: dict[MessageQueue, QueueProgress] = {}
         self._rounds = 0
+        self._begin()
 
     def sample(self) -> None:
         """Read the topics' counters; for the hour every minute."""
+        self._begin()
         self._rounds += 1
         for topic in self._stats:
             self._minute[topic].append(counters := self._count(topic))
@@ -60,6 +65,7 @@ class Rates:
 
     def status(self, topic: str) -> ConsumeStatus:
         """A topic's rates up to now."""
+        self._begin()
         now, minute, hour = self._count(topic), self._minute[topic][0], self._hour[topic][0]
         seconds = max(now.at - minute.at, 1.0)
         calls = minute if now.calls > minute.calls else hour  # Java: the hour's, where the minute saw none
@@ -87,6 +93,13 @@ class Rates:
         """When the queue was last seen to move or to have nothing to do (monotonic); the sight may be 10 s late."""
         progress = self._progress.get(queue)
         return self._clock.monotonic() if progress is None else progress.at
+
+    def _begin(self) -> None:
+        """Begin with the topics that are new."""
+        for topic in self._stats.keys() - self._minute.keys():
+            first = self._count(topic)
+            self._minute[topic] = deque([first], maxlen=MINUTE_SAMPLES)
+            self._hour[topic] = deque([first], maxlen=HOUR_SAMPLES)
 
     def _count(self, topic: str) -> Counters:
         stats = self._stats[topic]

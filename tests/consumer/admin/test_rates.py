@@ -56,6 +56,20 @@ def test_rates_are_those_of_the_last_minute(stats: TopicStats, rates: Rates, clo
     assert found.consume_failed_tps == found.consume_failed_msgs == 0
 
 
+@pytest.mark.parametrize("is_sampled", [True, False])
+def test_a_topic_that_comes_later_has_rates_too(stats: TopicStats, clock: ManualClock, *, is_sampled: bool) -> None:
+    """A group that is switched from popping to pulling reads its pop retry topics, which others did not name before."""
+    by_topic = {TOPIC: stats}
+    rates = Rates(by_topic, clock)
+    by_topic["later"] = later = TopicStats("later", is_retry=True)
+    if is_sampled:
+        pass_time(rates, clock, SAMPLE_SECONDS)
+    assert rates.status("later").pull_tps == 0
+    handle(later, 0, 100)
+    pass_time(rates, clock, SAMPLE_SECONDS)
+    assert rates.status("later").pull_tps == pytest.approx(10)
+
+
 def test_rates_count_from_the_start_where_that_is_later(stats: TopicStats, rates: Rates, clock: ManualClock) -> None:
     handle(stats, 0, 50)
     clock.turn(5)
