@@ -16,8 +16,8 @@ event, on every machine.
 - `habits`: what of their batches handlers are slow at, and fail at.
 - `history`: a plan as it happens, with a `producer`; `outcome`: what came of it.
 - `trials`: how some histories end: one thing happens at a time, and all must go on in time after it.
-- `offset_trials`, `reset_trials`, `trials_of_members`, `trials_of_lines`, `hand_overs`: most of them; `trial_steps`:
-  their steps.
+- `plain_trials`, `offset_trials`, `reset_trials`, `trials_of_members`, `trials_of_lines`, `hand_overs`: most of them,
+  by subject; `trial_steps`: their steps; `sender`: their messages.
 - `shares`: who has which queue meanwhile.
 - `ledger`: what handlers were given, and when they finished it.
 - `judging`: what is wrong with it: lost, out of order, twice without a cause, late, stuck, committed wrongly.
