@@ -11,8 +11,8 @@ from typing import Final
 from tests.deploy.scene import Scene, Told, tell
 from tests.rocketmq.cluster import RealCluster
 
-FACTOR: Final = 30
-PATIENCE_SECONDS: Final = 240.0
+FACTOR: Final = 10
+PATIENCE_SECONDS: Final = 480.0
 
 
 @dataclass(frozen=True, slots=True)

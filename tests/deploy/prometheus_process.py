@@ -39,7 +39,7 @@ def _divided(duration: str, factor: float) -> str:
 class Prometheus:
     """Runs between `with` and its end, scrapes and evaluates `factor` times as often as it does as shipped."""
 
-    def __init__(self, folder: Path, targets: Iterable[str], factor: float = 30) -> None:
+    def __init__(self, folder: Path, targets: Iterable[str], factor: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._port = free_port(set(), (0,))
         self._folder = folder

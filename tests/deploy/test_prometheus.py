@@ -115,7 +115,7 @@ def daemon(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> Ite
 def test_a_real_prometheus_scrapes_a_running_daemon(
     daemon: RmqdProcess, rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
-    with Prometheus(tmp_path, [daemon.http]) as prometheus:
+    with Prometheus(tmp_path, [daemon.http], factor=30) as prometheus:
         with Producer(rocketmq.broker.address, topic) as producer:
             for _ in range(40):
                 producer.send()

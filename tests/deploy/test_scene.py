@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from tests.campaigns.alerts import FACTOR
 from tests.deploy.dashboards import FOLDER, without_data
@@ -17,7 +19,8 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 SECONDS = 60.0
-QUICK = ("RmqdHandlerFailing", "RmqdDeadLetters", "RmqdGroupFailed", "RmqdNoCommit")
+SCALED_OBJECT = FOLDER.parents[1] / "kubernetes" / "components" / "keda" / "scaledobject.yaml"
+QUICK = ("RmqdHandlerFailing", "RmqdGroupFailed")
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +58,14 @@ def test_every_panel_shows_data(scene: Scene, name: str, group: str) -> None:
     except AssertionError as error:
         error.add_note("\n".join(without_data(path, scene.prometheus, group=group)))
         raise
+
+
+def test_the_query_by_which_keda_scales_tells_how_much_waits(scene: Scene) -> None:
+    """For a group that has fallen behind; the namespace is a label that only Prometheus' operator adds."""
+    [trigger] = yaml.safe_load(SCALED_OBJECT.read_text())["spec"]["triggers"]
+    query = re.sub(r'namespace="[^"]*", group="[^"]*"', 'group="hanging"', trigger["metadata"]["query"])
+
+    waits = wait_until(lambda: scene.prometheus.value(query), "something waits", SECONDS)
+
+    assert len(scene.prometheus.find(query)) == 1
+    assert waits <= scene.main.metric("rmqd_consumer_lag_messages", group="hanging")
