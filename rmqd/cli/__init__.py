@@ -16,6 +16,7 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     offsets_reset, offsets_restore            moving a group in a topic, and moving it back
     offsets_change, offsets_backup            the course that these share; the file with the offsets before
     dlq, dlq_list, dlq_show                   dead letters
+    dlq_replay, dlq_purge, dlq_choice         having them handled again, settling them; which of them
     message, message_get, message_query       single messages
     tail                                      messages as they come
     try_group, try_report                     a handler over real messages

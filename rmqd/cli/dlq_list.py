@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.dlq_choice import marks_of
 from rmqd.cli.look import look
 from rmqd.cli.message_text import written_time
 from rmqd.cli.render import say_json, say_table
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rmqd.client.looks.brokers import Brokers
-    from rmqd.client.looks.dead_letters import DeadLetters
+    from rmqd.consumer.dead_letters.listing import DeadLetters
     from rmqd.errors import RmqdError
 
-HELP = """List the groups that have dead letters: how many the brokers hold, and when the last one came, in UTC.
+HELP = """List the groups that have dead letters: how many are left, how many the brokers hold, when the last one came.
+
+LEFT are those that were neither replayed nor purged. Times are UTC.
 
 Example: rmqd dlq list -o json
 """
@@ -26,13 +29,14 @@ Example: rmqd dlq list -o json
 @against_cluster
 def list_dead_letters(asked: Asked) -> None:
     """List the groups that have dead letters."""
+    target = asked.target()
 
     async def ask(brokers: Brokers, namespace: str) -> tuple[list[DeadLetters], Mapping[str, RmqdError]]:
-        from rmqd.client.looks.dead_letters import list_dead_letters
+        from rmqd.consumer.dead_letters.listing import list_dead_letters
 
-        return await list_dead_letters(brokers, namespace=namespace)
+        return await list_dead_letters(brokers, lambda group: marks_of(target, group), namespace=namespace)
 
-    look(asked.target(), ask, _as_json if asked.as_json else _as_table)
+    look(target, ask, _as_json if asked.as_json else _as_table)
 
 
 def _as_json(groups: list[DeadLetters]) -> None:
@@ -40,5 +44,9 @@ def _as_json(groups: list[DeadLetters]) -> None:
 
 
 def _as_table(groups: list[DeadLetters]) -> None:
-    rows = [(one.group, str(one.messages), written_time(one.last_stored_ms), ",".join(one.brokers)) for one in groups]
-    say_table(("group", "messages", "last", "brokers"), rows)
+    columns = ("group", "left", "messages", "last", "brokers")
+    rows = [
+        (one.group, str(one.left), str(one.messages), written_time(one.last_stored_ms), ",".join(one.brokers))
+        for one in groups
+    ]
+    say_table(columns, rows)

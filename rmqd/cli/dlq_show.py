@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rmqd.cli import dlq_choice
 from rmqd.cli.against_cluster import Asked, against_cluster
 from rmqd.cli.cluster import wrapped
 from rmqd.cli.look import look
@@ -13,65 +15,95 @@ from rmqd.cli.message_text import as_document, body_text, written_time
 from rmqd.cli.render import say_json, say_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rmqd.client.looks.brokers import Brokers
-    from rmqd.client.looks.messages import Found, FoundMessage
+    from rmqd.client.looks.messages import FoundMessage
+    from rmqd.consumer.dead_letters.letter import Letter
+    from rmqd.errors import RmqdError
 
-HELP = """Show the newest dead letters of a group, the oldest of them first, with the topic that each came from.
+HELP = """Show the newest dead letters of a group that are left, the oldest first, with the topic that each came from.
 
-REASON is what rmqd wrote down when it gave the message up; other clients write down none. They are read without a
-group, and stay where they are. `rmqd message get ID` shows one whole.
+REASON is what rmqd wrote down when it gave the message up; other clients write down none. What was replayed or purged
+is not shown, unless by --all. They are read without a group, and stay where they are. `rmqd message get ID` shows one
+whole.
 
-Example: rmqd dlq show order-mailer --most 100 -o json
+Example: rmqd dlq show order-mailer --reason timeout --most 100 -o json
 """
 _MOST_TEXT = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLetter:
+    """A dead letter as it is shown."""
+
+    message: FoundMessage
+    origin_topic: str | None
+    reason: str | None
+    exception: str | None
 
 
 @against_cluster
 def show(
     asked: Asked,
-    group: Annotated[str, typer.Argument(help="The group's name")],
+    group: dlq_choice.GroupName,
     most: Annotated[int, typer.Option("--most", min=1, max=10_000, help="How many, the newest")] = 20,
+    since: dlq_choice.Since = None,
+    until: dlq_choice.Until = None,
+    ids: dlq_choice.Ids = None,
+    keys: dlq_choice.Keys = None,
+    tags: dlq_choice.Tags = None,
+    properties: dlq_choice.Properties = None,
+    reason: dlq_choice.Reason = None,
+    with_settled: Annotated[bool, typer.Option("--all", help="Those that were replayed or purged, too")] = False,
 ) -> None:
     """Show the newest dead letters of a group."""
-
-    async def ask(brokers: Brokers, namespace: str) -> Found:
-        from rmqd.client.looks.dead_letters import newest_dead_letters
-
-        return await newest_dead_letters(brokers, wrapped(group, namespace), most)
-
     target = asked.target(group)
+    choice = dlq_choice.choice_of(since, until, ids, keys, tags, properties, reason)
+
+    async def ask(brokers: Brokers, namespace: str) -> tuple[list[ShownLetter], Mapping[str, RmqdError]]:
+        from rmqd.consumer.dead_letters.listing import newest_letters
+
+        name = wrapped(group, namespace)
+        marks = None if with_settled else dlq_choice.marks_of(target, name)
+        letters, errors = await newest_letters(brokers, name, marks, choice, most)
+        return list(map(_shown, letters)), errors
+
     look(target, ask, _as_json if asked.as_json else _as_table)
 
 
-def _as_json(letters: list[FoundMessage]) -> None:
+def _shown(letter: Letter) -> ShownLetter:
+    from rmqd.client.looks.messages import found_message
+    from rmqd.consumer.handling.copies import RMQD_EXCEPTION
+
+    message = found_message(letter.message, letter.message.broker_name)
+    exception = letter.message.stored_properties.get(RMQD_EXCEPTION)
+    return ShownLetter(message, letter.origin_topic, letter.reason, exception)
+
+
+def _as_json(letters: list[ShownLetter]) -> None:
     say_json([_document(letter) for letter in letters])
 
 
-def _document(letter: FoundMessage) -> dict[str, Any]:
-    from rmqd.consumer.handling.copies import RMQD_EXCEPTION, RMQD_REASON
-    from rmqd.wire.messages.properties import RETRY_TOPIC
-
-    properties = letter.properties
-    return as_document(letter) | {
-        "origin_topic": properties.get(RETRY_TOPIC),
-        "reason": properties.get(RMQD_REASON),
-        "exception": properties.get(RMQD_EXCEPTION),
+def _document(letter: ShownLetter) -> dict[str, Any]:
+    return as_document(letter.message) | {
+        "origin_topic": letter.origin_topic,
+        "reason": letter.reason,
+        "exception": letter.exception,
     }
 
 
-def _as_table(letters: list[FoundMessage]) -> None:
-    rows = []
-    for letter in letters:
-        told = _document(letter)
-        rows.append(
-            (
-                written_time(letter.stored_at_ms),
-                letter.msg_id,
-                told["origin_topic"] or "-",
-                str(letter.reconsume_times),
-                told["reason"] or "-",
-                letter.keys or "-",
-                body_text(letter.body)[:_MOST_TEXT],
-            )
+def _as_table(letters: list[ShownLetter]) -> None:
+    rows = [
+        (
+            written_time(letter.message.stored_at_ms),
+            letter.message.msg_id,
+            letter.origin_topic or "-",
+            str(letter.message.reconsume_times),
+            letter.reason or "-",
+            letter.message.keys or "-",
+            body_text(letter.message.body)[:_MOST_TEXT],
         )
+        for letter in letters
+    ]
     say_table(("came", "id", "topic", "retries", "reason", "keys", "body"), rows)

@@ -12,7 +12,7 @@ from rmqd.client.api.offset import query_consumer_offset
 from rmqd.errors import BrokerAwayError, NoBrokerError, RmqdError, RouteNotFoundError
 from rmqd.wire.lite import parent_of
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import LIGHT_QUEUE_ID, retry_topic
+from rmqd.wire.topics import LIGHT_QUEUE_ID, dlq_topic, retry_topic
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
@@ -63,14 +63,17 @@ class LagReader:
         self._turn = asyncio.Semaphore(MAX_QUESTIONS)
 
     async def topics_of(self, group: str) -> list[str]:
-        """The topics that the group has offsets of on any broker, its retry topic included."""
+        """The topics that the group has offsets of on any broker, its retry topic included.
+
+        Its dead letters are not: nothing waits there to be consumed, the offset says what is settled (`rmqd dlq`).
+        """
         remoting = self._client.remoting
         cluster = await self._client.name_servers.ask(lambda address: cluster_info(remoting, address))
         masters = [broker.master for broker in cluster.broker_addr_table.values() if broker.master]
         if not masters:
             raise NoBrokerError(";".join(self._client.name_servers.addresses))
         stats = await asyncio.gather(*(consume_stats(remoting, master, group) for master in masters))
-        return sorted({queue.topic for found in stats for queue in found.offset_table})
+        return sorted({queue.topic for found in stats for queue in found.offset_table} - {dlq_topic(group)})
 
     async def topic_lag(self, group: str, topic: str) -> TopicLag:
         """The group's place in one topic. Raises RouteNotFoundError, BrokerError, RemotingError."""

@@ -29,4 +29,5 @@ of commits.
     offsets        where offsets are stored, and when they are committed
     health         why queues and groups stand still, or disagree
     admin          what operators ask through brokers
+    dead_letters   what commands do with a group's dead letters; no part of a group that runs
 """

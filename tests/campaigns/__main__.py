@@ -15,6 +15,7 @@ from rmqd.errors import RmqdError
 from tests.campaigns.alerts import FACTOR, Alerts
 from tests.campaigns.churn import Churn, ChurnPlan, ChurnResult
 from tests.campaigns.divisions import BROKER_NAMES
+from tests.campaigns.dlq_replay import DlqReplay, DlqReplayPlan
 from tests.campaigns.durability import Durability, DurabilityPlan
 from tests.campaigns.fault_kinds import KINDS
 from tests.campaigns.fault_series import FaultSeries
@@ -212,6 +213,25 @@ def pop(options: argparse.Namespace) -> bool:
     return result.passed
 
 
+def dlq_replay(options: argparse.Namespace) -> bool:
+    """`rmqd dlq replay`, killed -9 and resumed, for a concurrent group and an orderly one that holds locks."""
+    directory = Path(options.dir or tempfile.mkdtemp(prefix="rmqd-dlq_replay-"))
+    seed: int = options.seed if options.seed is not None else random.randrange(10**6)
+    say(f"seed {seed}, files in {directory}")
+    cluster = _cluster(directory / "cluster")
+    results = []
+    try:
+        for name in ("concurrent", "orderly"):
+            plan = DlqReplayPlan(name, seed, options.letters, options.kills, orderly=name == "orderly")
+            results.append(DlqReplay(plan, cluster, directory / name).run())
+            print(results[-1].report(), flush=True)
+    finally:
+        cluster.stop()
+    for result in results:
+        add_row("dlq_replay", result.cells())
+    return all(result.passed for result in results)
+
+
 def mutants(options: argparse.Namespace) -> bool:
     """Small faults in the modules that keep rmqd's promises, one at a time: the tests must notice nine of ten."""
     rooms = options.rooms.split(",")
@@ -343,6 +363,7 @@ def main() -> int:
         (orderly, "messages", 90_000),
         (owners, "changes", 50),
         (fuzz, "executions", 1_000_000),
+        (dlq_replay, "letters", 10_000),
         (durability, "kills", 100),
         (faults, "times", 3),
         (histories, "count", 2000),
@@ -358,10 +379,12 @@ def main() -> int:
         sub.set_defaults(call=call)
         sub.add_argument(f"--{what}", type=int, default=default, help=f"how many (default {default})")
         sub.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
-        goes_on = "" if call is pop else "; that of an interrupted run goes on"
+        goes_on = "" if call in (dlq_replay, pop) else "; that of an interrupted run goes on"
         sub.add_argument("--dir", help=f"where a run keeps its files{goes_on}")
         if call is spark_kills:
             sub.add_argument("--kills", type=int, default=10, help="how many are killed (default %(default)s)")
+        if call is dlq_replay:
+            sub.add_argument("--kills", type=int, default=5, help="how often it is killed (default %(default)s)")
         if call is pop:
             sub.add_argument("--kills", type=int, default=12, help="how many members are killed (default %(default)s)")
             sub.add_argument("--switches", type=int, default=6, help="how often the mode changes (default %(default)s)")

@@ -9,7 +9,6 @@ Nobody joins a group here, or pulls under a group's name.
     messages      single messages by their id or by a key
     windows       parts of queues, between offsets or times, read
     tail          messages of a topic as they come
-    dead_letters  the dead letters of groups
     diagnosis     what a diagnosis of a group is judged by, and the diagnosis
     broker_facts  for that: whether brokers answer, store messages, and have the time
     waiting       for that: messages that it names

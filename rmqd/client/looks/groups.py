@@ -11,7 +11,7 @@ from rmqd.broker_errors import ConsumerNotOnlineError
 from rmqd.client.api.admin import consume_stats
 from rmqd.client.api.group import consumer_connection, subscription_groups
 from rmqd.errors import RmqdError
-from rmqd.wire.topics import is_system_group
+from rmqd.wire.topics import dlq_topic, is_system_group
 
 if TYPE_CHECKING:
     from rmqd.client.looks.brokers import Answers, Brokers
@@ -86,7 +86,7 @@ async def _summary(brokers: Brokers, group: str, names: list[str]) -> tuple[Grou
         len(members),
         None if any_known is None else consume_type(any_known),
         None if any_known is None else message_model(any_known),
-        sum(queue.lag for one in stats for queue in one.offset_table.values()),
+        sum(place.lag for one in stats for queue, place in one.offset_table.items() if queue.topic != dlq_topic(group)),
         round(sum(one.consume_tps for one in stats), 3),
         tuple(names),
     )

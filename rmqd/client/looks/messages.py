@@ -122,10 +122,11 @@ def decoded(records: bytes, topic: str, broker: str) -> Iterable[FoundMessage]:
     """The messages of a broker's reply, also those whose bodies cannot be trusted. Raises ProtocolError."""
     block = decode_messages(records, MessageQueue(topic, broker, _NO_QUEUE))
     messages = [*block.messages, *(corrupt.message for corrupt in block.corrupt)]
-    yield from (_found(message, broker) for message in messages)
+    yield from (found_message(message, broker) for message in messages)
 
 
-def _found(message: Message, broker: str) -> FoundMessage:
+def found_message(message: Message, broker: str) -> FoundMessage:
+    """A message as it is shown."""
     return FoundMessage(
         message.record_topic,
         broker,

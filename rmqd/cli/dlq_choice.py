@@ -1,0 +1,144 @@
+"""The options by which commands about dead letters choose some of a group's, and how they tell of those."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmqd.cli.moment import moment_ms
+from rmqd.cli.render import count, say
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from rmqd.cli.cluster import Target
+    from rmqd.consumer.dead_letters.choice import Choice
+    from rmqd.consumer.dead_letters.marks import Marks
+
+GroupName = Annotated[str, typer.Argument(help="The group's name")]
+Since = Annotated[
+    str | None, typer.Option("--since", help="Only what became a dead letter since then: so long ago (2h), or a time")
+]
+Until = Annotated[str | None, typer.Option("--until", help="Only what became a dead letter before then")]
+Ids = Annotated[list[str] | None, typer.Option("--id", help="Only the message with this id; repeatable")]
+Keys = Annotated[list[str] | None, typer.Option("--key", help="Only messages with this key; repeatable")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only messages with this tag; repeatable")]
+Properties = Annotated[
+    list[str] | None, typer.Option("--property", help="Only messages with this property, as name=value; repeatable")
+]
+Reason = Annotated[
+    str | None, typer.Option("--reason", help="Only those whose reason, or exception, has this text in it")
+]
+_MOST_KINDS = 20
+
+
+def choice_of(
+    since: str | None,
+    until: str | None,
+    ids: list[str] | None,
+    keys: list[str] | None,
+    tags: list[str] | None,
+    properties: list[str] | None,
+    reason: str | None,
+) -> Choice:
+    """What the options choose. Ends the command with 2 where one is wrong."""
+    from rmqd.consumer.dead_letters.choice import Choice
+
+    return Choice(
+        None if since is None else moment_ms(since, "--since"),
+        None if until is None else moment_ms(until, "--until"),
+        frozenset(ids or ()),
+        frozenset(keys or ()),
+        frozenset(tags or ()),
+        tuple(map(_name_and_value, properties or ())),
+        reason or "",
+    )
+
+
+def marks_of(target: Target, group: str) -> Marks:
+    """What is settled of a group's dead letters; `group` as the brokers know it. Raises RmqdError."""
+    from rmqd.consumer.dead_letters.marks import Marks
+
+    marks = Marks(target.state_dir, group)
+    marks.load()
+    return marks
+
+
+def open_marks(target: Target, group: str, *, to_write: bool) -> Marks:
+    """The same for a command that may write them. Ends the command with 1 where that cannot be."""
+    from rmqd.cli.cluster import fail
+    from rmqd.consumer.dead_letters.marks import Marks
+    from rmqd.errors import RmqdError
+    from rmqd.exit_codes import ExitCode
+
+    marks = Marks(target.state_dir, group)
+    try:
+        if to_write:
+            marks.hold()
+        marks.load()
+    except RmqdError as error:
+        fail(ExitCode.FAILURE, f"rmqd: {error}")
+    return marks
+
+
+def kinds_lines(kinds: Counter[str | None]) -> list[str]:
+    """A line for each reason, the most frequent first."""
+    width = len(str(max(kinds.values(), default=0)))
+    lines = [
+        f"  {number:>{width}}  {reason or '(no reason given)'}" for reason, number in kinds.most_common(_MOST_KINDS)
+    ]
+    more = kinds.most_common()[_MOST_KINDS:]
+    if more:
+        lines.append(f"  {sum(number for _, number in more):>{width}}  for {count(len(more), 'other reason')}")
+    return lines
+
+
+def kinds_document(kinds: Counter[str | None]) -> list[dict[str, Any]]:
+    """The same as JSON."""
+    return [{"reason": reason, "messages": number} for reason, number in kinds.most_common()]
+
+
+class Progress:
+    """Shows on standard error how far a command is: in place on a terminal, else now and then on a line of its own."""
+
+    def __init__(self, total: int, verb: str) -> None:
+        import time
+
+        self._total = total
+        self._verb = verb
+        self._now = time.monotonic
+        self._shows_at = self._now() + _quiet_seconds()
+
+    def tell(self, done: int) -> None:
+        """So many are done by now."""
+        if self._now() < self._shows_at:
+            return
+        self._shows_at = self._now() + _quiet_seconds()
+        text = f"{done} of {self._total} {self._verb}"
+        if sys.stderr.isatty():
+            typer.echo(f"\r{text}\033[K", nl=False, err=True)
+        else:
+            say([text], err=True)
+
+    def end(self) -> None:
+        """Clear the line."""
+        if sys.stderr.isatty():
+            typer.echo("\r\033[K", nl=False, err=True)
+
+
+def topics_text(topics: Counter[str | None]) -> str:
+    """Which topics messages came from, in a few words."""
+    return ", ".join(f"{topic or '(unknown)'} {number}" for topic, number in topics.most_common(_MOST_KINDS))
+
+
+def _quiet_seconds() -> float:
+    return 0.2 if sys.stderr.isatty() else 5.0
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise typer.BadParameter(f"{text!r} has no name and value; accepted: name=value", param_hint="--property")
+    return name, value

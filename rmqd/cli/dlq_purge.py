@@ -1,0 +1,97 @@
+"""`rmqd dlq purge`: settles dead letters that nobody is to handle again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqd.cli import dlq_choice
+from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.cluster import ask_cluster, end_for_errors, wrapped
+from rmqd.cli.confirm import DryRun, Yes, confirm
+from rmqd.cli.dlq_choice import Progress, kinds_document, kinds_lines, topics_text
+from rmqd.cli.render import count, say, say_json
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.consumer.dead_letters.choice import Choice
+    from rmqd.consumer.dead_letters.marks import Marks
+    from rmqd.consumer.dead_letters.plan import Plan
+    from rmqd.errors import RmqdError
+
+HELP = """Settle a group's dead letters that are not to be handled again: all that are left, or those chosen by options.
+
+Brokers cannot delete single messages. What is purged is marked as settled: `rmqd dlq list`, `show` and `replay` leave
+it out from then on. It stays stored until the brokers delete it for its age (fileReservedTime, 72 hours by default),
+mqadmin and dashboards go on counting it, and `rmqd dlq show --all` shows it. Marks are kept below state_dir; up to the
+first message that is left they are also the group's read position in its %DLQ% topic, by which rmqd elsewhere knows
+them. It shows a plan first, and asks. Nothing takes a mark back.
+
+Example: rmqd dlq purge order-mailer --until 2026-11-01T00:00:00Z --reason "no such order"
+"""
+
+
+@against_cluster
+def purge(
+    asked: Asked,
+    group: dlq_choice.GroupName,
+    since: dlq_choice.Since = None,
+    until: dlq_choice.Until = None,
+    ids: dlq_choice.Ids = None,
+    keys: dlq_choice.Keys = None,
+    tags: dlq_choice.Tags = None,
+    properties: dlq_choice.Properties = None,
+    reason: dlq_choice.Reason = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Settle a group's dead letters that are not to be handled again."""
+    from rmqd.wire.namespace import without_namespace
+
+    choice = dlq_choice.choice_of(since, until, ids, keys, tags, properties, reason)
+    target = asked.target(group)
+    namespace = target.options.namespace
+    name = wrapped(group, namespace)
+    marks = dlq_choice.open_marks(target, name, to_write=not dry_run)
+    plan, unasked = ask_cluster(target.options, lambda client: _plan(client, name, marks, choice))
+    purged, errors = 0, dict[str, "RmqdError"]()
+    if plan.chosen:
+        lines = [
+            f"{group}: {plan.chosen} of {count(plan.left, 'dead letter')} left are settled without being handled again",
+            *kinds_lines(plan.reasons),
+            f"of the topics: {topics_text(plan.topics)}",
+            "brokers keep them until they are too old; rmqd no longer counts, shows or replays them",
+        ]
+        confirm(without_namespace(lines, namespace), yes=yes, dry_run=dry_run, err=asked.as_json)
+        progress = Progress(plan.chosen, "settled")
+        purged, errors = ask_cluster(target.options, lambda client: _carry_out(client, plan, marks, choice, progress))
+        progress.end()
+    if asked.as_json:
+        document = {"group": group, "chosen": plan.chosen, "purged": purged, "left": max(0, plan.left - purged)}
+        say_json(document | {"reasons": without_namespace(kinds_document(plan.reasons), namespace)})
+    else:
+        say([f"{purged} settled; {max(0, plan.left - purged)} left"])
+    end_for_errors({**unasked, **errors}, [namespace])
+
+
+async def _plan(client: ClientInstance, group: str, marks: Marks, choice: Choice) -> tuple[Plan, dict[str, RmqdError]]:
+    from rmqd.client.looks.brokers import Brokers
+    from rmqd.consumer.dead_letters.plan import make_plan
+
+    return await make_plan(await Brokers.look_up(client), group, marks, choice)
+
+
+async def _carry_out(
+    client: ClientInstance, plan: Plan, marks: Marks, choice: Choice, progress: Progress
+) -> tuple[int, dict[str, RmqdError]]:
+    from rmqd.consumer.dead_letters.settling import purge
+    from rmqd.errors import RmqdError
+
+    purged, errors = 0, dict[str, RmqdError]()
+    for queue in plan.queues:
+        try:
+            async for some in purge(client, queue, marks, choice):
+                purged += some
+                progress.tell(purged)
+        except RmqdError as error:
+            errors[queue.queue.broker_name] = error
+    return purged, errors

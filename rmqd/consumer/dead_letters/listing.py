@@ -1,0 +1,96 @@
+"""Which groups have dead letters, how many are left, and the newest of a group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rmqd.client.api.admin import topic_configs
+from rmqd.client.looks.brokers import Brokers
+from rmqd.consumer.dead_letters.choice import Choice
+from rmqd.consumer.dead_letters.letter import Letter
+from rmqd.consumer.dead_letters.marks import Marks
+from rmqd.consumer.dead_letters.reading import LetterQueue, letter_queues, letters_left
+from rmqd.errors import RmqdError
+from rmqd.wire.topics import DLQ_PREFIX, is_dlq_topic
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """How many dead letters of a group brokers hold, how many of them are left, and when the last one came (Unix ms).
+
+    Those that are not left were replayed or purged.
+    """
+
+    group: str
+    messages: int
+    left: int
+    last_stored_ms: int
+    brokers: tuple[str, ...]
+
+
+async def list_dead_letters(
+    brokers: Brokers, marks_of: Callable[[str], Marks], *, namespace: str = ""
+) -> tuple[list[DeadLetters], dict[str, RmqdError]]:
+    """The groups that have dead letters, or had some, and what could not be asked. Raises RmqdError."""
+    remoting = brokers.client.remoting
+    tables = await brokers.ask(lambda address: topic_configs(remoting, address))
+    begin = DLQ_PREFIX + (f"{namespace}%" if namespace else "")
+    where: dict[str, list[str]] = {}
+    for broker, table in tables.by_broker.items():
+        for topic in table:
+            if is_dlq_topic(topic) and topic.startswith(begin):
+                where.setdefault(topic.removeprefix(DLQ_PREFIX), []).append(broker)
+    groups = sorted(where)
+    parts = await asyncio.gather(*(letter_queues(brokers, group, marks_of(group), where[group]) for group in groups))
+    errors = dict(tables.errors)
+    for group, (_, failed) in zip(groups, parts, strict=True):
+        errors |= {f"{DLQ_PREFIX}{group} on {name}": why for name, why in failed.items()}
+    return [_counted(group, queues) for group, (queues, _) in zip(groups, parts, strict=True)], errors
+
+
+async def newest_letters(
+    brokers: Brokers, group: str, marks: Marks | None, choice: Choice, most: int
+) -> tuple[list[Letter], dict[str, RmqdError]]:
+    """The newest letters that are left and meant, the oldest of them first, and what could not be asked.
+
+    Without `marks` those that are settled are there, too.
+    Raises RmqdError where no broker that answers has any dead letter of the group.
+    """
+    queues, errors = await letter_queues(brokers, group, marks)
+    if not queues and not errors:
+        raise RmqdError(f"{group} has no dead letters")
+    read = await asyncio.gather(*(_newest(brokers, queue, choice, most) for queue in queues), return_exceptions=True)
+    found: list[Letter] = []
+    for queue, answer in zip(queues, read, strict=True):
+        if isinstance(answer, RmqdError):
+            errors[queue.queue.broker_name] = answer
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found += answer
+    return sorted(found, key=lambda one: one.message.store_timestamp)[-most:], errors
+
+
+async def _newest(brokers: Brokers, queue: LetterQueue, choice: Choice, most: int) -> list[Letter]:
+    low = queue.min_offset
+    if choice == Choice():  # where all are meant, the newest are the last: what is before them need not be read
+        low = max(low, queue.max_offset - most)
+        while low > queue.min_offset and queue.max_offset - low - queue.settled.count(low, queue.max_offset) < most:
+            low = max(queue.min_offset, low - most)
+    found: deque[Letter] = deque(maxlen=most)
+    async for letters in letters_left(brokers.client.remoting, queue, low):
+        found.extend(filter(choice.takes, letters))
+    return list(found)
+
+
+def _counted(group: str, queues: list[LetterQueue]) -> DeadLetters:
+    return DeadLetters(
+        group,
+        sum(one.max_offset - one.min_offset for one in queues),
+        sum(one.left for one in queues),
+        max((one.last_stored_ms for one in queues), default=0),
+        tuple(dict.fromkeys(one.queue.broker_name for one in queues)),
+    )

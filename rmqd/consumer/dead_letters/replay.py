@@ -1,0 +1,250 @@
+"""Has a group handle its dead letters again: each letter goes out once, whatever ends the process at whatever time.
+
+Why once. A request whose answer is missing may or may not have been carried out, and after kill -9 every answer is
+missing. So letters go out in windows. Before the first request of a window the file of marks says which letters are in
+it, and where the queues end that their copies can get to; it is on the disk before anything is sent. After the last
+answer the letters are settled and the window is closed in one write. A window that is found open, by the next run, or
+by this one after an error, is not sent again as it is. The broker is asked something, is given the time to end a
+request that it may still be working on, and what those queues got since is read: in the retry topic each copy carries
+RMQD_REPLAY_ID, the letter's own id; a copy that the broker made (send-back) is with the delayed messages, and known by
+the message's id, where it was first stored, and its reconsume times, one more than the letter's. A letter whose copy
+is there went out, and is settled. A letter without a copy did not and will not: it is left, and may be sent. The copy
+itself is the proof, so that it does not matter whether the process, the answer or the note was lost.
+
+The same look shows what came back. A broker answers a send to the retry topic of a group that holds queue locks with
+success, and stores it as a dead letter. So each window of that way ends with a look at its copies; those among the dead
+letters are marked, for they are no letters of their own, and their letters go by send-back.
+
+Where the file is missing (another machine, a state_dir that was lost), ids are read from the retry topic as far back as
+the oldest letter that is meant. Two processes do not replay a group from one state_dir at a time: the file is locked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from rmqd.client.looks.brokers import Brokers
+from rmqd.consumer.cache.rate_limit import RateLimit
+from rmqd.consumer.dead_letters.choice import Choice
+from rmqd.consumer.dead_letters.letter import Letter
+from rmqd.consumer.dead_letters.marks import Marks, Place, Way, Window
+from rmqd.consumer.dead_letters.plan import Plan
+from rmqd.consumer.dead_letters.reading import LetterQueue, letters_left
+from rmqd.consumer.dead_letters.sending import CopySender
+from rmqd.consumer.dead_letters.settling import keep_position
+from rmqd.errors import InvalidMessageError, RemotingError, RmqdError
+
+WINDOW_LETTERS: Final = 64
+IN_FLIGHT_SECONDS: Final = 3.0
+"""For so long a broker that answers may work on an earlier request: it refuses a send that waited for 200 ms
+(waitTimeMillsInSendQueue), the rest is for its disk."""
+TRIES: Final = 3
+PAUSE_SECONDS: Final = 1.0
+LOOKS: Final = 100
+LOOK_SECONDS: Final = 0.05
+
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A letter that was not replayed, and is left."""
+
+    msg_id: str
+    broker: str
+    queue: int
+    offset: int
+    error: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a replay did. `found` letters had gone out before, in a run that was cut; `untried` are left.
+
+    `ways` is how letters went, by the brokers' names; `errors` is what kept letters of a broker from being tried.
+    """
+
+    sent: int = 0
+    found: int = 0
+    untried: int = 0
+    failed: list[Failure] = field(default_factory=list)
+    ways: dict[str, Way] = field(default_factory=dict)
+    errors: dict[str, RmqdError] = field(default_factory=dict)
+
+
+class Replay:
+    """One run over the letters of a plan. `tell` hears how many are done each time some are."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        group: str,
+        marks: Marks,
+        choice: Choice,
+        *,
+        per_second: float,
+        orderly: bool,
+        tell: Tell,
+    ) -> None:
+        self.outcome = Outcome()
+        self._brokers = brokers
+        self._client = brokers.client
+        self._group = group
+        self._marks = marks
+        self._choice = choice
+        self._first_way: Way = "send_back" if orderly else "retry_topic"
+        self._rate = RateLimit(per_second, self._client.clock)
+        self._tell = tell
+        self._queues: dict[Place, LetterQueue] = {}
+        self._known: dict[str, set[str]] = {}  # by broker: ids that its retry topic had before this run
+        self._proven: set[str] = set()  # brokers that took a copy into the retry topic
+
+    async def run(self, plan: Plan) -> Outcome:
+        """Replay the letters that are meant, queue by queue. Raises RmqdError where marks cannot be written."""
+        self._queues = {queue.place: queue for queue in plan.queues}
+        for queue in plan.queues:
+            try:
+                await self._replay(queue, plan.first_stored_ms)
+            except RemotingError as error:
+                self.outcome.errors[queue.queue.broker_name] = error
+        done = self.outcome.sent + self.outcome.found + len(self.outcome.failed)
+        self.outcome.untried = max(0, plan.chosen - done)
+        return self.outcome
+
+    async def _replay(self, queue: LetterQueue, since_ms: int) -> None:
+        broker = queue.queue.broker_name
+        sender = CopySender(self._client, self._group, broker, queue.address)
+        self.outcome.ways.setdefault(broker, self._first_way)
+        if self._marks.is_new and broker not in self._known:
+            self._known[broker] = await sender.replayed_since(await sender.starts(since_ms))
+        if (window := self._marks.windows.get(broker)) is not None:
+            self.outcome.found += len(await self._close(sender, window, broker, set()))
+        letters: list[Letter] = []
+        async for letter in self._to_send(queue):
+            letters.append(letter)
+            if len(letters) >= self._room(broker):
+                await self._send_all(queue, sender, letters)
+                letters = []
+        if letters:
+            await self._send_all(queue, sender, letters)
+        await keep_position(self._client, queue)
+
+    async def _to_send(self, queue: LetterQueue) -> AsyncIterator[Letter]:
+        """The letters that are meant, without those that went out before or cannot go out."""
+        known = self._known.get(queue.queue.broker_name, set())
+        async for letters in letters_left(self._client.remoting, queue):
+            for letter in filter(self._choice.takes, letters):
+                if letter.replay_id in known:
+                    self._settle(queue.place, letter.offset, letter.replay_id)
+                    self.outcome.found += 1
+                elif letter.refusal:
+                    self._fail(letter, letter.refusal)
+                else:
+                    yield letter
+
+    def _room(self, broker: str) -> int:
+        """How many letters go together; one until the broker has shown what it does with what is sent for retries."""
+        is_tried = broker in self._proven or self.outcome.ways[broker] == "send_back"
+        return self._rate.most(WINDOW_LETTERS) if is_tried else 1
+
+    async def _send_all(self, queue: LetterQueue, sender: CopySender, letters: list[Letter]) -> None:
+        """Send letters; those that fail are tried again, then noted. Raises RemotingError if none got an answer."""
+        broker, tried = queue.queue.broker_name, 0
+        left, errors = letters, dict[int, Exception]()
+        while left and tried < TRIES:
+            way = self.outcome.ways[broker]
+            if tried:
+                await self._client.clock.sleep(PAUSE_SECONDS * tried)
+            errors = await self._send(queue, sender, left)
+            left = [one for one in left if one.offset in errors]
+            tried += self.outcome.ways[broker] == way  # else they came back from the one way, and have the other one
+            self._tell(self.outcome.sent + self.outcome.found)
+        unanswered = [error for error in errors.values() if isinstance(error, RemotingError)]
+        if len(unanswered) == len(letters):
+            raise unanswered[0]
+        for one in left:
+            self._fail(one, str(errors[one.offset]))
+
+    async def _send(self, queue: LetterQueue, sender: CopySender, letters: list[Letter]) -> dict[int, Exception]:
+        """Send letters as one window. Returns those that did not go out, by offset, with the reason."""
+        broker = queue.queue.broker_name
+        way = self.outcome.ways[broker]
+        keys = {one.offset: one.sent_back_key if way == "send_back" else one.replay_id for one in letters}
+        window = Window(queue.queue.queue_id, way, keys, await sender.ends(way))
+        self._marks.windows[broker] = window
+        self._marks.save()
+        errors = await self._requests(sender, letters, way)
+        gone = await self._close(sender, window, broker, keys.keys() - errors.keys())
+        self.outcome.sent += len(gone)
+        if gone and way == "retry_topic":
+            self._proven.add(broker)
+        held = RmqdError("the broker gave it back: the group holds queue locks")
+        return {offset: errors.get(offset, held) for offset in keys.keys() - gone}
+
+    async def _requests(self, sender: CopySender, letters: list[Letter], way: Way) -> dict[int, Exception]:
+        errors: dict[int, Exception] = {}
+
+        async def send(letter: Letter) -> None:
+            await self._rate.wait()
+            self._rate.spend(1)
+            try:
+                await sender.send(letter, way)
+            except (RmqdError, InvalidMessageError) as error:
+                errors[letter.offset] = error
+
+        if way == "send_back":  # one after another: an orderly group gets them in their order
+            for letter in letters:
+                await send(letter)
+        else:
+            await asyncio.gather(*map(send, letters))
+        return errors
+
+    async def _close(self, sender: CopySender, window: Window, broker: str, answered: Set[int]) -> set[int]:
+        """Settle what went out of a window, and close it. Returns what went out.
+
+        The broker `answered` that it has copies of these. Of others it may have one all the same: by a broker's answer,
+        too, where its disk or slave was slow.
+        """
+        if answered < window.keys.keys():
+            await sender.ends(window.way)  # a broker that was held up has got all that was sent to it by now
+            await self._client.clock.sleep(IN_FLIGHT_SECONDS)
+        gone, bounced = set(answered), dict[int, Letter]()
+        if window.way == "retry_topic":
+            gone, bounced = await self._look(sender, window, answered)
+        elif answered < window.keys.keys():
+            gone |= await sender.sent_back(window)
+        if bounced:
+            self.outcome.ways[broker] = "send_back"
+        for copy in bounced.values():
+            self._settle((broker, copy.message.stored_queue_id), copy.offset)
+        for offset in gone:
+            self._settle((broker, window.queue_id), offset, window.keys[offset] if window.way == "retry_topic" else "")
+        del self._marks.windows[broker]
+        self._marks.save()
+        return gone
+
+    async def _look(self, sender: CopySender, window: Window, answered: Set[int]) -> tuple[set[int], dict[int, Letter]]:
+        """Which letters' copies are in the retry topic, and which became dead letters at once.
+
+        A queue shows a message some moments after the broker has answered for it. What it does not show in time counts
+        as it was answered.
+        """
+        for _ in range(LOOKS):
+            gone, bounced = await sender.sent(window)
+            if answered <= gone | bounced.keys():
+                break
+            await self._client.clock.sleep(LOOK_SECONDS)
+        return gone | (answered - bounced.keys()), bounced
+
+    def _settle(self, place: Place, offset: int, replay_id: str = "") -> None:
+        self._marks.settle(place, offset, replay_id)
+        if (queue := self._queues.get(place)) is not None:
+            queue.settled.add(offset)
+
+    def _fail(self, letter: Letter, error: str) -> None:
+        message = letter.message
+        place = message.broker_name, message.stored_queue_id, letter.offset
+        self.outcome.failed.append(Failure(message.msg_id, *place, error))

@@ -1,0 +1,166 @@
+"""Sends copies of dead letters to be handled again, on one broker, and finds out which copies it has.
+
+A copy goes to the group's retry topic, which no other group reads. There are two ways to it. `retry_topic`: as a new
+message with RMQD_REPLAY_ID; its reconsume times begin at 0. `send_back`: by CONSUMER_SEND_MSG_BACK of the dead letter,
+which the broker copies itself. It is for groups that hold queue locks: what is sent to their retry topics, the broker
+dead-letters. The copy has the letter's properties and one reconsume time more. Delay level 1 is the shortest; with 0
+the broker would choose one by the reconsume times, hours for an old message.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Final
+
+from rmqd.broker_errors import TopicNotExistError
+from rmqd.client.api.admin import topic_stats
+from rmqd.client.api.offset import get_max_offset, search_offset
+from rmqd.client.api.send import send_message, send_message_back
+from rmqd.client.instance import ClientInstance
+from rmqd.consumer.dead_letters.letter import RMQD_REPLAY_ID, Letter, sent_back_key
+from rmqd.consumer.dead_letters.marks import Way, Window
+from rmqd.consumer.dead_letters.reading import read_block
+from rmqd.consumer.handling.copies import copy_header
+from rmqd.consumer.handling.send_back import CONCURRENT_MAX_RECONSUME_TIMES, SEND_BACK_TIMEOUT_SECONDS
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
+from rmqd.wire.messages.properties import REAL_TOPIC
+from rmqd.wire.topics import SCHEDULE_TOPIC, dlq_topic, retry_topic
+
+_SHORTEST_DELAY: Final = 1
+_SCHEDULE_QUEUE: Final = _SHORTEST_DELAY - 1
+
+Ends = dict[str, dict[int, int]]
+"""Offsets by topic and queue."""
+
+
+class CopySender:
+    """Sends one group's letters from one broker to the same broker, where they need not cross the network again."""
+
+    def __init__(self, client: ClientInstance, group: str, broker_name: str, address: str) -> None:
+        self._client = client
+        self._remoting = client.remoting
+        self._group = group
+        self._broker_name = broker_name
+        self._address = address
+
+    async def send(self, letter: Letter, way: Way) -> None:
+        """Send a copy. Raises RmqdError, after which the broker may have it all the same, and InvalidMessageError."""
+        message, unit_mode = letter.message, self._client.options.unit_mode
+        if way == "send_back":
+            await send_message_back(
+                self._remoting,
+                self._address,
+                self._group,
+                message.commit_log_offset,
+                _SHORTEST_DELAY,
+                broker_name=self._broker_name,
+                origin_msg_id=message.msg_id,
+                origin_topic=message.record_topic,
+                max_reconsume_times=message.reconsume_times + 1,
+                unit_mode=unit_mode,
+                timeout_seconds=SEND_BACK_TIMEOUT_SECONDS,
+            )
+            return
+        header = copy_header(
+            message,
+            retry_topic(self._group),
+            letter.copied_properties(),
+            broker_name=self._broker_name,
+            reconsume_times=0,
+            max_reconsume_times=CONCURRENT_MAX_RECONSUME_TIMES,
+            unit_mode=unit_mode,
+        )
+        await send_message(
+            self._remoting, self._address, header, message.stored_body, timeout_seconds=SEND_BACK_TIMEOUT_SECONDS
+        )
+
+    async def ends(self, way: Way) -> Ends:
+        """Where the queues end that copies get to, whatever becomes of them. Raises RmqdError.
+
+        What is sent back is stored with the delayed messages first. A retry topic's messages may end as dead letters.
+        """
+        topics = (SCHEDULE_TOPIC,) if way == "send_back" else (retry_topic(self._group), dlq_topic(self._group))
+        return {topic: await self._ends_of(topic) for topic in topics}
+
+    async def starts(self, since_ms: int) -> Ends:
+        """Where the retry topic's queues have what was stored since a time (Unix milliseconds). Raises RmqdError."""
+        topic = retry_topic(self._group)
+        return {
+            topic: {
+                queue: await search_offset(self._remoting, self._address, self._queue(topic, queue), since_ms)
+                for queue in await self._ends_of(topic)
+            }
+        }
+
+    async def replayed_since(self, starts: Ends) -> set[str]:
+        """The ids of letters whose copies are in the retry topic from these offsets on. Raises RmqdError."""
+        return {
+            copy.stored_properties[RMQD_REPLAY_ID]
+            async for copy in self._stored_since(starts, retry_topic(self._group))
+            if RMQD_REPLAY_ID in copy.stored_properties
+        }
+
+    async def sent(self, window: Window) -> tuple[set[int], dict[int, Letter]]:
+        """Of a window that went to the retry topic: the letters whose copies are there, and the copies that came back.
+
+        A copy came back if the broker made a dead letter of it at once; these are by the offsets of their letters.
+        Raises RmqdError.
+        """
+        starts = {topic: dict(ends) for topic, ends in window.ends.items()}
+        offsets = {key: offset for offset, key in window.keys.items()}
+        ids = await self.replayed_since(starts)
+        bounced: dict[int, Letter] = {}
+        async for copy in self._stored_since(starts, dlq_topic(self._group)):
+            letter = Letter(copy, self._group)
+            if letter.is_bounced_copy and (offset := offsets.get(copy.stored_properties[RMQD_REPLAY_ID])) is not None:
+                bounced[offset] = letter
+        return {offset for key, offset in offsets.items() if key in ids}, bounced
+
+    async def sent_back(self, window: Window) -> set[int]:
+        """Of a window that went by send-back: the letters whose copies the broker has made. Raises RmqdError."""
+        starts = {topic: dict(ends) for topic, ends in window.ends.items()}
+        copies = Counter(
+            [
+                sent_back_key(copy)
+                async for copy in self._stored_since(starts, SCHEDULE_TOPIC)
+                if copy.stored_properties.get(REAL_TOPIC) == retry_topic(self._group)
+            ]
+        )
+        return _matched(window, copies)
+
+    async def _ends_of(self, topic: str) -> dict[int, int]:
+        if topic == SCHEDULE_TOPIC:  # its other queues are of other delays
+            queue = self._queue(topic, _SCHEDULE_QUEUE)
+            return {_SCHEDULE_QUEUE: await get_max_offset(self._remoting, self._address, queue)}
+        try:
+            stats = await topic_stats(self._remoting, self._address, topic)
+        except TopicNotExistError:
+            return {}
+        return {queue.queue_id: ends.max_offset for queue, ends in stats.offset_table.items()}
+
+    async def _stored_since(self, starts: Ends, topic: str) -> AsyncIterator[Message]:
+        """What a topic's queues have got since they ended there; a queue that is new since then has got all of it."""
+        for queue_id, end in (await self._ends_of(topic)).items():
+            queue, offset = self._queue(topic, queue_id), starts.get(topic, {}).get(queue_id, 0)
+            while offset < end:
+                block, following = await read_block(self._remoting, self._address, queue, offset, end)
+                for copy in block.messages:
+                    yield copy
+                if following <= offset:
+                    break
+                offset = following
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._broker_name, queue_id)
+
+
+def _matched(window: Window, copies: Counter[str]) -> set[int]:
+    """A copy for each letter: of two letters with one key, for a message that was given up twice, each has its own."""
+    found = set()
+    for offset, key in sorted(window.keys.items()):
+        if copies[key]:
+            copies[key] -= 1
+            found.add(offset)
+    return found

@@ -1,0 +1,366 @@
+"""`rmqd dlq replay` and `rmqd dlq purge`: which letters, to whom, by which way, and what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd import DeadLetter, Message
+from rmqd.client.api.lock import lock_batch, unlock_batch
+from rmqd.client.api.send import send_message
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.handler import Batch
+from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.sys_flag import COMPRESSED
+from tests.cli.command import Ended, rmqd
+from tests.conformance.attempts import Attempts
+from tests.consumer.members import member
+from tests.rocketmq import ClusterError, RealCluster, offsets
+from tests.rocketmq.peers import start_scripted
+from tests.rocketmq.producer import Producer
+from tests.waiting import eventually, wait_until
+
+pytestmark = pytest.mark.rocketmq
+
+
+class Commands:
+    """`rmqd dlq` for one group, with a folder of state."""
+
+    def __init__(self, cluster: RealCluster, group: str, state_dir: Path) -> None:
+        self.cluster = cluster
+        self.group = group
+        self.state_dir = state_dir
+
+    async def run(self, *arguments: str) -> Ended:
+        """Run one of its commands."""
+        common = ("-n", self.cluster.nameserver, "--set", f"state_dir={self.state_dir}")
+        return await asyncio.to_thread(rmqd, "dlq", *arguments, *common)
+
+    async def replay(self, *arguments: str) -> dict[str, Any]:
+        """Replay without being asked; the result, which is one without failures."""
+        ended = await self.run("replay", self.group, "--yes", "-o", "json", *arguments)
+        assert ended.code == 0, ended.err
+        result: dict[str, Any] = ended.json()
+        return result
+
+    async def counts(self) -> tuple[int, int]:
+        """How many are left, and how many brokers hold, by the list."""
+        ended = await self.run("list", "-o", "json")
+        assert ended.code == 0, ended.err
+        return next(((one["left"], one["messages"]) for one in ended.json() if one["group"] == self.group), (0, 0))
+
+    async def shown(self, *arguments: str) -> list[str]:
+        """The keys of the letters that are shown."""
+        ended = await self.run("show", self.group, "--most", "1000", "-o", "json", *arguments)
+        assert ended.code == 0, ended.err
+        return [one["keys"] for one in ended.json()]
+
+
+class Seen:
+    """A handler that keeps what it is handed."""
+
+    def __init__(self, *, fails: Callable[[Message], Exception | None] = lambda _: None) -> None:
+        self.messages: list[Message] = []
+        self._fails = fails
+
+    async def handle(self, batch: Batch) -> None:
+        """Take them, and fail for those that it is to."""
+        for message in batch:
+            self.messages.append(message)
+            if error := self._fails(message):
+                raise error
+
+    def keys(self) -> list[str]:
+        """The keys of what came, sorted."""
+        return sorted(message.keys or "" for message in self.messages)
+
+
+def group_of(group: str, topic: str, **more: Any) -> dict[str, Any]:
+    """Options of a group that begins with the first message and commits soon."""
+    common = {"consume_from_where": "first_offset", "persist_consumer_offset_interval_seconds": 0.2}
+    return {"group": group, "subscriptions": [topic], **common, **more}
+
+
+def stored(commands: Commands) -> int:
+    """How many dead letters of the group the broker has."""
+    with contextlib.suppress(ClusterError):
+        return sum(offsets.stored(commands.cluster, f"%DLQ%{commands.group}").values())
+    return 0
+
+
+async def give_up(
+    commands: Commands,
+    topic: str,
+    keys: Iterable[str],
+    reason: Callable[[str], str] = "bad {}".format,
+    also: int = 0,
+    **more: Any,
+) -> None:
+    """Have the group dead-letter messages with these keys, and so many that are there already."""
+    keys = list(keys)
+    before = stored(commands)
+    with Producer(commands.cluster.broker.address, topic) as producer:
+        for key in keys:
+            producer.send(f"of {key}".encode(), key=key, tags=f"tag-{key}", properties={"shop": key[0]}, queue=0)
+    seen = Seen(fails=lambda message: DeadLetter(reason(message.keys or "")))
+    async with member(commands.cluster.nameserver, seen.handle, **group_of(commands.group, topic, **more)):
+        await eventually(lambda: stored(commands) == before + len(keys) + also, "all are given up")
+        await eventually(lambda: offsets.lag(commands.cluster, commands.group, topic) == 0, "all is committed")
+
+
+@pytest.fixture
+def commands(rocketmq: RealCluster, group: str, tmp_path: Path) -> Commands:
+    """Of a fresh group."""
+    return Commands(rocketmq, group, tmp_path / "state")
+
+
+@pytest.fixture
+async def remoting() -> AsyncIterator[RemotingClient]:
+    """For requests that no client sends of itself."""
+    client = RemotingClient()
+    yield client
+    await client.close()
+
+
+async def test_letters_are_handled_again_by_their_group_alone(
+    rocketmq: RealCluster, topic: str, commands: Commands
+) -> None:
+    """As they were, with all retries before them; once; another group of the topic gets none."""
+    await give_up(commands, topic, [f"k{number}" for number in range(70)])
+    other = Seen()
+    again = Seen(
+        fails=lambda message: ValueError("no") if message.keys == "k3" and not message.reconsume_times else None
+    )
+    neighbour = group_of(f"{commands.group}-other", topic)
+    async with member(rocketmq.nameserver, other.handle, **neighbour):
+        await eventually(lambda: len(other.messages) == 70, "the other group has them all")
+        result = await commands.replay()
+        assert (result["chosen"], result["sent"], result["failed"], result["left"]) == (70, 70, [], 0)
+        assert result["topic"] == f"%RETRY%{commands.group}"
+        assert await commands.counts() == (0, 70)
+        options = group_of(commands.group, topic, delay_level_when_next_consume=1)
+        async with member(rocketmq.nameserver, again.handle, **options):
+            await eventually(lambda: len(again.messages) == 71, "all come again, and the one that fails once more")
+    by_key = {message.keys or "": message for message in again.messages if not message.reconsume_times}
+    assert sorted(by_key) == sorted(f"k{number}" for number in range(70))
+    one = by_key["k7"]
+    assert (one.topic, one.body, one.tags, one.properties["shop"]) == (topic, b"of k7", "tag-k7", "k")
+    assert one.properties["RMQD_REPLAY_ID"]
+    assert not {"RMQD_REASON", "RMQD_EXCEPTION", "RMQD_GROUP"} & one.properties.keys()
+    assert [message.reconsume_times for message in again.messages if message.keys == "k3"] == [0, 1]
+    assert len(other.messages) == 70
+    ended = await commands.run("replay", commands.group, "--yes")
+    assert (ended.code, ended.out) == (0, f"{commands.group} has no dead letters that are left\n")
+
+
+async def test_what_it_will_do_is_shown_and_asked(topic: str, commands: Commands) -> None:
+    """Without a terminal nothing is sent; the figures are mqadmin's."""
+    await give_up(commands, topic, ["a1", "a2", "b1"], reason=lambda key: f"no shop {key[0]}")
+    stats = commands.cluster.admin("topicStatus", "-t", f"%DLQ%{commands.group}")
+    assert await commands.counts() == (3, 3)
+    assert [line.split()[1:4] for line in stats.splitlines() if line.startswith("broker-a ")] == [["0", "0", "3"]]
+    dry = await commands.run("replay", commands.group, "--dry-run", "--rate", "5")
+    assert dry.code == 0
+    assert dry.out.splitlines() == [
+        f"{commands.group}: 3 of 3 dead letters left",
+        "  2  no shop a",
+        "  1  no shop b",
+        f"of the topics: {topic} 3",
+        f"to %RETRY%{commands.group}, which this group alone reads, as new messages, whose reconsume times begin at 0",
+        "no member is there: they wait for one",
+        "at most 5 a second",
+    ]
+    asked = await commands.run("replay", commands.group)
+    assert asked.code == 1
+    assert "--yes" in asked.err
+    assert await commands.counts() == (3, 3)
+
+
+async def test_options_choose_letters(topic: str, commands: Commands) -> None:
+    """To be shown, purged or replayed; the rest stays."""
+    await give_up(commands, topic, ["a1", "a2", "b1", "b2"], reason=lambda key: f"No Shop {key}")
+    assert sorted(await commands.shown("--key", "a1", "--key", "b2", "--since", "1h")) == ["a1", "b2"]
+    ended = await commands.run("purge", commands.group, "--dry-run", "--tag", "tag-a2", "--reason", "no shop a")
+    assert ended.out.startswith(f"{commands.group}: 1 of 4 dead letters left are settled without being handled again\n")
+    assert (await commands.run("show", commands.group, "--property", "shop")).code == 2
+    assert (await commands.run("replay", commands.group, "--since", "yesterday")).code == 2
+    result = await commands.replay("--property", "shop=b")
+    assert (result["sent"], result["left"]) == (2, 2)
+    assert sorted(await commands.shown()) == ["a1", "a2"]
+
+
+async def test_an_orderly_group_that_holds_locks(rocketmq: RealCluster, topic: str, commands: Commands) -> None:
+    """What is sent to its retry topic would become dead letters: they go by send-back, each once."""
+    await give_up(commands, topic, [f"k{number}" for number in range(20)], consume_mode="orderly")
+    again = Seen()
+    async with member(
+        rocketmq.nameserver, again.handle, **group_of(commands.group, topic, consume_mode="orderly")
+    ) as one:
+        await eventually(lambda: {queue for _, queue in one.owned()}, "it has queues")
+        result = await commands.replay()
+        assert (result["sent"], result["left"], set(result["ways"].values())) == (20, 0, {"send_back"})
+        await eventually(lambda: len(again.messages) == 20, "all come again")
+    assert again.keys() == sorted(f"k{number}" for number in range(20))
+    assert {(message.topic, message.reconsume_times) for message in again.messages} == {(topic, 1)}
+    assert await commands.counts() == (0, 20)
+
+
+async def test_locks_of_a_member_that_is_gone(
+    rocketmq: RealCluster, topic: str, commands: Commands, remoting: RemotingClient
+) -> None:
+    """They hold for a minute: what the broker gives back is no letter, and the letter goes by send-back."""
+    await give_up(commands, topic, ["k0", "k1", "k2"], consume_mode="orderly")
+    queues = [MessageQueue(topic, "broker-a", 1)]
+    await lock_batch(remoting, rocketmq.broker.address, commands.group, "one that is gone", queues)
+    result = await commands.replay()
+    assert (result["sent"], result["failed"], set(result["ways"].values())) == (3, [], {"send_back"})
+    assert await commands.counts() == (0, 4)  # one was tried by the other way
+    await unlock_batch(remoting, rocketmq.broker.address, commands.group, "one that is gone", queues)
+    again = Seen()
+    options = group_of(commands.group, topic, consume_mode="orderly")
+    async with member(rocketmq.nameserver, again.handle, **options):
+        await eventually(lambda: len(again.messages) == 3, "all come again")
+    assert again.keys() == ["k0", "k1", "k2"]
+
+
+async def test_a_compressed_body_goes_as_it_is_stored(
+    rocketmq: RealCluster, topic: str, commands: Commands, remoting: RemotingClient
+) -> None:
+    body = b"a body " * 1000
+    header = SendMessageRequestHeaderV2(
+        producer_group="p",
+        topic=topic,
+        queue_id=0,
+        sys_flag=COMPRESSED,
+        born_timestamp=1,
+        flag=7,
+        properties="KEYS\x01z1\x02",
+    )
+    await send_message(remoting, rocketmq.broker.address, header, zlib.compress(body))
+    await give_up(commands, topic, ["k0"], also=1)
+    result = await commands.replay()
+    again = Seen()
+    async with member(rocketmq.nameserver, again.handle, **group_of(commands.group, topic)):
+        await eventually(lambda: len(again.messages) == result["sent"], "all come again")
+    one = next(message for message in again.messages if message.keys == "z1")
+    assert (one.body, one.flag, one.born_timestamp, len(one.stored_body) < 1000) == (body, 7, 1, True)
+
+
+async def test_what_is_purged_is_settled_and_stays_stored(topic: str, commands: Commands, tmp_path: Path) -> None:
+    """The rest is left; another machine knows what is settled before that."""
+    await give_up(commands, topic, ["a1", "a2", "b1", "a3"], reason=lambda key: f"no shop {key[0]}")
+    order = await commands.shown()
+    ended = await commands.run("purge", commands.group, "--reason", "no shop a", "--yes", "-o", "json")
+    assert (ended.code, ended.json()["purged"], ended.json()["left"]) == (0, 3, 1), ended.err
+    assert await commands.counts() == (1, 4)
+    assert await commands.shown() == ["b1"]
+    assert await commands.shown("--all") == order
+    elsewhere = Commands(commands.cluster, commands.group, tmp_path / "elsewhere")
+    assert await elsewhere.shown() == order[order.index("b1") :]
+    result = await commands.replay()
+    assert (result["sent"], result["left"]) == (1, 0)
+    assert await elsewhere.counts() == (0, 4)
+
+
+async def test_a_lost_folder_of_state(topic: str, commands: Commands, tmp_path: Path) -> None:
+    """What went out is known by the copies in the retry topic, also where letters before them are left."""
+    await give_up(commands, topic, ["a1", "a2", "b1", "b2"])
+    assert (await commands.replay("--property", "shop=b"))["sent"] == 2
+    elsewhere = Commands(commands.cluster, commands.group, tmp_path / "elsewhere")
+    result = await elsewhere.replay()
+    assert (result["sent"], result["found"], result["left"]) == (2, 2, 0)
+    again = Seen()
+    async with member(commands.cluster.nameserver, again.handle, **group_of(commands.group, topic)):
+        await eventually(lambda: len(again.messages) == 4, "all come again")
+        await eventually(
+            lambda: offsets.lag(commands.cluster, commands.group, f"%RETRY%{commands.group}") == 0, "no more"
+        )
+    assert again.keys() == ["a1", "a2", "b1", "b2"]
+
+
+async def test_what_cannot_be_replayed_is_named(topic: str, commands: Commands) -> None:
+    """A dead letter that somebody sent there by hand; the others go out, and it ends with 1."""
+    await give_up(commands, topic, ["k1"])
+    with Producer(commands.cluster.broker.address, f"%DLQ%{commands.group}", queues=1) as producer:
+        producer.send(key="by-hand")
+    ended = await commands.run("replay", commands.group, "--yes", "-o", "json")
+    result = ended.json()
+    assert (ended.code, result["sent"], result["left"]) == (1, 1, 1)
+    assert [one["error"] for one in result["failed"]] == ["it does not say which topic it came from (RETRY_TOPIC)"]
+    assert "1 message failed" in ended.err
+
+
+async def test_a_message_that_is_given_up_again_is_a_new_letter(topic: str, commands: Commands) -> None:
+    await give_up(commands, topic, ["k1"])
+    for times in (1, 2):
+        assert (await commands.replay())["sent"] == 1
+        again = Seen(fails=lambda _, times=times: DeadLetter(f"still {times}"))  # type: ignore[misc]
+        async with member(commands.cluster.nameserver, again.handle, **group_of(commands.group, topic)):
+            await eventually(lambda: stored(commands) == 1 + times, "it is given up again")  # noqa: B023 - asked at once
+        assert (await commands.run("show", commands.group, "-o", "json")).json()[0]["reason"] == f"still {times}"
+
+
+async def test_a_group_in_a_namespace(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
+    """Its names are those of its users."""
+    wrapped = Commands(rocketmq, f"shop%{group}", tmp_path / "state")
+    rocketmq.create_topic(f"shop%{topic}", 1)
+    await give_up(wrapped, f"shop%{topic}", ["k1"])
+    common = ("-n", rocketmq.nameserver, "--set", f"state_dir={tmp_path / 'state'}", "--set", "client.namespace=shop")
+    ended = await asyncio.to_thread(rmqd, "dlq", "replay", group, "--yes", "-o", "json", *common)
+    assert ended.code == 0, ended.err
+    result = ended.json()
+    assert (result["sent"], result["topic"], result["topics"]) == (1, f"%RETRY%{group}", {topic: 1})
+    again = Seen()
+    async with member(
+        rocketmq.nameserver, again.handle, **group_of(f"shop%{group}", f"shop%{topic}", namespace="shop")
+    ):
+        await eventually(lambda: len(again.messages) == 1, "it comes again")
+    assert (again.messages[0].keys, again.messages[0].topic) == ("k1", topic)
+
+
+async def test_a_group_that_pops(rocketmq: RealCluster, topic: str, commands: Commands) -> None:
+    rocketmq.set_consume_mode(topic, commands.group, "POP")
+    await give_up(commands, topic, ["k1", "k2"], consume_mode="pop")
+    assert (await commands.replay())["sent"] == 2
+    again = Seen()
+    async with member(rocketmq.nameserver, again.handle, **group_of(commands.group, topic, consume_mode="pop")):
+        await eventually(lambda: len(again.messages) == 2, "all come again", 60)
+    assert {(message.keys, message.topic) for message in again.messages} == {("k1", topic), ("k2", topic)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_group_of_java_members(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, *, orderly: bool
+) -> None:
+    """Java's dead letters have no reason; its members handle what is replayed."""
+    with Producer(rocketmq.broker.address, topic) as producer:
+        producer.send(
+            b"body", key="k1", properties={"script": "later:-1" if not orderly else "suspend:10,suspend:10,ok"}
+        )
+    options: dict[str, object] = {"subscriptions": f"{topic}=TAG=*", "attempts": tmp_path / "attempts"}
+    if orderly:
+        options |= {"orderly": True, "max_reconsume_times": 1}
+    common = ("-n", rocketmq.nameserver, "--set", f"state_dir={tmp_path / 'state'}")
+
+    def left() -> int:
+        listed: list[dict[str, Any]] = json.loads(rmqd("dlq", "list", "-o", "json", *common).out)
+        return next((one["left"] for one in listed if one["group"] == group), 0)
+
+    with start_scripted(rocketmq.nameserver, group, tmp_path, **options):
+        wait_until(lambda: left() == 1, "it is given up")
+        attempts = len(Attempts.read(tmp_path / "attempts"))
+        ended = rmqd("dlq", "replay", group, "--yes", "-o", "json", *common)
+        assert (ended.code, ended.json()["sent"]) == (0, 1), ended.err
+        assert ended.json()["reasons"] == [{"reason": None, "messages": 1}]
+        wait_until(lambda: len(Attempts.read(tmp_path / "attempts")) > attempts, "it comes again")
+    again = Attempts.read(tmp_path / "attempts")[attempts]
+    assert (again.keys, again.topic) == ("k1", topic)
