@@ -38,7 +38,7 @@ BELOW = {
     "process": (f"{PLAIN} wire handler consumer config", "structlog uvloop opentelemetry"),
     "daemon": (
         f"{PLAIN} wire handler diagnosis client consumer config plugins process",
-        "structlog prometheus_client uvloop pydantic starlette uvicorn h11",
+        "structlog prometheus_client uvloop pydantic starlette uvicorn h11 jinja2",
     ),
     "broker": (f"{PLAIN} wire", "structlog"),
     "spark": (
@@ -72,7 +72,7 @@ FLOORS = {
     "plugins": "entry_points unknown_options | form hooks | handler_plugin lookup strategies "
     "| consumer_options handlers pipelines | catalogue runnable",
     "process": "channel garbage signals span_export structlog_without_rich | child logs telemetry | loop",
-    "daemon": "metrics state_dir systemd | groups | history | http workers | daemon",
+    "daemon": "metrics state_dir systemd | groups | history | http page workers | daemon",
     "broker": "announced journal locks mq_version reply settings topic_attributes "
     "| priority "
     "| channel groups key_values offsets static_topics store system_topics "

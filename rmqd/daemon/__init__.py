@@ -9,6 +9,7 @@ is imported later (HTTP, Prometheus): the time to the first message counts.
     groups     the groups of a process: clients, supervisors, reload
     history    an hour of lag and throughput, recent rates, findings
     http       health, metrics, status, the API
+    page       the status page
     metrics    names of metrics, their rendering, sums over restarts and processes
     workers    `--workers N`
 """

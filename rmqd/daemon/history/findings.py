@@ -6,6 +6,7 @@ was wrong a while ago.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +18,12 @@ from rmqd.diagnosis.causes import Problem
 MOST_ENDED: Final = 10
 MOST_QUEUES: Final = 20
 
-_Key = tuple[str, str, int]  # the cause, the topic of the queues that stand still, or which one of the group's problems
+_Key = tuple[
+    str, str, str
+]  # the cause, the topic of the queues that stand still, what tells it from others of its cause
+# A group has several problems of such a cause, one for each topic, say; of another cause each process may tell its own.
+_MANIFOLD: Final = frozenset({"topic_missing", "no_route", "no_permission", "broker_unreachable"})
+_DIGITS: Final = re.compile(r"\d+")
 
 
 @dataclass(slots=True)
@@ -68,10 +74,9 @@ class FindingLog:
 
 
 def _found(group: GroupSnapshot) -> Iterator[tuple[_Key, tuple[Problem, tuple[str, ...]]]]:
-    counts: dict[str, int] = {}
     for problem in group.problems:
-        number = counts[problem.cause] = counts.get(problem.cause, -1) + 1
-        yield (problem.cause, "", number), (problem, ())
+        told_by = _DIGITS.sub("", problem.evidence) if problem.cause in _MANIFOLD else ""
+        yield (problem.cause, "", told_by), (problem, ())
     stalled: dict[tuple[str, str], tuple[Problem, list[str]]] = {}
     for queue in group.queues:
         if queue.stall is not None:
@@ -79,4 +84,4 @@ def _found(group: GroupSnapshot) -> Iterator[tuple[_Key, tuple[Problem, tuple[st
             _, names = stalled.setdefault((queue.stall.cause, topic), (queue.stall, []))
             names.append(f"{topic}@{queue.broker}:{queue.number}")
     for (cause, topic), (problem, names) in stalled.items():
-        yield (cause, topic, 0), (problem, tuple(names))
+        yield (cause, topic, ""), (problem, tuple(names))

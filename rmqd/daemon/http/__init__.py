@@ -8,5 +8,5 @@ groups, so requests are limited in number, size and time.
     server                            uvicorn with limits
     api                               the endpoints
     access                            AccessPolicy: who may ask for what
-    status, status_text, status_page  the status as JSON, as lines, as a page
+    status, status_text               the status as JSON, as lines for the command
 """

@@ -21,8 +21,9 @@ from rmqd.daemon.groups.reload import ReloadReport
 from rmqd.daemon.history.recorder import Recorder
 from rmqd.daemon.http.access import AccessPolicy, HttpRefusal
 from rmqd.daemon.http.status import DaemonAbout, pause_document, status_document
-from rmqd.daemon.http.status_page import status_page
 from rmqd.daemon.metrics.totals import merge_processes
+from rmqd.daemon.page.assets import PAGE_HEADERS, asset
+from rmqd.daemon.page.render import StatusPage
 from rmqd.own_threads import in_own_thread
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class HttpApi:
 
     def __init__(self, daemon: DaemonControl) -> None:
         self._daemon = daemon
+        self._page = StatusPage()
+        self._shown: tuple[RootConfig, dict[str, Any]] | None = None
 
     def app(self) -> Starlette:
         """The ASGI app with all endpoints."""
@@ -71,6 +74,8 @@ class HttpApi:
                 Route("/readyz", self.readyz),
                 Route("/metrics", self.metrics),
                 Route("/", named(self.page)),
+                Route("/live", named(self.live)),
+                Route("/static/{name}", named(self.static)),
                 Route("/api/v1/status", named(self.status)),
                 Route("/api/v1/history", named(self.history)),
                 Route("/api/v1/config", named(self.config)),
@@ -124,20 +129,30 @@ class HttpApi:
 
     async def config(self, _request: Request) -> Response:
         """The configuration in force, without its secrets."""
-        config, about = self._daemon.config, self._daemon.about()
-        document = {
-            "config_hash": about.config_hash,
-            "reloaded_at": about.reloaded_at,
-            "config": shown_config(config),
-            "given": given_config(config),
-        }
-        return JSONResponse(document)
+        return JSONResponse(self._config())
 
-    async def page(self, _request: Request) -> Response:
-        """The status as a page for people."""
-        document = await self._status()
-        headers = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
-        return HTMLResponse(status_page(document), headers=headers)
+    async def page(self, request: Request) -> Response:
+        """The status as a page for people. `open` names the groups that are shown whole."""
+        status, config = await self._status(), self._config()
+        opened = request.query_params.getlist("open") or None
+        text = await in_own_thread(lambda: self._page.page(status, config, opened))
+        return HTMLResponse(text, headers=PAGE_HEADERS)
+
+    async def live(self, request: Request) -> Response:
+        """The page's main part, by which its script keeps it up to date; only the groups of `open` are whole."""
+        status, config = await self._status(), self._config()
+        opened = request.query_params.getlist("open")
+        text = await in_own_thread(lambda: self._page.live(status, config, opened))
+        return HTMLResponse(text, headers=PAGE_HEADERS)
+
+    async def static(self, request: Request) -> Response:
+        """A file of the page. Its address has a hash of its content, so browsers may keep it."""
+        found = asset(request.path_params["name"])
+        if found is None:
+            return PlainTextResponse("there is no such file\n", 404)
+        content, content_type = found
+        headers = {"cache-control": "max-age=31536000, immutable", "x-content-type-options": "nosniff"}
+        return Response(content, headers=headers | {"content-type": content_type})
 
     async def pause(self, request: Request) -> Response:
         """Pause one group, or its queues that `topic`, `broker` and `queue` name. Paused queues are kept."""
@@ -166,6 +181,12 @@ class HttpApi:
         view = await self._daemon.host.view()
         document = {"group": group, "result": result, "scope": asdict(scope)}
         return JSONResponse(document | pause_document(view, group, scope))
+
+    def _config(self) -> dict[str, Any]:
+        config, about = self._daemon.config, self._daemon.about()
+        if self._shown is None or self._shown[0] is not config:
+            self._shown = config, {"config": shown_config(config), "given": given_config(config)}
+        return {"config_hash": about.config_hash, "reloaded_at": about.reloaded_at, **self._shown[1]}
 
     async def _status(self) -> dict[str, Any]:
         return status_document(await self._daemon.host.view(), self._daemon.recorder, self._daemon.about())
