@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from rmqd.cli.against_cluster import Asked
     from rmqd.cli.cluster import Target
     from rmqd.client.instance import ClientInstance
-    from rmqd.client.resets.carry_out import MovedQueue, ResetOutcome, State
+    from rmqd.client.resets.carry_out import MovedQueue, ResetOutcome
     from rmqd.client.resets.goal import Goal
     from rmqd.client.resets.plan import PlannedMove, ResetPlan, Scope
+    from rmqd.client.resets.watch import State
 
 Wait = Annotated[str, typer.Option("--wait", help="How long members have to obey")]
 _WORDS: dict[State, str] = {
@@ -50,6 +51,8 @@ class Change:
 
 def change_offsets(asked: Asked, target: Target, change: Change) -> None:
     """Show the plan, ask, and move the group. Ends the command with 1 or 69 where a queue is not where it was sent."""
+    from rmqd.wire.namespace import without_namespace
+
     _refuse_broadcasting(target, change.group)
     options = target.options
     names = wrapped(change.group, options.namespace), wrapped(change.topic, options.namespace)
@@ -63,12 +66,10 @@ def change_offsets(asked: Asked, target: Target, change: Change) -> None:
         return
     if change.dry_run and asked.as_json:
         say_json(_document(change, None, [_as_planned(move) for move in plan.moves], []))
-    confirm(_plan_lines(change, plan), yes=change.yes, dry_run=change.dry_run, err=asked.as_json)
+    lines = without_namespace(list(_plan_lines(change, plan)), options.namespace)
+    confirm(lines, yes=change.yes, dry_run=change.dry_run, err=asked.as_json)
     course = _Course(target, change, plan, names, quiet=asked.as_json)
     outcome = ask_cluster(options, course.run)
-    if outcome is None:
-        say_json(_document(change, None, [], [])) if asked.as_json else say(["nothing to do any more"])
-        return
     if asked.as_json:
         say_json(_document(change, course.path, [_as_moved(one) for one in outcome.queues], _members(outcome)))
     else:
@@ -97,17 +98,16 @@ class _Course:
         self._names = names
         self._quiet = quiet
 
-    async def run(self, client: ClientInstance) -> ResetOutcome | None:
-        """Move the group; None where nothing is left to do."""
+    async def run(self, client: ClientInstance) -> ResetOutcome:
+        """Move the group, unless nothing is left to do."""
         from rmqd.client.looks.brokers import Brokers
         from rmqd.client.resets.carry_out import carry_out
         from rmqd.client.resets.plan import plan_reset
 
         brokers = await Brokers.look_up(client)
         plan = await plan_reset(brokers, *self._names, self._fixed_goal(), self._change.scope)
-        if not plan.due:
-            return None
-        self._save(plan)
+        if plan.due:
+            self._save(plan)
         return await carry_out(brokers, plan, self._change.wait_seconds, sent=lambda: self._tell(plan))
 
     def _fixed_goal(self) -> Goal:
@@ -117,7 +117,7 @@ class _Course:
         if self._change.goal.kind != "skip":
             return self._change.goal
         shown = {(move.queue.broker_name, move.queue.queue_id): move.wanted for move in self._confirmed.moves}
-        return Goal("exact", offsets=shown, forward_only=self._change.goal.number > 0)
+        return Goal("exact", offsets=shown, forward_only=True)
 
     def _save(self, plan: ResetPlan) -> None:
         change, target = self._change, self._target
@@ -139,7 +139,7 @@ class _Course:
             say([f"backup: {self.path}"])
 
     def _tell(self, plan: ResetPlan) -> None:
-        if not self._quiet and plan.places.members:
+        if not self._quiet and plan.due and plan.places.members:
             say([f"told; waiting for {count(len(plan.places.members), 'member')} to obey"])
 
 

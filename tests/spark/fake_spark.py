@@ -10,6 +10,7 @@ from typing import Any
 
 from rmqd.spark.engine.generations import Generation
 from rmqd.spark.engine.listener import BatchProgress
+from rmqd.spark.engine.presence import Held
 from rmqd.spark.handlers.outcome import OnBatch, RangeOutcome
 from rmqd.spark.source.offsets import ByQueue
 
@@ -77,6 +78,7 @@ class FakeParts:
         self.sent: dict[Any, int] = {}
         """Where an operator has sent the group, until the next generation."""
         self.on_reset: Callable[[ByQueue], None] = lambda resets: None
+        self.held: Held = dict
         self.on_progress: Callable[[BatchProgress], None] = lambda progress: None
         self.refuses_to_join: Exception | None = None
         self.session_error: Exception | None = None
@@ -85,9 +87,9 @@ class FakeParts:
         self.rival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.number = 0
 
-    def presence(self, on_reset: Callable[[ByQueue], None], held: object) -> FakeParts:
+    def presence(self, on_reset: Callable[[ByQueue], None], held: Held) -> FakeParts:
         """This one."""
-        self.on_reset = on_reset
+        self.on_reset, self.held = on_reset, held
         return self
 
     def places(self, figures: object) -> FakePlaces:
@@ -131,11 +133,11 @@ class FakeParts:
         self.log.append("leave")
 
     def current(self) -> Generation:
-        """A new one where the group was sent elsewhere."""
+        """A new one where the group was sent elsewhere, which begins there."""
         if self.sent or not self.number:
             self.number += 1
-        self.sent = {}
-        return Generation(self.number, f"/checkpoint/{self.number}", None, "")
+        starting, self.sent = dict(self.sent), {}
+        return Generation(self.number, f"/checkpoint/{self.number}", starting, "")
 
     def note(self, resets: ByQueue) -> None:
         """Keep it."""

@@ -15,6 +15,7 @@ import pytest
 from rmqd.clock import SystemClock
 from rmqd.config.model.root import RootConfig
 from rmqd.spark.group_order import GroupOrder
+from tests.cli.command import rmqd
 from tests.consumer.members import member
 from tests.integration.ledger_handler import LedgerHandler
 from tests.rocketmq import ledger
@@ -184,3 +185,20 @@ async def test_resets_hold_while_it_runs(group: Group, broker: EmbeddedBroker) -
     assert len(counts) == 21
     assert broker.offsets(GROUP, TOPIC) == {0: 11, 1: 10}
     assert broker.pending_reset(GROUP, TOPIC, 0) is None
+
+
+async def test_a_driver_obeys_offsets_reset_and_says_so(group: Group, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """Of a queue that is idle, too; the command ends when the query has begun at the new offsets."""
+    await group.send(10)
+    async with group.on_spark():
+        await group.finished(20)
+        command = "offsets", "reset", GROUP, TOPIC, "--to", "4", "--yes", "-o", "json", "-n", broker.nameserver
+        done = await asyncio.to_thread(rmqd, *command, "--set", f"state_dir={tmp_path}", "--wait", f"{SECONDS}s")
+        assert done.code == 0, done.err
+        assert [one["state"] for one in done.json()["queues"]] == ["moved", "moved"]
+        (driver,) = done.json()["members"]
+        assert ("@spark-" in driver["client_id"], driver["answers"]) == (True, True)
+        await group.finished(20 + 12)
+    assert {key for key, count in group.counts().items() if count > 1} == {
+        f"q{queue}-{number}" for queue in range(2) for number in range(4, 10)
+    }

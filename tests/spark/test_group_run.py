@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import cast
@@ -12,6 +13,7 @@ import pytest
 from rmqd.clock import SystemClock
 from rmqd.config.model.root import RootConfig
 from rmqd.errors import GroupHeldElsewhereError, RmqdError
+from tests.clock import next_millisecond
 from tests.spark.needed import need
 from tests.waiting import eventually
 
@@ -197,6 +199,8 @@ async def test_a_group_that_is_sent_elsewhere_goes_on_with_another_query(by: str
     """The batch under way ends first, and its offsets are committed."""
     async with running() as one:
         query = await one.query()
+        begun_ms = int(time.time() * 1000)
+        await next_millisecond()
         query.busy = True
         if by == "an executor":
             query.on_batch(3, [reset(0)])
@@ -211,6 +215,9 @@ async def test_a_group_that_is_sent_elsewhere_goes_on_with_another_query(by: str
         second = await one.query(2)
         assert one.parts.log[3:] == ["stop of the query", "last commit", "query 2"]
         await eventually(lambda: not second.pause_file.exists(), "it may take up what there is")
+        held = one.parts.held()[queue("orders", 0)]
+        assert held.commit_offset == 0, "operators who ask hear that it went there"
+        assert held.last_lock_timestamp > begun_ms
         assert one.group.snapshot().failure is None
 
 

@@ -22,6 +22,7 @@ from rmqd.spark.engine import presence as module
 from rmqd.spark.engine.presence import Presence
 from rmqd.spark.group_order import GroupOrder
 from rmqd.wire.bodies.group import ResetOffsetBody
+from rmqd.wire.bodies.running_info import ProcessQueueInfo
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import next_millisecond
@@ -64,7 +65,7 @@ def pushed(offsets: dict[MessageQueue, int]) -> RemotingCommand:
 @contextlib.asynccontextmanager
 async def driver(broker: EmbeddedBroker) -> AsyncIterator[Presence]:
     """A presence that has joined, and leaves at the end."""
-    presence = Presence(order_of(broker))
+    presence = Presence(order_of(broker), held=lambda: {queue("orders", 1): ProcessQueueInfo(commit_offset=7)})
     await presence.join()
     try:
         yield presence
@@ -308,6 +309,7 @@ async def test_an_operator_who_asks_it_hears_that_it_is_spark(broker: EmbeddedBr
         assert info.user_consumer_info["engine"] == "spark"
         assert {data.topic for data in info.subscription_set} == {"orders", "%RETRY%reports"}
         assert info.properties["PROP_CONSUMEORDERLY"] == "false"
+        assert info.mq_table[queue("orders", 1)].commit_offset == 7
 
 
 async def test_leaving_without_having_joined_does_nothing(broker: EmbeddedBroker) -> None:

@@ -7,5 +7,6 @@ Nobody joins the group, or pulls under its name.
     plan       plan_reset: each queue's present offset and its new one, or why it stays
     ways       how a broker takes a reset: it keeps it for the next pull, pushes it to members, or stores an offset
     obedience  whether a queue, and the member that has it, went where it was sent
-    carry_out  carry_out: sends the resets, and waits until the members have obeyed
+    watch      Watch: looks at the queues until the members have obeyed; a reset that is lost is sent again
+    carry_out  carry_out: sends the resets, and says what came of them
 """

@@ -49,6 +49,4 @@ class Goal:
             case "skip":
                 return (ends.min_offset if committed is None else committed) + self.number
             case "exact":
-                offset = (self.offsets or {}).get((queue.broker_name, queue.queue_id))
-                is_passed = self.forward_only and offset is not None and (committed or 0) >= offset
-                return None if is_passed else offset
+                return (self.offsets or {}).get((queue.broker_name, queue.queue_id))

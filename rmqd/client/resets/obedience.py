@@ -43,6 +43,17 @@ def is_told(target: int, before: QueuePlace, now: QueuePlace) -> bool:
                                        or now.committed < before.committed)  # fmt: skip
 
 
+def is_lost(target: int, before: QueuePlace, now: QueuePlace) -> bool:
+    """Whether the broker has told the reset, as it takes commits again, and the member has not heard of it.
+
+    Known of the member alone that had the queue before, and says where it is.
+    """
+    if now.held is None or before.held is None or now.owner != before.owner or now.committed is None:
+        return False
+    is_pending = now.committed == target
+    return not is_pending and now.held.commit_offset >= before.held.commit_offset
+
+
 def is_stored(target: int, now: QueuePlace) -> bool:
     """Whether the broker has the target, or what was handed out from there on since."""
     return now.committed is not None and now.committed >= target

@@ -34,12 +34,19 @@ class PlannedMove:
     target: int
     wanted: int
     """The target before it was cut to the queue's ends."""
+    goal: Goal
 
     @property
     def is_due(self) -> bool:
-        """Whether the broker, or the member that has the queue, is elsewhere."""
-        held = self.place.held
-        return self.place.committed != self.target or (held is not None and held.commit_offset != self.target)
+        """Whether the broker, or the member that has the queue, is elsewhere.
+
+        A member that is at the end of its queue, or past a skip, is not sent there: its next commit says so.
+        """
+        held, committed = self.place.held, self.place.committed
+        at = committed if held is None else held.commit_offset
+        if self.goal.forward_only:
+            return at is None or at < self.target
+        return at != self.target or (committed != self.target and self.goal.kind != "last")
 
     @property
     def begin(self) -> int:
@@ -93,12 +100,13 @@ async def plan_reset(brokers: Brokers, group: str, topic: str, goal: Goal, scope
     names = sorted({queue.broker_name for queue in queues})
     here = [name for name in names if name in brokers.masters]
     remoting = brokers.client.remoting
-    tables, stats, ways, places = await asyncio.gather(
+    tables, ways, places = await asyncio.gather(
         brokers.ask(lambda address: subscription_groups(remoting, address), here),
-        brokers.ask(lambda address: topic_stats(remoting, address, topic), here),
         brokers.ask(lambda address: way_of(remoting, address), here),
         PlaceReader(brokers, group, topic).look(queues),
     )
+    # last, so that no member is further than its queue's end
+    stats = await brokers.ask(lambda address: topic_stats(remoting, address, topic), here)
     if places.message_model == "broadcasting":
         raise broadcasting(group)
     errors: dict[str, RmqdError] = {name: BrokerAwayError(topic, name) for name in names if name not in here}
@@ -163,7 +171,8 @@ async def _moves(
         )
         if wanted is None:
             return None
-        return PlannedMove(queue, place, ends, max(ends.min_offset, min(wanted, ends.max_offset)), wanted)
+        target = max(ends.min_offset, min(wanted, ends.max_offset))
+        return PlannedMove(queue, place, ends, target, wanted, goal)
 
     found = await brokers.ask_about(queues, move)
     moves = tuple(one for one in found.by_queue.values() if one is not None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from rmqd.client.api.admin import broker_config, reset_offset
+from rmqd.client.api.admin import RESET_TO_END, broker_config, reset_offset
 from rmqd.client.api.offset import update_consumer_offset
 from rmqd.errors import OffsetResetError
 
@@ -37,10 +37,14 @@ async def way_of(remoting: RemotingClient, address: str) -> WayOf:
 
 
 async def reset_one(
-    remoting: RemotingClient, address: str, group: str, queue: MessageQueue, target: int
+    remoting: RemotingClient, address: str, group: str, queue: MessageQueue, target: int | None
 ) -> dict[MessageQueue, int]:
-    """Have a broker keep a reset of one queue. Returns where it was moved. Raises RmqdError."""
-    return await reset_offset(remoting, address, group, queue.topic, 0, queue_id=queue.queue_id, offset=target)
+    """Have a broker keep a reset of one queue, to its end (None) as it is then: nobody is further, and so sent back.
+
+    Returns where it was moved. Raises RmqdError.
+    """
+    to_end = RESET_TO_END if target is None else 0
+    return await reset_offset(remoting, address, group, queue.topic, to_end, queue_id=queue.queue_id, offset=target)
 
 
 async def store_one(

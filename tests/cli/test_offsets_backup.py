@@ -1,0 +1,57 @@
+"""The file with a group's offsets: what is written is read, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rmqd.cli.offsets_backup import Backup, SavedOffset, now_text
+
+BACKUP = Backup(
+    "mailer",
+    "%RETRY%mailer",
+    "shop",
+    "127.0.0.1:9876",
+    "2026-11-25T08:14:03.120311Z",
+    (SavedOffset("broker-a", 0, 17), SavedOffset("broker-a", 1, None)),
+)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    """Into a folder that was not there, for its owner and the owner's group."""
+    path = BACKUP.write(tmp_path / "state" / "backups")
+    assert path.name == "mailer-%RETRY%mailer-2026-11-25T081403.120311Z.json"
+    assert Backup.read(path) == BACKUP
+    assert path.stat().st_mode & 0o007 == 0
+    assert len(now_text()) == len(BACKUP.made_at)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"form": "rmqd offsets 2"},
+        {"group": 1},
+        {"more": ""},
+        {"offsets": [{"broker": "broker-a", "queue": 0, "offset": -1}]},
+        {"offsets": [{"broker": "broker-a", "queue": True, "offset": 1}]},
+        {"offsets": [{"broker": "broker-a", "queue": 0}]},
+        {"offsets": 5},
+        {"offsets": [5]},
+    ],
+    ids=str,
+)
+def test_what_is_no_backup_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    path = BACKUP.write(tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=r"."):
+        Backup.read(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "\xff"])
+def test_what_is_no_document_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "backup.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(ValueError, match=r"."):
+        Backup.read(path)
