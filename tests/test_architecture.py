@@ -62,7 +62,7 @@ BELOW = {
 FLOORS = {
     "wire": "acl binary_header frame java_properties limits loose_json namespace topics trace version "
     "| command fields message_queue | lite pop recall | bodies | filter headers topic_kinds | messages",
-    "diagnosis": "causes facts finding subscriptions | cluster daemon members progress | judge",
+    "diagnosis": "causes facts subscriptions | failures finding | cluster daemon members progress | judge",
     "client": "client_id coalesce options | remoting | api membership pushed_resets | routing | heartbeat sending "
     "| instance | group_lag | looks | resets",
     "consumer": "allocate hooks options pauses | stats | cache contract | services | handling | founding | context "

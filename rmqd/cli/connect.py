@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +14,10 @@ from rmqd.cli.render import count
 from rmqd.client.api.admin import cluster_info
 from rmqd.client.api.group import check_client_config, consumer_connection, subscription_groups
 from rmqd.consumer.health.filter_check import why_refused
-from rmqd.diagnosis.causes import CAUSES
-from rmqd.diagnosis.subscriptions import differences, model_difference
+from rmqd.diagnosis.causes import Problem, found
+from rmqd.diagnosis.cluster import closed_problem, missing_problem, settings_problem
+from rmqd.diagnosis.members import conflict_problem
+from rmqd.diagnosis.subscriptions import Difference, differences, model_difference
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.exit_codes import ExitCode
 from rmqd.plugins.consumer_options import consumer_options
@@ -134,7 +135,7 @@ class _GroupCheck:
     def _route_checks(self, topic: str, route: TopicRouteData | RmqdError) -> Iterator[Check]:
         subject = f"{self._subject}.subscriptions.{topic}"
         if isinstance(route, RouteNotFoundError):
-            yield Check("error", subject, "the topic does not exist, or no broker that has it is up; create it first")
+            yield _of("error", subject, missing_problem(topic))
         elif isinstance(route, RmqdError):
             yield Check("unreachable" if isinstance(route, RemotingError) else "error", subject, str(route))
         else:
@@ -142,7 +143,7 @@ class _GroupCheck:
             queues = self._client.routes.queues(topic)
             if closed:
                 level: Level = "warning" if queues else "error"
-                yield Check(level, subject, f"may not be read on {_join(closed)}: the topic's permission there says so")
+                yield _of(level, subject, closed_problem(topic, closed))
             if queues:
                 brokers = len({queue.broker_name for queue in queues})
                 yield Check("ok", subject, f"{count(len(queues), 'queue')} on {count(brokers, 'broker')}")
@@ -184,13 +185,8 @@ class _GroupCheck:
         if settings is None:
             told = "makes it when the group first connects, if autoCreateSubscriptionGroup is on there"
             yield Check("warning", self._subject, f"{where} does not know the group yet; it {told}")
-        elif not settings.consume_enable:
-            yield Check("error", self._subject, f"{where} forbids the group to consume (consumeEnable is false)")
-        elif self._group.message_model == "broadcasting" and not settings.consume_broadcast_enable:
-            yield Check("error", self._subject, f"{where} forbids broadcasting (consumeBroadcastEnable is false)")
-        elif self._group.message_model == "clustering" and settings.retry_queue_nums < 1:
-            told = "a message to be retried is dropped there, as if it were handled"
-            yield Check("error", self._subject, f"{where} keeps no retry queue for the group (retryQueueNums): {told}")
+        elif problem := settings_problem(where, self._name, settings, self._group.announced_model):
+            yield _of("error", self._subject, problem)
         else:
             yield Check("ok", self._subject, f"{where} lets the group consume")
 
@@ -201,24 +197,24 @@ class _GroupCheck:
         if isinstance(members, RmqdError):
             yield Check("error", self._subject, _refusal(where, "its members", members))
             return
-        clients = Counter(connection.client_id for connection in members.connection_set)
+        clients: dict[str, list[str]] = {}
+        for connection in members.connection_set:
+            clients.setdefault(connection.client_id, []).append(connection.client_addr)
         differences = list(self._differences(members))
         for difference in differences:
-            yield Check("error", self._subject, f"the members {_join(clients)} on {where} {difference}")
-        for client, connections in clients.items():
-            if connections > 1:
-                told = "two processes with one client id take each other's queues"
-                yield Check("error", self._subject, f"{client} is connected {connections} times to {where}: {told}")
+            evidence = f"the members {_join(clients)} on {where} {difference.text}"
+            yield _of("error", self._subject, found(difference.cause, evidence, group=self._name))
+        for client, addresses in clients.items():
+            if len(addresses) > 1:
+                yield _of("error", self._subject, conflict_problem(client, where, addresses))
         if not differences:
             yield Check("ok", self._subject, f"agrees with {count(len(clients), 'member')} on {where}")
 
-    def _differences(self, members: ConsumerConnection) -> Iterator[str]:
+    def _differences(self, members: ConsumerConnection) -> Iterator[Difference]:
         """How the group's members, by the last heartbeat of any of them, differ from the configuration."""
         us, ours = "the configuration", {topic: _data(topic, it) for topic, it in self._group.subscriptions.items()}
-        for difference in differences(members.subscription_table, ours, us):
-            yield f"{difference.text}: {CAUSES['subscription_mismatch'].step}"
-        for difference in model_difference(members.message_model, self._group.announced_model, us):
-            yield difference.text
+        yield from differences(members.subscription_table, ours, us)
+        yield from model_difference(members.message_model, self._group.announced_model, us)
 
     async def _filter_check(self, address: str, where: str, topic: str) -> Check | None:
         wanted = self._group.subscriptions[topic]
@@ -240,6 +236,10 @@ async def _or_error(question: Awaitable[Answer]) -> Answer | RmqdError:
         return await question
     except RmqdError as error:
         return error
+
+
+def _of(level: Level, subject: str, problem: Problem) -> Check:
+    return Check(level, subject, f"{problem.evidence}; {problem.next}")
 
 
 def _refusal(where: str, what: str, error: RmqdError) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from rmqd.broker_errors import RequestCodeNotSupportedError
 from rmqd.client.api.pop import query_assignment
 from rmqd.client.api.request_mode import request_modes
+from rmqd.diagnosis.members import pulling_problem
 from rmqd.errors import RemotingError, RmqdError
 from rmqd.wire.bodies.pop import MessageRequestMode, QueryAssignmentRequestBody
 
@@ -35,8 +36,8 @@ async def _finding(client: ClientInstance, address: str, where: str, group: str,
         return "unreachable" if isinstance(error, RemotingError) else "error", topic, told
     if mode is MessageRequestMode.POP:
         return "ok", topic, f"{where} has the group pop"
-    command = f"rmqd groups mode {group} {topic} pop"
-    return "warning", topic, f"{where} has the group pull, which it then does; `{command}` has it pop"
+    problem = pulling_problem(group, topic, where, "the configuration")
+    return "warning", topic, f"{problem.evidence}; {problem.next}"
 
 
 async def _mode(client: ClientInstance, address: str, group: str, topic: str) -> MessageRequestMode:

@@ -18,8 +18,10 @@ from rmqd.consumer.pauses import Pauses
 from rmqd.consumer.services import ConsumeMessageService, OffsetStore, Ownership, WaysBack
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.consumer.stats.problem import GroupProblems
+from rmqd.diagnosis.causes import Problem, found
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import unwrap_namespace
 
 if TYPE_CHECKING:
     from rmqd.consumer.handling.message_trace import MessageTrace
@@ -66,3 +68,8 @@ class GroupContext:
     def paused(self) -> bool:
         """Whether an operator paused the whole group: nothing is pulled and nothing is handed out."""
         return not self.resumed.is_set()
+
+    def found(self, cause: str, evidence: str, *, topic: str = "", step: str = "") -> Problem:
+        """A problem of this group, whose next step has its names as operators know them."""
+        group, of = (unwrap_namespace(name, self.options.namespace) for name in (self.options.group, topic or "TOPIC"))
+        return found(cause, evidence, group=group, topic=of, step=step)

@@ -31,7 +31,7 @@ from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.handler import LoadedHandler
 from rmqd.wire.bodies.heartbeat import ConsumeFromWhere, ConsumerData, MessageModel
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.topics import retry_topic
+from rmqd.wire.topics import retry_topic, unwrap_namespace
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class PushConsumer:
         self._context, self._division = assemble(options, handler, client, clock or client.clock, hooks)
         self._rebalance = Rebalance(self._context, self._division)
         self._persistence = OffsetPersistence(self._context, self._rebalance.assigned)
-        results = RecentResults(self._context.clock)
+        results = RecentResults(self._context.clock, unwrap_namespace(options.group, options.namespace))
         self._status = GroupStatus(self._context, self._rebalance, results)
         self._watchdog = Watchdog(self._context, self._rebalance.assigned, results)
         self._consistency = Consistency(self._context, self._context.problems)

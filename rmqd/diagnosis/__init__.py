@@ -5,6 +5,7 @@ what it sees of its own queues by the same causes. `client.looks.diagnosis` gath
 
     causes         Problem, and each cause with its next step
     finding        Finding: a problem that a rule found; words that rules share
+    failures       what an error that comes again and again means
     facts          Look: what was seen of a group at one moment
     subscriptions  in which points members consume differently
     cluster        rules about routes, permissions, settings, clocks

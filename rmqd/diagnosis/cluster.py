@@ -63,12 +63,16 @@ def topics(look: Look) -> Iterator[Finding]:
     """What is wrong with the topics that the group subscribes to."""
     for topic, facts in look.topics.items():
         if facts.missing:
-            evidence = f"no name server knows topic {topic}"
-            yield Finding(("topic_missing", topic), found("topic_missing", evidence, topic=topic))
+            yield Finding(("topic_missing", topic), missing_problem(topic))
         elif facts.route is None:
             yield Finding(("no_route", topic), found("no_route", f"no route to topic {topic}: {facts.error}"))
         else:
             yield from _closed(look, facts)
+
+
+def missing_problem(topic: str) -> Problem:
+    """A topic without a route."""
+    return found("topic_missing", f"no name server knows topic {topic}", topic=topic)
 
 
 def closed_problem(topic: str, brokers: list[str]) -> Problem:

@@ -21,7 +21,7 @@ def told_by_daemon(group: Mapping[str, Any], name: str) -> Iterator[Finding]:
     if failure:
         evidence = f"the daemon's member is not there, as its group has failed: {failure}"
         yield Finding(("no_members", "daemon"), found("no_members", evidence, group=name, step=_FAILED))
-    elif waits and group.get("state") != "running":
+    elif waits:
         yield Finding(("no_members", "daemon"), found("no_members", f"the daemon's member waits: {waits}", group=name))
     told = [*group.get("problems", ()), *(queue.get("stall") for queue in group.get("queues", ()))]
     seen: dict[tuple[str, str], int] = {}

@@ -6,13 +6,15 @@ otherwise.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rmqd.wire.bodies.heartbeat import SubscriptionData
+from rmqd.wire.bodies.heartbeat import ConsumeType, SubscriptionData
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.bodies.running_info import (
     PROP_CONSUME_ORDERLY,
+    PROP_CONSUME_TYPE,
     PROP_CONSUMER_START_TIMESTAMP,
     ConsumerRunningInfo,
     PopProcessQueueInfo,
@@ -84,9 +86,23 @@ class MemberFacts:
         return None if told is None else told == "true"
 
     @property
-    def pauses(self) -> bool:
-        """Whether it says that an operator has paused it, as rmqd's members do."""
-        return self.info is not None and self.info.user_consumer_info.get("state") == "paused"
+    def tells_queues(self) -> bool:
+        """Whether it says which queues it has: Java's consumers that pull by themselves do not."""
+        return self.info is not None and self.info.properties.get(PROP_CONSUME_TYPE) != ConsumeType.ACTIVELY
+
+    @property
+    def on_spark(self) -> bool:
+        """Whether it is the driver of a group on Spark, which moves once a micro-batch, and locks nothing."""
+        return self.info is not None and self.info.user_consumer_info.get("engine") == "spark"
+
+    @property
+    def paused(self) -> str:
+        """What an operator has paused of it, as rmqd's members tell: "3 queues", or "" for nothing."""
+        told = {} if self.info is None else self.info.user_consumer_info
+        some = re.search(r"(\d+) paused", told.get("queues", ""))
+        if some is not None:
+            return f"{some[1]} queue{'' if some[1] == '1' else 's'}"
+        return "all" if told.get("state") == "paused" else ""
 
     @property
     def started_at(self) -> float | None:

@@ -47,6 +47,11 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def count(number: int, noun: str) -> str:
+    """`1 queue`, `2 queues`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def messages(number: int) -> str:
     """`1 message`, `2 messages`."""
-    return f"{number} message{'' if number == 1 else 's'}"
+    return count(number, "message")

@@ -19,6 +19,7 @@ _RULES: Final = (
     cluster.members,
     members.conflicts,
     members.unlike,
+    members.pauses,
     members.owners,
     progress.illegal_offsets,
     progress.failures,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from rmqd.diagnosis.causes import found
+from rmqd.diagnosis.causes import Problem, found
 from rmqd.diagnosis.facts import Look, MemberFacts
-from rmqd.diagnosis.finding import Finding, messages, named, places
+from rmqd.diagnosis.finding import Finding, count, messages, named, places
 from rmqd.diagnosis.subscriptions import Difference, differences, model_difference, order_difference
 from rmqd.wire.bodies.heartbeat import MessageModel
 from rmqd.wire.message_queue import MessageQueue
@@ -16,19 +17,31 @@ from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 
 RETRY_AGE_SECONDS: Final = 60.0
 """The first retry makes the topic; members hear of it within a poll of routes (30 s) and a rebalance (20 s)."""
+_OF_ONE_PROCESS: Final = re.compile(r"@\d+#\d{9,}")
+"""Java's and rmqd's own instance name: the process id, and the time at which it was made, in nanoseconds."""
 _BY_CONFIG: Final = ("CONFIG", "ByConfig")
 
 
 def conflicts(look: Look) -> Iterator[Finding]:
-    """Two connections to one broker with the same client id."""
+    """Two connections to one broker with the same client id.
+
+    An id that no other process can have is left out: a broker may know a connection that its client gave up on a busy
+    day for two minutes more.
+    """
     for client_id, member in look.members.items():
+        if _OF_ONE_PROCESS.search(client_id):
+            continue
         for broker, connections in member.connections.items():
             if len(connections) > 1:
-                known = named(one.client_addr for one in connections)
-                evidence = f"{client_id} is connected {len(connections)} times to {broker}: from {known}"
-                problem = found("client_id_conflict", evidence)
+                problem = conflict_problem(client_id, broker, [one.client_addr for one in connections])
                 yield Finding(("client_id_conflict", client_id), problem, momentary=True)
                 break
+
+
+def conflict_problem(client_id: str, broker: str, addresses: list[str]) -> Problem:
+    """A client id with several connections to one broker."""
+    evidence = f"{client_id} is connected {len(addresses)} times to {broker}: from {named(addresses)}"
+    return found("client_id_conflict", evidence)
 
 
 def unlike(look: Look) -> Iterator[Finding]:
@@ -79,6 +92,13 @@ def _differences(member: MemberFacts, ours: MemberFacts) -> Iterator[Difference]
         yield from order_difference(member.orderly, ours.orderly, us)
 
 
+def pulling_problem(group: str, topic: str, brokers: str, who: str) -> Problem:
+    """A group that would pop, and that nobody has set to."""
+    evidence = f"{brokers} has the group pull {topic}, which {who} would pop"
+    step = "`rmqd groups mode {group} {topic} pop` has it pop; else set consume_mode: concurrently"
+    return found("mode_mismatch", evidence, group=group, topic=topic, step=step)
+
+
 def _modes(look: Look) -> Iterator[Finding]:
     """Members that ask to pop while brokers have them pull, and topics that some members pop and others pull."""
     wanting = [
@@ -90,9 +110,7 @@ def _modes(look: Look) -> Iterator[Finding]:
         names = {queue.broker_name for queue in facts.queues} & look.modes.keys()
         pulled = sorted(name for name in names if look.modes[name].get(topic, "PULL") != "POP")
         if wanting and pulled:
-            evidence = f"{named(wanting)} would pop {topic}, and {named(pulled)} has the group pull it"
-            step = "`rmqd groups mode {group} {topic} pop` has it pop; else set consume_mode: concurrently"
-            problem = found("mode_mismatch", evidence, group=look.group, topic=topic, step=step)
+            problem = pulling_problem(look.group, topic, named(pulled), named(wanting))
             yield Finding(("mode_mismatch", "pop", topic), problem)
         infos = {member.client_id: member.info for member in look.members.values() if member.info is not None}
         poppers = {one for one, info in infos.items() if any(at.topic == topic for at in info.mq_pop_table)}
@@ -103,32 +121,37 @@ def _modes(look: Look) -> Iterator[Finding]:
             yield Finding(("mode_mismatch", "both", topic), problem, momentary=True)
 
 
+def pauses(look: Look) -> Iterator[Finding]:
+    """Members that an operator has paused."""
+    if paused := [f"{client_id} ({told})" for client_id, one in look.members.items() if (told := one.paused)]:
+        evidence = f"an operator has paused {named(paused)}"
+        yield Finding(("paused",), found("paused", evidence, group=look.group))
+
+
 def owners(look: Look) -> Iterator[Finding]:
     """Queues that nobody has, or whose lock their owner does not get, and members that have none."""
     if look.model != MessageModel.CLUSTERING or not look.members:
         return
     silent = [member for member in look.members.values() if member.silence is not None]
-    untold = [member for member in look.members.values() if member.info is None and member.silence is None]
+    untold = [member for member in look.members.values() if not member.tells_queues and member.silence is None]
     loose = [queue for queue in _subscribed(look) if not look.owners(queue)]
     if silent:
         yield _hung(look, silent, loose)
     if untold or silent:  # what they have is not known
         return
-    if loose:
-        yield _loose(look, loose)
     if look.orderly:
         yield from _unlocked(look)
-    yield from _idle(look)
+    yield from ([_loose(look, loose)] if loose else _idle(look))
 
 
 def _subscribed(look: Look) -> list[MessageQueue]:
     """The queues that somebody should have; those of a retry topic only once messages wait there for long."""
-    found = [queue for facts in look.topics.values() for queue in facts.queues]
+    wanted = [queue for facts in look.topics.values() for queue in facts.queues]
     for queue, ends in look.queues.items():
         is_retry = is_retry_topic(queue.topic)
         if is_retry and look.waiting(queue) and ends.age_seconds >= RETRY_AGE_SECONDS and not _is_popped(look):
-            found.append(queue)
-    return found
+            wanted.append(queue)
+    return wanted
 
 
 def _is_popped(look: Look) -> bool:
@@ -148,8 +171,8 @@ def _hung(look: Look, silent: list[MemberFacts], loose: list[MessageQueue]) -> F
 
 def _loose(look: Look, loose: list[MessageQueue]) -> Finding:
     waiting = sum(look.waiting(queue) for queue in loose if queue in look.queues)
-    count = len(look.members)
-    evidence = f"no member has {places(loose)}, where {messages(waiting)} wait; {count} of {count} members were asked"
+    asked = count(len(look.members), "member")
+    evidence = f"no member has {places(loose)}, where {messages(waiting)} wait (asked: {asked})"
     strategies = {
         member.info.properties.get("allocateMessageQueueStrategy", "")
         for member in look.members.values()
@@ -160,12 +183,22 @@ def _loose(look: Look, loose: list[MessageQueue]) -> Finding:
         evidence = f"{evidence}; in an orderly group its owner waits for a lock that somebody else has"
         return Finding(("held_lock",), found("held_lock", evidence, group=look.group), momentary=True)
     step = ""
-    if by_config:
+    if twice := [f"{member.client_id} on {broker}" for member in look.members.values() for broker in _twice(member)]:
+        evidence += (
+            f"; the broker counts {named(twice)} more than once, as it still knows connections that were given up"
+        )
+        step = "it forgets them within two minutes; if it does not, restart that member"
+    elif by_config:
         step = "allocate_queues leaves them out: add them for a member, or take another allocate_strategy"
     elif len({_plain(strategy) for strategy in strategies}) > 1:
         step = "the members divide queues differently: give all the same allocate_strategy"
         evidence += f"; their strategies are {named(map(_plain, strategies))}"
     return Finding(("orphaned_queue",), found("orphaned_queue", evidence, group=look.group, step=step), momentary=True)
+
+
+def _twice(member: MemberFacts) -> list[str]:
+    """The brokers that know several connections of a member, and so give it several shares, of which it takes one."""
+    return [broker for broker, connections in member.connections.items() if len(connections) > 1]
 
 
 def _plain(strategy: str) -> str:
@@ -179,7 +212,7 @@ def _plain(strategy: str) -> str:
 def _unlocked(look: Look) -> Iterator[Finding]:
     without: dict[str, list[MessageQueue]] = {}
     for member in look.members.values():
-        for queue, one in member.info.mq_table.items() if member.info is not None else ():
+        for queue, one in member.info.mq_table.items() if member.info is not None and not member.on_spark else ():
             if not one.locked and not one.dropped:
                 without.setdefault(member.client_id, []).append(queue)
     for client_id, queues in without.items():
@@ -198,8 +231,8 @@ def _idle(look: Look) -> Iterator[Finding]:
     }
     queues = sum(len(facts.queues) for facts in look.topics.values())
     idle = [client_id for client_id, having in own.items() if not having]
-    if idle and queues and not any(member.pauses for member in look.members.values()):
-        evidence = f"{named(idle)} has no queue: {len(look.members)} members share {queues} queues"
+    if idle and queues:
+        evidence = f"{named(idle)} has no queue: {count(len(look.members), 'member')} share {count(queues, 'queue')}"
         yield Finding(("idle_member", *sorted(idle)), found("idle_member", evidence), momentary=True)
 
 

@@ -90,6 +90,8 @@ def waits(before: Look, now: Look) -> Iterator[Finding]:
         return
     by_finding: dict[str, list[MessageQueue]] = {}
     for queue in _old(before, now):
+        if any(member.on_spark for member in now.owners(queue)):  # its driver tells what stands still
+            continue
         cause = _why_stuck(now, queue) if before.place(queue) == now.place(queue) else _why_slow(before, now, queue)
         if cause:
             by_finding.setdefault(cause, []).append(queue)
@@ -103,7 +105,7 @@ def waits(before: Look, now: Look) -> Iterator[Finding]:
         by_finding["poison_message"] = failing
     for cause, queues in by_finding.items():
         owner = {name for queue in queues for name in (one.client_id for one in now.owners(queue))}
-        evidence = f"{_TOLD[cause](before, now, queues)} ({named(owner)})"
+        evidence = f"{_TOLD[cause](before, now, queues)}; the member is {named(owner)}"
         step = _STEPS.get(cause, "")
         problem = found(cause, evidence, group=now.group, topic=queues[0].topic, step=step)
         yield Finding((cause, "waits"), problem)
@@ -114,12 +116,12 @@ def _why_stuck(look: Look, queue: MessageQueue) -> str:
     owners, pulled = look.owners(queue), look.pulled(queue)
     if not owners or (look.orderly and pulled is not None and not pulled.locked):
         return ""
-    if any(member.pauses for member in owners):
-        return "paused"
+    if any(member.paused for member in owners):
+        return ""
     if pulled is None:
         return "slow_handler" if any(one.wait_ack_count for one in look.popped(queue)) else "stalled_queue"
     if not pulled.cached_msg_count:
-        return "paused" if any("paused" in _states(member) for member in owners) else "stalled_queue"
+        return "stalled_queue"
     if look.orderly:
         return "failing" if _fails(owners[0], queue.topic) else "slow_handler"
     spread = pulled.cached_msg_max_offset - pulled.cached_msg_min_offset
@@ -136,18 +138,22 @@ def _why_slow(before: Look, now: Look, queue: MessageQueue) -> str:
     owners, pulled = now.owners(queue), now.pulled(queue)
     if not owners or pulled is None:
         return "slow_handler" if owners else ""
-    return "flow_control" if _is_held_back(owners[0], pulled) and not _is_busy(owners[0]) else "slow_handler"
+    return "flow_control" if _held_back(owners[0], pulled) and not _is_busy(owners[0]) else "slow_handler"
 
 
-def _is_held_back(member: MemberFacts, pulled: ProcessQueueInfo) -> bool:
-    """Whether a threshold of the member keeps it from having more messages at hand, or its rate limit."""
+def _held_back(member: MemberFacts, pulled: ProcessQueueInfo) -> str:
+    """The setting of the member that keeps it from having more messages at hand; "" where there is none."""
     spread = pulled.cached_msg_max_offset - pulled.cached_msg_min_offset
-    return (
-        pulled.cached_msg_count >= member.limit("pullThresholdForQueue", _COUNT)
-        or pulled.cached_msg_size_in_mib >= member.limit("pullThresholdSizeForQueue", _MIB)
-        or spread >= member.limit("consumeConcurrentlyMaxSpan", _SPAN)
-        or (member.limit("pullRateLimit", 0) > 0 and pulled.cached_msg_count < member.limit("pullBatchSize", 32))
-    )
+    for cached, name, default in (
+        (pulled.cached_msg_count, "pullThresholdForQueue", _COUNT),
+        (pulled.cached_msg_size_in_mib, "pullThresholdSizeForQueue", _MIB),
+        (spread, "consumeConcurrentlyMaxSpan", _SPAN),
+    ):
+        if cached >= (limit := member.limit(name, default)):
+            return f"{name}={limit}"
+    rate = member.limit("pullRateLimit", 0)
+    is_empty = pulled.cached_msg_count <= member.limit("pullBatchSize", 32)
+    return f"pull_rate_limit={rate} messages a second" if rate and is_empty else ""
 
 
 def _is_busy(member: MemberFacts) -> bool:
@@ -190,16 +196,12 @@ def _told_stalled(before: Look, now: Look, queues: list[MessageQueue]) -> str:
     return f"{_told_stuck(before, now, queues)}, and the member has none of them{last}"
 
 
-def _told_paused(before: Look, now: Look, queues: list[MessageQueue]) -> str:
-    return f"an operator has paused it: {_told_stuck(before, now, queues)}"
-
-
 def _told_held_back(before: Look, now: Look, queues: list[MessageQueue]) -> str:
     pulled = [one for queue in queues if (one := now.pulled(queue)) is not None]
     most = max(pulled, key=lambda one: one.cached_msg_count)
-    spread = most.cached_msg_max_offset - most.cached_msg_min_offset
-    cached = f"{most.cached_msg_count} cached, {most.cached_msg_size_in_mib} MiB, {spread} offsets apart"
-    return f"a threshold keeps the member from pulling ({cached}): {_told_stuck(before, now, queues)}"
+    limits = {_held_back(member, one) for queue in queues for member in now.owners(queue) for one in pulled} - {""}
+    held = f"{named(limits)} keeps the member from pulling, with {messages(most.cached_msg_count)} at hand"
+    return f"{held}: {_told_stuck(before, now, queues)}"
 
 
 _TOLD: Final[dict[str, Callable[[Look, Look, list[MessageQueue]], str]]] = {
@@ -209,7 +211,6 @@ _TOLD: Final[dict[str, Callable[[Look, Look, list[MessageQueue]], str]]] = {
     ),
     "flow_control": _told_held_back,
     "stalled_queue": _told_stalled,
-    "paused": _told_paused,
 }
 _STEPS: Final = {
     "stalled_queue": "is the member paused or suspended? Its log and a stack dump say where it hangs; restart it",
@@ -232,10 +233,6 @@ def _is_old(look: Look, queue: MessageQueue) -> bool:
 def _fails(member: MemberFacts, topic: str) -> bool:
     status = None if member.info is None else member.info.status_table.get(topic)
     return status is not None and status.consume_failed_tps > 0
-
-
-def _states(member: MemberFacts) -> str:
-    return "" if member.info is None else member.info.user_consumer_info.get("queues", "")
 
 
 def _telling(look: Look) -> Iterable[MemberFacts]:

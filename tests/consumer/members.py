@@ -69,12 +69,14 @@ async def member(
     heartbeat_seconds: float = 30.0,
     poll_seconds: float = 30.0,
     namespace_v2: str = "",
+    instance_name: str = "DEFAULT",
     hooks: Sequence[Hook] = (),
     **options: Any,
 ) -> AsyncIterator[Member]:
     """A member that consumes for the length of the block, then leaves in order if it has not ended before."""
     client_options = ClientOptions(nameservers=(nameserver,), heartbeat_broker_interval_seconds=heartbeat_seconds)
     client_options = replace(client_options, poll_name_server_interval_seconds=poll_seconds, namespace_v2=namespace_v2)
+    client_options = replace(client_options, instance_name=instance_name)
     client = ClientInstance(client_options, remoting=remoting, clock=clock)
     consumer = PushConsumer(group_options(**options), handler_of(handle, is_async=is_async), client, hooks=hooks)
     async with running(client.run()):

@@ -137,12 +137,14 @@ TWICE = (Connection("one", "10.0.0.1:5000"), Connection("one", "10.0.0.2:5000"))
 ORDERLY = {"PROP_CONSUMEORDERLY": "true"}
 AMONG_MEMBERS: list[tuple[str, list[MemberFacts], list[str]]] = [
     ("one client id twice", [member("one", *BOTH, connections={BROKER: TWICE})], ["client_id_conflict"]),
+    ("a connection that was given up", [member("10.0.0.1@7#123456789012", *BOTH, connections={BROKER: TWICE})], []),
     ("other tags", [member("one", BOTH[0]), member("two", BOTH[1], tags="a")], ["subscription_mismatch"]),
     ("tags in another order", [member("one", BOTH[0], tags="a||b"), member("two", BOTH[1], tags="b || a")], []),
     ("one in order", [member("one", BOTH[0]), member("two", BOTH[1], properties=ORDERLY)], ["mode_mismatch"]),
     ("a queue of nobody", [member("one", BOTH[0])], ["orphaned_queue"]),
     ("no lock", [member("one", BOTH[0], properties=ORDERLY)], ["held_lock"]),
     ("more members than queues", [WELL, member("two")], ["idle_member"]),
+    ("one that pulls by itself", [member("one", properties={"PROP_CONSUME_TYPE": "CONSUME_ACTIVELY"})], []),
     ("a member that cannot tell", [member("one", BOTH[0]), member("two", info=None)], []),
 ]
 
@@ -155,6 +157,14 @@ def test_what_may_be_true_for_a_moment_counts_once_it_is_seen_twice(
     assert causes(seen, seen) == expected
     assert causes(look(WELL), seen) == causes(seen, look(WELL)) == causes(seen) == []
     assert needs_second_look(seen) == bool(expected)
+
+
+def test_a_queue_that_went_to_a_connection_that_was_given_up() -> None:
+    seen = look(member("10.0.0.1@7#123456789012", BOTH[0], connections={BROKER: TWICE}))
+    (found,) = judge(seen, seen)
+    assert found.cause == "orphaned_queue"
+    assert "counts 10.0.0.1@7#123456789012 on broker-a more than once" in found.evidence
+    assert found.next.startswith("it forgets them within two minutes")
 
 
 def test_a_member_that_does_not_answer_is_told_with_the_queues_that_nobody_else_has() -> None:
@@ -223,6 +233,7 @@ WAITING: list[tuple[str, tuple[Look, Look], list[str]]] = [
     ("small thresholds", two_looks(
         10, 80, 900, 700, cached_msg_count=10, status=QUICK, properties={"pullThresholdForQueue": "10"}),
         ["flow_control"]),
+    ("on Spark", two_looks(10, 10, 100, user={"engine": "spark"}), []),
     ("catching up", two_looks(10, 500, 1500, 70, cached_msg_count=800, status=QUICK), []),
 ]  # fmt: skip
 

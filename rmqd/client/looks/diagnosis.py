@@ -115,7 +115,8 @@ class _Gatherer:
             remoting, group = brokers.client.remoting, self._group
             asked = await brokers.ask(lambda at: consumer_running_info(remoting, at, group, client_id), [near])
             why = asked.errors.get(near)
-            is_silent = isinstance(why, RemotingError | MemberSilentError)
+            # a broker that knows two connections asks one of them, and it may be one that the member gave up
+            is_silent = isinstance(why, RemotingError | MemberSilentError) and len(known[client_id][near]) == 1
             return MemberFacts(
                 client_id=client_id,
                 connections={name: tuple(found) for name, found in known[client_id].items()},

@@ -5,22 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.broker_errors import (
-    FlowControlError,
-    InvalidParameterError,
-    NoPermissionError,
-    SubscriptionGroupNotExistError,
-    SubscriptionNotExistError,
-    SubscriptionNotLatestError,
-    SubscriptionParseError,
-    TopicNotExistError,
-)
-from rmqd.diagnosis.causes import Problem
-from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
-from rmqd.wire.topics import LMQ_PREFIX
+from rmqd.diagnosis.causes import Problem, found
+from rmqd.diagnosis.failures import explain_failure
+from rmqd.errors import RmqdError
 
 SLOW_CALL_SECONDS: Final = 10.0  # a handler's call that is younger has not kept its queue from moving
-GROUP_FORBIDDEN: Final = "subscription group no permission"  # PullMessageProcessor: the group's consumeEnable is false
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,109 +39,67 @@ class Stall:
     unanswered_seconds: float = 0.0  # since a pull was sent that has no answer
     broker_down: bool = False
     broker: str = ""
+    group: str = "GROUP"  # for the next step, as the topic
+    topic: str = "TOPIC"
 
     def explain(self) -> Problem:
         """The cause: the first one that applies, ahead of those that it would bring about."""
         if self.stuck is not None:
             return self.stuck
         if self.paused:
-            return Problem("paused", "an operator paused it", "`rmqd resume` lets it go on")
-        if self.locked_out:
-            return _HELD_LOCK
+            return self._found("paused", "an operator paused it")
+        if self.locked_out or (not self.started and self.failure is None):
+            return self._found("held_lock", _HELD_LOCK)
         if self.failure is not None:
-            return explain_failure(self.failure)
-        if not self.started:
-            return _HELD_LOCK
+            return explain_failure(self.failure, self.group, self.topic)
         if self.in_flight or self.retrying or self.pending:
             return self._explain_messages()
         if self.uncommitted:
-            return _slow(f"{self.uncommitted} messages are handled, and the handler does not commit them")
+            return self._found(
+                "slow_handler", f"{self.uncommitted} messages are handled, and the handler does not commit them"
+            )
         return self._explain_pulls()
 
     def _explain_messages(self) -> Problem:
         if self.call_seconds is not None and self.call_seconds >= SLOW_CALL_SECONDS:
-            return _slow(f"a call of the handler runs for {self.call_seconds:.0f} s; first unfinished is {self.oldest}")
+            return self._found(
+                "slow_handler",
+                f"a call of the handler runs for {self.call_seconds:.0f} s; first unfinished is {self.oldest}",
+            )
         if self.orderly and self.in_flight and self.call_seconds is None and not self.retrying:
-            return _slow(f"a call of the handler that is past its deadline has not come back; it has {self.oldest}")
+            return self._found(
+                "slow_handler",
+                f"a call of the handler that is past its deadline has not come back; it has {self.oldest}",
+            )
         if self.orderly and (self.in_flight or self.retrying):
-            return Problem(
-                "poison_message",
-                f"the handler fails again and again at {self.oldest}",
-                "mend the handler or the message, or set max_reconsume_times: it then goes to the dead letters",
-            )
+            return self._found("poison_message", f"the handler fails again and again at {self.oldest}")
         if self.retrying or (self.in_flight and self.call_seconds is None):
-            return Problem(
-                "retry_refused",
-                f"no broker takes back what the handler failed at; first unfinished is {self.oldest}",
-                "send_back.failed in the log has the broker's reason; it is tried again every few seconds",
-            )
+            told = f"no broker takes back what the handler failed at; first unfinished is {self.oldest}"
+            return self._found("retry_refused", told)
         if self.busy_slots >= self.slots:
             longest = f"the longest call runs for {self.longest_call_seconds:.0f} s"
-            return _slow(f"all {self.slots} slots of the handler are taken, {longest}")
+            return self._found("slow_handler", f"all {self.slots} slots of the handler are taken, {longest}")
         if self.in_flight:
-            return _slow(f"{self.in_flight} batches are with the handler; first unfinished is {self.oldest}")
-        return _STALLED
+            return self._found(
+                "slow_handler", f"{self.in_flight} batches are with the handler; first unfinished is {self.oldest}"
+            )
+        return self._found("stalled_queue", _STALLED)
 
     def _explain_pulls(self) -> Problem:
         if self.waits_for_rate:
-            return Problem("rate_limit", "its next pull waits for pull_rate_limit", "raise pull_rate_limit and reload")
+            return self._found("rate_limit", "its next pull waits for pull_rate_limit")
         if self.unanswered_seconds > 0 and self.broker_down:
-            return _unreachable(f"broker {self.broker} answers neither heartbeats nor pulls")
+            told = f"broker {self.broker} answers neither heartbeats nor pulls"
+            return self._found("broker_unreachable", told)
         if self.unanswered_seconds > 0:
-            return Problem(
-                "stalled_queue",
-                f"a pull was sent {self.unanswered_seconds:.0f} s ago and has no answer",
-                "it is pulled anew by itself; if that does not help, look at the broker's log",
-            )
-        return _STALLED
+            told = f"a pull was sent {self.unanswered_seconds:.0f} s ago and has no answer"
+            step = "it is pulled anew by itself; if that does not help, look at the broker's log"
+            return found("stalled_queue", told, step=step)
+        return self._found("stalled_queue", _STALLED)
+
+    def _found(self, cause: str, evidence: str) -> Problem:
+        return found(cause, evidence, group=self.group, topic=self.topic)
 
 
-def explain_failure(error: RmqdError) -> Problem:
-    """What an error that comes again and again means for the queue."""
-    text = str(error)
-    match error:
-        case NoPermissionError() if GROUP_FORBIDDEN in error.remark:
-            advice = "`mqadmin updateSubGroup -s true` lets the group consume again"
-            return Problem("consumption_disabled", text, advice)
-        case NoPermissionError():
-            advice = "let it be read: the topic (`mqadmin updateTopicPerm`), the broker (brokerPermission), or the user"
-            return Problem("no_permission", text, advice)
-        case SubscriptionNotExistError() | SubscriptionNotLatestError() | SubscriptionParseError():
-            advice = "`rmqd check --connect` compares the members' subscriptions: they must be equal"
-            return Problem("subscription_mismatch", text, advice)
-        case SubscriptionGroupNotExistError():
-            return Problem("consumption_disabled", text, "create the group with `mqadmin updateSubGroup`")
-        case TopicNotExistError() if LMQ_PREFIX in error.remark:
-            advice = "the broker has no light message queues: enableLmq=true and enableMultiDispatch=true give it some"
-            return Problem("topic_missing", text, advice)
-        case TopicNotExistError():
-            return Problem("topic_missing", text, "create the topic, or take it out of the group's subscriptions")
-        case RouteNotFoundError() | InvalidParameterError():
-            return Problem("no_route", text, "is the broker up, and does it register with these name servers?")
-        case RemotingError():
-            return _unreachable(text)
-        case FlowControlError():
-            return Problem("pull_failed", text, "the broker limits requests: look at its load and its limits")
-        case _:
-            return Problem("pull_failed", text, "the broker's log says more; it is tried again every second")
-
-
-def _slow(evidence: str) -> Problem:
-    advice = "give what the handler calls a timeout; consume_timeout ends a call; concurrency helps the other queues"
-    return Problem("slow_handler", evidence, advice)
-
-
-def _unreachable(evidence: str) -> Problem:
-    return Problem("broker_unreachable", evidence, "is the broker up, and reachable from here? It goes on by itself")
-
-
-_HELD_LOCK: Final = Problem(
-    "held_lock",
-    "another member has the queue's lock, and the group's members do not agree that it should",
-    "a member that is gone loses it after a minute; else look at who consumes the queue (mqadmin consumerProgress)",
-)
-_STALLED: Final = Problem(
-    "stalled_queue",
-    "messages wait, nothing holds the queue back, and it does not move",
-    "its pull loop is started anew by itself; please report it with the log around this line",
-)
+_HELD_LOCK: Final = "another member has the queue's lock, and the group's members do not agree that it should"
+_STALLED: Final = "messages wait, nothing holds the queue back, and it does not move"

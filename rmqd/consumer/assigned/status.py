@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rmqd.consumer.assigned.loop import Loop
 from rmqd.consumer.assigned.stall import Stall
@@ -14,7 +15,7 @@ from rmqd.diagnosis.causes import CAUSES, Problem
 from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
-from rmqd.wire.topics import topic_of_pop_retry
+from rmqd.wire.topics import topic_of_pop_retry, unwrap_namespace
 
 
 class AssignmentStatus(ABC):
@@ -90,9 +91,10 @@ class AssignmentStatus(ABC):
     def _seen(self) -> Stall:
         context, queue, process_queues, oldest = self._context, self._message_queue, self.process_queues, self._oldest()
         if self.loop is None:
-            return Stall(started=False, failure=self.failure, broker=queue.broker_name)
+            return replace(self._named(), started=False, failure=self.failure)
         calls, now = context.service.calls(), context.clock.monotonic()
-        return Stall(
+        return replace(
+            self._named(),
             paused=context.pauses.hold(queue),
             locked_out=not context.ownership.holds(queue),
             orderly=context.options.consume_mode == "orderly",
@@ -110,8 +112,16 @@ class AssignmentStatus(ABC):
             slots=context.options.concurrency,
             busy_slots=len(calls),
             longest_call_seconds=max((now - call.started for call in calls), default=0.0),
-            broker=queue.broker_name,
         )
+
+    def _named(self) -> Stall:
+        """What the queue and its group are called in evidence and in next steps."""
+        options = self._context.options
+        queue, group = (
+            self._message_queue.without(options.namespace),
+            unwrap_namespace(options.group, options.namespace),
+        )
+        return Stall(broker=queue.broker_name, group=group, topic=queue.topic)
 
     def _current_state(self) -> str:
         loop, process_queues = self.loop, self.process_queues

@@ -8,11 +8,10 @@ from typing import Final
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
-from rmqd.diagnosis.causes import Problem
+from rmqd.diagnosis.causes import Problem, found
 from rmqd.wire.message_queue import MessageQueue
 
 DOWN_SECONDS: Final = 4.0  # shorter, and it is a connection that was cut
-_NEXT: Final = "is the broker up, and reachable from here? It goes on by itself, see docs/high-availability.md"
 
 
 class BrokerWatch:
@@ -58,4 +57,4 @@ def _problem(name: str, reason: str, queues: list[AssignedQueue]) -> Problem:
     }
     slave = next(iter(slaves), None)
     fate = f"are read from its slave {slave}" if slave is not None else "wait for it"
-    return Problem("broker_unreachable", f"{reason}; {len(queues)} queues of {name} here {fate}", _NEXT)
+    return found("broker_unreachable", f"{reason}; {len(queues)} queues of {name} here {fate}")

@@ -19,7 +19,7 @@ from rmqd.broker_errors import ConsumerNotOnlineError
 from rmqd.client.api.group import consumer_connection, consumer_running_info
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.stats.problem import GroupProblems
-from rmqd.diagnosis.causes import Problem, found
+from rmqd.diagnosis.causes import Problem
 from rmqd.diagnosis.subscriptions import Difference, differences, model_difference, order_difference
 from rmqd.errors import RmqdError
 from rmqd.wire.bodies.heartbeat import ConsumeType
@@ -66,7 +66,7 @@ class Consistency:
             return
         lasting = first.keys() & second.keys()
         for difference in lasting:
-            problem = _problem(difference, second[difference], self._context.options.group)
+            problem = self._problem(difference, second[difference])
             self._problems.begin(difference, problem)
             self._unseen[difference] = 0
         for known in [known for known in self._unseen if known not in first and known not in second]:
@@ -98,6 +98,11 @@ class Consistency:
             asked |= others
         self._suspects &= asked
         return seen
+
+    def _problem(self, difference: Difference, told_by: str) -> Problem:
+        is_ours = difference.cause == "client_id_conflict"
+        evidence = f"{difference.text}, says {told_by}" if is_ours else f"other members {difference.text} ({told_by})"
+        return self._context.found(difference.cause, evidence)
 
     def _brokers(self) -> dict[str, str]:
         """The brokers that serve the group's topics, by name."""
@@ -160,12 +165,6 @@ class Consistency:
             own = None if connection is None else connection.local_address
             others = sorted(m.client_addr for m in view.connection_set if m.client_id == ours and m.client_addr != own)
             yield Difference("client_id_conflict", ours, f"{ours} is also connected from {', '.join(others)}")
-
-
-def _problem(difference: Difference, told_by: str, group: str) -> Problem:
-    if difference.cause == "client_id_conflict":
-        return found(difference.cause, f"{difference.text}, says {told_by}", group=group)
-    return found(difference.cause, f"other members {difference.text} ({told_by})", group=group)
 
 
 def _some(members: Collection[str]) -> str:

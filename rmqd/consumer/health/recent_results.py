@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from rmqd.clock import Clock
 from rmqd.consumer.stats.snapshot import HandlerRates, LastError, TopicSnapshot
-from rmqd.diagnosis.causes import Problem
+from rmqd.diagnosis.causes import Problem, found
 
 WINDOW_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 2.0
@@ -17,11 +17,6 @@ FAILING_SECONDS: Final = 20.0  # a dependency that restarts is back sooner
 LEAST_ATTEMPTS: Final = 3
 FAILING_SHARE: Final = 0.9  # of the attempts; below it a group gets on, if slowly
 WELL_SHARE: Final = 0.5
-
-_NEXT: Final = (
-    "handler.failed in the log has the traceback; mend the handler, or what it calls. What was sent back comes again "
-    "by itself, what was given up waits in the dead letters"
-)
 
 
 class _Totals(NamedTuple):
@@ -53,8 +48,10 @@ class RecentResults:
     nothing to do meanwhile stays failing: nothing has shown yet that its handler works.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, group: str = "GROUP") -> None:
+        """`group` is its name in the next step."""
         self.problem: Problem | None = None
+        self._group = group
         self._clock = clock
         self._samples: deque[tuple[float, _Totals]] = deque([(clock.monotonic(), _Totals())])
         self._vain = 0
@@ -90,7 +87,7 @@ class RecentResults:
             self._vain_since = now
         self._vain += step.vain
         if self._vain >= LEAST_ATTEMPTS and now - self._vain_since >= FAILING_SECONDS and (step.vain or self.problem):
-            self.problem = Problem("failing_handler", _evidence(self._vain, error), _NEXT)
+            self.problem = found("failing_handler", _evidence(self._vain, error), group=self._group)
 
 
 def last_error(topics: Iterable[TopicSnapshot]) -> LastError | None:

@@ -20,7 +20,8 @@ from rmqd.consumer.health.broker_watch import BrokerWatch
 from rmqd.consumer.health.recent_results import RecentResults
 from rmqd.consumer.offsets.broker_store import SlaveUnawareError
 from rmqd.consumer.stats.counters import snapshots_of
-from rmqd.diagnosis.causes import Problem
+from rmqd.diagnosis.causes import CAUSES, Problem
+from rmqd.diagnosis.cluster import closed_problem, missing_problem
 from rmqd.errors import BrokerAwayError, CircuitOpenError
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
@@ -31,7 +32,6 @@ TICK_SECONDS: Final = 2.0
 STALL_SECONDS: Final = 20.0
 EXPIRY_SECONDS: Final = 120.0  # Java: rocketmq.client.pull.pullMaxIdleTime
 REPEAT_SECONDS: Final = 600.0  # a stall that goes on, or comes again, is told so often
-_MILD_CAUSES: Final = ("slow_handler", "rate_limit", "held_lock")
 
 
 @dataclass(slots=True)
@@ -171,16 +171,13 @@ class Watchdog:
         routes = self._context.client.routes
         route = routes.route(topic)
         if route is None and routes.problem is not None:
-            advice = "is `nameserver` right, and reachable from here? It goes on by itself"
-            return Problem("no_route", f"no name server tells where {topic} is: {routes.problem}", advice)
+            step = "is `nameserver` right, and reachable from here? It goes on by itself"
+            evidence = f"no name server tells where {topic} is: {routes.problem}"
+            return self._context.found("no_route", evidence, topic=topic, step=step)
         if route is None:
-            advice = "create the topic, or take it out of the group's subscriptions; it is asked for every few seconds"
-            return Problem("topic_missing", f"no name server knows topic {topic}", advice)
+            return missing_problem(topic)
         closed = sorted(queues.broker_name for queues in route.queue_datas if not queues.is_readable)
-        if closed:
-            evidence = f"topic {topic} may not be read on {', '.join(closed)}: its permission there says so"
-            return Problem("no_permission", evidence, "`mqadmin updateTopicPerm -p 6` (or 4) lets it be read")
-        return None
+        return closed_problem(topic, closed) if closed else None
 
 
 def _tell_stalled(problem: Problem, which: dict[str, object]) -> None:
@@ -188,7 +185,7 @@ def _tell_stalled(problem: Problem, which: dict[str, object]) -> None:
     facts = {**which, "cause": problem.cause, "evidence": problem.evidence, "next": problem.next}
     if problem.cause == "paused":
         log.info("queue.stalled", **facts)
-    elif problem.cause in _MILD_CAUSES:
+    elif CAUSES[problem.cause].mild:
         log.warning("queue.stalled", **facts)
     else:
         log.error("queue.stalled", **facts)

@@ -14,9 +14,8 @@ import structlog
 
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.options import OnCorruptMessage
-from rmqd.consumer.pull.arrivals import CORRUPT_ADVICE, dead_letter_corrupt, tell_corrupt
+from rmqd.consumer.pull.arrivals import dead_letter_corrupt, tell_corrupt
 from rmqd.consumer.pull.pulled_queue import PulledQueue
-from rmqd.diagnosis.causes import Problem
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.pull_walk import BadRecord
@@ -76,22 +75,17 @@ class CorruptMessages:
     async def stop_at(self, record: BadRecord) -> None:
         """Stop the queue at a record until an operator acts, and look now and then whether one has."""
         self._tell([record])
-        self._loop.stuck = Problem(
-            "corrupt_message",
-            f"message at offset {record.offset} is corrupt: {record.reason}",
-            CORRUPT_ADVICE,
-        )
+        evidence = f"message at offset {record.offset} is corrupt: {record.reason}"
+        topic = record.message.topic
+        self._loop.stuck = self._context.found("corrupt_message", evidence, topic=topic)
         await self._loop.wait_for_operator()
 
     async def _dead_letter(self, record: BadRecord) -> bool:
         process_queue = self._loop.process_queue
         if await dead_letter_corrupt(self._context.send_back, process_queue, record.message, record.reason):
             return True
-        self._loop.stuck = Problem(
-            "retry_refused",
-            f"the corrupt message at offset {record.offset} cannot be dead-lettered",
-            "send_back.failed in the log has the broker's reason; it is tried again",
-        )
+        evidence = f"the corrupt message at offset {record.offset} cannot be dead-lettered"
+        self._loop.stuck = self._context.found("retry_refused", evidence)
         return False
 
     def _tell(self, records: Sequence[BadRecord]) -> None:

@@ -16,7 +16,6 @@ from rmqd.consumer.pull.offset_moves import OffsetMoves
 from rmqd.consumer.pull.opening import open_pulled
 from rmqd.consumer.pull.pulled_queue import FOUND, MOVED, NOTHING, PulledQueue
 from rmqd.consumer.pull.request import AskedAnewError
-from rmqd.diagnosis.causes import Problem
 from rmqd.errors import ConnectionRenewedError, ProtocolError, RemotingError, RmqdError
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
 from rmqd.wire.bodies.static_topic import is_logical
@@ -243,4 +242,5 @@ class PullLoop(PulledQueue):
         """Show the queue as stuck where its broker gives the same impossible answer again and again."""
         self._alike = self._alike + 1 if before is not None and str(before) == str(error) else 1
         if self._alike >= MOST_ALIKE:
-            self.stuck = Problem("pull_failed", str(error), "nothing is passed over; the broker's log may say more")
+            step = "nothing is passed over; the broker's log may say more"
+            self.stuck = self._context.found("pull_failed", str(error), step=step)

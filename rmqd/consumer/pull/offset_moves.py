@@ -31,7 +31,6 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.offset_doubt import OffsetDoubt
 from rmqd.consumer.pull.pulled_queue import FOUND, NOTHING, PulledQueue
 from rmqd.consumer.pull.request import OPERATOR_RESET
-from rmqd.diagnosis.causes import Problem
 from rmqd.errors import ProtocolError, RmqdError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader
@@ -169,11 +168,8 @@ class OffsetMoves:
         loop = self._loop
         if loop.stuck is None:
             log.error("offset.illegal", queue=str(self._message_queue), offset=asked, broker_offers=offered)
-        loop.stuck = Problem(
-            "offset_illegal",
-            f"offset {asked} is illegal, the broker offers {offered}",
-            "move the offset with `rmqd offsets reset`, or set on_offset_illegal: correct and reload",
-        )
+        evidence = f"offset {asked} is illegal, the broker offers {offered}"
+        loop.stuck = self._context.found("offset_illegal", evidence, topic=self._message_queue.topic)
         await loop.wait_for_operator()
 
     async def _correct(self, asked: int, offered: int, remark: str) -> None:

@@ -12,7 +12,6 @@ from rmqd.consumer.allocate import AllocateError, ByConfig
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
-from rmqd.diagnosis.causes import Problem
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, retry_topic
 
@@ -20,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 _WITH_RETRIES: Final = ("clustering", "concurrently")
 _KEPT: Final = "until then the member keeps the queues that it has; docs/configuration.md says what the strategies need"
-_MISSING: Final = "correct allocate_queues, or bring the broker or the queues back (mqadmin topicRoute -t TOPIC)"
+_MISSING: Final = "correct allocate_queues, or bring the broker or the queues back (`rmqd topics show {topic}`)"
 
 
 class Share(NamedTuple):
@@ -67,7 +66,8 @@ class Division:
             share = options.allocate_strategy.share(options.group, client_id, queues, client_ids)
         except AllocateError as error:
             evidence = f"allocate_strategy cannot divide the queues of {topic}: {error}"
-            self._context.problems.begin(("allocate", topic), Problem("allocate_failed", evidence, _KEPT))
+            problem = self._context.found("allocate_failed", evidence, step=_KEPT)
+            self._context.problems.begin(("allocate", topic), problem)
             return None
         self._context.problems.end(("allocate", topic))
         self._tell_missing(topic, queues)
@@ -86,6 +86,7 @@ class Division:
         missing = [str(queue) for queue in strategy.allocated if queue.topic == topic and queue not in queues]
         if missing:
             evidence = f"allocate_queues names what {topic} does not have: {', '.join(missing)}"
-            self._context.problems.begin(("missing", topic), Problem("allocate_failed", evidence, _MISSING))
+            problem = self._context.found("allocate_failed", evidence, topic=topic, step=_MISSING)
+            self._context.problems.begin(("missing", topic), problem)
         else:
             self._context.problems.end(("missing", topic))

@@ -21,7 +21,7 @@ from rmqd.consumer.stats.problem import GroupProblems
 from rmqd.consumer.stats.snapshot import BATCH_PHASES, BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
 from rmqd.daemon.groups.spark_group import blank_snapshot
 from rmqd.daemon.metrics.totals import add_topics
-from rmqd.diagnosis.causes import Problem
+from rmqd.diagnosis.causes import Problem, found
 from rmqd.histogram import Histogram
 from rmqd.spark.handlers.outcome import RangeOutcome
 from rmqd.wire.bodies.running_info import ProcessQueueInfo
@@ -219,13 +219,13 @@ class Figures:
     def _stall(self, queue: MessageQueue, entry: _Queue, paused: bool) -> Problem | None:
         if queue.topic in self._unknown:
             what = "see that the brokers run and can be reached; the query waits for them for a minute, and then fails"
-            return Problem("broker_unreachable", self._unknown[queue.topic], what)
+            return found("broker_unreachable", self._unknown[queue.topic], step=what)
         seconds = self._clock.monotonic() - entry.moved_at
         if paused or not entry.lag.lag or seconds < STALL_SECONDS:
             return None
         evidence = f"{entry.lag.lag} messages wait, and its offset has stood still for {seconds:.0f} s"
         what = "look for slow handlers and failing tasks in the log: a micro-batch ends when its slowest queue is done"
-        return Problem("stalled_queue", evidence, what)
+        return found("stalled_queue", evidence, step=what)
 
 
 class _Queue:

@@ -8,8 +8,9 @@ import pytest
 
 from rmqd.broker_errors import BrokerError
 from rmqd.codes import ResponseCode
-from rmqd.consumer.assigned.stall import Stall, explain_failure
+from rmqd.consumer.assigned.stall import Stall
 from rmqd.diagnosis.causes import STALL_CAUSES, Problem
+from rmqd.diagnosis.failures import explain_failure
 from rmqd.errors import (
     NameServerError,
     ProtocolError,

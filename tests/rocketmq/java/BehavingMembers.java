@@ -21,6 +21,7 @@ public final class BehavingMembers {
         System.setProperty("rocketmq.client.rebalance.waitInterval", "1000");
         Options options = new Options(arguments);
         List<DefaultMQPushConsumer> members = new ArrayList<>();
+        List<DefaultMQPushConsumer> suspended = new ArrayList<>();
         for (String line : options.text("members").split("\n")) {
             String[] parts = line.split(" ");
             List<String> way = List.of(parts[3].split("\\+"));
@@ -28,8 +29,10 @@ public final class BehavingMembers {
             member.setNamesrvAddr(options.text("namesrv"));
             member.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
             // a consumer's first heartbeat is left out where another one of its process is under way
-            member.setHeartbeatBrokerInterval(1000);
+            member.setHeartbeatBrokerInterval(3000);
             member.setPollNameServerInterval(1000);
+            // a heartbeat that is answered late costs a connection, which the broker may know for two minutes more
+            member.setMqClientApiTimeout(30_000);
             member.setConsumeThreadMin(2);
             member.setConsumeThreadMax(2);
             member.subscribe(parts[1], parts[2]);
@@ -45,10 +48,16 @@ public final class BehavingMembers {
                 });
             }
             member.start();
-            if (way.contains("suspended")) {
-                member.suspend();
-            }
             members.add(member);
+            if (way.contains("suspended")) {
+                suspended.add(member);
+            }
+        }
+        for (DefaultMQPushConsumer member : suspended) { // once it has queues: afterwards it takes none
+            while (member.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().isEmpty()) {
+                Thread.sleep(50);
+            }
+            member.suspend();
         }
         Runtime.getRuntime().addShutdownHook(new Thread(() -> members.forEach(DefaultMQPushConsumer::shutdown)));
         System.out.println("started "
