@@ -46,21 +46,27 @@ def status(
 
 def status_lines(document: dict[str, Any]) -> list[str]:
     """The document of /api/v1/status as lines for a person."""
-    from rmqd.daemon.http.status_text import cell, last_error_line, problem_line, rates_line, slave_lines, stall_lines
+    from rmqd.daemon.http.status_text import (
+        cell,
+        is_alarming,
+        last_error_line,
+        problem_line,
+        rates_line,
+        slave_lines,
+        stall_lines,
+        state_text,
+    )
 
     workers = document.get("workers")
     columns = _COLUMNS if workers is None else (*_COLUMNS, "worker")
     lines = [f"rmqd {document['version']}  client {document['client_id'] or f'{len(workers or ())} workers'}"]
     lines += [f"  {problem}" for problem in document.get("problems", [])]
     for group in document["groups"]:
-        state = f"{group['state']}, paused" if group["paused"] else group["state"]
         model = ", broadcasting" if group["message_model"] == "broadcasting" else ""
         engine = ", on Spark" if group["engine"] == "spark" else ""
         cluster = f", on {group['cluster']}" if group.get("cluster") not in (None, "default") else ""
-        if group["failing"]:
-            state = f"{state}, failing"
-        head = f"{group['name']}  {state}{model}{engine}{cluster}"
-        lines += ["", _in_red(head) if group["failing"] or group["failure"] else head]
+        head = f"{group['name']}  {state_text(group)}{model}{engine}{cluster}"
+        lines += ["", _in_red(head) if is_alarming(group) else head]
         reason = group["failure"] or group["not_ready_reason"]
         lines += [f"  {reason}"] if reason else []
         lines.append(f"  {rates_line(group)}")

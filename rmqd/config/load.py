@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -16,6 +16,8 @@ from rmqd.config.reading.files import find_config
 from rmqd.config.reading.source import Source, read_source
 from rmqd.config.rules.groups import group_findings, root_findings
 from rmqd.errors import ConfigError
+
+LISTEN_VARIABLE: Final = "RMQD_HTTP_LISTEN"
 
 
 def load_config(
@@ -50,6 +52,7 @@ class Loading:
 
     def __init__(self, source: Source, environ: Mapping[str, str] = os.environ) -> None:
         data = ConfigData(source, environ)
+        _take_listen_address(data, environ)
         self.problems = [*source.problems, *data.problems]
         self._source = source
         self._places = data.places
@@ -118,6 +121,15 @@ class Loading:
         self.problems.append(problem)
         if not at_key:  # a group with a bad name has other problems all the same
             self._reported.add(path)
+
+
+def _take_listen_address(data: ConfigData, environ: Mapping[str, str]) -> None:
+    """Listen where $RMQD_HTTP_LISTEN says, unless the configuration says where: images have a default of their own."""
+    http, address = data.values.setdefault("http", {}), environ.get(LISTEN_VARIABLE)
+    path = ("http", "listen")
+    if address and isinstance(http, dict) and "listen" not in http and path not in data.unusable:
+        http["listen"] = address
+        data.places.values[path] = f"${LISTEN_VARIABLE}"
 
 
 def _remove(values: dict[str, Any], path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -10,6 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from rmqd.config.load import LISTEN_VARIABLE, load_config
+from rmqd.errors import ConfigError
+from tests.daemon.daemon_process import daemon, write_config
+from tests.rocketmq.spec import free_port
 
 TOP = Path(__file__).parent.parent.parent
 DOCKERFILE = TOP / "deploy" / "Dockerfile"
@@ -55,22 +61,61 @@ def test_what_it_copies_is_there() -> None:
 
 
 def test_it_listens_where_the_outside_reaches_it_and_asks_itself_there_for_its_health() -> None:
-    command = json.loads(last("CMD"))
-    health = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
-    listen = next(argument for argument in command if argument.startswith("http.listen="))
+    """Whatever command it is run with: `docker run rmqd run --workers 4` replaces CMD."""
+    variables = dict(word.split("=", 1) for _, arguments in _last_stage() for word in arguments.split() if "=" in word)
 
     assert json.loads(last("ENTRYPOINT")) == ["rmqd"]
-    assert listen == f"http.listen=0.0.0.0:{last('EXPOSE')}"
-    assert health == ["rmqd", "status", "--http", f"http://127.0.0.1:{last('EXPOSE')}"]
+    assert json.loads(last("CMD")) == ["run"]
+    assert variables[LISTEN_VARIABLE] == f"0.0.0.0:{last('EXPOSE')}"
+    copied = [arguments.split() for instruction, arguments in instructions() if instruction == "COPY"]
+    assert ["deploy/health.py", "/opt/rmqd/health.py"] in copied
+    assert json.loads(last("HEALTHCHECK").partition("CMD ")[2])[1:] == ["-I", "-S", "/opt/rmqd/health.py"]
+
+
+def health(address: str) -> subprocess.CompletedProcess[str]:
+    """The health check, run as in the image."""
+    return subprocess.run(
+        [sys.executable, "-I", "-S", TOP / "deploy" / "health.py"],
+        env={LISTEN_VARIABLE: address}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("command", ["run", "status"])
-def test_the_commands_are_ones_that_rmqd_has(command: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "rmqd", command, "--help"], capture_output=True, text=True, check=True)
+async def test_the_health_check_is_that_of_the_daemon_and_costs_next_to_nothing(tmp_path: Path) -> None:
+    port = free_port(set(), (0,))
+    path = write_config(tmp_path, "mailer")
+    path.write_text(re.sub("^http:.*$", "", path.read_text(), flags=re.MULTILINE))
+    async with daemon(path, environment={LISTEN_VARIABLE: f"0.0.0.0:{port}"}) as running:
+        await running.started()
+        healthy = await asyncio.to_thread(health, f"0.0.0.0:{port}")
+    dead = health(f"0.0.0.0:{port}")
 
-    options = {"run": ["--set"], "status": ["--http"]}[command]
-    assert all(option in done.stdout for option in options)
+    assert (healthy.returncode, healthy.stderr) == (0, "")
+    assert dead.returncode == 1
+    assert f"/livez at port {port}" in dead.stderr
+    imported = re.findall(r"^import (\w+)", (TOP / "deploy" / "health.py").read_text(), re.MULTILINE)
+    assert imported == ["os", "socket", "sys"]
+
+
+def test_a_configuration_s_own_address_goes_first(tmp_path: Path) -> None:
+    path = write_config(tmp_path, "mailer", listen="127.0.0.1:1234")
+
+    assert load_config(path, environ={LISTEN_VARIABLE: "0.0.0.0:9464"}).http.listen == "127.0.0.1:1234"
+    path.write_text(path.read_text().replace('http: {listen: "127.0.0.1:1234"}', "http: {token: abc}"))
+    assert load_config(path, environ={LISTEN_VARIABLE: "0.0.0.0:9464"}).http.listen == "0.0.0.0:9464"
+    with pytest.raises(ConfigError, match=r"\$RMQD_HTTP_LISTEN: http.listen: "):
+        load_config(path, environ={LISTEN_VARIABLE: "everywhere"})
+
+
+def test_what_the_images_copy_is_not_kept_out_of_the_build() -> None:
+    """And the rest is: a clone has a .git and a .venv, which may have Spark's 600 MB."""
+    kept = (TOP / ".dockerignore").read_text().split("\n!")
+    first, others = kept[0], {line.splitlines()[0] for line in kept[1:]}
+
+    assert first.splitlines()[-1] == "*"
+    for dockerfile in (DOCKERFILE, TOP / "deploy" / "spark" / "Dockerfile"):
+        for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile.read_text(), re.MULTILINE):
+            assert all(any(one == kept or one.startswith(f"{kept}/") for kept in others) for one in sources.split())
 
 
 @pytest.mark.process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import configparser
 import re
 import subprocess
@@ -14,7 +15,10 @@ from rmqd.config.model.group import GroupConfig
 from rmqd.config.model.quantities import parse_duration_seconds
 from rmqd.exit_codes import ExitCode
 from rmqd_handlers.exec import Exec
+from tests.cli.command import rmqd
+from tests.daemon.daemon_process import daemon, write_config
 from tests.deploy.missing import require
+from tests.rocketmq.spec import free_port
 
 UNIT = Path(__file__).parent.parent.parent / "deploy" / "rmqd.service"
 MOST_EXPOSURE = 2.0  # of 10; systemd calls what is below 2 "OK"
@@ -34,7 +38,7 @@ def test_systemd_has_nothing_to_say_against_it(tmp_path: Path) -> None:
     unit = tmp_path / "rmqd.service"
     # verify wants the program to be there; the folder's name in the unit is the installer's
     rmqd = Path(sys.executable).with_name("rmqd")
-    unit.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={rmqd}", UNIT.read_text(), flags=re.MULTILINE))
+    unit.write_text(re.sub(r"^(Exec\w+)=\S+", rf"\1={rmqd}", UNIT.read_text(), flags=re.MULTILINE))
 
     done = subprocess.run([analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False)
 
@@ -66,12 +70,29 @@ def test_a_stop_is_given_the_time_that_the_drain_takes(service: configparser.Sec
 def test_it_is_told_when_the_daemon_is_ready_and_alive(service: configparser.SectionProxy) -> None:
     assert service["Type"] == "notify"
     assert float(service["WatchdogSec"]) > 0
-    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
 
 
 def test_a_wrong_configuration_is_not_started_again(service: configparser.SectionProxy) -> None:
     assert service["Restart"] == "on-failure"
     assert set(service["RestartPreventExitStatus"].split()) == {str(int(ExitCode.USAGE)), str(int(ExitCode.CONFIG))}
+
+
+@pytest.mark.process
+async def test_a_reload_fails_where_the_configuration_is_wrong(
+    service: configparser.SectionProxy, tmp_path: Path
+) -> None:
+    """`systemctl reload` waits for this command, and fails as it does."""
+    program, *arguments = service["ExecReload"].split()
+    assert program == service["ExecStart"].split()[0]
+    config = write_config(tmp_path, "mailer", listen=f"127.0.0.1:{free_port(set(), (0,))}")
+    command = [str(config) if one == "/etc/rmqd/rmqd.yaml" else one for one in arguments]
+    async with daemon(config) as running:
+        await running.started()
+        assert (await asyncio.to_thread(rmqd, *command)).code == ExitCode.OK
+        config.write_text(config.read_text() + "    pull_batch_size: many\n")
+        refused = await asyncio.to_thread(rmqd, *command)
+        assert refused.code == ExitCode.CONFIG
+        assert "groups.mailer.pull_batch_size" in refused.err
 
 
 @pytest.mark.process

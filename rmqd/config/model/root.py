@@ -35,7 +35,9 @@ _SECRET = Text(secret=True)
 class HttpConfig(Section):
     """Metrics, health, and the API of the running daemon."""
 
-    listen: Annotated[str, _LISTEN] = setting("127.0.0.1:9464", "host:port; port 0 takes a free one")
+    listen: Annotated[str, _LISTEN] = setting(
+        "127.0.0.1:9464", "host:port; port 0 takes a free one. Its default is $RMQD_HTTP_LISTEN where that is set"
+    )
     token: Annotated[str, _SECRET] = Field(
         default="",
         repr=False,

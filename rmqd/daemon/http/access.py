@@ -34,14 +34,22 @@ class AccessPolicy:
     token: str
     allowed_hosts: frozenset[str]
 
-    def check_names(self, host: str | None, origin: str | None, own_address: str) -> HttpRefusal | None:
-        """Check a request for the page or the API: Host, and Origin if there is one, must name this daemon."""
+    def check_names(
+        self, host: str | None, origin: str | None, own_address: str, fetch_site: str | None = None
+    ) -> HttpRefusal | None:
+        """Check a request for the page or the API: Host, and Origin if there is one, must name this daemon.
+
+        A browser says by `Sec-Fetch-Site` (`fetch_site`) whether another site made the request, also where it sends no
+        Origin, as for an image or a script.
+        """
         own = _LOCAL_NAMES | self.allowed_hosts | {own_address.lower()}
         if host is None or _host_name(f"//{host}") not in own:
             what = f"Host {host}" if host else "a request without Host"
             return HttpRefusal(403, f"{what} is not for this daemon; http.allowed_hosts adds names")
         if origin is not None and _host_name(origin) not in own:
             return HttpRefusal(403, f"Origin {origin} is not this daemon's own; http.allowed_hosts adds names")
+        if fetch_site is not None and fetch_site.strip().lower() == "cross-site":
+            return HttpRefusal(403, "a page of another site sent it (Sec-Fetch-Site: cross-site)")
         return None
 
     def check_page(self, origin: str | None, host: str | None, own_port: int | None) -> HttpRefusal | None:

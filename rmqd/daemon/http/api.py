@@ -207,7 +207,8 @@ class HttpApi:
     def _check_names(self, request: Request) -> HttpRefusal | None:
         own_address = (request.scope.get("server") or ("", 0))[0]
         headers = request.headers
-        return self._daemon.access.check_names(headers.get("host"), headers.get("origin"), own_address)
+        site = None if _is_followed_link(request) else headers.get("sec-fetch-site")
+        return self._daemon.access.check_names(headers.get("host"), headers.get("origin"), own_address, site)
 
     def _check_change(self, request: Request) -> HttpRefusal | None:
         access, headers = self._daemon.access, request.headers
@@ -227,6 +228,13 @@ def _scope(request: Request) -> PauseScope:
     if number is not None and not (number.isascii() and number.isdigit()):
         raise ValueError(f"queue: {number!r} is not a queue's number")
     return PauseScope(given.get("topic"), given.get("broker"), None if number is None else int(number))
+
+
+def _is_followed_link(request: Request) -> bool:
+    """Whether a person followed a link to the page, from a runbook say: that site sees nothing of the answer."""
+    headers = request.headers
+    is_top = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return is_top and request.method == "GET" and request.url.path == "/"
 
 
 def _refusal(refusal: HttpRefusal | None) -> Response | None:

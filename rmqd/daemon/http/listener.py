@@ -43,7 +43,8 @@ def listen_on(listen: str) -> socket.socket:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
-            sock.listen(min(MAX_CONNECTIONS, share_of_descriptors()))
+            # twice the limit: until the server is imported, nobody accepts, and a full queue delays a probe by a second
+            sock.listen(2 * min(MAX_CONNECTIONS, share_of_descriptors()))
             sock.setblocking(False)
         except OSError:
             sock.close()

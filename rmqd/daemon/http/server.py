@@ -5,8 +5,9 @@ There are at most 256 connections, fewer if the process may open few descriptors
 connection.
 
 A liveness probe must be answered even if other clients hold all connections. So a connection beyond the limit is
-accepted, and another one is closed: the one whose client we have waited for longest. Requests that take work wait in a
-queue, and /livez overtakes them.
+accepted, and another one is closed: the one whose client we have waited for longest. A client that has just connected
+gets a moment to send its request, also where hundreds come at once. Requests that take work wait in a queue, and /livez
+overtakes them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 MAX_CONNECTIONS = listener.MAX_CONNECTIONS
 HEADER_SECONDS = 10.0
+GRACE_SECONDS = 0.05  # in which a new connection does not give way
+GRACE_TURNS = 3  # of the event loop, after that: a busy one has not read yet what lies in the socket
 MAX_HEADER_BYTES = 16 * 1024
 BODY_SECONDS = 10.0
 MAX_BODY_BYTES = 64 * 1024
@@ -47,12 +50,15 @@ class LimitedProtocol(H11Protocol):
     _unread_bytes = 0
     _answered_at = 0.0
     _gave_way = False
+    _is_settled = False
+    _settling: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Do as uvicorn does, close another connection if this one is too many, and begin the time for the header."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # pause_writing is called for whatever the client has not taken
         self._answered_at = self.loop.time()
+        self._settling = self.loop.call_later(GRACE_SECONDS, self._settle, GRACE_TURNS)
         self._make_room()
         self._expect_header()
 
@@ -105,6 +111,8 @@ class LimitedProtocol(H11Protocol):
         """Do as uvicorn does, and end all timers."""
         self._header_arrived()
         self._all_read()
+        if self._settling is not None:
+            self._settling.cancel()
         super().connection_lost(exc)
 
     def _make_room(self) -> None:
@@ -112,16 +120,30 @@ class LimitedProtocol(H11Protocol):
 
         Connections whose client has the next move, to send or to read, are closed first, and of these the one that has
         waited longest. So a client that sends its request at once, as a probe does, is served before it is its turn to
-        be closed. Connections that were chosen do not count, though uvicorn counts them until they are lost.
+        be closed. Those that have come just now are passed over, up to twice the limit; they make room themselves once
+        they are settled. Connections that were chosen do not count, though uvicorn counts them until they are lost.
         """
         held = [one for one in self.connections if isinstance(one, LimitedProtocol) and not one._gave_way]
         limit = connection_limit()
         if len(held) <= limit:
             return
         log.warning("http.connections_full", limit=limit)
-        first = min((one for one in held if one is not self), key=lambda one: (not one._is_idle, one._answered_at))
+        settled = [one for one in held if one._is_settled]
+        if not any(one._is_idle for one in settled):
+            if len(held) <= 2 * limit:
+                return
+            settled = [one for one in held if one is not self]
+        first = min(settled, key=lambda one: (not one._is_idle, one._answered_at))
         first._gave_way = True
         first.transport.abort()
+
+    def _settle(self, turns: int) -> None:
+        """Count as settled after so many turns of the event loop, and make room where new connections are too many."""
+        if turns:
+            self.loop.call_soon(self._settle, turns - 1)
+            return
+        self._is_settled = True
+        self._make_room()
 
     @property
     def _is_idle(self) -> bool:

@@ -8,6 +8,19 @@ from typing import Any
 from rmqd.wire.topics import is_retry_topic
 
 
+def state_text(group: dict[str, Any]) -> str:
+    """A group's state, with what makes it less than that: it is paused, its handler fails, no queue goes on."""
+    queues = group["queues"]
+    is_stuck = bool(queues) and all(queue["state"] == "stuck" for queue in queues)
+    more = (("paused", group["paused"]), ("failing", group["failing"]), ("every queue is stuck", is_stuck))
+    return ", ".join([group["state"], *(text for text, applies in more if applies)])
+
+
+def is_alarming(group: dict[str, Any]) -> bool:
+    """Whether a person should look at it: it has failed, its handler fails, or no queue goes on."""
+    return bool(group["failure"]) or state_text(group | {"paused": False}) != group["state"]
+
+
 def rates_line(group: dict[str, Any]) -> str:
     """The outcomes of the handler's attempts over the last minute."""
     return ", ".join(f"{name.replace('_', '-')} {rate:.1f}/s" for name, rate in group["per_second"].items())

@@ -203,6 +203,9 @@ async def test_readiness_names_the_group_that_is_not(served: Served) -> None:
         ({"Host": "localhost", "Origin": "http://localhost:9464"}, 200),
         ({"Host": "localhost", "Origin": "http://evil.example"}, 403),
         ({"Host": "localhost", "Origin": "null"}, 403),
+        ({"Host": "localhost", "Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Host": "localhost", "Sec-Fetch-Site": "none"}, 200),
+        ({"Host": "localhost", "Sec-Fetch-Site": "cross-site"}, 403),
     ],
 )
 async def test_page_and_api_are_for_known_names(
@@ -211,6 +214,17 @@ async def test_page_and_api_are_for_known_names(
     """A page of a browser must not read them by a name that somebody else made point here."""
     served.access = AccessPolicy("", frozenset({"rmqd.shop.example"}))
     assert (await served.client.get(path, headers=headers)).status_code == status
+
+
+async def test_a_link_to_the_page_may_be_followed_and_no_more(served: Served) -> None:
+    """From a runbook or a dashboard on another site; what such a site asks for by itself is refused."""
+    link = {"Host": "localhost", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert (await served.client.get("/", headers=link | {"Sec-Fetch-Dest": "document"})).status_code == 200
+    assert (await served.client.get("/", headers=link | {"Sec-Fetch-Dest": "iframe"})).status_code == 403
+    assert (await served.client.get("/api/v1/status", headers=link | {"Sec-Fetch-Dest": "document"})).status_code == 403
+    pause = "/api/v1/groups/mailer/pause"
+    assert (await served.client.post(pause, headers=link | {"Sec-Fetch-Dest": "document"})).status_code == 403
+    assert not served.engine.last("mailer").paused
 
 
 async def test_pause_and_resume(served: Served) -> None:
@@ -380,6 +394,50 @@ async def test_256_silent_clients_do_not_keep_a_probe_from_the_daemon(tmp_path: 
             for _ in range(3):
                 assert (await raw(address, PROBE)).startswith(b"HTTP/1.1 200")
         assert await running.event("http.connections_full")
+
+
+@pytest.mark.process
+@pytest.mark.slow
+async def test_300_clients_that_send_a_byte_at_a_time_do_not_keep_a_probe_from_the_daemon(tmp_path: Path) -> None:
+    """Between any two of their bytes a probe is answered; those that were closed for others come again."""
+    async with daemon(write_config(tmp_path, "mailer")) as running:
+        address = (await running.event("daemon.started"))["http"]
+        slow: list[socket.socket] = []
+        for _ in range(20):
+            for _ in range(300 - len(slow)):
+                slow.append(_connected(address))
+            slow = [sock for sock in slow if _takes_a_byte(sock)]
+            assert (await raw(address, PROBE)).startswith(b"HTTP/1.1 200")
+        for sock in slow:
+            sock.close()
+
+
+def _connected(address: str) -> socket.socket:
+    host, port = address.split(":")
+    sock = socket.create_connection((host, int(port)))
+    sock.setblocking(False)
+    return sock
+
+
+def _takes_a_byte(sock: socket.socket) -> bool:
+    """Send one more byte of a request line, unless the other end has closed; then close this end too."""
+    try:
+        sock.send(b"a")
+        is_open = sock.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        is_open = False
+    if not is_open:
+        sock.close()
+    return is_open
+
+
+async def test_where_all_come_at_once_nobody_is_closed_unheard(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gets its answer, though they are more than may be connected."""
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 6)
+    answers = await asyncio.gather(*(raw(served.address, PROBE) for _ in range(12)))
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
 
 
 def test_the_address_that_was_connected_to_is_a_name_of_ours() -> None:
@@ -644,7 +702,7 @@ async def test_the_connection_that_waits_longest_gives_way(served: Served, monke
     async with (
         connections(served.address, 1) as (oldest,),
         connections(served.address, 1, HALF_BODY) as (younger,),
-        connections(served.address, 1, PROBE) as (newest,),
+        connections(served.address, 1, PROBE.replace(b"Connection: close\r\n", b"")) as (newest,),
     ):
         assert b"200 OK" in await newest.read(1000)
         assert await oldest.read() == b""

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from rmqd.cli.status import status_lines
 from rmqd.exit_codes import ExitCode
 from tests.certificates import CA, OTHER_CA, SERVER_EXPIRED, server_context
 from tests.daemon.daemon_process import NEVER_STOPS, DaemonProcess, daemon, plug_in, write_config
@@ -214,3 +215,20 @@ async def refused_in_all(client: httpx.AsyncClient, reason: str) -> None:
         return (await client.get("/readyz")).text.count(reason) == 2
 
     await eventually(are_refused, f"each of two workers is unready for {reason}", 60)
+
+
+async def test_the_status_says_which_worker_does_not_answer(tmp_path: Path) -> None:
+    """Its queues are then as it last told them."""
+    async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
+        client = await both_run(running)
+        pids = await worker_pids(client)
+        assert (await client.get("/api/v1/status")).json()["problems"] == []
+        os.kill(pids[2], signal.SIGSTOP)
+        try:
+            document = (await client.get("/api/v1/status")).json()
+        finally:
+            os.kill(pids[2], signal.SIGCONT)
+
+    assert document["problems"] == [f"worker 2 (pid {pids[2]}) does not answer"]
+    assert [worker["worker"] for worker in document["workers"]] == [1, 2]
+    assert f"  worker 2 (pid {pids[2]}) does not answer" in status_lines(document)
