@@ -22,11 +22,14 @@ from rmqd.consumer.stats.snapshot import (
     TopicSnapshot,
 )
 from rmqd.daemon.groups.engine import Client
+from rmqd.daemon.http.status import DaemonAbout
 from rmqd.errors import ConfigError, FilterRefusedError
 from rmqd.handler import LoadedHandler
 from rmqd.histogram import Histogram
 
 EMPTY = Histogram((0.1, 1.0)).snapshot()
+ABOUT = DaemonAbout("shop-1", 42, 1_700_000_000.0, 1_700_000_100.0, "abc", 1_700_000_000.0, True, False)
+"""A daemon that has run for 100 s."""
 
 
 def topic_snapshot(

@@ -15,18 +15,21 @@ from typing import Any, Final
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
+from rmqd.config.model.root import RootConfig
 from rmqd.consumer.pauses import Pauses
 from rmqd.daemon.groups.health import LoopMonitor
 from rmqd.daemon.groups.host import GroupChanges, HostView
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.reload import ReloadReport
+from rmqd.daemon.history.recorder import Recorder
 from rmqd.daemon.http import api as http_api
 from rmqd.daemon.http.access import AccessPolicy
 from rmqd.daemon.http.api import HttpApi
 from rmqd.daemon.http.server import HttpServer, LimitedProtocol
+from rmqd.daemon.http.status import DaemonAbout
 from rmqd.daemon.metrics.exposition import DaemonFacts
 from tests.config.configs import config
-from tests.daemon.fakes import FakeEngine
+from tests.daemon.fakes import ABOUT, FakeEngine
 from tests.fuzzing.request_changes import changed_requests
 from tests.fuzzing.target import Change, Finding, Target, growing, replaced
 from tests.simulation.loop import LoopClock, SimulatedLoop
@@ -42,7 +45,9 @@ HAS_TOKEN, IS_REMOTE, IN_PIECES, READS_NOTHING, HANGS_UP = 1, 2, 4, 8, 16
 """Bits of the first byte: a token is configured, the client is on another machine, and what it does."""
 _WORDS: Final = (
     "GET / HTTP/1.1\r\n", "POST /api/v1/reload HTTP/1.1\r\n", "POST /api/v1/groups/mailer/pause", "/resume", "/livez",
-    "/readyz", "/metrics", "/api/v1/status", "?topic=orders&broker=b&queue=0", "queue=", "topic=", "broker=", "%2e%2e/",
+    "/readyz", "/metrics", "/api/v1/status", "/api/v1/config", "/api/v1/history?since=0&group=mailer", "since=nan",
+    "/live?open=mailer", "open=", "/static/page.js", "Sec-Fetch-Site: cross-site\r\n", "Sec-Fetch-Mode: navigate\r\n",
+    "?topic=orders&broker=b&queue=0", "queue=", "topic=", "broker=", "%2e%2e/",
     "%00", "%ff", "HEAD ", "OPTIONS * ", "CONNECT a:1 ", "DELETE ", "HTTP/1.0\r\n", "HTTP/2.0", "http://localhost/",
     "https://evil.example/", "Host: localhost\r\n", "Host: 127.0.0.1:9464\r\n", "Host: [::1]:1\r\n", "Host: a@b\r\n",
     "Origin: http://localhost:9464\r\n", "Origin: null\r\n", "Authorization: Bearer ", "Authorization: Basic ",
@@ -113,10 +118,13 @@ class Requests(Target):
 
     async def _start(self) -> None:
         monitor = LoopMonitor(self._clock)
-        host = LocalGroups(config("mailer", "audit"), self._engine, self._clock, monitor)
+        root = config("mailer", "audit")
+        host = LocalGroups(root, self._engine, self._clock, monitor)
         self._groups = asyncio.create_task(host.run())
         await host.started(5)
-        self._daemon = _Daemon(host, monitor)
+        recorder = Recorder(self._clock, host.view)
+        await recorder.run_once()
+        self._daemon = _Daemon(host, monitor, recorder, root)
 
     async def _converse(self, flags: int, pieces: list[bytes]) -> _Transport:
         state = ServerState()
@@ -169,6 +177,8 @@ class _Daemon:
 
     host: LocalGroups
     monitor: LoopMonitor
+    recorder: Recorder
+    config: RootConfig
     access: AccessPolicy = field(default_factory=lambda: AccessPolicy("", frozenset()))
     reloads: int = 0
 
@@ -180,6 +190,10 @@ class _Daemon:
     def facts(self, view: HostView) -> DaemonFacts:
         """Nothing of interest."""
         return DaemonFacts("abc", True, 1.0)
+
+    def about(self) -> DaemonAbout:
+        """Nothing of interest."""
+        return ABOUT
 
     async def reload(self) -> ReloadReport:
         """Counted."""

@@ -18,9 +18,8 @@ from rmqd.diagnosis.causes import Problem
 MOST_ENDED: Final = 10
 MOST_QUEUES: Final = 20
 
-_Key = tuple[
-    str, str, str
-]  # the cause, the topic of the queues that stand still, what tells it from others of its cause
+# The cause, the topic of the queues that stand still, and what tells it from others of its cause.
+_Key = tuple[str, str, str]
 # A group has several problems of such a cause, one for each topic, say; of another cause each process may tell its own.
 _MANIFOLD: Final = frozenset({"topic_missing", "no_route", "no_permission", "broker_unreachable"})
 _DIGITS: Final = re.compile(r"\d+")

@@ -35,7 +35,7 @@ from rmqd.diagnosis.causes import Problem
 from rmqd.histogram import HistogramSnapshot
 from tests.config.configs import config
 from tests.daemon.daemon_process import daemon, write_config
-from tests.daemon.fakes import FakeEngine, queue_snapshot
+from tests.daemon.fakes import ABOUT, FakeEngine, queue_snapshot
 from tests.waiting import eventually
 
 
@@ -59,8 +59,8 @@ class Served:
         return DaemonFacts("abc", True, 1.0)
 
     def about(self) -> DaemonAbout:
-        """A daemon that runs since 100 s."""
-        return DaemonAbout("shop-1", 42, 1_700_000_000.0, 1_700_000_100.0, "abc", 1_700_000_000.0, True, False)
+        """Nothing of interest."""
+        return ABOUT
 
     async def reload(self) -> ReloadReport:
         """What the test wants."""
