@@ -49,11 +49,12 @@ BELOW = {
         f"{PLAIN} wire handler client consumer config plugins process daemon broker",
         "pytest structlog yaml pydantic",
     ),
+    "replaying": (f"{PLAIN} wire handler client consumer plugins", "structlog"),
     "trying": (f"{PLAIN} wire handler client consumer config plugins process", ""),
     "demo": (f"{PLAIN} wire handler client consumer config plugins process daemon broker", "structlog rich"),
     "cli": (
         f"{PLAIN} wire handler diagnosis client consumer config plugins process daemon broker spark testing trying "
-        "demo",
+        "replaying demo",
         "typer",
     ),
 }
@@ -78,6 +79,7 @@ FLOORS = {
     "| channel groups key_values offsets static_topics store system_topics "
     "| broker_stats filter held_pulls members server timers topics "
     "| housekeeping pop schedule | controller | name_server runtime_info | processors | embedded",
+    "replaying": "plan | shadow ways_back | run",
     "trying": "dead_letters places | order | handler_process selection verdicts | calls trial | bisect handler_main",
     "spark": "answers hadoop_folder java option_values patience process_log queue_questions spark_output "
     "| access prepare | queue_range | cluster group_order | source | handlers sink | format pipelines "

@@ -20,6 +20,7 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     message, message_get, message_query       single messages
     tail                                      messages as they come
     try_group, try_report                     a handler over real messages
+    replay                                    a window handled again under a shadow group
     own_group                                 a group of the configuration whose handler a command runs
     moment                                    times that options take
     message_text                              messages for people, and as JSON

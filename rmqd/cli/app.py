@@ -21,6 +21,7 @@ from rmqd.cli import (
     lag,
     message,
     offsets,
+    replay,
     run,
     schema,
     send,
@@ -64,6 +65,7 @@ app.add_typer(topics.app, name="topics", help=topics.HELP)
 app.add_typer(offsets.app, name="offsets", help=offsets.HELP)
 app.add_typer(dlq.app, name="dlq", help=dlq.HELP)
 app.command("try", help=try_group.HELP)(try_group.try_group)
+app.command("replay", help=replay.HELP)(replay.replay)
 app.command("tail", help=tail.HELP)(tail.tail)
 app.add_typer(message.app, name="message", help=message.HELP)
 app.command("send", help=send.HELP)(send.send)

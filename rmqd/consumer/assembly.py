@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rmqd.client.instance import ClientInstance
@@ -29,6 +29,7 @@ from rmqd.consumer.stats.counters import RetriedStats, TopicStats
 from rmqd.handler import LoadedHandler
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.filter import sql_subscription, tag_subscription
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic, unwrap_namespace
 
 if TYPE_CHECKING:
@@ -41,8 +42,14 @@ def assemble(
     client: ClientInstance,
     clock: Clock,
     hooks: Sequence[Hook] = (),
+    *,
+    ways_back: WaysBack | None = None,
+    ends: Mapping[MessageQueue, int] | None = None,
 ) -> tuple[GroupContext, Division]:
     """The parts of a group, not paused, and how its topics are divided; nothing runs yet.
+
+    `ways_back` stand in place of send-backs to brokers. `ends` are the offsets before which queues are pulled no
+    further: what a filter lets through behind an end is for a hook to leave out.
 
     Raises RmqdError for an expression that is wrong.
     What most groups have no use for is imported where it is used: a daemon without it starts sooner.
@@ -63,6 +70,7 @@ def assemble(
     if group_hooks is not None:
         handler = group_hooks.around(handler)
     send_back, store, founding, ownership, leases = _by_message_model(options, client, clock, receipts)
+    send_back = ways_back or send_back
     if leases is None:
         service: ConsumeMessageService = ConsumeMessageConcurrentlyService(options, handler, send_back, clock)
     else:
@@ -82,6 +90,7 @@ def assemble(
         thresholds=Thresholds.divided(options, 0),
         hooks=group_hooks,
         trace=trace,
+        ends=ends or {},
     )
     context.resumed.set()
     if receipts is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -61,6 +61,7 @@ class GroupContext:
     floors: dict[MessageQueue, Floor] = field(default_factory=dict)  # of queues given up since
     pauses: Pauses = field(default_factory=Pauses)
     move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # by an operator; whether it is held here
+    ends: Mapping[MessageQueue, int] = field(default_factory=dict)  # where queues are pulled no further, if anywhere
     notice_seconds: float = 0.0  # how long a member may take to see that others came, above what one that is told takes
     resumed: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while the whole group is paused
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -26,11 +26,13 @@ from rmqd.consumer.offsets.persistence import OffsetPersistence
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.rebalance.rebalance import Rebalance
+from rmqd.consumer.services import WaysBack
 from rmqd.consumer.stats.snapshot import GroupSnapshot
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.handler import LoadedHandler
 from rmqd.wire.bodies.heartbeat import ConsumeFromWhere, ConsumerData, MessageModel
 from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic, unwrap_namespace
 
 log = structlog.get_logger(__name__)
@@ -52,13 +54,19 @@ class PushConsumer:
         client: ClientInstance,
         clock: Clock | None = None,
         hooks: Sequence[Hook] = (),
+        *,
+        ways_back: WaysBack | None = None,
+        ends: Mapping[MessageQueue, int] | None = None,
     ) -> None:
+        """`ways_back` and `ends` are those of `assemble`."""
         self.group = options.group
         self._handler = handler
         self._client = client
         self._stopping = asyncio.Event()
         self._drain_seconds = options.shutdown_timeout_seconds
-        self._context, self._division = assemble(options, handler, client, clock or client.clock, hooks)
+        self._context, self._division = assemble(
+            options, handler, client, clock or client.clock, hooks, ways_back=ways_back, ends=ends
+        )
         self._rebalance = Rebalance(self._context, self._division)
         self._persistence = OffsetPersistence(self._context, self._rebalance.assigned)
         results = RecentResults(self._context.clock, unwrap_namespace(options.group, options.namespace))

@@ -64,6 +64,29 @@ async def test_the_handler_is_started_before_the_first_message_and_stopped_after
     assert broker.offsets[GROUP, queue] == 1
 
 
+async def test_a_queue_is_pulled_up_to_its_end_where_it_has_one(broker: ScriptedBroker) -> None:
+    """What lies behind it is not asked for; what a pull brings of it is for a hook to leave out."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *(b"%d" % number for number in range(5)))
+    handled: list[bytes] = []
+
+    async def handle(batch: Batch) -> None:
+        handled.append(batch[0].body)
+
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    options = group_options(consume_from_where="first_offset", pull_batch_size=1)
+    consumer = PushConsumer(options, LoadedHandler("h", handle, True, None, None), client, ends={queue: 3})
+    async with running(client.run()):
+        task = asyncio.create_task(consumer.run())
+        await eventually(lambda: len(handled) == 3, "it is handled up to there")
+        other = broker.create_topic("other")  # a later request of this client shows that it has asked for no more
+        await client.routes.lookup(other[0].topic)
+        consumer.stop()
+        await task
+    assert handled == [b"0", b"1", b"2"]
+    assert broker.offsets[GROUP, queue] == 3
+
+
 async def test_a_handler_that_does_not_start_ends_the_group(broker: ScriptedBroker) -> None:
     """Before it joins; the reason is shown."""
     broker.create_topic(TOPIC)

@@ -22,8 +22,13 @@ from rmqd.wire.headers.admin import (
     ViewMessageRequestHeader,
 )
 from rmqd.wire.headers.group import GetConsumerStatusRequestHeader
+from rmqd.wire.headers.name_server import DeleteTopicFromNamesrvRequestHeader
 from rmqd.wire.headers.offset import ResetOffsetRequestHeader
-from rmqd.wire.headers.topic import GetAllTopicConfigRequestHeader, QueryTopicConsumeByWhoRequestHeader
+from rmqd.wire.headers.topic import (
+    DeleteTopicRequestHeader,
+    GetAllTopicConfigRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+)
 from rmqd.wire.java_properties import load_properties
 
 if TYPE_CHECKING:
@@ -128,6 +133,18 @@ async def broker_config(remoting: RemotingClient, address: str) -> dict[str, str
     code = RequestCode.GET_BROKER_CONFIG
     reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return load_properties(reply.body)
+
+
+async def delete_topic(remoting: RemotingClient, address: str, topic: str) -> None:
+    """Delete a topic on one broker, with its messages and all groups' offsets in it. A missing one is no error."""
+    header = DeleteTopicRequestHeader(topic=topic)
+    await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+
+
+async def forget_topic(remoting: RemotingClient, address: str, topic: str) -> None:
+    """Have a name server forget a topic, until a broker registers it again."""
+    header = DeleteTopicFromNamesrvRequestHeader(topic=topic)
+    await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
 
 
 async def reset_offset(

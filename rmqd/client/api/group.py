@@ -13,6 +13,7 @@ from rmqd.wire.bodies.running_info import ConsumerRunningInfo
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from rmqd.wire.bodies.stats import ConsumerConnection
 from rmqd.wire.headers.group import (
+    DeleteSubscriptionGroupRequestHeader,
     GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
     GetConsumerRunningInfoRequestHeader,
@@ -115,3 +116,12 @@ async def update_subscription_group(remoting: RemotingClient, address: str, conf
     """Make or change the group's settings on a broker."""
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
     await request(remoting, address, code, config.to_json(), timeout_seconds=ADMIN_TIMEOUT_SECONDS)
+
+
+async def delete_subscription_group(remoting: RemotingClient, address: str, group: str) -> None:
+    """Delete a group on a broker, with its offsets there. One that does not exist is no error.
+
+    Its retry topic and its dead letters stay: they are topics.
+    """
+    header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=True)
+    await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)

@@ -12,5 +12,6 @@ Nobody joins a group here, or pulls under a group's name.
     diagnosis     what a diagnosis of a group is judged by, and the diagnosis
     broker_facts  for that: whether brokers answer, store messages, and have the time
     waiting       for that: messages that it names
-    mode          whether a group pops or pulls a topic; this one is changed, too
+    removal       taking a group off a cluster
+    mode          whether a group pops or pulls a topic; it is changed here, too
 """

@@ -67,6 +67,9 @@ class PullLoop(PulledQueue):
             if self.process_queue.reaches_past():
                 await self._wait_while(self.process_queue.reaches_past)
                 continue
+            if context.ends and self._is_at_end():
+                await self._wait_while(self._is_at_end)
+                continue
             if context.rate_limit.per_second:
                 await self._wait_for_rate()
             try:
@@ -135,6 +138,11 @@ class PullLoop(PulledQueue):
         if is_other:
             self.process_queue.note_passed_over(int(context.clock.wall() * 1000))
         return is_other
+
+    def _is_at_end(self) -> bool:
+        """Whether this group is to handle the queue's messages up to an offset only, and all of them are pulled."""
+        end = self._context.ends.get(self._message_queue)
+        return end is not None and self.process_queue.next_offset >= end
 
     async def _pull(self) -> RemotingCommand:
         self.asked_at = self._context.clock.monotonic()

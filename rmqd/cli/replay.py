@@ -1,0 +1,257 @@
+"""`rmqd replay`: a window of a group's messages handled again under a shadow group, beside the group."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmqd.cli.against_cluster import Asked, against_cluster
+from rmqd.cli.cluster import ask_cluster, end_for_errors, fail
+from rmqd.cli.confirm import DryRun, Yes, confirm
+from rmqd.cli.message_text import written_time
+from rmqd.cli.moment import moment_ms
+from rmqd.cli.own_group import own_group
+from rmqd.cli.render import count, say, say_json, table
+from rmqd.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rmqd.cli.own_group import OwnGroup
+    from rmqd.client.instance import ClientInstance
+    from rmqd.errors import RmqdError
+    from rmqd.replaying.plan import Failures, ReplayFolder, ReplayPlan
+    from rmqd.replaying.run import Progress
+
+HELP = """Handle again what was stored within a time, with a group's handler, beside the group.
+
+What the handler itself does is REAL. It runs in this process, as the only member of a shadow group, GROUP-rmqd-replay.
+Nothing of GROUP changes: its offsets, members, retry topic and dead letters. No broker is told of a message that fails:
+it is tried again here, --retries times, and then written to a file that is shown. Times are ISO 8601 with a zone,
+@milliseconds, or so long ago (2h).
+
+It shows a plan and asks. The plan is kept in state_dir: where it is cut short, by Ctrl-C or kill -9, the same command
+goes on. At its end the shadow group is removed from the brokers; --abandon removes it without going on.
+
+Exit 1 where messages were given up, or it was stopped.
+
+Example: rmqd replay order-mailer --from 2026-11-24T08:00:00Z --to 2026-11-24T10:00:00Z --rate 200
+"""
+TELL_SECONDS = 5.0
+MOST_SHOWN = 20
+
+
+@against_cluster
+def replay(
+    asked: Asked,
+    group: Annotated[str, typer.Argument(help="The group's name in the configuration")],
+    since: Annotated[str | None, typer.Option("--from", help="Stored at or after this time")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="Stored before this time; default: now")] = None,
+    rate: Annotated[int, typer.Option("--rate", min=0, help="Messages a second; 0: as fast as the handler")] = 0,
+    retries: Annotated[int, typer.Option("--retries", min=0, help="How often a message that fails is tried again")] = 3,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="Remove the shadow group of a replay that was cut")
+    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Handle a window of a group's messages again under a shadow group."""
+    from rmqd.replaying.plan import ReplayFolder
+    from rmqd.wire.namespace import without_namespace
+
+    ours = own_group(asked, group)
+    if ours.options.is_lite:
+        raise typer.BadParameter(f"{group} reads lite topics; accepted: a group of other topics", param_hint="GROUP")
+    folder = ReplayFolder(asked.target(group).state_dir, ours.name)
+    plan, is_new = _plan(ours, folder, since, until, abandon=abandon)
+    shown = without_namespace(plan, ours.options.namespace)
+    if abandon:
+        confirm([f"{shown.shadow} is removed from the brokers"], yes=yes, dry_run=dry_run, err=asked.as_json)
+        raise typer.Exit(_end(ours, folder, plan))
+    passed = 0 if is_new else ask_cluster(ours.client_options, lambda client: _handled(client, plan))
+    if asked.as_json and dry_run:
+        say_json(_document(shown, passed))
+        raise typer.Exit
+    confirm(_plan_lines(shown, folder, passed, rate, retries), yes=yes, dry_run=dry_run, err=asked.as_json)
+    ask_cluster(ours.client_options, lambda client: _begin(client, plan, folder))
+    progress = _run(ours, plan, folder.failures(plan), rate, retries)
+    code = _end(ours, folder, plan) if progress.is_done else ExitCode.FAILURE
+    _report(shown, progress, folder.failures(plan), as_json=asked.as_json)
+    raise typer.Exit(code or (ExitCode.FAILURE if folder.failures(plan).read() else ExitCode.OK))
+
+
+def _plan(
+    ours: OwnGroup, folder: ReplayFolder, since: str | None, until: str | None, *, abandon: bool
+) -> tuple[ReplayPlan, bool]:
+    """The plan to go on with, or a new one; and whether it is new."""
+    from rmqd.errors import RmqdError
+
+    try:
+        plan = folder.read()
+    except RmqdError as error:
+        fail(ExitCode.FAILURE, f"rmqd: {error}")
+    if plan is not None:
+        if not abandon and since is not None and (since, until) != (plan.since, plan.until):
+            to = f" --to {plan.until}" if plan.until else ""
+            fail(
+                ExitCode.FAILURE,
+                f"rmqd: another replay of {ours.name} was cut short, from {plan.since}{to}; accepted: "
+                f"`rmqd replay {ours.name} --from {plan.since}{to}` to go on, --abandon to remove it first",
+            )
+        return plan, False
+    if abandon:
+        fail(ExitCode.FAILURE, f"rmqd: no replay of {ours.name} was cut short")
+    if since is None:
+        raise typer.BadParameter("missing; accepted: a time", param_hint="--from")
+    from_ms, to_ms = moment_ms(since, "--from"), moment_ms(until or "0s", "--to")
+    if to_ms <= from_ms:
+        raise typer.BadParameter("is not after --from", param_hint="--to")
+    times = since, until, from_ms, to_ms
+    return ask_cluster(ours.client_options, lambda client: _new_plan(client, ours, times)), True
+
+
+async def _new_plan(client: ClientInstance, ours: OwnGroup, times: tuple[str, str | None, int, int]) -> ReplayPlan:
+    from datetime import UTC, datetime
+
+    from rmqd.replaying.plan import ReplayPlan, shadow_name
+    from rmqd.replaying.shadow import windows_of
+
+    shadow_name(ours.options.group)
+    windows = await windows_of(client, ours.options.subscriptions, *times[2:])
+    made_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return ReplayPlan(ours.options.group, *times, made_at, windows)
+
+
+async def _handled(client: ClientInstance, plan: ReplayPlan) -> int:
+    from rmqd.replaying.shadow import handled
+
+    return await handled(client, plan)
+
+
+async def _begin(client: ClientInstance, plan: ReplayPlan, folder: ReplayFolder) -> None:
+    from rmqd.replaying.shadow import make, refuse_second_run
+
+    await refuse_second_run(client, plan)
+    if not plan.is_begun:
+        folder.write(plan)
+        await make(client, plan)
+        folder.write(plan.begun())
+
+
+def _run(ours: OwnGroup, plan: ReplayPlan, failures: Failures, rate: int, retries: int) -> Progress:
+    """Run until all is handled or a signal comes. Ends the command where the group cannot go on."""
+    from rmqd.client.instance import ClientInstance
+    from rmqd.errors import RmqdError
+    from rmqd.plain_text import describe
+    from rmqd.plugins.handlers import load_handler
+    from rmqd.process.logs.logs import configure_logging
+    from rmqd.process.loop import run_in_loop
+    from rmqd.process.signals import signals_handled
+    from rmqd.replaying.run import ReplayRun
+
+    async def run() -> Progress:
+        client = ClientInstance(ours.client_options)
+        handler = load_handler(ours.name, ours.settings)
+        one = ReplayRun(plan, ours.options, handler, client, failures, rate=rate, retries=retries)
+        with signals_handled(lambda _: one.stop(), lambda: None):
+            return await one.run(_Teller(plan))
+
+    configure_logging("warning", ours.config.log.format, namespaces=ours.config.namespaces)
+    try:
+        return run_in_loop(run())
+    except RmqdError as error:
+        fail(ExitCode.FAILURE, f"rmqd: {error}")
+    except Exception as error:  # noqa: BLE001  what the handler's `start` or `stop` raised, which ends the group
+        fail(ExitCode.FAILURE, f"rmqd: the handler cannot be run: {describe(error)}")
+
+
+class _Teller:
+    """Tells on standard error how far it is, every few seconds."""
+
+    def __init__(self, plan: ReplayPlan) -> None:
+        self._plan = plan
+        self._told_at = time.monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        if time.monotonic() - self._told_at >= TELL_SECONDS:
+            self._told_at = time.monotonic()
+            say([_progress_line(self._plan, progress)], err=True)
+
+
+def _end(ours: OwnGroup, folder: ReplayFolder, plan: ReplayPlan) -> int:
+    """Remove the shadow group and forget the plan. Ends the command where something of it stayed."""
+
+    async def remove(client: ClientInstance) -> Mapping[str, RmqdError]:
+        from rmqd.replaying.shadow import remove
+
+        return await remove(client, plan)
+
+    end_for_errors(ask_cluster(ours.client_options, remove), [ours.options.namespace])
+    folder.end()
+    return ExitCode.OK
+
+
+def _plan_lines(plan: ReplayPlan, folder: ReplayFolder, passed: int, rate: int, retries: int) -> list[str]:
+    rows = [
+        (one.queue.topic, one.queue.broker_name, str(one.queue.queue_id), str(one.start), str(one.end), str(one.size))
+        for one in plan.windows
+        if one.size
+    ]
+    speed = f"{rate} a second" if rate else "as fast as the handler takes them"
+    behind = f"; it goes on behind the first {passed}" if passed else ""
+    return [
+        f"{plan.shadow} handles what {plan.group} reads, stored from {written_time(plan.from_ms)} to "
+        f"{written_time(plan.to_ms)}, in UTC:",
+        *table(("topic", "broker", "queue", "from", "to", "messages"), rows),
+        f"{count(plan.messages, 'message')} at most, {speed}{behind}",
+        f"what fails is tried again {count(retries, 'time')}, then written to {folder.failures(plan).path}",
+        f"what the handler does is real; nothing of {plan.group} changes, and {plan.shadow} is removed at the end",
+    ]
+
+
+def _progress_line(plan: ReplayPlan, progress: Progress) -> str:
+    told = ", ".join(f"{number} {outcome.replace('_', ' ')}" for outcome, number in progress.outcomes.items() if number)
+    return f"{progress.passed} of {plan.messages} messages; this run: {told or 'none yet'}"
+
+
+def _report(plan: ReplayPlan, progress: Progress, failures: Failures, *, as_json: bool) -> None:
+    given_up = failures.read()
+    if as_json:
+        outcome = {"is_done": progress.is_done, "handled": dict(progress.outcomes), "failures": list(given_up)}
+        file = {"failures_file": str(failures.path) if given_up else None}
+        say_json(_document(plan, progress.passed) | outcome | file)
+        return
+    say([_progress_line(plan, progress)])
+    for one in given_up[:MOST_SHOWN]:
+        place = f"{one['topic']}:{one['broker']}:{one['queue']}:{one['offset']}"
+        why = "; ".join(filter(None, (one["reason"], one["exception"])))
+        say([f"given up: {one['msg_id']}  {place}  {why}"])
+    if given_up:
+        say([f"{count(len(given_up), 'message')} given up, in {failures.path}"])
+    end = (
+        f"{plan.shadow} was removed" if progress.is_done else "stopped: the same command goes on, --abandon removes it"
+    )
+    say([end])
+
+
+def _document(plan: ReplayPlan, passed: int) -> dict[str, Any]:
+    return {
+        "group": plan.group,
+        "shadow": plan.shadow,
+        "from_ms": plan.from_ms,
+        "to_ms": plan.to_ms,
+        "messages": plan.messages,
+        "passed": passed,
+        "queues": [
+            {
+                "topic": one.queue.topic,
+                "broker": one.queue.broker_name,
+                "queue": one.queue.queue_id,
+                "from": one.start,
+                "to": one.end,
+            }
+            for one in plan.windows
+        ],
+    }

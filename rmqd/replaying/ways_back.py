@@ -1,0 +1,61 @@
+"""What becomes of messages that fail in a replay: no broker is told of them.
+
+A retry by the brokers would take its delay levels, which are hours, and leave messages in topics that are to be removed
+at the end. So a message is handed to the handler again in this process: after some seconds, or in an orderly group in
+place. After its last attempt, and where the handler asks for a dead letter, it is written to a file.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import structlog
+
+from rmqd.plain_text import describe
+from rmqd.replaying.plan import Failures
+from rmqd.wire.messages.message import Message
+
+log = structlog.get_logger(__name__)
+
+
+class ReplayWaysBack:
+    """The ways back of a shadow group: N retries make N + 1 attempts."""
+
+    def __init__(self, failures: Failures, retries: int) -> None:
+        self.limit = "all attempts of the replay failed"
+        self._failures = failures
+        self._retries = retries
+
+    def is_last_attempt(self, message: Message) -> bool:
+        """Whether the message is given up if this attempt fails."""
+        return message.reconsume_times >= self._retries
+
+    def delay_level(self, message: Message, asked: int) -> int:
+        """Return what was asked for: no broker delays anything here."""
+        return asked
+
+    async def retry(self, message: Message, delay_level: int) -> bool:
+        """Count the attempt. That no broker takes the message has the consumer hand it out again by itself."""
+        message.count_attempt()
+        return False
+
+    async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
+        """Write the message's place down, and why it was given up."""
+        failure = {
+            "msg_id": message.msg_id,
+            "topic": message.topic,
+            "broker": message.broker_name,
+            "queue": message.queue_id,
+            "offset": message.queue_offset,
+            "keys": message.keys,
+            "reason": reason,
+            "exception": None if error is None else describe(error),
+            "attempts": message.reconsume_times + 1,
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        }
+        try:
+            self._failures.add(failure)
+        except OSError as fault:
+            log.error("replay.failure_not_written", path=str(self._failures.path), error=str(fault))  # noqa: TRY400
+            return False
+        return True
