@@ -55,7 +55,7 @@ BELOW = {
     "cli": (
         f"{PLAIN} wire handler diagnosis client consumer config plugins process daemon broker spark testing trying "
         "replaying demo",
-        "typer",
+        "typer rich",
     ),
 }
 # The floors of a room, lowest first: a folder or module imports what is on its own floor or below it. What is not named

@@ -9,6 +9,7 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     check, connect, pop_check                 `rmqd check`, and with `--connect` what the cluster says
     schema, handlers                          the JSON Schema; installed handlers and pipelines
     status, control, daemon_client            the running daemon: its status; pause, resume, reload; its HTTP endpoint
+    top                                       the running daemon, live
     groups, groups_list, groups_show          the groups of a cluster
     group_mode                                whether a group pops or pulls
     topics, topics_list, topics_show          the topics of a cluster

@@ -34,6 +34,7 @@ from rmqd.cli import (
     worker,
 )
 from rmqd.cli.commands import adapted
+from rmqd.cli.top import command as top
 
 HELP = """Run Apache RocketMQ consumer groups that are declared in YAML.
 
@@ -58,6 +59,7 @@ app.command("schema", help=schema.HELP)(schema.schema)
 app.command("handlers", help=handlers.HELP)(handlers.handlers)
 app.command("test", help=test.HELP)(test.run_cases)
 app.command("status", help=status.HELP)(status.status)
+app.command("top", help=top.HELP)(top.top)
 app.command("lag", help=lag.HELP)(lag.lag)
 app.command("diagnose", help=diagnose.HELP)(diagnose.diagnose)
 app.add_typer(groups.app, name="groups", help=groups.HELP)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqd.cli.cluster import fail
+from rmqd.cli.cluster import Answer, fail
 from rmqd.cli.render import say_json
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def pause(
     """Pause a group of the running daemon, or some queues of it."""
     check_output(output)
     report = ask(config, http, token_file, lambda daemon: daemon.switch("pause", group, topic, broker, queue))
-    _tell(report, output, _paused(report))
+    _tell(report, output, told(report))
 
 
 def resume(
@@ -74,7 +74,7 @@ def resume(
     """Let a paused group of the running daemon, or some queues of it, go on."""
     check_output(output)
     report = ask(config, http, token_file, lambda daemon: daemon.switch("resume", group, topic, broker, queue))
-    _tell(report, output, _resumed(report))
+    _tell(report, output, told(report))
 
 
 def reload(config: Config = None, http: Http = None, token_file: TokenFile = None, output: Output = "table") -> None:
@@ -84,6 +84,11 @@ def reload(config: Config = None, http: Http = None, token_file: TokenFile = Non
     names = ("unchanged", "updated", "restarted", "started", "stopped")
     done = "; ".join(f"{name}: {', '.join(report[name])}" for name in names if report.get(name))
     _tell(report, output, f"the configuration was taken over ({done or 'no groups'})")
+
+
+def told(report: dict[str, Any]) -> str:
+    """The outcome of a pause or a resume, for a person."""
+    return _paused(report) if report["result"] == "paused" else _resumed(report)
 
 
 def _paused(report: dict[str, Any]) -> str:
@@ -112,8 +117,8 @@ def ask(
     config: Path | None,
     http: str | None,
     token_file: Path | None,
-    question: Callable[[DaemonClient], dict[str, Any]],
-) -> dict[str, Any]:
+    question: Callable[[DaemonClient], Answer],
+) -> Answer:
     """The running daemon's answer. Ends the command with the documented exit code if there is none."""
     from rmqd.cli.daemon_client import DaemonRefusedError, DaemonUnreachableError, find_daemon
     from rmqd.errors import ConfigError

@@ -60,9 +60,13 @@ def main() -> None:
     console = Console(file=io.StringIO(), record=True, width=SIZE.width, height=SIZE.height, force_terminal=True)
     console.print(frame(setting, figures, HINT, SIZE))
     svg = console.export_svg(title="rmqd demo", theme=THEME, unique_id="demo")
-    # a picture in a page loads nothing from elsewhere: the reader's own monospaced font will do
+    PICTURE.write_text(without_fonts(svg))
+
+
+def without_fonts(svg: str) -> str:
+    """A picture in a page loads nothing from elsewhere: the reader's own monospaced font will do."""
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code, ", "")
-    PICTURE.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
+    return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 
 
 if __name__ == "__main__":

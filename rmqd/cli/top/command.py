@@ -1,0 +1,73 @@
+"""`rmqd top`: a live view of the running daemon; a snapshot where there is no terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rmqd.cli.cluster import fail
+from rmqd.cli.control import Config, Http, Output, TokenFile, ask, check_output
+from rmqd.cli.render import say, say_json, table
+from rmqd.exit_codes import ExitCode
+
+HELP = """Watch the groups of the running daemon, live: rates, lag, age, the handler's durations, retries, dead letters.
+
+Enter opens the queues of a group, p pauses and resumes (it asks first), d runs rmqd diagnose, / filters, < and > sort;
+? lists all keys, q quits. A daemon that goes away is waited for. Where there is no terminal, and with --once, the list
+of groups is printed once.
+
+Example: rmqd top --http 127.0.0.1:9464
+"""
+
+
+def top(
+    config: Config = None,
+    http: Http = None,
+    token_file: TokenFile = None,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.2, max=60.0, help="Seconds between two looks at the daemon")
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the groups once and end")] = False,
+    output: Output = "table",
+) -> None:
+    """Watch the running daemon."""
+    check_output(output)
+    daemon, document = ask(config, http, token_file, lambda daemon: (daemon, daemon.status()))
+    if output == "json":
+        say_json(document)
+        return
+    try:
+        lines = snapshot(document)
+    except (KeyError, TypeError):
+        fail(ExitCode.UNAVAILABLE, "rmqd: what answers is not an rmqd of this version; -o json shows what it says")
+    if once or not _is_terminal():
+        say(lines)
+        return
+    from rmqd.cli.top.run import run
+    from rmqd.cli.top.watch import Watch
+
+    run(Watch(daemon, document, _where(config, http), interval))
+
+
+def snapshot(document: dict[str, Any]) -> list[str]:
+    """The list of groups as lines, with every column."""
+    from rmqd.cli.top.columns import GROUP_COLUMNS
+    from rmqd.process.logs.printable import printable_values
+
+    groups = printable_values(document)["groups"]
+    rows = [[column.text(column.value(group)) for column in GROUP_COLUMNS] for group in groups]
+    return table([column.title for column in GROUP_COLUMNS], rows)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def _where(config: Path | None, http: str | None) -> list[str]:
+    """How `rmqd diagnose` finds the cluster and the daemon."""
+    given = (("--config", config), ("--http", http))
+    return [word for option, value in given if value is not None for word in (option, str(value))]

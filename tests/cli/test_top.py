@@ -1,0 +1,384 @@
+"""`rmqd top`: what keys do and what is shown, by a status document that was recorded; and the program in a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rmqd.cli.top.columns import age, number, rate, took
+from rmqd.cli.top.command import snapshot
+from rmqd.cli.top.frame import Heard, Size, frame
+from rmqd.cli.top.press import Pressed, Quit, press
+from rmqd.cli.top.screen import keys_in
+from rmqd.cli.top.state import Diagnose, Pages, State, Switch
+from tests.cli.in_process import rmqd
+from tests.daemon.daemon_process import daemon, write_config
+from tests.rocketmq.spec import free_port
+from tests.waiting import eventually
+
+WIDE, NARROW = Size(200, 50), Size(80, 24)
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    """A daemon with two workers, two groups on the local engine and one on Spark, under load."""
+    recorded: dict[str, Any] = json.loads((Path(__file__).parent / "status_two_workers_spark.json").read_text())
+    return recorded
+
+
+def lines_of(state: State, document: dict[str, Any], size: Size, **heard: Any) -> list[str]:
+    """The picture as text."""
+    return drawn(state, Heard(document, **heard), size).splitlines()
+
+
+def drawn(state: State, heard: Heard, size: Size) -> str:
+    console = Console(file=io.StringIO(), width=size.width, height=size.height, force_terminal=True, color_system=None)
+    console.print(frame(state, heard, size))
+    assert isinstance(console.file, io.StringIO)
+    return re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
+
+
+def after(document: dict[str, Any], *keys: str, state: State | None = None) -> Pressed:
+    """What came of some keys."""
+    pressed = Pressed(state or State())
+    for key in keys:
+        pressed = press(pressed.state, key, document)
+    return pressed
+
+
+def named(document: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(group for group in document["groups"] if group["name"] == name)
+    return found
+
+
+def test_every_figure_of_a_group_is_that_of_the_status(document: dict[str, Any]) -> None:
+    shown = lines_of(State(), document, WIDE)
+    heading = next(line for line in shown if "GROUP" in line)
+    titles = heading.replace("^", "").split()
+
+    assert len(document["groups"]) == 3
+    assert {group["engine"] for group in document["groups"]} == {"local", "spark"}
+    assert len(document["workers"]) == 2
+    for group in document["groups"]:
+        (line,) = [line for line in shown if line.startswith(f" {group['name']} ")]
+        cells = dict(zip(titles, line.split(), strict=False))
+        recent = group["recent_latency"]
+        assert cells == {
+            "GROUP": group["name"],
+            "STATE": group["state"],
+            "IN/S": rate(group["rates"]["received"]),
+            "OUT/S": rate(group["rates"]["handled"]),
+            "FAIL": rate(group["rates"]["failed"]),
+            "RETRY": rate(group["rates"]["retried"]),
+            "LAG": number(group["lag"]),
+            "AGE": age(group["lag_seconds"]),
+            "P50": took(recent["p50"]),
+            "P99": took(recent["p99"]),
+            "DEAD": number(group["dead_letters"]["total"]),
+            "QUEUES": str(len(group["queues"])),
+            "MEMBERS": str(group["member_count"]),
+        }
+    every = sum(group["lag"] for group in document["groups"])
+    assert f"lag {number(every)}," in shown[1]
+
+
+def test_every_figure_of_a_queue_is_that_of_the_status(document: dict[str, Any]) -> None:
+    for group in document["groups"]:
+        shown = lines_of(State(group=group["name"]), document, WIDE)
+        rows = [re.split(r"\s{2,}", line.strip()) for line in shown[5 : 5 + len(group["queues"])]]
+        assert sorted(rows) == sorted(
+            [
+                f"{queue['topic']}{' (retry)' * (queue['is_retry'] and not queue['topic'].startswith('%'))}",
+                queue["broker"],
+                str(queue["queue"]),
+                queue["state"].replace("_", " "),
+                *("-" if queue[key] is None else str(queue[key]) for key in ("committed", "max")),
+                number(queue["lag"]),
+                age(queue["lag_seconds"]),
+                number(queue["cached"]),
+                "-" if queue["worker"] is None else str(queue["worker"]),
+            ]
+            for queue in group["queues"]
+        )
+
+
+@pytest.mark.parametrize("keys", ["", "enter", "> > > > > > >", "enter > > > > >"])
+def test_a_daemon_without_a_cluster_is_shown_with_what_it_waits_for(keys: str, document: dict[str, Any]) -> None:
+    """What is not known is a dash, and comes last in every order."""
+    group = document["groups"][0]
+    group |= {"lag": None, "lag_seconds": None, "not_ready_reason": "no name server answered"}
+    group["queues"][0] |= {"committed": None, "lag": None, "lag_seconds": None}
+    shown = lines_of(after(document, "home", *keys.split()).state, document, WIDE)
+
+    assert any(re.search(r"\s-\s", line) for line in shown)
+    document["groups"] = [group | {"queues": []}]
+    assert " no name server answered" in lines_of(State(), document, NARROW)
+    assert "lag -" in lines_of(State(), document, NARROW)[1]
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE, Size(60, 12), Size(20, 5)])
+@pytest.mark.parametrize("keys", ["", "?", "d", "/", "p", "enter", "enter p", "enter ?"])
+def test_a_picture_is_as_large_as_the_terminal(keys: str, size: Size, document: dict[str, Any]) -> None:
+    shown = drawn(after(document, *keys.split()).state, Heard(document), size).removesuffix("\n").split("\n")
+
+    assert len(shown) == size.height
+    assert max(map(len, shown)) <= size.width
+
+
+def test_eighty_columns_have_room_for_what_counts(document: dict[str, Any]) -> None:
+    heading = next(line for line in lines_of(State(), document, NARROW) if "GROUP" in line)
+
+    assert heading.split() == ["GROUP^", *"STATE IN/S OUT/S RETRY LAG AGE P50 P99 DEAD".split()]
+
+
+def test_without_colours_every_word_is_there(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True)
+    console.print(frame(State(), Heard(document), NARROW))
+    assert isinstance(console.file, io.StringIO)
+
+    assert not re.search(r"\x1b\[(?:\d+;)*[34]\d[;m]", console.file.getvalue())
+    assert "running" in console.file.getvalue()
+
+
+def test_the_list_is_sorted_and_narrowed(document: dict[str, Any]) -> None:
+    names = [group["name"] for group in document["groups"]]
+
+    def listed(*keys: str) -> list[str]:
+        state = after(document, *keys).state
+        return [row["name"] for row in state.rows(document)]
+
+    assert listed() == sorted(names)
+    assert listed("r") == sorted(names, reverse=True)
+    by_in = sorted(names, key=lambda name: -named(document, name)["rates"]["received"])
+    assert listed(">", ">") == by_in
+    assert listed(">", ">", "r") == by_in[::-1]
+    assert listed("<", ">") == sorted(names)
+    part = names[0][:4]
+    assert listed("/", *part.upper()) == [name for name in sorted(names) if part in name]
+    assert listed("/", *part, "x", "enter") == []
+    assert listed("/", *part, "x", "backspace", "enter", "escape") == sorted(names)
+
+
+def test_the_cursor_stays_on_its_row_while_the_list_changes(document: dict[str, Any]) -> None:
+    state = after(document, "down").state
+    chosen = state.chosen(document)
+    assert chosen is not None
+    later = {**document, "groups": [{**chosen, "name": "aaa"}, *document["groups"]]}
+
+    assert state.chosen(later) == chosen
+    gone = {**document, "groups": [group for group in document["groups"] if group is not chosen]}
+    assert state.chosen(gone) is not None
+    assert after(document, "end").state.chosen(document) == state.rows(document)[-1]
+    assert after(document, "end", "page up", "up", "j").state.chosen(document) == state.rows(document)[1]
+    assert after({**document, "groups": []}, "down", "enter", "p", "d").state.chosen({**document, "groups": []}) is None
+
+
+def test_nothing_is_paused_without_a_yes(document: dict[str, Any]) -> None:
+    name = sorted(group["name"] for group in document["groups"])[0]
+    asked = after(document, "p")
+
+    assert asked.wish is None
+    assert lines_of(asked.state, document, NARROW)[-1].strip() == f"pause {name}? y/n"
+    for no in ("n", "escape", "enter", "q", "p"):
+        refused = after(document, no, state=asked.state)
+        assert (refused.wish, refused.state.question, refused.state.notice) == (None, None, "nothing was changed")
+    assert after(document, "y", state=asked.state).wish == Switch("pause", name)
+    named(document, name)["paused"] = True
+    assert after(document, "p", "y").wish == Switch("resume", name)
+
+
+def test_a_queue_is_paused_by_itself(document: dict[str, Any]) -> None:
+    state = after(document, "enter").state
+    queue = next(row for row in state.rows(document) if not row["is_retry"])
+    on_it = state.with_listing(cursor=f"{queue['topic']}@{queue['broker']}:{queue['queue']}:{queue['worker']}")
+    scope = {name: queue[name] for name in ("topic", "broker", "queue")}
+
+    assert after(document, "p", "y", state=on_it).wish == Switch("pause", state.group, **scope)
+    named(document, state.group)["pauses"].append(scope)
+    assert after(document, "p", "y", state=on_it).wish == Switch("resume", state.group, **scope)
+
+
+def test_a_diagnosis_is_opened_read_and_left(document: dict[str, Any]) -> None:
+    opened = after(document, "d")
+    assert isinstance(opened.wish, Diagnose)
+    assert "it runs ..." in lines_of(opened.state, document, NARROW)[4]
+    told = State(pages=Pages("rmqd diagnose", tuple(f"line {number}" for number in range(100))), page=10)
+
+    assert " line 0" in lines_of(told, document, NARROW)
+    turned = after(document, "page down", "down", state=told).state
+    assert lines_of(turned, document, NARROW)[4] == " line 11"
+    assert " line 99" in lines_of(after(document, "end", state=told).state, document, NARROW)
+    assert after(document, "q", state=told).state.pages is None
+    assert after(document, "?").state.pages is not None
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl-c"])
+def test_it_is_quit_from_the_lists(key: str, document: dict[str, Any]) -> None:
+    assert isinstance(after(document, key).wish, Quit)
+    assert isinstance(after(document, "enter", key).wish, Quit)
+
+
+def test_what_is_wrong_with_the_chosen_group_is_said_below(document: dict[str, Any]) -> None:
+    group = document["groups"][0]
+    group["findings"] = [
+        {"cause": "failing_handler", "evidence": "all fail", "next": "mend it", "state": "active", "since": 1.0,
+         "until": None, "queues": [], "queue_count": 0},
+    ]  # fmt: skip
+    chosen = State().with_listing(cursor=group["name"])
+
+    assert " failing_handler: all fail. Next: mend it" in lines_of(chosen, document, NARROW)
+    group["failure"] = "no handler"
+    assert " no handler" in lines_of(chosen, document, NARROW)
+
+
+def test_a_daemon_that_does_not_answer_is_said_to_be_silent(document: dict[str, Any]) -> None:
+    shown = lines_of(State(), document, NARROW, age_seconds=75.0, error="no rmqd answers")
+
+    assert shown[1] == " no answer for 1m15s, asking on: no rmqd answers"
+    assert any(document["groups"][0]["name"] in line for line in shown)
+
+
+def test_keys_are_read_as_terminals_send_them() -> None:
+    assert list(keys_in("j\x1b[A\x1bOB\x1b[5~\x1b[1;5C\x1b\r\x7f\x03é")) == [
+        "j", "up", "down", "page up", "escape", "enter", "backspace", "ctrl-c", "é",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (number(None), "-"), (number(99_999), "99,999"), (number(123_456), "123k"), (number(1_250_000), "1.2M"),
+        (rate(0.0), "0"), (rate(0.04), "0.0"), (rate(12.34), "12.3"), (rate(1234.5), "1,234"),
+        (rate(12_345.0), "12.3k"),
+        (age(None), "-"), (age(0), "0s"), (age(0.04), "0s"), (age(9.94), "9.9s"), (age(9.96), "9s"), (age(59.9), "59s"),
+        (age(432), "7m12s"), (age(11_100), "3h05m"), (age(255_600), "2d23h"), (age(8_640_000), "100d"),
+        (took(None), "-"), (took(0.0002), "0.2ms"), (took(0.0123), "12ms"), (took(1.23), "1.2s"), (took(75.0), "1m15s"),
+    ],
+)  # fmt: skip
+def test_figures_are_short(text: str, shown: str) -> None:
+    assert text == shown
+    assert len(shown) <= 6
+
+
+def test_a_snapshot_has_every_column(document: dict[str, Any]) -> None:
+    heading, *rows = snapshot(document)
+
+    assert heading.split()[:4] == ["GROUP", "STATE", "IN/S", "OUT/S"]
+    assert [row.split()[0] for row in rows] == [group["name"] for group in document["groups"]]
+
+
+def test_without_a_daemon_it_exits_with_69() -> None:
+    ended = rmqd("top", "--http", f"127.0.0.1:{free_port(set(), (0,))}", "-o", "json")
+
+    assert ended.code == 69
+    assert "no rmqd answers" in ended.json()["error"]
+
+
+class Terminal:
+    """A pseudo-terminal with `rmqd top` in it, and all that it has written."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (24, 80))
+        self.settings = termios.tcgetattr(theirs)
+        self._theirs = theirs
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rmqd", "top", *arguments, "--interval", "0.2"],
+            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env={**os.environ, "TERM": "xterm"},
+        )  # fmt: skip
+        self.written = ""
+        os.set_blocking(self._ours, False)
+        asyncio.get_running_loop().add_reader(self._ours, self._read)
+
+    def _read(self) -> None:
+        self.written += os.read(self._ours, 65536).decode(errors="replace")
+
+    def press(self, keys: str) -> None:
+        """Type something, and forget what was written before."""
+        self.written = ""
+        os.write(self._ours, keys.encode())
+
+    async def shows(self, text: str) -> None:
+        """Wait until it has written a text."""
+        await eventually(lambda: text in self.written, f"{text!r} in the terminal", 90)
+
+    async def ended(self) -> int:
+        """Its exit code."""
+        return await asyncio.to_thread(self.process.wait, 90)
+
+    def is_as_before(self) -> bool:
+        """Whether the terminal is as it was found: its settings, the cursor, the screen."""
+        is_left = "\x1b[?1049l" in self.written and "\x1b[?25h" in self.written
+        return is_left and termios.tcgetattr(self._theirs) == self.settings
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._ours)
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+        os.close(self._theirs)
+
+
+@asynccontextmanager
+async def terminal(*arguments: str) -> AsyncIterator[Terminal]:
+    one = Terminal(*arguments)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+@pytest.mark.process
+@pytest.mark.slow
+async def test_in_a_terminal_a_group_is_paused_and_a_daemon_that_comes_back_is_found(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "mailer", listen=f"127.0.0.1:{free_port(set(), (0,))}")
+    config.write_text(config.read_text().replace('"}', '", token: "${TOKEN:-secret}"}', 1))
+    async with daemon(config) as running:
+        client = await running.started()
+        async with terminal("--config", str(config)) as shown:
+            await shown.shows("mailer")
+            shown.press("p")
+            await shown.shows("pause mailer? y/n")
+            shown.press("y")
+            await shown.shows("mailer is paused")
+            assert (await client.get("/api/v1/status")).json()["groups"][0]["paused"] is True
+            await running.end()
+            await shown.shows("no answer for")
+            async with daemon(config) as again:
+                await again.started()
+                shown.press("j")
+                await shown.shows("1 group, ")
+                shown.press("q")
+                assert await shown.ended() == 0
+                await eventually(shown.is_as_before, "the terminal is as it was")
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["\x03", "SIGTERM"])
+async def test_it_leaves_a_clean_terminal_however_it_ends(end: str, tmp_path: Path) -> None:
+    async with daemon(write_config(tmp_path, "mailer")) as running:
+        client = await running.started()
+        async with terminal("--http", str(client.base_url)) as shown:
+            await shown.shows("mailer")
+            if end == "SIGTERM":
+                shown.process.terminate()
+            else:
+                shown.press(end)
+            assert await shown.ended() == (143 if end == "SIGTERM" else 0)
+            await eventually(shown.is_as_before, "the terminal is as it was")

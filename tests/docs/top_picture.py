@@ -1,0 +1,31 @@
+"""docs/top.svg: `python -m tests.docs.top_picture` draws rmqd top, by the status that a daemon under load once gave."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from rmqd.cli.top.frame import Heard, Size, frame
+from rmqd.cli.top.state import State
+from tests.docs.demo_picture import THEME, without_fonts
+
+TOP: Final = Path(__file__).parents[2]
+SIZE: Final = Size(126, 16)
+
+
+def main() -> None:
+    """Write the picture."""
+    document = json.loads((TOP / "tests" / "cli" / "status_two_workers_spark.json").read_text())
+    state = State().with_listing(cursor="warehouse-packer")
+    console = Console(file=io.StringIO(), record=True, width=SIZE.width, height=SIZE.height, force_terminal=True)
+    console.print(frame(state, Heard(document, time="14:20:16"), SIZE))
+    svg = console.export_svg(title="rmqd top", theme=THEME, unique_id="top")
+    (TOP / "docs" / "top.svg").write_text(without_fonts(svg))
+
+
+if __name__ == "__main__":
+    main()
