@@ -150,11 +150,10 @@ class Broker:
         *net, moves, number = self.ip.split(".")
         self.ip = ".".join((*net, str(int(moves) + 1), number))
 
-    def have_popped(self, topic: str, group: str, share_queues: int) -> None:
-        """Have a group pop a topic: all queues (0), or of each member's share and those of so many others."""
+    def set_mode(self, topic: str, group: str, mode: MessageRequestMode, share_queues: int) -> None:
+        """Have a group pull a topic, or pop all its queues (0), or each member's share and those of so many others."""
         assert self.controller is not None
-        mode = SetMessageRequestModeRequestBody(topic, group, MessageRequestMode.POP, share_queues)
-        self.controller.groups.set_request_mode(mode)
+        self.controller.groups.set_request_mode(SetMessageRequestModeRequestBody(topic, group, mode, share_queues))
 
     def set_topic(self, topic: str, *, read: int, write: int, perm: int = READ_AND_WRITE) -> None:
         """Create a topic, or change its numbers of queues and its permissions."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from rmqd.broker.store.record_log import RecordRow
 from rmqd.consumer.handling.send_back import reconsume_limit
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.wire.bodies.pop import MessageRequestMode
 from rmqd.wire.topics import dlq_topic
 from tests.simulation.cluster import Broker
 from tests.simulation.commit_threads import CommitThreads
@@ -101,6 +102,12 @@ class History:
         """What was wrong in the trials at the end."""
         self.most_queues = list(plan.queues)
         """How many queues the topic has had on each broker."""
+        self.pops = plan.way == "pop"
+        """Whether brokers have the group pop now."""
+        self.switched: list[float] = []
+        """When it was to pull what it popped, or to pop what it pulled."""
+        self.most_invisible_seconds = plan.popping.invisible_seconds
+        """For how long what is popped has been hidden, at most."""
         self.unheard: set[Reset] = set()
         """Pushed resets of queues that no member had then, nor took before it forgot the reset."""
         self._handlers_chance = random.Random(chance.random())
@@ -124,7 +131,7 @@ class History:
             await broker.start()
             broker.set_topic(TOPIC, read=queues, write=queues)
             if self.plan.way == "pop":
-                broker.have_popped(TOPIC, GROUP, self.plan.popping.share_queues)
+                broker.set_mode(TOPIC, GROUP, MessageRequestMode.POP, self.plan.popping.share_queues)
         for broker, slave in zip(self.brokers, self.slaves, strict=False):
             slave.disk.on_offset = functools.partial(self.offsets.at_slave, broker, slave)
             await slave.start()

@@ -8,9 +8,21 @@
 - `slaves`: masters that leave their queues to a slave, and slaves that are behind.
 - `topics`: the topic grows, shrinks, and loses permissions.
 - `operators`: offsets are reset, groups are paused, and their options change.
+- `popping`: a group that pops is switched to pull and back, and pops otherwise.
 """
 
-from tests.simulation.happenings import brokers, members, name_servers, network, operators, slaves, topics
+from tests.simulation.happenings import brokers, members, name_servers, network, operators, popping, slaves, topics
 from tests.simulation.happenings.registry import HAPPENINGS, Happening
 
-__all__ = ["HAPPENINGS", "Happening", "brokers", "members", "name_servers", "network", "operators", "slaves", "topics"]
+__all__ = [
+    "HAPPENINGS",
+    "Happening",
+    "brokers",
+    "members",
+    "name_servers",
+    "network",
+    "operators",
+    "popping",
+    "slaves",
+    "topics",
+]

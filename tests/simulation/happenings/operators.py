@@ -91,7 +91,7 @@ async def change(history: History, chance: random.Random) -> None:
         pull_rate_limit=chance.choice((0, 0, 50)),
     )
     history.timeline.note("operator", "changes options")
-    await _change(history, options)
+    await change_options(history, options)
 
 
 @happening(is_trouble=False, weight=0.5, suits_java=False)
@@ -105,7 +105,7 @@ async def subscribe(history: History, expression: str) -> None:
     before = list(history.passed.filters)
     history.timeline.note("operator", f"subscribes {expression}")
     history.passed.filters.append(Filter(history.timeline.now(), expression))
-    await _change(history, replace(history.options, subscriptions={TOPIC: Subscription(expression, "TAG")}))
+    await change_options(history, replace(history.options, subscriptions={TOPIC: Subscription(expression, "TAG")}))
     held_seconds = HELD_POP_SECONDS if history.plan.way == "pop" else 0.0
     for one in before:
         one.until = min(one.until, history.timeline.now() + held_seconds)
@@ -127,7 +127,7 @@ async def restart(history: History, chance: random.Random) -> None:
         history.join()
 
 
-async def _change(history: History, options: ConsumerOptions) -> None:
+async def change_options(history: History, options: ConsumerOptions) -> None:
     """Have each member take over the options; those that come later have them from the beginning."""
     history.options = options
     changes = [member.host.spawn(member.change(options)) for member in history.members]

@@ -29,6 +29,14 @@ RECOVERY_SECONDS: Final = 20.0
 """For so long after a trouble members may be without connections, and brokers behind."""
 ROUTES_SECONDS: Final = 100.0
 """For so long after an event with a name server members may know of no master of a broker, and tell it nothing."""
+COMMITTED_SECONDS: Final = 25.0
+"""The same of one that was pulled: it is committed once those before it are done, which takes up to 12 s, in a round
+each 5 s, and a broker writes it down 5 s later."""
+SWITCH_SECONDS: Final = 35.0
+"""For so long after a switch members may go on as before: 20 s until they ask, and 5 s to hand over, twice a second of
+a slow network for each question, and the round of commits that they were in."""
+BEFORE_SWITCH_SECONDS: Final = 20.0
+"""So long before a switch a message may have come to the handler that finishes it after it, or commits it."""
 ENDINGS: Final = ("killed", "rushed")
 """Troubles by which a member may end before it has told brokers what it did."""
 
@@ -42,7 +50,7 @@ def latest_retry(history: History, keys: Iterable[str], since: float) -> float:
         failed = [call for call in history.ledger.calls.get(key, ()) if call.verdict is Verdict.FAILED]
         delays = [_delay(history, call) for call in failed if (call.until or 0.0) + _delay(history, call) > since]
         longest = max(longest, sum(delays))
-    return longest + 2 * history.plan.popping.invisible_seconds
+    return longest + 2 * history.most_invisible_seconds
 
 
 def handled_again(history: History) -> tuple[list[Wrong], Counter[str]]:
@@ -107,6 +115,8 @@ def _shown(history: History, former: Call, again: Call) -> float:
     """When a message may come again after a delivery."""
     if former.verdict in (Verdict.DONE, Verdict.DEAD) or _is_last_failure(history, former):
         return float("inf")
+    if not former.is_popped:
+        return former.until or history.causes.end_of(former.member)  # retries of pulls have delays of their own
     if former.verdict is Verdict.FAILED and former.until is not None:
         return former.until + _delay(history, former)
     is_over = former.until is not None or history.causes.end_of(former.member) <= again.began
@@ -125,6 +135,8 @@ def _delay(history: History, failed: Call) -> float:
 
 def _cause(history: History, former: Call, again: Call) -> str | None:
     """What explains that a message came again though it was not over, or not yet."""
+    if any(_is_of_switch(history, at, former, again) for at in history.switched):
+        return "switched"
     drain_seconds = history.options.queue_handover_timeout_seconds
     if (former.until or again.began) > former.began + drain_seconds and counted_twice(history)["handed_over"]:
         return "handed_over"  # its queue was given up, and the handler took longer than the hand-over waits
@@ -136,9 +148,16 @@ def _cause(history: History, former: Call, again: Call) -> str | None:
     return next((one.what for one in history.causes if _explains(history, one, former, again)), None)
 
 
+def _is_of_switch(history: History, at: float, former: Call, again: Call) -> bool:
+    """Whether a switch may have had a message popped that was pulled, or pulled that was popped."""
+    last = at + SWITCH_SECONDS
+    is_between = at - BEFORE_SWITCH_SECONDS <= former.began <= last
+    return is_between and again.began <= last + 2 * history.most_invisible_seconds  # it may be shown once more
+
+
 def _forgotten(history: History, calls: list[Call], again: Call) -> str | None:
     """Whether a broker has forgotten that it had handed a message out: by a crash there are two copies from then on."""
-    before = 2 * history.plan.popping.invisible_seconds
+    before = 2 * history.most_invisible_seconds
     for crash in (one for one in history.causes if one.what == "crashed" and one.is_of((again,))):
         for call in calls:
             if call.began <= again.began and call.began - before <= crash.at <= call.began + FLUSH_SECONDS:
@@ -152,16 +171,17 @@ def _explains(history: History, trouble: Trouble, former: Call, again: Call) -> 
         return False
     if former.attempt > again.attempt and trouble.what == "paused" and again.member in trouble.who:
         # it was popped before the former one, and handled when the member went on
-        return _meets(trouble, former.began - history.plan.popping.invisible_seconds, again.began)
+        return _meets(trouble, former.began - history.most_invisible_seconds, again.began)
     if not trouble.is_of((former,)):
         return False
     if trouble.what == "noisy" and former.attempt == again.attempt > 0 and former.place != again.place:
         return trouble.at <= former.began  # a change that came twice made two copies, whoever has time for them
     ended = min(again.began, history.causes.end_of(former.member), former.until or again.began)
+    told = ended + (TOLD_SECONDS if former.is_popped else COMMITTED_SECONDS)
     if trouble.what in ENDINGS:
-        return former.member in trouble.who and trouble.at <= ended + TOLD_SECONDS
+        return former.member in trouble.who and trouble.at <= told
     # it was popped before the handler got it
-    return _meets(trouble, former.began - history.plan.popping.invisible_seconds, ended + TOLD_SECONDS)
+    return _meets(trouble, former.began - history.most_invisible_seconds, told)
 
 
 def _meets(trouble: Trouble, since: float, until: float) -> bool:
