@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 import structlog
 
 from rmqd.broker_errors import BrokerError, FlowControlError
+from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.clock import wait_within
 from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.loop import Loop
@@ -280,11 +281,15 @@ class PopLoop(Loop):
                 stats.held_for(reason, context.clock.monotonic() - since, None)
                 self.held_by = None
 
-    def _came_late(self, reply: RemotingCommand) -> None:
-        """Have the messages of a pop shown to others soon, as it was answered when nobody waited for it any more."""
+    def _came_late(self, connection: RemotingConnection, reply: RemotingCommand) -> None:
+        """Have the messages of a pop shown to others soon, as it was answered when nobody waited for it any more.
+
+        The client may know no routes by then: a broker holds a pop for longer than it takes a group to leave.
+        """
         if reply.code != _FOUND:
             return
         with contextlib.suppress(ProtocolError):
             header, framed = self._read(reply)
             for block in self._divided(framed, header, self._context.clock.monotonic()):
-                self._receipts.show_again(block, [message.queue_offset for message in block.messages])
+                offsets = [message.queue_offset for message in block.messages]
+                self._receipts.show_again(block, offsets, connection)

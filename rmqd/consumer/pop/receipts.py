@@ -12,6 +12,7 @@ import structlog
 from rmqd.broker_errors import BrokerError, RequestCodeNotSupportedError
 from rmqd.client.api.pop import ACK_TIMEOUT_SECONDS, ack_message, batch_ack, change_header, change_invisible_time
 from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.clock import Clock
 from rmqd.consumer.pop.block import PopBlock
 from rmqd.consumer.stats.counters import TopicStats
@@ -126,13 +127,13 @@ class PopReceipts:
             await asyncio.shield(changing)
         await self._change(block, offset, round(seconds * 1000))
 
-    def show_again(self, block: PopBlock, offsets: Iterable[int]) -> None:
-        """Let other members have messages that no handler had.
+    def show_again(self, block: PopBlock, offsets: Iterable[int], connection: RemotingConnection | None = None) -> None:
+        """Let other members have messages that no handler had; by this connection, where the group may have left.
 
         The answer is not waited for: if the request is lost, the messages are shown when their time is over.
         """
-        address = self._client.routes.master(block.handle.broker_name)
-        connection = None if address is None else self._client.remoting.connected(address)
+        if connection is None and (address := self._client.routes.master(block.handle.broker_name)) is not None:
+            connection = self._client.remoting.connected(address)
         for offset in offsets:
             block.settled.add(offset)
             if connection is not None:

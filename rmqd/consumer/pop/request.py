@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar, Final
 
 from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.errors import BrokerAwayError
@@ -27,7 +29,10 @@ class PopRequest:
     code: ClassVar[int] = int(RequestCode.POP_MESSAGE)
 
     def __init__(
-        self, client: ClientInstance, message_queue: MessageQueue, came_late: Callable[[RemotingCommand], None]
+        self,
+        client: ClientInstance,
+        message_queue: MessageQueue,
+        came_late: Callable[[RemotingConnection, RemotingCommand], None],
     ) -> None:
         self.under_way = 0
         self._client = client
@@ -57,7 +62,8 @@ class PopRequest:
     async def ask(self, hold_ms: int, now_ms: int) -> RemotingCommand:
         """Pop, and wait for the answer, whatever its code. Raises RmqdError.
 
-        An answer that comes after a cancellation goes to `came_late`: the broker hides its messages from everybody.
+        An answer that comes after a cancellation goes to `came_late`, with its connection: the broker hides its
+        messages from everybody.
         """
         client, name = self._client, self._message_queue.broker_name
         address = client.routes.master(name)  # slaves cannot write down what they hand out
@@ -70,7 +76,7 @@ class PopRequest:
         try:
             return await future
         except asyncio.CancelledError:
-            connection.hand_over(future, self._came_late)
+            connection.hand_over(future, partial(self._came_late, connection))
             raise
         finally:
             self.under_way -= 1

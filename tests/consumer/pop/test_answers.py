@@ -294,6 +294,15 @@ async def test_what_no_handler_had_is_shown_to_others_when_the_member_leaves(pop
     assert pop.acked() == [(0, 4, 4)]
 
 
+async def test_what_a_held_pop_brings_when_the_group_has_left_is_shown_to_others(pop: PopBroker) -> None:
+    """Its process goes on with other groups, and the broker answers it for up to 15 s more."""
+    async with member(pop.address, Seen(), consume_mode="pop") as one:
+        await eventually(lambda: pop.peer.got(RequestCode.POP_MESSAGE), "a pop is held")
+        await one.stop()
+        pop.add(9)
+        await eventually(lambda: [handle.queue_offset for handle in pop.changes] == [9], "it is shown")
+
+
 async def test_a_dead_letter_that_is_refused_goes_by_send_back_and_is_acknowledged(
     pop: PopBroker, broker: ScriptedBroker
 ) -> None:
