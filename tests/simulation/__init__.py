@@ -16,6 +16,7 @@ event, on every machine.
 - `habits`: what of their batches handlers are slow at, and fail at.
 - `history`: a plan as it happens, with a `producer`; `outcome`: what came of it.
 - `trials`: how some histories end: one thing happens at a time, and all must go on in time after it.
+- `trial_choice`: which trials a history has.
 - `plain_trials`, `offset_trials`, `reset_trials`, `trials_of_members`, `trials_of_lines`, `hand_overs`: most of them,
   by subject; `trial_steps`: their steps; `sender`: their messages.
 - `shares`: who has which queue meanwhile.

@@ -227,7 +227,7 @@ class History:
     def has_owner(self, reset: Reset) -> bool:
         """Whether some member has the queue of a reset."""
         members = [member for member in (*self.members, *self.former) if not member.host.is_dead]
-        return any(member.has(TOPIC, reset.broker, reset.queue) for member in members)
+        return any((reset.broker, reset.queue) in member.queues(TOPIC) for member in members)
 
     @property
     def is_orderly(self) -> bool:

@@ -11,6 +11,7 @@ from rmqd.consumer.options import ConsumeFromWhere
 from tests.simulation.habits import Habits
 from tests.simulation.happenings import HAPPENINGS, Happening
 from tests.simulation.slave import SlaveHabits
+from tests.simulation.trial_choice import with_last_trial, with_trials
 
 Way = Literal["concurrently", "orderly", "pop"]
 WAYS: Final[tuple[Way, ...]] = ("concurrently", "orderly")
@@ -20,26 +21,12 @@ SEEDS_FOR_POP: Final = 4
 LONGEST_SECONDS: Final = (20.0, 60.0, 120.0)
 WITHOUT_SLAVES: Final = 0.6
 GAP_SECONDS: Final = (0.1, 10.0)
-TRIED: Final = 0.3
-"""How many histories in one end with trials, which take longer than all the rest."""
 MIXED: Final = 0.2
 """How many histories in one are of a group that has Java members too."""
 JAVA: Final = (0.2, 0.5, 0.8)
 BROADCASTING: Final = 0.1
 """How many histories in one are of a broadcasting group."""
-TRIALS: Final = (
-    "join", "leave", "kill", "crash", "cut", "crowd", "visit", "glances", "mute", "part", "lose", "unlisted", "reset"
-)  # fmt: skip
-OFFSET_TRIALS: Final = (
-    "refuse_commits", "delay_commits", "lose_offsets", "overstay", "hand_over_late", "suspend", "suspend_and_leave",
-    "rewind", "rewind_by_push", "rewind_the_last", "rewind_behind_a_filter",
-)  # fmt: skip
 LATE_COMMITS: Final = (0.0, 0.3)
-LAST_TRIALS: Final[dict[Way, tuple[str, ...]]] = {
-    "concurrently": ("move", "busy", "blink", "refuse"),
-    "orderly": ("move", "busy", "win_back", "lose_locks", "restart", "restart_and_join"),
-}
-"""Where there are trials, one of these comes last: most of them are of hand-overs at bad moments."""
 CALM: Final = 0.3
 """How many histories in one have nothing that breaks: what goes wrong in them, nothing excuses."""
 MOST_TROUBLES: Final = 4
@@ -187,30 +174,7 @@ def draw(seed: int) -> Plan:
         is_broadcasting=is_broadcasting,
         java=java,
     )
-    return _with_last_trial(_with_late_commits(_with_slaves(_with_trials(_with_name_servers(plan)))))
-
-
-def _with_trials(plan: Plan) -> Plan:
-    """The same with what is tried at the end, and with a small cache if that is to be filled."""
-    if plan.is_broadcasting or plan.java or plan.way not in WAYS:
-        return plan
-    chance = random.Random(f"{plan.seed} trials")
-    if chance.random() > TRIED:
-        return plan
-    trials = "nothing", *chance.sample((*TRIALS, *OFFSET_TRIALS) if plan.auto_commit else TRIALS[:-1], 2)
-    most_cached = chance.choice((10, 30, 1000))
-    if most_cached == 1000 or not plan.auto_commit:  # who commits late would wait for ever
-        return replace(plan, trials=trials)
-    return replace(plan, most_cached=most_cached, trials=(*trials, "flood"))
-
-
-def _with_last_trial(plan: Plan) -> Plan:
-    """The same with one trial more, if there are trials."""
-    # what a handler holds without a commit is not judged, and slaves stand in for brokers that are restarted
-    if not plan.trials or not plan.auto_commit or plan.slaves:
-        return plan
-    chance = random.Random(f"{plan.seed} last trial")
-    return replace(plan, trials=(*plan.trials, chance.choice(LAST_TRIALS[plan.way])))
+    return with_last_trial(_with_late_commits(_with_slaves(with_trials(_with_name_servers(plan)))))
 
 
 def _with_name_servers(plan: Plan) -> Plan:
@@ -225,8 +189,8 @@ def _with_name_servers(plan: Plan) -> Plan:
 def _with_slaves(plan: Plan) -> Plan:
     """The same with a slave for each broker, or with none."""
     chance = random.Random(f"{plan.seed} slaves")
-    # slaves write down no pops, and the model of Java asks masters alone
-    if plan.way == "pop" or plan.java or _is_calm(plan.seed) or chance.random() < WITHOUT_SLAVES:
+    # slaves write down no pops; a Java member of the model reads masters alone, and waits for one that is away
+    if plan.way == "pop" or _is_calm(plan.seed) or chance.random() < WITHOUT_SLAVES:
         return plan
     habits = SlaveHabits(copy_seconds=chance.choice((0.05, 1.0, 5.0)), checks_offsets=chance.random() < 0.5)
     trials = (*plan.trials, "believe_no_slave") if plan.trials and plan.auto_commit else plan.trials

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -47,8 +48,8 @@ class Sender:
 
     def late(self, name: str, late_seconds: float) -> Iterator[Wrong]:
         """Messages of a trial that came to a handler too late, by now."""
-        for key, at in self.sent.items():
-            began = min((call.began for call in self._history.ledger.calls.get(key, ())), default=None)
+        for (key, at), ledger in itertools.product(self.sent.items(), self._history.ledgers):
+            began = min((call.began for call in ledger.calls.get(key, ())), default=None)
             if began is None or began > at + late_seconds:
                 when = "not begun" if began is None else f"begun at {began:.3f} s"
                 yield Wrong("late", f"{key}, sent at {at:.3f} s, was {when} ({name})", frozenset((key,)))

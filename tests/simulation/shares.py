@@ -21,7 +21,12 @@ LOOK_SECONDS: Final = 0.1
 
 
 def undivided(history: History, name: str) -> Iterator[Wrong]:
-    """Queues that nobody has or that two members have, and members that have too many or too few."""
+    """Queues that nobody has or that two members have, and members that have too many or too few.
+
+    What is popped has no owner, and every member of a broadcasting group has all.
+    """
+    if history.pops or history.plan.is_broadcasting:
+        return
     owners: dict[tuple[str, int], list[str]] = {
         (broker.name, queue): []
         for broker, queues in zip(history.brokers, history.most_queues, strict=True)
@@ -79,7 +84,5 @@ def restless(
 def _had(history: History) -> Iterator[tuple[str, str, int]]:
     """Which member has which broker's queue of the topic."""
     for member in history.members:
-        snapshot = member.snapshot()
-        for one in snapshot.queues if snapshot is not None else ():
-            if one.topic == TOPIC and not one.is_retry and one.position is not None:
-                yield member.name, one.broker, one.queue
+        for broker, queue in member.queues(TOPIC):
+            yield member.name, broker, queue

@@ -28,6 +28,12 @@ COMMIT_SECONDS: Final = 7.0
 MASTER_SECONDS: Final = 7.0
 """In which a master that is back is read instead of its slave: routes are asked for each 5 s, looked at each 2 s."""
 LOCK_SECONDS: Final = 62.0
+JAVA_SECONDS: Final = 25.0
+"""Java asks for locks and divides queues each 20 s, and waits for 3 s after a pull that failed."""
+WITHOUT_A_WORD: Final = frozenset(("kill", "crash", "cut", "mute"))
+"""Trials in which the answer to a pop may get lost: what it brought is hidden until its time is over."""
+REVIVE_SECONDS: Final = 5.0
+"""For so long after that a broker may take to show it again, and to answer a held pop with it."""
 WATCH_SECONDS: Final = 25.0
 """In which each member divides the queues once more, and nothing changes."""
 
@@ -97,9 +103,7 @@ async def undergo(history: History) -> None:
         for _ in range(trial.rounds):
             await sender.send(1)
             await asyncio.sleep(ROUND_SECONDS)
-        late_seconds = trial.late_orderly_seconds if history.is_orderly else trial.late_seconds
-        if history.slaves and name == "crash":
-            late_seconds += MASTER_SECONDS
+        late_seconds = _late_seconds(history, name)
         await asyncio.sleep(late_seconds)
         history.trial_wrong += sender.late(name, late_seconds)
         history.trial_wrong += undivided(history, name)
@@ -109,10 +113,23 @@ async def undergo(history: History) -> None:
     await sender.end()
 
 
+def _late_seconds(history: History, name: str) -> float:
+    """How late a message may be after a trial."""
+    trial = TRIALS[name]
+    late_seconds = trial.late_orderly_seconds if history.is_orderly else trial.late_seconds
+    if history.slaves and name == "crash":
+        late_seconds += MASTER_SECONDS
+    if history.plan.java and name != "nothing":
+        late_seconds += JAVA_SECONDS
+    if history.pops and name in WITHOUT_A_WORD:
+        late_seconds += history.most_invisible_seconds + REVIVE_SECONDS
+    return late_seconds
+
+
 def _uncommitted(history: History, name: str) -> Iterator[Wrong]:
     """Queues of which less is stored than all, though all is done for long enough."""
-    if not history.plan.auto_commit:
-        return
+    if not history.plan.auto_commit or history.pops or history.plan.is_broadcasting:
+        return  # what is not acknowledged comes again, and a broadcasting group has its offsets in files
     for broker, queues in zip(history.brokers, history.most_queues, strict=True):
         assert broker.controller is not None
         offsets, store = broker.controller.offsets, broker.controller.store

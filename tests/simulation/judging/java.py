@@ -77,10 +77,13 @@ class JavaQueues:
             last.until = min(last.until, self._timeline.now())
         self._timeline.note(member, f"{'takes' if is_owned else 'drops'} {queue}, as Java does")
 
-    def has(self, member: str, broker: str, queue: int) -> bool:
-        """Whether a member has a queue of the topic."""
-        known = self._owned.get((False, broker, queue), ())
-        return any(one.member == member and one.until == float("inf") for one in known)
+    def of(self, member: str) -> list[tuple[str, int]]:
+        """The queues of the topic that a member has now."""
+        return [
+            (broker, queue)
+            for (of_retries, broker, queue), known in self._owned.items()
+            if not of_retries and any(one.member == member and one.until == float("inf") for one in known)
+        ]
 
     def again_seconds(self, failed: Call, again: Call) -> float | None:
         """How long a Java member waits that handles again what no broker took back; None for all else."""

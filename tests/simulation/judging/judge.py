@@ -27,10 +27,10 @@ def judge(history: History) -> tuple[list[Wrong], Counter[str]]:
     """What is wrong, and the messages that were done twice, by cause."""
     if history.plan.is_broadcasting:
         wrong, causes = judge_homes(history)
-        return [*_of_members(history), *stuck(history), *wrong], causes
+        return [*_of_members(history), *history.trial_wrong, *stuck(history), *wrong], causes
     if history.plan.way == "pop":
         again, causes = handled_again(history)
-        wrong = [*_of_members(history), *lost(history), *stuck(history), *again, *late(history)]
+        wrong = [*_of_members(history), *history.trial_wrong, *lost(history), *stuck(history), *again, *late(history)]
         return [*wrong, *given_up_early(history)], causes
     repeated, causes = twice(history)
     wrong = [one for broker in history.brokers for one in broker.commits.wrong]

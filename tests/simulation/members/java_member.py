@@ -53,6 +53,6 @@ class JavaMember(Member):
         """Return None: Java counts nothing that is judged."""
         return None
 
-    def has(self, topic: str, broker: str, queue: int) -> bool:
-        """Whether it has taken over a queue, and not given it up."""
-        return self._queues.has(self.name, broker, queue)
+    def queues(self, topic: str) -> list[tuple[str, int]]:
+        """The brokers and numbers of the queues of a topic that it has taken over, and not given up."""
+        return self._queues.of(self.name)

@@ -84,10 +84,10 @@ class Member:
         """What its client counts."""
         return self._client.snapshot()
 
-    def has(self, topic: str, broker: str, queue: int) -> bool:
-        """Whether it has taken over a queue, and not given it up."""
-        queues = [one for one in self._own.snapshot().queues if one.position is not None]
-        return any((one.topic, one.broker, one.queue) == (topic, broker, queue) for one in queues)
+    def queues(self, topic: str) -> list[tuple[str, int]]:
+        """The brokers and numbers of the queues of a topic that it has taken over, and not given up."""
+        queues = (one for one in self._own.snapshot().queues if not one.is_retry and one.position is not None)
+        return [(one.broker, one.queue) for one in queues if one.topic == topic]
 
     @property
     def is_balanced(self) -> bool:
