@@ -12,7 +12,9 @@ from rmqd.consumer.handling.verdict import EXPIRED_DELAY_LEVEL
 from rmqd.consumer.pop.block import PopBlock
 from rmqd.wire.messages.encode import decode_record
 from rmqd.wire.messages.message import Message
+from rmqd.wire.topics import retry_topic
 from tests.simulation.loop import START_SECONDS, WALL_SECONDS
+from tests.simulation.names import GROUP
 from tests.simulation.timeline import Timeline
 
 
@@ -56,6 +58,8 @@ class Call:
     """The delay level that the handler asked for."""
     hidden_until: float = float("inf")
     """Of a popped message: until when the broker hid it from others, as it was when the handler got it."""
+    is_shown_again: bool = False
+    """Whether it came out of a pop retry topic, which a group that was switched pulls too."""
     is_late: bool = False
     """Whether the member knew by then that it was hidden no more."""
     is_passed: bool = False
@@ -105,6 +109,7 @@ class Ledger:
         place = Stored(queue.broker_name, queue.queue_id, message.queue_offset)
         is_retry = queue.topic.startswith("%RETRY%")
         call = Call(member, message.keys or "", place, is_retry, message.reconsume_times, self._timeline.now())
+        call.is_shown_again = is_retry and queue.topic != retry_topic(GROUP)
         if isinstance(message.block, PopBlock):
             handle = message.block.handle_of(message.queue_offset)
             call.hidden_until = (handle.pop_time + handle.invisible_time) / 1000 - WALL_SECONDS

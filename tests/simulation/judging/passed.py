@@ -137,7 +137,7 @@ class Passed:
             if resets and resets[-1].repeats(place) and not self.is_passed(place):
                 # what is popped anew may come as a retry: if nobody handled it in time, and it was shown again
                 calls = self._ledger.calls.get(key, ())
-                begun = (call.began for call in calls if call.place == place or (call.is_popped and call.is_retry))
+                begun = (call.began for call in calls if call.place == place or call.is_shown_again)
                 if max(begun, default=-1.0) < resets[-1].at and not self._may_be_lost(resets[-1]):
                     found.append(resets[-1])
         return found

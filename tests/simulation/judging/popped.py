@@ -145,7 +145,20 @@ def _cause(history: History, former: Call, again: Call) -> str | None:
     for event in history.plan.events:
         if "name_server" in event.what and event.at <= again.began and event.at + ROUTES_SECONDS >= former.began:
             return event.what
+    if any(_is_given_back_late(history, one, former, again) for one in history.causes):
+        return "paused"
     return next((one.what for one in history.causes if _explains(history, one, former, again)), None)
+
+
+def _is_given_back_late(history: History, trouble: Trouble, former: Call, again: Call) -> bool:
+    """Whether a member that had popped a message before it was suspended gave it back when it went on.
+
+    It cannot know how long ago the answer came that it finds: others have the message by then, and brokers make
+    another copy of it.
+    """
+    if trouble.what != "paused" or not trouble.at <= former.began <= trouble.until + TOLD_SECONDS:
+        return False
+    return trouble.until <= again.began <= trouble.until + 2 * history.most_invisible_seconds
 
 
 def _is_of_switch(history: History, at: float, former: Call, again: Call) -> bool:
