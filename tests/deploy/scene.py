@@ -231,8 +231,8 @@ class Told:
 def tell(scene: Scene, faults: list[Fault], patience_seconds: float) -> list[Told]:
     """Begin the faults side by side, wait until each has fired; mend them, and wait until none fires.
 
-    Raises AssertionError for an alert that does not come or does not go, and for one about the group that is well, unless
-    a fault reaches all.
+    Raises AssertionError for an alert that does not come or does not go, and, unless a fault reaches all, for one about
+    the group that is well.
     """
     fired = _wait(scene, faults, patience_seconds, Fault.is_told, "fires", [fault.begin for fault in faults])
     resolved = _wait(
