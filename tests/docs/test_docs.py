@@ -148,6 +148,19 @@ def test_the_readme_lists_every_command_and_no_other() -> None:
     assert sorted(row[0] for row in table(TOP / "README.md", "## Commands")) == sorted(f"`rmqd {n}`" for n in commands)
 
 
+def test_the_runbook_names_commands_and_options_that_there_are() -> None:
+    spans = re.findall(r"`rmqd ([^`]+)`", (TOP / "docs" / "runbook.md").read_text())
+
+    assert spans
+    for span in spans:
+        command: Any = command_line()
+        for word in span.split():
+            command = vars(command).get("commands", {}).get(word, command)
+        assert command.name == span.split()[0] or command.name in span.split()[1:2], span
+        known = {name for option in command.params for name in option.opts}
+        assert {word for word in span.split() if word.startswith("-")} <= known, span
+
+
 @pytest.mark.parametrize("plugin", ["log", "jsonl", "exec"])
 def test_every_option_of_the_handlers_is_described_with_its_default(plugin: str) -> None:
     (point,) = entry_points(group="rmqd.handlers", name=plugin)
