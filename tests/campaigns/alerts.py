@@ -52,7 +52,7 @@ class AlertsResult:
 
 
 class Alerts:
-    """The faults of groups side by side, then those of the daemons, then what kills processes."""
+    """The faults of groups and daemons side by side, then what kills processes."""
 
     def __init__(self, cluster: RealCluster, directory: Path, factor: float) -> None:
         self._cluster = cluster
@@ -67,8 +67,7 @@ class Alerts:
         with Scene(self._cluster, self._directory, self._factor) as scene:
             rules = [rule["name"] for rule in scene.prometheus.get("rules")["groups"][0]["rules"]]
             try:
-                told += tell(scene, scene.faults(), PATIENCE_SECONDS)
-                told += tell(scene, scene.faults_of_daemons(), PATIENCE_SECONDS)
+                told += tell(scene, [*scene.faults(), *scene.faults_of_daemons()], PATIENCE_SECONDS)
                 for fault in scene.faults_of_processes():  # one hides the other
                     told += tell(scene, [fault], PATIENCE_SECONDS)
             except AssertionError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from rmqd import Batch, DeadLetter
 
 LOOK_SECONDS = 0.1
 SLOW_SECONDS = 0.3
-BLOCK_SECONDS, BREATH_SECONDS = 0.25, 0.1
+BLOCK_SECONDS = 0.25
+BREATH_SECONDS = 0.15  # at most: a steady pace could always miss the timer that is measured
 
 
 class SwitchedHandler:
@@ -45,7 +47,7 @@ class SwitchedHandler:
                     await asyncio.sleep(LOOK_SECONDS)
             case "block":
                 time.sleep(BLOCK_SECONDS)  # noqa: ASYNC251  the fault itself
-                await asyncio.sleep(BREATH_SECONDS)
+                await asyncio.sleep(random.uniform(0, BREATH_SECONDS))
 
     def _says(self) -> str:
         return self._switch.read_text() if self._switch.exists() else ""
