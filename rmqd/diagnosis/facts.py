@@ -200,12 +200,17 @@ class Look:
         return [table[at] for table in tables for at in (queue, anywhere) if at in table]
 
     def place(self, queue: MessageQueue) -> int | None:
-        """How far the group is: the owner may have finished more than what is committed."""
-        committed = self.queues[queue].committed
-        owner = self.pulled(queue)
-        if owner is None or owner.commit_offset < 0:
+        """How far the group is: the owner may have finished more than what is committed.
+
+        None where the group never committed, and has none of the messages: it may have begun at the queue's end, which
+        Java's client tells some twenty seconds later.
+        """
+        committed, owner = self.queues[queue].committed, self.pulled(queue)
+        if owner is None:
             return committed
-        return owner.commit_offset if committed is None else max(committed, owner.commit_offset)
+        if committed is None and owner.commit_offset < 0:
+            return owner.cached_msg_min_offset if owner.cached_msg_count else None
+        return max(-1 if committed is None else committed, owner.commit_offset)
 
     def waiting(self, queue: MessageQueue) -> int:
         """How many messages of a queue are not finished."""

@@ -14,6 +14,8 @@ from rmqd.wire.message_queue import MessageQueue
 
 OLD_SECONDS: Final = 10.0
 """Messages that wait for less are on their way: members commit every 5 s."""
+BEGUN_SECONDS: Final = 60.0
+"""Within this time any member says where it begins."""
 CATCHING_UP_SECONDS: Final = 300.0
 """A queue that will be through within this time is catching up."""
 FAILING_SHARE: Final = 0.5
@@ -86,7 +88,7 @@ def stuck(before: Look, now: Look) -> list[MessageQueue]:
 
 def waits(before: Look, now: Look) -> Iterator[Finding]:
     """Why messages wait for long in queues that have an owner."""
-    if now.model == MessageModel.BROADCASTING:  # its places are the members' own
+    if now.model != MessageModel.CLUSTERING:  # its places are the members' own
         return
     by_finding: dict[str, list[MessageQueue]] = {}
     for queue in _old(before, now):
@@ -226,8 +228,16 @@ def _old(before: Look, now: Look) -> list[MessageQueue]:
 def _is_old(look: Look, queue: MessageQueue) -> bool:
     ends = look.queues[queue]
     place = look.place(queue)
+    if place is None and look.pulled(queue) is not None:
+        return _is_late(look, queue)
     is_legal = place is None or ends.min <= place <= ends.max
     return is_legal and look.waiting(queue) > 0 and ends.age_seconds >= OLD_SECONDS
+
+
+def _is_late(look: Look, queue: MessageQueue) -> bool:
+    """Whether a queue's owner has been there for long, and still does not say where it begins."""
+    since = [owner.started_at for owner in look.owners(queue)]
+    return all(at is not None and look.at - at >= BEGUN_SECONDS for at in since) and look.waiting(queue) > 0
 
 
 def _fails(member: MemberFacts, topic: str) -> bool:

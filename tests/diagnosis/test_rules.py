@@ -255,6 +255,19 @@ def test_an_owner_that_has_finished_more_than_it_committed_is_believed() -> None
     assert not needs_second_look(done)
 
 
+def test_a_new_group_that_may_have_begun_at_the_end_is_not_behind() -> None:
+    """Java's client says where it is once it was answered that nothing is new."""
+
+    def seen(**queue: Any) -> Look:
+        one = member("one", owned(QUEUES[0], -1, **queue), BOTH[1])
+        ends = {QUEUES[0]: QueueFacts(queue=QUEUES[0], committed=None, min=0, max=500, age_seconds=9000.0)}
+        return look(one, queues=ends)
+
+    assert causes(seen(), seen()) == []
+    hanging = seen(cached_msg_count=32, cached_msg_max_offset=31)
+    assert causes(hanging, hanging) == ["slow_handler"]
+
+
 def test_each_next_step_names_the_group_and_the_page() -> None:
     (found,) = judge(look())
     assert f"`rmqd run --group {GROUP}`" in found.next

@@ -351,6 +351,10 @@ def java(rocketmq: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         stage.send(topic := stage.topic(), made.messages)
         if made.cause == "held_lock":
             stage.lock(topic)
+        if made.way == "suspended":  # else nothing says where it begins, as nothing is pulled
+            stage.set_group()
+            for queue in offsets.queues(rocketmq, topic):
+                offsets.commit(rocketmq, stage.group, topic, queue, 0)
         lines.append(f"{stage.group} {topic} {made.tags} {made.way}")
     with start_behaving(rocketmq.nameserver, lines, directory) as peer:
         for name, made in JAVA_SCENES.items():
