@@ -51,10 +51,10 @@ def diagnose(
     async def ask(client: ClientInstance) -> Diagnosis:
         from rmqd.client.looks.diagnosis import diagnose
         from rmqd.clock import SystemClock
-        from rmqd.diagnosis.daemon import told_by_daemon
+        from rmqd.diagnosis.daemon import findings_of_daemon
 
         topics = [wrapped(topic, options.namespace) for topic in _configured(target, group)]
-        found = told_by_daemon(of_daemon, group)
+        found = findings_of_daemon(of_daemon, group)
         return await diagnose(client, SystemClock(), wrapped(group, options.namespace), topics, found)
 
     diagnosis = without_namespace(ask_cluster(options, ask), options.namespace)

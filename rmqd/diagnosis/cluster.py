@@ -101,12 +101,14 @@ def settings_problem(where: str, group: str, settings: SubscriptionGroupConfig, 
         )
     if model == MessageModel.BROADCASTING and not settings.consume_broadcast_enable:
         step = "`mqadmin updateSubGroup -g {group} -d true` lets it broadcast"
-        told = f"{where} forbids broadcasting (consumeBroadcastEnable is false)"
-        return found("consumption_disabled", told, group=group, step=step)
+        evidence = f"{where} forbids broadcasting (consumeBroadcastEnable is false)"
+        return found("consumption_disabled", evidence, group=group, step=step)
     if model == MessageModel.CLUSTERING and settings.retry_queue_nums < 1:
-        told = f"{where} keeps no retry queue for the group (retryQueueNums): a message to be retried is dropped there"
+        evidence = (
+            f"{where} keeps no retry queue for the group (retryQueueNums): a message to be retried is dropped there"
+        )
         step = "`mqadmin updateSubGroup -g {group} -q 1` gives it one"
-        return found("consumption_disabled", f"{told}, as if it were handled", group=group, step=step)
+        return found("consumption_disabled", f"{evidence}, as if it were handled", group=group, step=step)
     return None
 
 
@@ -130,12 +132,12 @@ def members(look: Look) -> Iterator[Finding]:
         return
     waiting = sum(look.waiting(queue) for queue in look.queues)
     oldest = max((look.queues[queue].age_seconds for queue in look.queues if look.waiting(queue)), default=0.0)
-    told = f"{messages(waiting)} wait" + (f", the oldest for {span(oldest)}" if waiting else "")
+    waits = f"{messages(waiting)} wait" + (f", the oldest for {span(oldest)}" if waiting else "")
     step = ""
     if not look.settings and not look.queues:
-        told = "no broker knows the group, so it has never consumed"
+        waits = "no broker knows the group, so it has never consumed"
         step = "is its name right? `rmqd groups list` has all. Else start a member: `rmqd run --group {group}`"
-    evidence = f"no broker has a member of the group; {told}"
+    evidence = f"no broker has a member of the group; {waits}"
     yield Finding(("no_members",), found("no_members", evidence, group=look.group, step=step))
 
 

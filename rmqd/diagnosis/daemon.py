@@ -11,7 +11,7 @@ from rmqd.diagnosis.finding import Finding
 _FAILED: Final = "the reason names what to mend; the daemon tries it again by itself. `rmqd status {group}`"
 
 
-def told_by_daemon(group: Mapping[str, Any], name: str) -> Iterator[Finding]:
+def findings_of_daemon(group: Mapping[str, Any], name: str) -> Iterator[Finding]:
     """Why the group has failed or waits, its problems, and the stalls of its queues, as `rmqd diagnose` names them.
 
     `group` is the object of the group `name` in the document; empty where there is no daemon. What it does not have is
@@ -23,9 +23,9 @@ def told_by_daemon(group: Mapping[str, Any], name: str) -> Iterator[Finding]:
         yield Finding(("no_members", "daemon"), found("no_members", evidence, group=name, step=_FAILED))
     elif waits:
         yield Finding(("no_members", "daemon"), found("no_members", f"the daemon's member waits: {waits}", group=name))
-    told = [*group.get("problems", ()), *(queue.get("stall") for queue in group.get("queues", ()))]
+    problems = [*group.get("problems", ()), *(queue.get("stall") for queue in group.get("queues", ()))]
     seen: dict[tuple[str, str], int] = {}
-    for one in filter(None, told):
+    for one in filter(None, problems):
         key = str(one.get("cause")), str(one.get("evidence"))
         seen[key] = seen.get(key, 0) + 1
         if seen[key] == 1 and key[0] in CAUSES:

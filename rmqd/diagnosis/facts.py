@@ -82,8 +82,8 @@ class MemberFacts:
     @property
     def orderly(self) -> bool | None:
         """Whether it takes messages in order."""
-        told = None if self.info is None else self.info.properties.get(PROP_CONSUME_ORDERLY)
-        return None if told is None else told == "true"
+        value = None if self.info is None else self.info.properties.get(PROP_CONSUME_ORDERLY)
+        return None if value is None else value == "true"
 
     @property
     def tells_queues(self) -> bool:
@@ -98,22 +98,22 @@ class MemberFacts:
     @property
     def paused(self) -> str:
         """What an operator has paused of it, as rmqd's members tell: "3 queues", or "" for nothing."""
-        told = {} if self.info is None else self.info.user_consumer_info
-        some = re.search(r"(\d+) paused", told.get("queues", ""))
+        values = {} if self.info is None else self.info.user_consumer_info
+        some = re.search(r"(\d+) paused", values.get("queues", ""))
         if some is not None:
             return f"{some[1]} queue{'' if some[1] == '1' else 's'}"
-        return "all" if told.get("state") == "paused" else ""
+        return "all" if values.get("state") == "paused" else ""
 
     @property
     def started_at(self) -> float | None:
         """When it started, by its own clock."""
-        told = "" if self.info is None else self.info.properties.get(PROP_CONSUMER_START_TIMESTAMP, "")
-        return int(told) / 1000 if told.isdecimal() else None
+        value = "" if self.info is None else self.info.properties.get(PROP_CONSUMER_START_TIMESTAMP, "")
+        return int(value) / 1000 if value.isdecimal() else None
 
     def limit(self, name: str, default: int) -> int:
         """One of its thresholds, under Java's name; the default of Java's client where it does not tell."""
-        told = "" if self.info is None else self.info.properties.get(name, "")
-        return int(told) if told.isdecimal() else default
+        value = "" if self.info is None else self.info.properties.get(name, "")
+        return int(value) if value.isdecimal() else default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +171,8 @@ class Look:
     @property
     def orderly(self) -> bool:
         """Whether all members that tell take messages in order."""
-        told = [member.orderly for member in self.members.values() if member.orderly is not None]
-        return bool(told) and all(told)
+        orderly = [member.orderly for member in self.members.values() if member.orderly is not None]
+        return bool(orderly) and all(orderly)
 
     def owners(self, queue: MessageQueue) -> list[MemberFacts]:
         """The members that say that they have a queue."""
@@ -185,13 +185,13 @@ class Look:
         ]
 
     def pulled(self, queue: MessageQueue) -> ProcessQueueInfo | None:
-        """What the owner of a queue says of it; None where nobody pulls it, or more than one does."""
-        told = [
+        """What the owner of a queue says of it; None where no member pulls it, or more than one does."""
+        pulled = [
             member.info.mq_table[queue]
             for member in self.owners(queue)
             if member.info and queue in member.info.mq_table
         ]
-        return told[0] if len(told) == 1 else None
+        return pulled[0] if len(pulled) == 1 else None
 
     def popped(self, queue: MessageQueue) -> list[PopProcessQueueInfo]:
         """What those say of a queue who pop it."""

@@ -42,8 +42,8 @@ def _cause(error: RmqdError) -> tuple[str, str]:
         case SubscriptionGroupNotExistError():
             return "consumption_disabled", "create the group: `mqadmin updateSubGroup -g {group}`"
         case TopicNotExistError() if LMQ_PREFIX in error.remark:
-            told = "the broker has no light message queues: enableLmq=true and enableMultiDispatch=true give it some"
-            return "topic_missing", told
+            step = "the broker has no light message queues: enableLmq=true and enableMultiDispatch=true give it some"
+            return "topic_missing", step
         case TopicNotExistError():
             return "topic_missing", ""
         case RouteNotFoundError() | InvalidParameterError():

@@ -31,15 +31,15 @@ def needs_second_look(first: Look) -> bool:
     return any(one.momentary for one in _seen(first).values()) or (bool(first.members) and progress.has_old(first))
 
 
-def judge(first: Look, second: Look | None = None, told: Iterable[Finding] = ()) -> list[Problem]:
+def judge(first: Look, second: Look | None = None, of_daemon: Iterable[Finding] = ()) -> list[Problem]:
     """What is wrong, the likeliest cause first; nothing where the group is well.
 
-    Without a second look what may be true for a moment only does not count. `told` is what others found out.
+    Without a second look what may be true for a moment only does not count. `of_daemon` is what a daemon found.
     """
     before, now = _seen(first), _seen(first if second is None else second)
     certain = [one for key, one in now.items() if not one.momentary or (second is not None and key in before)]
     waits = [] if second is None else [*progress.waits(first, second)]
-    return _in_order([*told, *certain, *waits])
+    return _in_order([*of_daemon, *certain, *waits])
 
 
 def _seen(look: Look) -> dict[tuple[str, ...], Finding]:
@@ -51,6 +51,6 @@ def _in_order(findings: Sequence[Finding]) -> list[Problem]:
     for finding in findings:
         problem = finding.problem
         name = CAUSES[problem.cause].diagnosed_as or problem.cause
-        told = replace(problem, cause=name, next=f"{problem.next} ({PAGE}#{name})")
-        problems.setdefault((name, problem.evidence), told)
+        complete = replace(problem, cause=name, next=f"{problem.next} ({PAGE}#{name})")
+        problems.setdefault((name, problem.evidence), complete)
     return sorted(problems.values(), key=lambda problem: DIAGNOSED.index(problem.cause))

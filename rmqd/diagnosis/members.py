@@ -53,13 +53,13 @@ def unlike(look: Look) -> Iterator[Finding]:
         for member in telling:
             for difference in _differences(member, ours):
                 groups.setdefault(difference, []).append(member.client_id)
-    if len(telling) < len(look.members):  # brokers know what the others subscribe to, if it was told last
+    if len(telling) < len(look.members):  # brokers know the others by the last heartbeat
         reference = next(iter(look.views.items()))
         for name, view in look.views.items():
             if name != reference[0]:
-                us = f"the last that told {reference[0]}"
+                us = f"the last heartbeat at {reference[0]}"
                 for difference in differences(view.subscription_table, reference[1].subscription_table, us):
-                    groups.setdefault(difference, []).append(f"members that told {name} last")
+                    groups.setdefault(difference, []).append(f"members by the last heartbeat at {name}")
     for difference, who in groups.items():
         key = (difference.cause, difference.about, difference.text)
         problem = found(difference.cause, f"{named(who)} {difference.text}", group=look.group)
@@ -74,8 +74,8 @@ def _usual(telling: list[MemberFacts]) -> MemberFacts:
 
 
 def _kind(member: MemberFacts) -> object:
-    told = member.subscriptions or {}
-    texts = frozenset((topic, one.expression_type, one.sub_string) for topic, one in told.items())
+    subscriptions = member.subscriptions or {}
+    texts = frozenset((topic, one.expression_type, one.sub_string) for topic, one in subscriptions.items())
     return texts, member.orderly, _model(member)
 
 
@@ -93,7 +93,7 @@ def _differences(member: MemberFacts, ours: MemberFacts) -> Iterator[Difference]
 
 
 def pulling_problem(group: str, topic: str, brokers: str, who: str) -> Problem:
-    """A group that would pop, and that nobody has set to."""
+    """A group that would pop, and that no administrator has pop."""
     evidence = f"{brokers} has the group pull {topic}, which {who} would pop"
     step = "`rmqd groups mode {group} {topic} pop` has it pop; else set consume_mode: concurrently"
     return found("mode_mismatch", evidence, group=group, topic=topic, step=step)
@@ -123,13 +123,13 @@ def _modes(look: Look) -> Iterator[Finding]:
 
 def pauses(look: Look) -> Iterator[Finding]:
     """Members that an operator has paused."""
-    if paused := [f"{client_id} ({told})" for client_id, one in look.members.items() if (told := one.paused)]:
+    if paused := [f"{client_id} ({some})" for client_id, one in look.members.items() if (some := one.paused)]:
         evidence = f"an operator has paused {named(paused)}"
         yield Finding(("paused",), found("paused", evidence, group=look.group))
 
 
 def owners(look: Look) -> Iterator[Finding]:
-    """Queues that nobody has, or whose lock their owner does not get, and members that have none."""
+    """Queues without an owner, or whose lock their owner does not get, and members that have none."""
     if look.model != MessageModel.CLUSTERING or not look.members:
         return
     silent = [member for member in look.members.values() if member.silence is not None]
@@ -145,7 +145,7 @@ def owners(look: Look) -> Iterator[Finding]:
 
 
 def _subscribed(look: Look) -> list[MessageQueue]:
-    """The queues that somebody should have; those of a retry topic only once messages wait there for long."""
+    """The queues that should have an owner; those of a retry topic only once messages wait there for long."""
     wanted = [queue for facts in look.topics.values() for queue in facts.queues]
     for queue, ends in look.queues.items():
         is_retry = is_retry_topic(queue.topic)
@@ -180,7 +180,7 @@ def _loose(look: Look, loose: list[MessageQueue]) -> Finding:
     }
     by_config = any(mark in strategy for strategy in strategies for mark in _BY_CONFIG)
     if look.orderly and not by_config:
-        evidence = f"{evidence}; in an orderly group its owner waits for a lock that somebody else has"
+        evidence = f"{evidence}; in an orderly group its owner waits for a lock that another client has"
         return Finding(("held_lock",), found("held_lock", evidence, group=look.group), momentary=True)
     step = ""
     if twice := [f"{member.client_id} on {broker}" for member in look.members.values() for broker in _twice(member)]:

@@ -53,10 +53,10 @@ def failures(look: Look) -> Iterator[Finding]:
     tried = [seen for seen in look.retried if look.at - seen.stored_at < RECENT_SECONDS]
     poisoned = {seen.msg_id: seen for seen in tried if seen.reconsume_times >= POISONED_TIMES}
     if failed > 0 and poisoned and len({seen.msg_id for seen in tried}) <= MOST_POISONED:
-        told = named(
+        failing = named(
             f"{seen.msg_id}{_keys(seen.keys)} (given back {seen.reconsume_times} times)" for seen in poisoned.values()
         )
-        evidence = f"the handler fails again and again at {told}, and {_rate(ok)} others are handled"
+        evidence = f"the handler fails again and again at {failing}, and {_rate(ok)} others are handled"
         problem = found("poison_message", evidence, group=look.group)
         yield Finding(("poison_message",), problem)
     elif failed * 60 >= LEAST_FAILED and failed >= FAILING_SHARE * (ok + failed) and not look.orderly:
@@ -107,7 +107,7 @@ def waits(before: Look, now: Look) -> Iterator[Finding]:
         by_finding["poison_message"] = failing
     for cause, queues in by_finding.items():
         owner = {name for queue in queues for name in (one.client_id for one in now.owners(queue))}
-        evidence = f"{_TOLD[cause](before, now, queues)}; the member is {named(owner)}"
+        evidence = f"{_TEXTS[cause](before, now, queues)}; the member is {named(owner)}"
         step = _STEPS.get(cause, "")
         problem = found(cause, evidence, group=now.group, topic=queues[0].topic, step=step)
         yield Finding((cause, "waits"), problem)
@@ -168,7 +168,7 @@ def _is_busy(member: MemberFacts) -> bool:
     return sum(calls) >= BUSY_SHARE * member.limit("consumeThreadMax", _THREADS)
 
 
-def _told_stuck(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+def _text_of_stuck(before: Look, now: Look, queues: list[MessageQueue]) -> str:
     """How queues show that stand still: how much waits, for how long, and which message is the first."""
     oldest = max(now.queues[queue].age_seconds for queue in queues)
     text = f"{messages(sum(map(now.waiting, queues)))} wait in {places(queues)}, the oldest for {span(oldest)}"
@@ -181,38 +181,38 @@ def _told_stuck(before: Look, now: Look, queues: list[MessageQueue]) -> str:
     return text
 
 
-def _told_slow(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+def _text_of_slow(before: Look, now: Look, queues: list[MessageQueue]) -> str:
     calls = [
         status.consume_rt
         for queue in queues
         for member in now.owners(queue)
         if member.info and (status := member.info.status_table.get(queue.topic)) is not None
     ]
-    text = _told_stuck(before, now, queues)
+    text = _text_of_stuck(before, now, queues)
     return f"{text}; a call of the handler takes {span(max(calls) / 1000)}" if max(calls, default=0) >= 1000 else text
 
 
-def _told_stalled(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+def _text_of_stalled(before: Look, now: Look, queues: list[MessageQueue]) -> str:
     pulls = [one.last_pull_timestamp / 1000 for queue in queues if (one := now.pulled(queue)) is not None]
     last = f"; the last pull was {span(max(0.0, now.at - min(pulls)))} ago" if pulls and min(pulls) > 0 else ""
-    return f"{_told_stuck(before, now, queues)}, and the member has none of them{last}"
+    return f"{_text_of_stuck(before, now, queues)}, and the member has none of them{last}"
 
 
-def _told_held_back(before: Look, now: Look, queues: list[MessageQueue]) -> str:
+def _text_of_held_back(before: Look, now: Look, queues: list[MessageQueue]) -> str:
     pulled = [one for queue in queues if (one := now.pulled(queue)) is not None]
     most = max(pulled, key=lambda one: one.cached_msg_count)
     limits = {_held_back(member, one) for queue in queues for member in now.owners(queue) for one in pulled} - {""}
     held = f"{named(limits)} keeps the member from pulling, with {messages(most.cached_msg_count)} at hand"
-    return f"{held}: {_told_stuck(before, now, queues)}"
+    return f"{held}: {_text_of_stuck(before, now, queues)}"
 
 
-_TOLD: Final[dict[str, Callable[[Look, Look, list[MessageQueue]], str]]] = {
-    "slow_handler": _told_slow,
+_TEXTS: Final[dict[str, Callable[[Look, Look, list[MessageQueue]], str]]] = {
+    "slow_handler": _text_of_slow,
     "poison_message": lambda before, now, queues: (
-        f"the handler fails again and again at the first message: {_told_stuck(before, now, queues)}"
+        f"the handler fails again and again at the first message: {_text_of_stuck(before, now, queues)}"
     ),
-    "flow_control": _told_held_back,
-    "stalled_queue": _told_stalled,
+    "flow_control": _text_of_held_back,
+    "stalled_queue": _text_of_stalled,
 }
 _STEPS: Final = {
     "stalled_queue": "is the member paused or suspended? Its log and a stack dump say where it hangs; restart it",

@@ -44,21 +44,21 @@ class Diagnosis:
 
 
 async def diagnose(
-    client: ClientInstance, clock: Clock, group: str, topics: Iterable[str] = (), told: Iterable[Finding] = ()
+    client: ClientInstance, clock: Clock, group: str, topics: Iterable[str] = (), of_daemon: Iterable[Finding] = ()
 ) -> Diagnosis:
     """Look at a group, and once more after some seconds where one look could mislead.
 
-    `topics` are those that it is known to subscribe to, besides what members say; `told` is what a daemon says. Raises
-    RemotingError where no name server answers.
+    `topics` are those that it is known to subscribe to, besides what members say; `of_daemon` is what a daemon says.
+    Raises RemotingError where no name server answers.
     """
     gatherer = _Gatherer(client, clock, group, frozenset(topics))
     first, errors = await gatherer.look()
     if not needs_second_look(first):
-        return Diagnosis(group, tuple(judge(first, told=told)), errors)
+        return Diagnosis(group, tuple(judge(first, of_daemon=of_daemon)), errors)
     await clock.sleep(SECOND_LOOK_SECONDS)
     second, errors = await gatherer.look()
     second = replace(second, heads=await first_waiting(client, second, stuck(first, second)))
-    return Diagnosis(group, tuple(judge(first, second, told)), errors)
+    return Diagnosis(group, tuple(judge(first, second, of_daemon)), errors)
 
 
 class _Gatherer:
