@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rmqd.cli import dlq_choice
 from rmqd.cli.against_cluster import Asked, against_cluster
@@ -45,8 +45,6 @@ def purge(
     dry_run: DryRun = False,
 ) -> None:
     """Settle a group's dead letters that are not to be handled again."""
-    from rmqd.wire.namespace import without_namespace
-
     choice = dlq_choice.choice_of(since, until, ids, keys, tags, properties, reason)
     target = asked.target(group)
     namespace = target.options.namespace
@@ -54,23 +52,44 @@ def purge(
     marks = dlq_choice.open_marks(target, name, to_write=not dry_run)
     plan, unasked = ask_cluster(target.options, lambda client: _plan(client, name, marks, choice))
     purged, errors = 0, dict[str, "RmqdError"]()
+    if dry_run and asked.as_json:
+        say_json(_document(group, namespace, plan, purged))
     if plan.chosen:
-        lines = [
-            f"{group}: {plan.chosen} of {count(plan.left, 'dead letter')} left are settled without being handled again",
-            *kinds_lines(plan.reasons),
-            f"of the topics: {topics_text(plan.topics)}",
-            "brokers keep them until they are too old; rmqd no longer counts, shows or replays them",
-        ]
-        confirm(without_namespace(lines, namespace), yes=yes, dry_run=dry_run, err=asked.as_json)
+        confirm(_plan_lines(group, namespace, plan), yes=yes, dry_run=dry_run, err=asked.as_json)
         progress = Progress(plan.chosen, "settled")
         purged, errors = ask_cluster(target.options, lambda client: _carry_out(client, plan, marks, choice, progress))
         progress.end()
-    if asked.as_json:
-        document = {"group": group, "chosen": plan.chosen, "purged": purged, "left": max(0, plan.left - purged)}
-        say_json(document | {"reasons": without_namespace(kinds_document(plan.reasons), namespace)})
-    else:
+    if not asked.as_json:
         say([f"{purged} settled; {max(0, plan.left - purged)} left"])
+    elif not dry_run:
+        say_json(_document(group, namespace, plan, purged))
     end_for_errors({**unasked, **errors}, [namespace])
+
+
+def _plan_lines(group: str, namespace: str, plan: Plan) -> list[str]:
+    from rmqd.wire.namespace import without_namespace
+
+    lines = [
+        f"{group}: {plan.chosen} of {count(plan.left, 'dead letter')} left are settled without being handled again",
+        *kinds_lines(plan.reasons),
+        f"of the topics: {topics_text(plan.topics)}",
+        "brokers keep them until they are too old; rmqd no longer counts, shows or replays them",
+    ]
+    return without_namespace(lines, namespace)
+
+
+def _document(group: str, namespace: str, plan: Plan, purged: int) -> dict[str, Any]:
+    from rmqd.wire.namespace import without_namespace
+
+    document = {
+        "group": group,
+        "chosen": plan.chosen,
+        "purged": purged,
+        "left": max(0, plan.left - purged),
+        "reasons": kinds_document(plan.reasons),
+        "topics": dict(plan.topics),
+    }
+    return without_namespace(document, namespace)
 
 
 async def _plan(client: ClientInstance, group: str, marks: Marks, choice: Choice) -> tuple[Plan, dict[str, RmqdError]]:

@@ -74,6 +74,10 @@ def replay(
         _nothing(asked, group, namespace, plan)
         end_for_errors(unasked, [namespace])
         return
+    if dry_run and asked.as_json:
+        from rmqd.consumer.dead_letters.replay import Outcome
+
+        say_json(_document(group, namespace, plan, Outcome(untried=plan.chosen), plan.left))
     confirm(_plan_lines(group, namespace, task, plan, who), yes=yes, dry_run=dry_run, err=asked.as_json)
     outcome = _carry_out(target, task, plan, who)
     left = plan.left - outcome.sent - outcome.found

@@ -31,7 +31,10 @@ _ENVIRONMENT: Final = (
 )
 _FILES: Final = (
     ("config/rmqd.yaml, /etc/rmqd/rmqd.yaml", "The configuration where neither --config nor RMQD_CONFIG names one."),
-    ("/var/lib/rmqd", "Local state (state_dir): offsets of broadcasting groups, backups."),
+    (
+        "/var/lib/rmqd",
+        "Local state (state_dir): offsets of broadcasting groups, backups, which dead letters are settled.",
+    ),
 )
 
 

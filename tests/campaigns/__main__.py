@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rmqd.errors import RmqdError
+from rmqd.process.logs.logs import configure_logging
 from tests.campaigns.alerts import FACTOR, Alerts
 from tests.campaigns.churn import Churn, ChurnPlan, ChurnResult
 from tests.campaigns.divisions import BROKER_NAMES
@@ -218,6 +219,7 @@ def dlq_replay(options: argparse.Namespace) -> bool:
     directory = Path(options.dir or tempfile.mkdtemp(prefix="rmqd-dlq_replay-"))
     seed: int = options.seed if options.seed is not None else random.randrange(10**6)
     say(f"seed {seed}, files in {directory}")
+    configure_logging("critical", "console")  # each message that is given up is a line
     cluster = _cluster(directory / "cluster")
     results = []
     try:

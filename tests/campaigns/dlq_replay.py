@@ -30,6 +30,8 @@ GIVE_UP_SECONDS = 240.0
 HANDLE_SECONDS = 240.0
 KILLED_BETWEEN = (0.01, 0.9)
 """The shares of the letters that are settled when the command is killed."""
+UNDER_WAY_SHARE = 0.8
+"""Of the kills: those that wait for letters to be under way."""
 WATCH_SECONDS = 10.0
 """How long is waited for what may come again: the delay of a send-back is a second."""
 REASONS = 7
@@ -199,6 +201,9 @@ class DlqReplay:
             try:
                 while self._settled() < share * self._plan.letters and process.poll() is None:
                     time.sleep(0.002)
+                if self._random.random() < UNDER_WAY_SHARE:
+                    while not self._marks()["windows"] and process.poll() is None:
+                        time.sleep(0.002)
                 time.sleep(self._random.uniform(0, 0.05))  # before, in the middle of or behind the next requests
                 kills += process.poll() is None
             finally:

@@ -3,117 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rmqd import DeadLetter, Message
+from rmqd import DeadLetter
 from rmqd.client.api.lock import lock_batch, unlock_batch
 from rmqd.client.api.send import send_message
 from rmqd.client.remoting.client import RemotingClient
-from rmqd.handler import Batch
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.sys_flag import COMPRESSED
-from tests.cli.command import Ended, rmqd
+from tests.cli.command import rmqd
+from tests.cli.dead_letters import Commands, Seen, give_up, group_of, stored
 from tests.conformance.attempts import Attempts
 from tests.consumer.members import member
-from tests.rocketmq import ClusterError, RealCluster, offsets
+from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.peers import start_scripted
 from tests.rocketmq.producer import Producer
 from tests.waiting import eventually, wait_until
 
 pytestmark = pytest.mark.rocketmq
-
-
-class Commands:
-    """`rmqd dlq` for one group, with a folder of state."""
-
-    def __init__(self, cluster: RealCluster, group: str, state_dir: Path) -> None:
-        self.cluster = cluster
-        self.group = group
-        self.state_dir = state_dir
-
-    async def run(self, *arguments: str) -> Ended:
-        """Run one of its commands."""
-        common = ("-n", self.cluster.nameserver, "--set", f"state_dir={self.state_dir}")
-        return await asyncio.to_thread(rmqd, "dlq", *arguments, *common)
-
-    async def replay(self, *arguments: str) -> dict[str, Any]:
-        """Replay without being asked; the result, which is one without failures."""
-        ended = await self.run("replay", self.group, "--yes", "-o", "json", *arguments)
-        assert ended.code == 0, ended.err
-        result: dict[str, Any] = ended.json()
-        return result
-
-    async def counts(self) -> tuple[int, int]:
-        """How many are left, and how many brokers hold, by the list."""
-        ended = await self.run("list", "-o", "json")
-        assert ended.code == 0, ended.err
-        return next(((one["left"], one["messages"]) for one in ended.json() if one["group"] == self.group), (0, 0))
-
-    async def shown(self, *arguments: str) -> list[str]:
-        """The keys of the letters that are shown."""
-        ended = await self.run("show", self.group, "--most", "1000", "-o", "json", *arguments)
-        assert ended.code == 0, ended.err
-        return [one["keys"] for one in ended.json()]
-
-
-class Seen:
-    """A handler that keeps what it is handed."""
-
-    def __init__(self, *, fails: Callable[[Message], Exception | None] = lambda _: None) -> None:
-        self.messages: list[Message] = []
-        self._fails = fails
-
-    async def handle(self, batch: Batch) -> None:
-        """Take them, and fail for those that it is to."""
-        for message in batch:
-            self.messages.append(message)
-            if error := self._fails(message):
-                raise error
-
-    def keys(self) -> list[str]:
-        """The keys of what came, sorted."""
-        return sorted(message.keys or "" for message in self.messages)
-
-
-def group_of(group: str, topic: str, **more: Any) -> dict[str, Any]:
-    """Options of a group that begins with the first message and commits soon."""
-    common = {"consume_from_where": "first_offset", "persist_consumer_offset_interval_seconds": 0.2}
-    return {"group": group, "subscriptions": [topic], **common, **more}
-
-
-def stored(commands: Commands) -> int:
-    """How many dead letters of the group the broker has."""
-    with contextlib.suppress(ClusterError):
-        return sum(offsets.stored(commands.cluster, f"%DLQ%{commands.group}").values())
-    return 0
-
-
-async def give_up(
-    commands: Commands,
-    topic: str,
-    keys: Iterable[str],
-    reason: Callable[[str], str] = "bad {}".format,
-    also: int = 0,
-    **more: Any,
-) -> None:
-    """Have the group dead-letter messages with these keys, and so many that are there already."""
-    keys = list(keys)
-    before = stored(commands)
-    with Producer(commands.cluster.broker.address, topic) as producer:
-        for key in keys:
-            producer.send(f"of {key}".encode(), key=key, tags=f"tag-{key}", properties={"shop": key[0]}, queue=0)
-    seen = Seen(fails=lambda message: DeadLetter(reason(message.keys or "")))
-    async with member(commands.cluster.nameserver, seen.handle, **group_of(commands.group, topic, **more)):
-        await eventually(lambda: stored(commands) == before + len(keys) + also, "all are given up")
-        await eventually(lambda: offsets.lag(commands.cluster, commands.group, topic) == 0, "all is committed")
 
 
 @pytest.fixture

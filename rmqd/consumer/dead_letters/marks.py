@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from rmqd.consumer.dead_letters.spans import Spans
 from rmqd.consumer.offsets import process_lock
 from rmqd.consumer.offsets.private_files import make_folder, replace_file, sync_folder
-from rmqd.errors import RmqdError
+from rmqd.errors import InUseError, RmqdError
 
 FOLDER: Final = "dlq"
 FILE_NAME: Final = "marks.json"
@@ -57,11 +57,15 @@ class Marks:
         """Whether nothing was noted here before."""
 
     def hold(self) -> None:
-        """Keep other processes from writing, until this one ends. Raises InUseError, RmqdError."""
+        """Keep other processes from writing, until this one ends. Raises RmqdError, also where another one does."""
         folder = self.path.parent
         try:
             make_folder(folder)
             process_lock.hold(folder / LOCK_NAME)
+        except InUseError as error:  # whose advice, another state_dir, would have letters go out twice
+            raise RmqdError(
+                f"process {error.owner or '?'} replays or purges this group's dead letters now; wait for its end"
+            ) from error
         except OSError as error:
             raise RmqdError(
                 f"what is replayed is noted in {folder}, which cannot be written: {error.strerror or error}; "

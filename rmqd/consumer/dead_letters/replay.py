@@ -100,15 +100,15 @@ class Replay:
         self._tell = tell
         self._queues: dict[Place, LetterQueue] = {}
         self._known: dict[str, set[str]] = {}  # by broker: ids that its retry topic had before this run
-        self._proven: set[str] = set()  # brokers that took a copy into the retry topic
+        self._proven: set[tuple[str, Way]] = set()  # ways that brokers are known to take copies by
 
     async def run(self, plan: Plan) -> Outcome:
-        """Replay the letters that are meant, queue by queue. Raises RmqdError where marks cannot be written."""
+        """Replay the letters that are meant, queue by queue."""
         self._queues = {queue.place: queue for queue in plan.queues}
         for queue in plan.queues:
             try:
                 await self._replay(queue, plan.first_stored_ms)
-            except RemotingError as error:
+            except RmqdError as error:
                 self.outcome.errors[queue.queue.broker_name] = error
         done = self.outcome.sent + self.outcome.found + len(self.outcome.failed)
         self.outcome.untried = max(0, plan.chosen - done)
@@ -147,7 +147,8 @@ class Replay:
 
     def _room(self, broker: str) -> int:
         """How many letters go together; one until the broker has shown what it does with what is sent for retries."""
-        is_tried = broker in self._proven or self.outcome.ways[broker] == "send_back"
+        way = self.outcome.ways[broker]
+        is_tried = way == "send_back" or (broker, way) in self._proven
         return self._rate.most(WINDOW_LETTERS) if is_tried else 1
 
     async def _send_all(self, queue: LetterQueue, sender: CopySender, letters: list[Letter]) -> None:
@@ -172,6 +173,8 @@ class Replay:
         """Send letters as one window. Returns those that did not go out, by offset, with the reason."""
         broker = queue.queue.broker_name
         way = self.outcome.ways[broker]
+        if way == "send_back" and (broker, way) not in self._proven:
+            await sender.check_send_back()
         keys = {one.offset: one.sent_back_key if way == "send_back" else one.replay_id for one in letters}
         window = Window(queue.queue.queue_id, way, keys, await sender.ends(way))
         self._marks.windows[broker] = window
@@ -179,8 +182,8 @@ class Replay:
         errors = await self._requests(sender, letters, way)
         gone = await self._close(sender, window, broker, keys.keys() - errors.keys())
         self.outcome.sent += len(gone)
-        if gone and way == "retry_topic":
-            self._proven.add(broker)
+        if gone:
+            self._proven.add((broker, way))
         held = RmqdError("the broker gave it back: the group holds queue locks")
         return {offset: errors.get(offset, held) for offset in keys.keys() - gone}
 

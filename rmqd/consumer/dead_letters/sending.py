@@ -15,6 +15,7 @@ from typing import Final
 
 from rmqd.broker_errors import TopicNotExistError
 from rmqd.client.api.admin import topic_stats
+from rmqd.client.api.group import subscription_groups
 from rmqd.client.api.offset import get_max_offset, search_offset
 from rmqd.client.api.send import send_message, send_message_back
 from rmqd.client.instance import ClientInstance
@@ -23,6 +24,7 @@ from rmqd.consumer.dead_letters.marks import Way, Window
 from rmqd.consumer.dead_letters.reading import read_block
 from rmqd.consumer.handling.copies import copy_header
 from rmqd.consumer.handling.send_back import CONCURRENT_MAX_RECONSUME_TIMES, SEND_BACK_TIMEOUT_SECONDS
+from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.properties import REAL_TOPIC
@@ -75,6 +77,12 @@ class CopySender:
         await send_message(
             self._remoting, self._address, header, message.stored_body, timeout_seconds=SEND_BACK_TIMEOUT_SECONDS
         )
+
+    async def check_send_back(self) -> None:
+        """Raise RmqdError if the broker stores nothing of what is sent back, and says that all is well."""
+        settings = (await subscription_groups(self._remoting, self._address)).get(self._group)
+        if settings is not None and settings.retry_queue_nums <= 0:
+            raise RmqdError(f"{self._group} has retryQueueNums 0 there: the broker drops what is sent back")
 
     async def ends(self, way: Way) -> Ends:
         """Where the queues end that copies get to, whatever becomes of them. Raises RmqdError.

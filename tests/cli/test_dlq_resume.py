@@ -1,0 +1,140 @@
+"""`rmqd dlq replay` that was cut: what went out is not sent again, what did not is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd.client.api.offset import get_max_offset
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.wire.message_queue import MessageQueue
+from tests.cli.command import TOP
+from tests.cli.dead_letters import Commands, Seen, give_up, group_of, stored
+from tests.consumer.members import member
+from tests.rocketmq import RealCluster, offsets
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.rocketmq
+BROKER = "broker-a"
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+
+
+@pytest.fixture
+def commands(rocketmq: RealCluster, group: str, tmp_path: Path) -> Commands:
+    """Of a fresh group."""
+    return Commands(rocketmq, group, tmp_path / "state")
+
+
+@pytest.fixture
+async def remoting() -> AsyncIterator[RemotingClient]:
+    """For requests that no client sends of itself."""
+    client = RemotingClient()
+    yield client
+    await client.close()
+
+
+async def letters_of(commands: Commands) -> list[dict[str, Any]]:
+    """The letters in the order of their queue."""
+    shown = (await commands.run("show", commands.group, "-o", "json")).json()
+    return sorted(shown, key=lambda one: int(one["offset"]))
+
+
+def leave_open(commands: Commands, way: str, keys: dict[int, str], ends: dict[str, dict[int, int]]) -> None:
+    """Note letters as under way, as a process does that is killed before it notes the answers."""
+    path = commands.state_dir / "dlq" / commands.group / "marks.json"
+    path.parent.mkdir(parents=True)
+    window = {"queue_id": 0, "way": way, "keys": keys, "ends": ends}
+    path.write_text(json.dumps({"queues": [], "windows": {BROKER: window}}))
+
+
+async def test_letters_under_way_to_the_retry_topic(topic: str, commands: Commands, tmp_path: Path) -> None:
+    """Two of four were stored before the process died; two requests never left it."""
+    await give_up(commands, topic, ["k0", "k1", "k2", "k3"])
+    letters = await letters_of(commands)
+    elsewhere = Commands(commands.cluster, commands.group, tmp_path / "elsewhere")
+    assert (await elsewhere.replay("--id", letters[1]["msg_id"], "--id", letters[3]["msg_id"]))["sent"] == 2
+    ids = {one["offset"]: f"{one['offset_msg_id']}-{one['stored_at_ms']}" for one in letters}
+    leave_open(commands, "retry_topic", ids, {})
+    dry = await commands.run("replay", commands.group, "--dry-run")
+    assert "4 were under way when an earlier run was cut" in dry.out
+    result = await commands.replay()
+    assert (result["sent"], result["found"], result["left"]) == (2, 2, 0)
+    again = Seen()
+    async with member(commands.cluster.nameserver, again.handle, **group_of(commands.group, topic)):
+        await eventually(lambda: len(again.messages) == 4, "all come again")
+        await eventually(lambda: _lag(commands) == 0, "no more are there")
+    assert again.keys() == ["k0", "k1", "k2", "k3"]
+
+
+async def test_letters_under_way_by_send_back(
+    topic: str, commands: Commands, remoting: RemotingClient, tmp_path: Path
+) -> None:
+    """The broker's copies are found among the delayed messages."""
+    await give_up(commands, topic, ["k0", "k1", "k2", "k3"], consume_mode="orderly")
+    letters = await letters_of(commands)
+    end = await get_max_offset(remoting, commands.cluster.broker.address, MessageQueue(SCHEDULE, BROKER, 0))
+    elsewhere = Commands(commands.cluster, commands.group, tmp_path / "elsewhere")
+    again = Seen()
+    options = group_of(commands.group, topic, consume_mode="orderly")
+    async with member(commands.cluster.nameserver, again.handle, **options) as one:
+        await eventually(lambda: {queue for _, queue in one.owned()}, "it has queues")
+        assert (await elsewhere.replay("--id", letters[1]["msg_id"], "--id", letters[3]["msg_id"]))["sent"] == 2
+        keys = {
+            one["offset"]: f"{one['msg_id']} {one['properties']['ORIGIN_MESSAGE_ID']} {one['reconsume_times'] + 1}"
+            for one in letters
+        }
+        leave_open(commands, "send_back", keys, {SCHEDULE: {0: end}})
+        result = await commands.replay()
+        assert (result["sent"], result["found"], result["left"]) == (2, 2, 0)
+        await eventually(lambda: len(again.messages) >= 4, "all come again")
+        await eventually(lambda: _lag(commands) == 0, "no more are there")
+    assert again.keys() == ["k0", "k1", "k2", "k3"]
+
+
+async def test_one_process_replays_at_a_time(topic: str, commands: Commands) -> None:
+    """Another one is refused, and goes on once the first one is killed."""
+    await give_up(commands, topic, ["k0", "k1", "k2"])
+    path = commands.state_dir / "dlq" / commands.group / "marks.json"
+    arguments = ("-n", commands.cluster.nameserver, "--set", f"state_dir={commands.state_dir}", "--rate", "0.05")
+    environment = {**os.environ, "PYTHONPATH": f"{TOP}:{TOP / 'handlers'}"}
+    slow = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "rmqd", "dlq", "replay", commands.group, "--yes", *arguments, env=environment
+    )
+    try:
+        await eventually(path.exists, "it has begun")
+        refused = await commands.run("replay", commands.group, "--yes")
+        assert refused.code == 1
+        assert f"process {slow.pid} on " in refused.err
+    finally:
+        slow.kill()
+        await slow.wait()
+    assert (await commands.replay())["left"] == 0
+    again = Seen()
+    async with member(commands.cluster.nameserver, again.handle, **group_of(commands.group, topic)):
+        await eventually(lambda: len(again.messages) == 3, "all come again")
+        await eventually(lambda: _lag(commands) == 0, "no more are there")
+    assert again.keys() == ["k0", "k1", "k2"]
+
+
+async def test_a_topic_of_dead_letters_that_was_made_anew(topic: str, commands: Commands) -> None:
+    """Nothing in it is settled: the marks are of messages that are gone."""
+    await give_up(commands, topic, ["k0", "k1"])
+    assert (await commands.run("purge", commands.group, "--yes")).code == 0
+    assert await commands.counts() == (0, 2)
+    letters = f"%DLQ%{commands.group}"
+    await asyncio.to_thread(commands.cluster.admin, "deleteTopic", "-c", "DefaultCluster", "-t", letters)
+    await eventually(lambda: stored(commands) == 0, "it is gone")
+    await give_up(commands, topic, ["k2", "k3", "k4"])
+    assert await commands.counts() == (3, 3)
+    assert sorted(await commands.shown()) == ["k2", "k3", "k4"]
+
+
+def _lag(commands: Commands) -> int:
+    return offsets.lag(commands.cluster, commands.group, f"%RETRY%{commands.group}")
