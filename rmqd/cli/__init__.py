@@ -30,5 +30,5 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     confirm                                   what is shown and asked before a cluster is changed
     broker, demo, test                        the embedded broker; the demo; cases for handlers
     spark, spark_run, spark_submit, spark_pack  groups on Spark without the daemon
-    render                                    tables and lines
+    render, progress                          tables and lines; how far a command is
 """

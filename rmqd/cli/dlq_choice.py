@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rmqd.cli.moment import moment_ms
-from rmqd.cli.render import count, say
+from rmqd.cli.render import count
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -100,41 +99,9 @@ def kinds_document(kinds: Counter[str | None]) -> list[dict[str, Any]]:
     return [{"reason": reason, "messages": number} for reason, number in kinds.most_common()]
 
 
-class Progress:
-    """Shows on standard error how far a command is: in place on a terminal, else now and then on a line of its own."""
-
-    def __init__(self, total: int, verb: str) -> None:
-        import time
-
-        self._total = total
-        self._verb = verb
-        self._now = time.monotonic
-        self._shows_at = self._now() + _quiet_seconds()
-
-    def tell(self, done: int) -> None:
-        """So many are done by now."""
-        if self._now() < self._shows_at:
-            return
-        self._shows_at = self._now() + _quiet_seconds()
-        text = f"{done} of {self._total} {self._verb}"
-        if sys.stderr.isatty():
-            typer.echo(f"\r{text}\033[K", nl=False, err=True)
-        else:
-            say([text], err=True)
-
-    def end(self) -> None:
-        """Clear the line."""
-        if sys.stderr.isatty():
-            typer.echo("\r\033[K", nl=False, err=True)
-
-
 def topics_text(topics: Counter[str | None]) -> str:
     """Which topics messages came from, in a few words."""
     return ", ".join(f"{topic or '(unknown)'} {number}" for topic, number in topics.most_common(_MOST_KINDS))
-
-
-def _quiet_seconds() -> float:
-    return 0.2 if sys.stderr.isatty() else 5.0
 
 
 def _name_and_value(text: str) -> tuple[str, str]:

@@ -11,7 +11,8 @@ from rmqd.cli import dlq_choice
 from rmqd.cli.against_cluster import Asked, against_cluster
 from rmqd.cli.cluster import ask_cluster, end_for_errors, fail, wrapped
 from rmqd.cli.confirm import DryRun, Yes, confirm
-from rmqd.cli.dlq_choice import Progress, kinds_document, kinds_lines, topics_text
+from rmqd.cli.dlq_choice import kinds_document, kinds_lines, topics_text
+from rmqd.cli.progress import Progress
 from rmqd.cli.render import count, say, say_json
 from rmqd.exit_codes import ExitCode
 

@@ -1,0 +1,41 @@
+"""How far a command is that takes long."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from rmqd.cli.render import say
+
+
+class Progress:
+    """Shows on standard error how far a command is: in place on a terminal, else now and then on a line of its own."""
+
+    def __init__(self, total: int, verb: str) -> None:
+        import time
+
+        self._total = total
+        self._verb = verb
+        self._now = time.monotonic
+        self._shows_at = self._now() + _quiet_seconds()
+
+    def tell(self, done: int) -> None:
+        """So many are done by now."""
+        if self._now() < self._shows_at:
+            return
+        self._shows_at = self._now() + _quiet_seconds()
+        text = f"{done} of {self._total} {self._verb}"
+        if sys.stderr.isatty():
+            typer.echo(f"\r{text}\033[K", nl=False, err=True)
+        else:
+            say([text], err=True)
+
+    def end(self) -> None:
+        """Clear the line."""
+        if sys.stderr.isatty():
+            typer.echo("\r\033[K", nl=False, err=True)
+
+
+def _quiet_seconds() -> float:
+    return 0.2 if sys.stderr.isatty() else 5.0
