@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rmqd.client.api.offset import query_consumer_offset
 from rmqd.client.looks.group import running_infos
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rmqd.wire.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
     from rmqd.wire.bodies.stats import ConsumerConnection
     from rmqd.wire.message_queue import MessageQueue
+
+SILENT_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,16 @@ class GroupPlaces:
 
 
 class PlaceReader:
-    """Asks brokers, and by them the members. A member that has not answered once is not asked again."""
+    """Asks brokers, and by them the members. A member that did not answer is asked again after SILENT_SECONDS.
+
+    It may just have come, or connected anew; or it hangs, and a broker waits for 10 s for its answer.
+    """
 
     def __init__(self, brokers: Brokers, group: str, topic: str) -> None:
         self._brokers = brokers
         self._group = group
         self._topic = topic
-        self._silent: set[str] = set()
+        self._silent_at: dict[str, float] = {}
 
     async def look(self, queues: Iterable[MessageQueue]) -> GroupPlaces:
         """The places in some queues. Brokers are asked ahead of members: whoever obeys has no less than is stored."""
@@ -67,25 +72,42 @@ class PlaceReader:
             connections(self._brokers, group),
         )
         near = {
-            one.client_id: name
-            for name, connection in known.by_broker.items()
-            for one in connection.connection_set
-            if self._reads(connection)
+            one.client_id: name for name, connection in known.by_broker.items() for one in connection.connection_set
         }
-        infos = await running_infos(
-            self._brokers, group, {one: name for one, name in near.items() if one not in self._silent}
-        )
-        self._silent |= near.keys() - infos.keys()
+        infos = await self._ask(near)
+        silent = frozenset(one for one in near.keys() - infos.keys() if self._is_read(known.by_broker[near[one]]))
+        readers = frozenset(one for one, info in infos.items() if self._reads(info))
         any_known = next(iter(known.by_broker.values()), None)
         return GroupPlaces(
             {queue: _place(queue, offset, infos) for queue, offset in committed.by_queue.items()},
             committed.errors,
-            frozenset(near),
-            frozenset(near.keys() & self._silent),
+            readers | silent,
+            silent,
             None if any_known is None else message_model(any_known),
         )
 
-    def _reads(self, connection: ConsumerConnection) -> bool:
+    async def _ask(self, near: Mapping[str, str]) -> dict[str, ConsumerRunningInfo]:
+        clock = self._brokers.client.clock
+        begun = clock.monotonic()
+        due = {
+            one: name
+            for one, name in near.items()
+            if one not in self._silent_at or begun - self._silent_at[one] >= SILENT_SECONDS
+        }
+        infos = await running_infos(self._brokers, self._group, due)
+        for one in due:
+            if one in infos:
+                self._silent_at.pop(one, None)
+            else:
+                self._silent_at[one] = clock.monotonic()
+        return infos
+
+    def _reads(self, info: ConsumerRunningInfo) -> bool:
+        topics = {subscription.topic for subscription in info.subscription_set}
+        return self._topic in topics.union(queue.topic for queue in (*info.mq_table, *info.mq_pop_table))
+
+    def _is_read(self, connection: ConsumerConnection) -> bool:
+        """Whether a member that does not say so may read the topic: brokers know what one of them said last."""
         return not connection.subscription_table or self._topic in connection.subscription_table
 
 

@@ -20,7 +20,8 @@ CLIENT = "127.0.0.1@{mark}_resetter"
 def _reset(what: str, **changes: object) -> Ask:
     fields = {"group": GROUP, "topic": TOPIC, "timestamp": 0, "isForce": "true", "queueId": -1, "offset": -1}
     ask = {name: changes.pop(name) for name in ("language", "answered") if name in changes}
-    return Ask(what=what, code=222, fields=fields | changes, link="operator", **ask)  # type: ignore[arg-type]
+    given = {name: value for name, value in (fields | changes).items() if value is not None}
+    return Ask(what=what, code=222, fields=given, link="operator", **ask)  # type: ignore[arg-type]
 
 
 def _commit(what: str, offset: int, queue_id: int = 0) -> Ask:
@@ -76,6 +77,9 @@ RESETS: list[Step] = [
     _reset("reset of one queue", queueId=1),
     _pull("pull after a reset of one queue", 1),
     _pull("pull of the other queue after a reset of one queue", 1, 1),
+    _reset("reset of one queue to its end", queueId=1, timestamp=-1, offset=None),
+    _offset("offset after a reset of one queue to its end", 1),
+    _pull("pull after a reset of one queue to its end", 1, 1),
     _reset("reset of one queue to an offset", queueId=0, offset=2),
     _pull("pull after a reset to an offset", 1),
     _reset("reset of one queue to an offset behind its end", queueId=0, offset=99),
