@@ -139,11 +139,14 @@ def _next(finding: Finding, name: str) -> list[str]:
     if finding.message is None or finding.report is None:
         return []
     message, msg_id = finding.message, finding.message.msg_id
-    queue = f"--broker {message.broker_name} --queue {message.queue_id} --to {message.queue_offset + 1}"
     lines = [f"rmqd message get {msg_id}", f"rmqd try {name} --id {msg_id}"]
     if finding.others_fail is not False:
         lines.append(f"rmqd try {name} --bisect --without {msg_id}")
-    lines.append(f"rmqd offsets reset {name} {message.topic} {queue}  # where the group stands at it: steps over it")
+    if message.topic == message.message_queue.topic:  # else its offset is one of a retry topic, or of dead letters
+        queue = f"--broker {message.broker_name} --queue {message.queue_id} --to {message.queue_offset + 1}"
+        lines.append(
+            f"rmqd offsets reset {name} {message.topic} {queue}  # where the group stands at it: steps over it"
+        )
     place = finding.report.result.place
     where = f" at {place}" if place else ""
     lines.append(f"mend the handler{where}, or have it raise DeadLetter for such a message")

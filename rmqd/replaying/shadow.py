@@ -44,7 +44,7 @@ async def make(client: ClientInstance, plan: ReplayPlan) -> None:
         known = (await subscription_groups(remoting, address)).get(plan.group)
         settings = known or SubscriptionGroupConfig(group_name=plan.group)
         await update_subscription_group(
-            remoting, address, replace(settings, group_name=plan.shadow, consume_enable=True)
+            remoting, address, replace(settings, group_name=plan.shadow, consume_enable=True, attributes={})
         )
 
     _raise_one((await brokers.ask(make_at)).errors)

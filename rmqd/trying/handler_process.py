@@ -58,6 +58,9 @@ class HandlerProcess(ChildProcess[None]):
             how = f"did not end in {START_SECONDS:g} s" if hangs else f"ended its process: {await process._how()}"
             await process.dispose()
             raise HandlerUnusableError(f"the handler's start {how}") from None
+        except asyncio.CancelledError:
+            await process.dispose()
+            raise
         if isinstance(ready, NotUsable):
             await process.dispose()
             raise HandlerUnusableError(ready.reason)

@@ -119,8 +119,6 @@ class _Choice:
             try:
                 if self._asked.waiting:
                     parts = await windows.not_committed(self._client, topic, self._options.group)
-                elif self._asked.last is not None:
-                    parts = await windows.whole_queues(self._client, topic)
                 else:
                     parts = await windows.between(self._client, topic, self._asked.from_ms, self._asked.to_ms)
             except RouteNotFoundError:

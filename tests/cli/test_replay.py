@@ -176,6 +176,7 @@ def test_a_replay_that_is_killed_goes_on(rocketmq: RealCluster, topic: str, grou
 
 def test_the_order_of_an_orderly_group_is_kept(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
     """What fails is repeated in place, and given up after its attempts; then the next one comes."""
+    rocketmq.create_group(group, {"+priority.factor": "2"})  # the shadow group takes over its group's settings
     send(rocketmq, topic, ["a", "b", "bad", "c", "d"], queues=1)
     replay = Replay(rocketmq, tmp_path, group, topic, consume_mode="orderly", suspend_current_queue_time="100ms")
     ended = replay.run("--from", "1h", "--retries", "2", "--yes")

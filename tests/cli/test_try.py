@@ -267,6 +267,7 @@ def test_messages_are_chosen(
     assert keys("--last", "3") == ["m2", "m4", "m5"]
     assert keys("--from", f"@{middle}") == ["m2", "m4", "m5"]
     assert keys("--to", f"@{middle}") == ["m0", "m1"]
+    assert keys("--to", f"@{middle}", "--last", "1") == ["m1"]
     assert keys("--from", "1h", "--most", "2") == ["m0", "m1"]
     wait_until(lambda: ours.tried("--key", "m5").code == 0, "the broker's index has the newest message")
     assert keys("--key", "m1", "--key", "m4") == ["m1", "m4"]
