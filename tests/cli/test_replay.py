@@ -92,9 +92,11 @@ class Replay:
 
 
 def send(cluster: RealCluster, topic: str, keys: Sequence[str], queues: int = 2, tags: str = "") -> None:
+    count = sum(offsets.stored(cluster, topic).values()) + len(keys)
     with Producer(cluster.broker.address, topic, queues) as producer:
         for key in keys:
             producer.send(key=key, tags=tags)
+    wait_until(lambda: sum(offsets.stored(cluster, topic).values()) == count, "all are in their queues")
 
 
 def now() -> str:

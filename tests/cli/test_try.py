@@ -106,11 +106,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def send(rocketmq: RealCluster, topic: str) -> Iterator[Callable[..., None]]:
     """Sends messages by their bodies, which are their keys too, to queue 0 one after the other."""
+    sent: list[str] = []
     with Producer(rocketmq.broker.address, topic) as producer:
 
         def some(*bodies: str, tags: str = "", queue: int | None = 0) -> None:
             for body in bodies:
                 producer.send(body.encode(), key=body, tags=tags, queue=queue)
+                sent.append(body)
+            are_readable(rocketmq, topic, len(sent))
 
         yield some
 
@@ -134,6 +137,11 @@ class Group:
         ended = self.tried(*arguments, "-o", "json")
         assert ended.out, ended.err
         return [json.loads(line) for line in ended.out.splitlines()]
+
+
+def are_readable(cluster: RealCluster, topic: str, count: int) -> None:
+    """Wait until so many messages are in the topic's queues: a broker answers when it has them in its log."""
+    wait_until(lambda: sum(offsets.stored(cluster, topic).values()) == count, "all are in their queues")
 
 
 def stored(cluster: RealCluster, topic: str) -> dict[str, Any]:
@@ -290,6 +298,7 @@ def test_the_broker_evaluates_sql(rocketmq: RealCluster, topic: str, group: str,
     with Producer(rocketmq.broker.address, topic) as producer:
         for amount in ("5", "500"):
             producer.send(key=amount, properties={"amount": amount}, queue=0)
+    are_readable(rocketmq, topic, 2)
     ours = Group(rocketmq, folder, group, topic, "sync", subscriptions={topic: {"sql": "amount > 100"}})
     assert [one["keys"] for one in ours.outcomes()] == ["500"]
 
@@ -302,6 +311,7 @@ def test_dead_letters_are_tried_as_if_they_were_sent_again(
     dead = rocketmq.create_topic(f"%DLQ%{group}", 1)
     with Producer(rocketmq.broker.address, dead) as producer:
         producer.send(b"boom", key="k1", properties=properties, queue=0)
+    are_readable(rocketmq, dead, 1)
     ours = Group(rocketmq, folder, group, topic, "sync")
     (line,) = ours.outcomes("--dead-letters")
     assert (line["topic"], line["keys"], line["outcome"], line["delay_level"]) == (topic, "k1", "retried", 3)
@@ -337,6 +347,7 @@ def many(rocketmq: RealCluster) -> str:
                     producer.send(b"exit" if key == "m7777" else b"x", key=key, queue=0)
             else:
                 producer.send_batch(keys, queue=0)
+    are_readable(rocketmq, topic, COUNT)
     return topic
 
 
