@@ -25,7 +25,7 @@ from tests.cli.command import Ended, rmqd
 from tests.consumer.members import member
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.rocketmq import RealCluster, offsets, rpc
+from tests.rocketmq import RealCluster, offsets, release, rpc
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.peers import JavaPeer, start_behaving
 from tests.rocketmq.producer import Producer
@@ -467,6 +467,7 @@ async def test_the_command(java: Java) -> None:
     assert f"`rmqd dlq show {failing.group}`" in as_text.out  # not cut at the end of a line
 
 
+@pytest.mark.skipif(release.wanted() == release.EMBEDDED, reason="its name server is in the broker's process")
 @pytest.mark.slow
 async def test_a_broker_that_does_not_answer(rocketmq_faulty: RealCluster, group: str) -> None:
     asking = ClientInstance(ClientOptions(nameservers=(rocketmq_faulty.nameserver,)))
