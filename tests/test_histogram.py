@@ -46,3 +46,26 @@ def test_bounds_must_grow() -> None:
     """Bounds in another order would count wrongly in silence."""
     with pytest.raises(ValueError, match="grow"):
         Histogram((2.0, 1.0))
+
+
+def test_quantiles_are_interpolated_as_prometheus_does() -> None:
+    """Inside of a range; above the last bound it is that bound; of nothing there is none."""
+    histogram = Histogram((1.0, 2.0, 4.0))
+    assert histogram.snapshot().quantile(0.5) is None
+    for value in (0.5, 1.5, 1.5, 3.0):
+        histogram.observe(value)
+    assert histogram.snapshot().quantile(0.25) == 1.0
+    assert histogram.snapshot().quantile(0.5) == 1.5
+    assert histogram.snapshot().quantile(1.0) == 4.0
+    histogram.observe(100.0, 96)
+    assert histogram.snapshot().quantile(0.99) == 4.0
+
+
+def test_what_came_since_an_earlier_snapshot() -> None:
+    """A count that fell, as its process is gone, is none that came."""
+    histogram = Histogram((1.0,))
+    histogram.observe(0.5, 3)
+    earlier = histogram.snapshot()
+    histogram.observe(2.0)
+    assert histogram.snapshot().since(earlier).counts == (0, 1)
+    assert earlier.since(histogram.snapshot()).counts == (0, 0)

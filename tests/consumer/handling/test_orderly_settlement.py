@@ -150,6 +150,7 @@ async def test_dead_letters_by_exception(pool: StartPool, broker: ScriptedBroker
     assert handled(queue) == {"acked": 1, "dead_lettered": 2}
     causes = {cause: count for cause, count in queue.stats.snapshot().dead_letters.items() if count}
     assert causes == {"handler" if isinstance(error, DeadLetter) else "level": 2}
+    assert sum(queue.stats.snapshot().dead_letter_reasons.values()) == 2
     assert len(broker.sent) == 2
 
 

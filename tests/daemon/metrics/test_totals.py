@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rmqd.consumer.stats.snapshot import BatchesSnapshot, GroupSnapshot
+from rmqd.consumer.stats.snapshot import MOST_REASONS, OTHER_REASONS, BatchesSnapshot, GroupSnapshot, LastError
 from rmqd.daemon.metrics.totals import ProcessSnapshot, add_counters, merge_processes, retired
 from rmqd.histogram import Histogram
 from tests.daemon.fakes import EMPTY, client_snapshot, group_snapshot, queue_snapshot
@@ -95,3 +95,23 @@ def test_workers_that_pop_the_same_queue_show_it_once_with_what_they_have_togeth
     merged = merge_processes([process(1, group_snapshot(queues=(one,))), process(2, group_snapshot(queues=(two,)))])
     [queue] = merged.groups[0].queues
     assert (queue.number, queue.state, queue.cached, queue.handling, queue.lag) == ("any", "handling", 14, 4, 40)
+
+
+def test_errors_and_reasons_of_workers_come_together_within_bounds() -> None:
+    """The newest errors, the most frequent reasons, and the rest in one number."""
+
+    def told(worker: int, errors: range, reasons: dict[str, int]) -> ProcessSnapshot:
+        group = group_snapshot()
+        last = tuple(LastError(float(at), f"error {at}", "orders", "A1") for at in errors)
+        topic = replace(group.topics[0], errors=last, dead_letter_reasons=reasons)
+        return process(worker, replace(group, topics=(topic,), members=(f"m{worker}",), member_count=2))
+
+    rare = {f"no customer {number}": 1 for number in range(MOST_REASONS)}
+    merged = merge_processes(
+        [told(1, range(4), {"not JSON": 2} | rare), told(2, range(4, 8), {"not JSON": 3, OTHER_REASONS: 1})]
+    )
+    (group,) = merged.groups
+    assert [error.at for error in group.topics[0].errors] == [3.0, 4.0, 5.0, 6.0, 7.0]
+    reasons = group.topics[0].dead_letter_reasons
+    assert (reasons["not JSON"], reasons[OTHER_REASONS], len(reasons)) == (5, 2, MOST_REASONS + 1)
+    assert (group.members, group.member_count) == (("m1", "m2"), 2)
