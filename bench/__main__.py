@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from bench import brokers, contenders, goals, help_time, kit_time, profiling
+from bench import brokers, commands, contenders, goals, help_time, kit_time, profiling
 from bench.contest import ContestError
 from bench.job import TLS
 from bench.scenarios import SCENARIOS, SWITCHES, Arena, Results, Scenario, say
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument(
         "--scenario",
         action="append",
-        choices=[*(scenario.name for scenario in SCENARIOS), ALL_SWITCHES, brokers.NAME],
+        choices=[*(scenario.name for scenario in SCENARIOS), ALL_SWITCHES, brokers.NAME, commands.NAME],
         help=f"some scenarios; may be given several times; {ALL_SWITCHES}: those of {', '.join(SWITCHES)}",
     )
     root.add_argument("--paced-seconds", type=int, default=20, help="length of a paced run (default 20)")
@@ -60,13 +60,13 @@ def parser() -> argparse.ArgumentParser:
     )
     root.add_argument("--quick", action="store_true", help="one short run of each, to see that all works")
     root.add_argument("--json", type=Path, metavar="FILE", help="also write every run's figures as JSON")
-    commands = root.add_subparsers(dest="command", metavar="profile|kit")
-    sub = commands.add_parser("profile", help="run rmqd's drain under a profiler instead")
+    kinds = root.add_subparsers(dest="command", metavar="profile|kit")
+    sub = kinds.add_parser("profile", help="run rmqd's drain under a profiler instead")
     sub.add_argument("--how", choices=("sample", "trace"), default="sample", help="a sampler (default), or cProfile")
     sub.add_argument("--batch", type=int, default=1, help="consume_message_batch_max_size (default 1)")
     sub.add_argument("--switch", choices=SWITCHES, default="", help="with this one switched on")
     sub.add_argument("--orderly", action="store_true", help="consume_mode: orderly")
-    commands.add_parser("kit", help="measure a handler's test with rmqd.testing alone; needs no RocketMQ")
+    kinds.add_parser("kit", help="measure a handler's test with rmqd.testing alone; needs no RocketMQ")
     return root
 
 
@@ -83,6 +83,9 @@ def compete(options: argparse.Namespace) -> int:
     compared = options.messages // BROKERS_SHARE, options.runs, options.patience
     if options.scenario == [brokers.NAME]:
         print(brokers.measure(*compared))
+        return 0
+    if options.scenario == [commands.NAME]:
+        print(commands.measure())
         return 0
     available = contenders.available()
     for name in set(options.only) - set(available):
@@ -108,6 +111,8 @@ def compete(options: argparse.Namespace) -> int:
         print(note)
     if not options.scenario or brokers.NAME in options.scenario:
         print(f"\n{brokers.measure(*compared)}\n")
+    if not options.scenario or commands.NAME in options.scenario:
+        print(f"\n{commands.measure()}\n")
     if "rmqd" in chosen:
         print(help_time.measure())
         print("\n".join(kit_time.measure()))

@@ -167,7 +167,8 @@ def test_a_bad_configuration_is_json_where_json_is_asked_for(command: tuple[str,
     [
         "lag mailer", "groups list", "groups show mailer", "groups mode mailer orders pop --yes", "topics list",
         "topics show orders", "offsets show mailer", "dlq list", "dlq show mailer", "message query orders key",
-        "send orders x", "tail orders",
+        "send orders x", "tail orders", "offsets reset mailer orders --to first --yes",
+        "dlq replay mailer --yes", "dlq purge mailer --yes",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("has_name_server", [True, False])
