@@ -118,16 +118,17 @@ def find_target(
     come from the environment, and `--set` may give more settings of the connections.
     """
     from rmqd.client.routing.name_server import parse_addresses
-    from rmqd.config.load import Loading, load_config
-    from rmqd.config.reading.files import find_config
-    from rmqd.config.reading.source import bare_source
-    from rmqd.errors import ConfigError
 
     addresses = parse_addresses(nameserver or "")
     if nameserver is not None:
         _check_addresses(nameserver, addresses)
         if config is None and not overrides and cluster is None:
             return Target(None, without_config=_by_environment(addresses))
+    from rmqd.config.load import Loading, load_config  # here: it brings pydantic, which a bare --nameserver needs not
+    from rmqd.config.reading.files import find_config
+    from rmqd.config.reading.source import bare_source
+    from rmqd.errors import ConfigError
+
     try:
         if nameserver is not None and config is None and not _exists(find_config):
             bare = Loading(bare_source([f"nameserver={nameserver}", *(overrides or ())])).trusted()

@@ -117,6 +117,10 @@ def _in_words(record: tuple[str, str] | None) -> tuple[str, str] | None:
 class Command(TyperCommand):
     """A command. With `-o json` it prints JSON also where it fails before it has data."""
 
+    def get_params(self, ctx: Any) -> Any:
+        """Its parameters, with --help, which Typer adds last."""
+        return _adapted_parameters(super().get_params(ctx))
+
     def invoke(self, ctx: Any) -> Any:
         """Run it."""
         try:
@@ -131,10 +135,8 @@ class Commands(TyperGroup):
     """A group of commands. Its help describes them in full."""
 
     def get_params(self, ctx: Any) -> Any:
-        """Its parameters, with those of completion, which Typer adds last."""
-        for parameter in (found := super().get_params(ctx)):
-            _give_class(parameter)
-        return found
+        """Its parameters, with --help and those of completion, which Typer adds last."""
+        return _adapted_parameters(super().get_params(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List its commands, each with the first sentence of its help."""
@@ -144,13 +146,20 @@ class Commands(TyperGroup):
 
 
 def adapted(command: Any) -> Any:
-    """A command of Typer's with its parameters, or a group with its commands, of the classes of this module."""
+    """A command of Typer's, or a group with its commands, of the classes of this module.
+
+    Their parameters get theirs when they are asked for, since Typer adds some of them late.
+    """
     _give_class(command)
-    for parameter in command.params:
-        _give_class(parameter)
     for one in getattr(command, "commands", {}).values():
         adapted(one)
     return command
+
+
+def _adapted_parameters(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        _give_class(parameter)
+    return parameters
 
 
 def _give_class(one: Any) -> None:

@@ -76,6 +76,21 @@ def test_help_needs_no_heavy_library() -> None:
     assert done.stdout == "\n"
 
 
+@pytest.mark.process
+def test_a_question_by_a_name_server_alone_needs_no_pydantic() -> None:
+    program = (
+        "import sys\nfrom tests.cli.in_process import rmqd\n"
+        "assert rmqd('topics', 'list', '-n', '127.0.0.1:1').code == 69\n"
+        "assert rmqd('lag', 'mailer', '-n', '127.0.0.1:1', '-o', 'json').code == 69\n"
+        "print('pydantic' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
+
+    assert done.stdout == "False\n"
+
+
 def test_the_version_has_a_short_form() -> None:
     assert rmqd("-V").out == rmqd("--version").out != ""
 
