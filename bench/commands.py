@@ -25,6 +25,7 @@ from rmqd.client.api.offset import update_consumer_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
+from rmqd.process.logs.logs import configure_logging
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig
 from rmqd.wire.message_queue import MessageQueue
 from tests.rocketmq import ClusterSpec, RealCluster
@@ -98,12 +99,14 @@ def leaves(command: Any, *path: str) -> Iterator[str]:
             yield from leaves(one, *path, name) if hasattr(one, "commands") else [" ".join((*path, name))]
 
 
-def timed(command: Sequence[str], rounds: int, environment: dict[str, str]) -> Taken:
-    """Run a command so often, each time a process of its own."""
+def timed(command: Sequence[str], rounds: int, environment: dict[str, str], folder: Path | None = None) -> Taken:
+    """Run a command so often, each time a process of its own, in a folder where it may leave files."""
     walls, cpus, failed = [], [], ""
     for _ in range(rounds):
         begin = time.perf_counter()
-        process = Popen(command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, env={**os.environ, **environment})
+        process = Popen(
+            command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, env={**os.environ, **environment}, cwd=folder
+        )
         assert process.stderr is not None
         said = process.stderr.read().decode(errors="replace").strip()
         process.stderr.close()
@@ -176,6 +179,7 @@ def daemon(folder: Path, nameserver: str) -> Iterator[dict[str, str]]:
 
 def measure(topics: int = TOPICS) -> str:
     """The tables: help of every command, and the result of those that ask something."""
+    configure_logging("critical", "console")
     commands = list(leaves(command_line()))
     bare = timed([sys.executable, "-c", "pass"], HELP_ROUNDS * 3, {})
     say(f"help of {len(commands)} commands")
@@ -201,7 +205,7 @@ def measure(topics: int = TOPICS) -> str:
 def _mqadmin(cluster: RealCluster, name: str, arguments: list[str]) -> Taken:
     program = [find_java(), f"-Drocketmq.home.dir={cluster.directory}", "-Djava.net.preferIPv4Stack=true"]
     program += ["-cp", ":".join(jars(cluster.spec.version)), "org.apache.rocketmq.tools.command.MQAdminStartup"]
-    return timed([*program, name, *arguments, "-n", cluster.nameserver], MQADMIN_ROUNDS, {})
+    return timed([*program, name, *arguments, "-n", cluster.nameserver], MQADMIN_ROUNDS, {}, cluster.directory)
 
 
 def _helps(helps: dict[str, Taken], bare: Taken) -> str:
