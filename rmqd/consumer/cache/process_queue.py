@@ -61,6 +61,7 @@ class ProcessQueue:
         "next_offset",
         "paused",
         "pending",
+        "put_count",
         "retrying",
         "stats",
         "uncommitted",
@@ -76,6 +77,7 @@ class ProcessQueue:
         self.paused: Final[deque[Message]] = deque()  # not to be handed out, because an operator paused the queue
         self.is_paused = False
         self.uncommitted: list[Message] = []  # handled, and finished once the handler commits
+        self.put_count = 0  # messages that came and were wanted
         self.cached_count = 0  # not finished: waiting or being handled
         self.cached_bytes = 0
         self.in_flight = 0  # turns of workers at this queue; in each of them a handler has at most one batch
@@ -111,6 +113,7 @@ class ProcessQueue:
             waiting.extend(messages)
         else:
             waiting.extend([message for message in messages if not message.finished])
+        self.put_count += block.unfinished
         self.cached_count += block.unfinished
         self.cached_bytes += block.size_bytes
         self.last_store_timestamp = stored_ms

@@ -59,7 +59,7 @@ class PopLoop(Loop):
         self.rest = 0  # messages that wait on the broker, as the last reply tells
         self.swamped = False  # messages were left to others, as no handler was free for them
         self.cached = asyncio.Event()  # set by whatever is put into the queues
-        self.moved_at = self.asked_at  # when messages came or went
+        self.moved_at = self.asked_at  # when messages were finished, or came where none waited
         self._receipts = receipts
         self._relief = asyncio.Event()
         self._more = asyncio.Event()  # messages wait on the broker
@@ -156,6 +156,8 @@ class PopLoop(Loop):
             self._more.clear()
         stats = context.stats[self._message_queue.topic]
         stats.pull_took(seconds)
+        if not self.unacknowledged:
+            self.moved_at = self.answered_at
         while True:
             left: list[Message] = []
             if framed.is_closed:
@@ -172,7 +174,6 @@ class PopLoop(Loop):
                 for block in self._divided(framed, header, arrived):
                     self._receipts.show_again(block, [message.queue_offset for message in block.messages])
                 break
-        self.moved_at = self.answered_at
         self.cached.set()
 
     def _read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, MessageBlock]:

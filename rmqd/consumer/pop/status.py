@@ -34,7 +34,7 @@ class PopStatus(AssignmentStatus):
         return self.loop.failure is not None and not self.loop.failure.is_reported
 
     def progress(self) -> object:
-        """When messages last came or went; while pops fail, finishing what came before is no progress."""
+        """When messages were last finished, or came where none waited; while pops fail, finishing is no progress."""
         if not self._is_failing:
             self._moved_at = self.loop.moved_at
         return self._moved_at

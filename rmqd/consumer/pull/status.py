@@ -39,11 +39,16 @@ class QueueStatus(AssignmentStatus):
         return None if loop is None or loop.waits_for_rate else max(loop.asked_at, loop.answered_at, loop.looked_at)
 
     def progress(self) -> object:
-        """What changes whenever the queue moves: it was pulled on, moved, or messages of it were finished."""
+        """What changes whenever the queue moves: messages of it were finished, or it was pulled on and has none.
+
+        While messages are here, those that arrive behind them are no progress: a handler that hangs would otherwise be
+        seen only when a threshold stops the pulls.
+        """
         if self.loop is None:
             return None
         process_queue = self.loop.process_queue
-        return process_queue, process_queue.next_offset, process_queue.cached_count
+        pulled_to = None if process_queue.cached_count else process_queue.next_offset
+        return process_queue, pulled_to, process_queue.put_count - process_queue.cached_count
 
     def has_work(self) -> bool:
         """Whether the queue has something to do, or nobody can tell whether it has."""

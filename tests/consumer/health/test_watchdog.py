@@ -102,6 +102,23 @@ async def test_a_slow_handler_is_named_with_its_message(
         await goes_on(m, logs, "slow_handler")
 
 
+async def test_what_arrives_behind_a_slow_handler_is_no_progress(
+    broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock
+) -> None:
+    """Nothing is finished, though a message comes every second."""
+    handle = Blocked()
+    await broker.store(queue, b"0")
+    async with member(broker.peer.address, handle, clock=flowing, concurrency=1) as m:
+        for number in range(1, int(2 * STALL_SECONDS)):
+            await broker.store(queue, b"%d" % number)
+            await flowing.sleep(1)
+        problem = stall(m)
+        assert problem is not None
+        assert problem.cause == "slow_handler"
+        handle.release.set()
+        await goes_on(m, logs, "slow_handler")
+
+
 async def test_a_queue_whose_slots_others_have_says_so(
     broker: ScriptedBroker, logs: Logs, flowing: ManualClock
 ) -> None:
