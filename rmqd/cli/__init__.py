@@ -25,7 +25,7 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     own_group                                 a group of the configuration whose handler a command runs
     moment                                    times that options take
     message_text                              messages for people, and as JSON
-    against_cluster                           the options that these share
+    against_cluster, shared_options           the options that these share; how commands share options
     lag, send, cluster, look                  more commands against a cluster, and what they share
     confirm                                   what is shown and asked before a cluster is changed
     broker, demo, test                        the embedded broker; the demo; cases for handlers

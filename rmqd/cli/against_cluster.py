@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, find_target
 from rmqd.cli.control import Output, check_output
+from rmqd.cli.shared_options import with_options
 
 if TYPE_CHECKING:
     from rmqd.cli.cluster import Target
@@ -31,23 +29,6 @@ class Asked:
         return find_target(self.nameserver, self.config, self.overrides, self.cluster, group=group)
 
 
-def against_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the shared options, behind its own: it gets what they say as its first argument."""
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        shared = {name: given.pop(name) for name in _SHARED}
-        check_output(output := shared.pop("output"))
-        command(Asked(**shared, as_json=output == "json"), **given)
-
-    hints = get_type_hints(command, include_extras=True)
-    own = [one.replace(annotation=hints[name]) for name, one in inspect.signature(command).parameters.items()][1:]
-    # typer makes the options of a command by the signature and the annotations of its function
-    run.__signature__ = inspect.Signature([*own, *_SHARED.values()])  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in (*own, *_SHARED.values())}
-    return run
-
-
 def _options(
     nameserver: NameServer = None,
     config: ConfigPath = None,
@@ -58,7 +39,10 @@ def _options(
     """The shared options."""
 
 
-_SHARED = {
-    name: one.replace(annotation=get_type_hints(_options, include_extras=True)[name])
-    for name, one in inspect.signature(_options).parameters.items()
-}
+def _asked(output: str, **given: Any) -> Asked:
+    check_output(output)
+    return Asked(**given, as_json=output == "json")
+
+
+against_cluster = with_options("asked", _options, _asked)
+"""Gives a command these options, and what they say as its parameter `asked`."""

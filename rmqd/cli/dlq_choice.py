@@ -8,6 +8,7 @@ import typer
 
 from rmqd.cli.moment import moment_ms
 from rmqd.cli.render import count
+from rmqd.cli.shared_options import with_options
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -33,7 +34,19 @@ Reason = Annotated[
 _MOST_KINDS = 20
 
 
-def choice_of(
+def _options(
+    since: Since = None,
+    until: Until = None,
+    ids: Ids = None,
+    keys: Keys = None,
+    tags: Tags = None,
+    properties: Properties = None,
+    reason: Reason = None,
+) -> None:
+    """The options that choose."""
+
+
+def _choice(
     since: str | None,
     until: str | None,
     ids: list[str] | None,
@@ -42,7 +55,7 @@ def choice_of(
     properties: list[str] | None,
     reason: str | None,
 ) -> Choice:
-    """What the options choose. Ends the command with 2 where one is wrong."""
+    """What they choose. Ends the command with 2 where one is wrong."""
     from rmqd.consumer.dead_letters.choice import Choice
 
     return Choice(
@@ -54,6 +67,10 @@ def choice_of(
         tuple(map(_name_and_value, properties or ())),
         reason or "",
     )
+
+
+choosing = with_options("choice", _options, _choice)
+"""Gives a command these options, and what they choose as its parameter `choice`."""
 
 
 def marks_of(target: Target, group: str) -> Marks:

@@ -32,21 +32,15 @@ Example: rmqd dlq purge order-mailer --until 2026-11-01T00:00:00Z --reason "no s
 
 
 @against_cluster
+@dlq_choice.choosing
 def purge(
     asked: Asked,
+    choice: Choice,
     group: dlq_choice.GroupName,
-    since: dlq_choice.Since = None,
-    until: dlq_choice.Until = None,
-    ids: dlq_choice.Ids = None,
-    keys: dlq_choice.Keys = None,
-    tags: dlq_choice.Tags = None,
-    properties: dlq_choice.Properties = None,
-    reason: dlq_choice.Reason = None,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
     """Settle a group's dead letters that are not to be handled again."""
-    choice = dlq_choice.choice_of(since, until, ids, keys, tags, properties, reason)
     target = asked.target(group)
     namespace = target.options.namespace
     name = wrapped(group, namespace)

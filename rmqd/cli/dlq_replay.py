@@ -50,22 +50,16 @@ class Task:
 
 
 @against_cluster
+@dlq_choice.choosing
 def replay(
     asked: Asked,
+    choice: Choice,
     group: dlq_choice.GroupName,
     rate: Annotated[float, typer.Option("--rate", min=0, help="At most so many messages a second; 0: no limit")] = 0,
-    since: dlq_choice.Since = None,
-    until: dlq_choice.Until = None,
-    ids: dlq_choice.Ids = None,
-    keys: dlq_choice.Keys = None,
-    tags: dlq_choice.Tags = None,
-    properties: dlq_choice.Properties = None,
-    reason: dlq_choice.Reason = None,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
     """Have a group handle its dead letters again."""
-    choice = dlq_choice.choice_of(since, until, ids, keys, tags, properties, reason)
     target = asked.target(group)
     namespace = target.options.namespace
     name = wrapped(group, namespace)

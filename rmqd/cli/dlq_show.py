@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from rmqd.client.looks.brokers import Brokers
     from rmqd.client.looks.messages import FoundMessage
+    from rmqd.consumer.dead_letters.choice import Choice
     from rmqd.consumer.dead_letters.letter import Letter
     from rmqd.errors import RmqdError
 
@@ -44,22 +45,16 @@ class ShownLetter:
 
 
 @against_cluster
+@dlq_choice.choosing
 def show(
     asked: Asked,
+    choice: Choice,
     group: dlq_choice.GroupName,
     most: Annotated[int, typer.Option("--most", min=1, max=10_000, help="How many, the newest")] = 20,
-    since: dlq_choice.Since = None,
-    until: dlq_choice.Until = None,
-    ids: dlq_choice.Ids = None,
-    keys: dlq_choice.Keys = None,
-    tags: dlq_choice.Tags = None,
-    properties: dlq_choice.Properties = None,
-    reason: dlq_choice.Reason = None,
     with_settled: Annotated[bool, typer.Option("--all", help="Those that were replayed or purged, too")] = False,
 ) -> None:
     """Show the newest dead letters of a group."""
     target = asked.target(group)
-    choice = dlq_choice.choice_of(since, until, ids, keys, tags, properties, reason)
 
     async def ask(brokers: Brokers, namespace: str) -> tuple[list[ShownLetter], Mapping[str, RmqdError]]:
         from rmqd.consumer.dead_letters.listing import newest_letters
