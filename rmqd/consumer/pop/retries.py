@@ -79,7 +79,8 @@ class PopRetries:
 
     async def _has_messages(self, retry: str) -> bool:
         """Whether the group has not finished all of a pop retry topic. Raises RmqdError."""
-        await self._client.routes.lookup(retry)
+        if retry not in self._watched:  # nobody else asks for its route: a broker that was away then would be missed
+            await self._client.routes.refresh(retry)
         for queue in self._client.routes.queues(retry):
             address = self._client.routes.address(queue.broker_name)
             if address is None:

@@ -34,11 +34,13 @@ class Case:
     def __init__(self, broker: ScriptedBroker, clock: ManualClock) -> None:
         self.clock = clock
         self.end = 0
+        self.queue_id = 0
         self.done: int | None = None
         self.changes = 0
         self.beats = 0
         self.soon = 0
         self.modes = {TOPIC: MessageRequestMode.PULL}
+        self.broker = broker
         for topic in (TOPIC, RETRY, pop_retry_topic(GROUP, TOPIC)):
             broker.create_topic(topic)
         broker.peer.on(
@@ -48,7 +50,7 @@ class Case:
         self.client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
         self.watched: set[str] = set()
         routes = SimpleNamespace(
-            watch=self.watched.add, unwatch=self.watched.discard, lookup=self.client.routes.lookup,
+            watch=self.watched.add, unwatch=self.watched.discard, refresh=self.client.routes.refresh,
             queues=self.client.routes.queues, address=self.client.routes.address,
         )  # fmt: skip
         heartbeat = SimpleNamespace(beat=self._beat, beat_soon=self._beat_soon)
@@ -72,7 +74,8 @@ class Case:
         self.changes += 1
 
     def _end(self, command: RemotingCommand) -> int:
-        return self.end if command.ext_fields["topic"] == RETRY else 0
+        is_meant = (command.ext_fields["topic"], int(command.ext_fields["queueId"])) == (RETRY, self.queue_id)
+        return self.end if is_meant else 0
 
     def _offset(self, command: RemotingCommand) -> Reply:
         if self.done is None or command.ext_fields["topic"] != RETRY:
@@ -111,6 +114,15 @@ async def test_an_empty_topic_is_not_read(case: Case) -> None:
     assert (case.beats, case.watched) == (1, {RETRY})
     await case.round()
     assert case.changes == 1
+
+
+async def test_a_queue_that_no_route_named_at_first_is_looked_at(case: Case) -> None:
+    """As one of a broker that was away: nobody else asks for the route of a topic that is not read."""
+    await case.round()
+    case.broker.create_topic(RETRY, 2)
+    case.end, case.queue_id = 1, 1
+    await case.round()
+    await eventually(case.is_read, "it is read")
 
 
 async def test_it_is_read_until_it_was_empty_for_as_long_as_messages_are_hidden(case: Case) -> None:
