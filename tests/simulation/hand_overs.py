@@ -22,6 +22,8 @@ BUSY_SECONDS: Final = 0.5
 MOVE_SECONDS: Final = 2.0
 BLINK_SECONDS: Final = (*[(2.5, 4.0)] * 20, *[(0.9, 1.3)] * 20)
 """From one to the next. Others look each second at most, so they see that a member is back in between, or miss it."""
+LATE_LISTED_SECONDS: Final = 1.5
+"""How late one of several brokers lists a member again: for longer than one that is in no list is waited for."""
 DOWN_SECONDS: Final = 1.0
 AWAY_SECONDS: Final = 5.0
 BACK_SECONDS: Final = 3.0
@@ -70,9 +72,15 @@ async def blink(history: History, sender: Sender) -> None:
         await asyncio.sleep(AT_WORK_SECONDS)
         for least, most in BLINK_SECONDS:
             lost = chance.choice((names, names[:1], names[-1:]))
+            is_listed_elsewhere = len(lost) < len(names)
+            for broker in history.brokers:
+                is_late = is_listed_elsewhere and broker.name in lost and most > LATE_LISTED_SECONDS
+                broker.heartbeat_seconds = LATE_LISTED_SECONDS if is_late else 0.0
             for member in chance.choice((history.members, history.members[:1])):
                 cut(history, member, lost)
             await asyncio.sleep(chance.uniform(least, most))
+    for broker in history.brokers:
+        broker.heartbeat_seconds = 0.0
     sender.sent.clear()
 
 
