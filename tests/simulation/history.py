@@ -203,6 +203,8 @@ class History:
         self.causes.add(Trouble(self.timeline.now(), self.timeline.now() + seconds, what, who))
         if what == "crashed":
             leave_to_slaves(self, who, seconds)
+            # routes are without its queues meanwhile
+            self.changes += [self.timeline.now(), self.timeline.now() + seconds]
 
     def harm(self) -> None:
         """Note that something is done on purpose from here on that members warn of."""

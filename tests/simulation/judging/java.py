@@ -60,7 +60,7 @@ class Owned:
 
 
 class JavaQueues:
-    """All that Java members had. `changes` are when the topic's queues changed."""
+    """All that Java members had. `changes` are when the topic's queues changed, as brokers came and went, too."""
 
     def __init__(self, timeline: Timeline, changes: list[float]) -> None:
         self._timeline = timeline
@@ -85,11 +85,14 @@ class JavaQueues:
             if not of_retries and any(one.member == member and one.until == float("inf") for one in known)
         ]
 
+    def is_member(self, member: str) -> bool:
+        """Whether a member is, or was, Java's."""
+        return any(one.member == member for known in self._owned.values() for one in known)
+
     def again_seconds(self, failed: Call, again: Call) -> float | None:
         """How long a Java member waits that handles again what no broker took back; None for all else."""
         is_same = (failed.member, failed.is_retry, failed.place) == (again.member, again.is_retry, again.place)
-        is_java = any(one.member == again.member for known in self._owned.values() for one in known)
-        return SEND_BACK_AGAIN_SECONDS if is_same and is_java else None
+        return SEND_BACK_AGAIN_SECONDS if is_same and self.is_member(again.member) else None
 
     def end(self, member: str) -> None:
         """A member has ended, or was killed."""
@@ -111,13 +114,20 @@ class JavaQueues:
 
     def _explains(self, done: Call, again: Call, settled: float) -> bool:
         owned = self._owned.get((done.is_retry, *done.place[:2]), ())
-        if any(at <= min(done.began, again.began) <= at + SEEN_SECONDS for at in self._changes) and any(
-            one.member in (done.member, again.member) for one in owned
-        ):
+        is_javas = any(one.member in (done.member, again.member) for one in owned)
+        if is_javas and self._is_at_a_change(done, again, settled):
             # by what it knew it had the queue still, or had it already; and as it takes no locks, nobody waits for it
             return True
         return any(one.explains(done, again, settled) for one in owned) or any(
             one.explains_beside(other, done, again, settled) for one, other in itertools.permutations(owned, 2)
+        )
+
+    def _is_at_a_change(self, done: Call, again: Call, settled: float) -> bool:
+        """Whether the topic's queues had changed a moment ago, or did before a message that was done was committed."""
+        return any(
+            at <= min(done.began, again.began) <= at + SEEN_SECONDS
+            or (settled >= at - UNCOMMITTED_SECONDS and at <= again.began <= at + SEEN_SECONDS)
+            for at in self._changes
         )
 
     def explains_lower(self, broker: str, queue: int, at: float) -> bool:

@@ -55,6 +55,7 @@ def overlaps(history: History) -> Iterator[Wrong]:
             end = before.until if before.until is not None else history.causes.end_of(before.member)
             if call.member == before.member or end <= call.began:
                 continue
-            if not any(trouble.explains_overlap(list(pair)) for trouble in history.causes):
+            of_java = any(history.java.is_member(one.member) for one in pair)
+            if not any(trouble.explains_overlap(list(pair), of_java=of_java) for trouble in history.causes):
                 about = f"{queue} by {before.member} and {call.member} at {call.began:.3f} s"
                 yield Wrong("at once", about, frozenset((before.key, call.key)))

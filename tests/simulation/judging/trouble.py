@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 from tests.simulation.judging.passed import HEARD_SECONDS, Reset
 from tests.simulation.ledger import Call
 
+JAVA_LOCK_SECONDS: Final = 21.0
+"""In which a Java member has asked for the locks of its queues anew: every 20 s, and a moment for the answer."""
 BEFORE_SECONDS: Final = 10.0
 """A trouble undoes what was committed for so long before it: the brokers' flush, and the members' commit interval."""
 AFTER_SECONDS: Final = 70.0
@@ -60,14 +62,16 @@ class Trouble(NamedTuple):
         """Whether a message may be tried, or given up, more often because of it: send-backs fail, or are done twice."""
         return self.what not in HARMLESS and self.meets(calls)
 
-    def explains_overlap(self, calls: list[Call]) -> bool:
+    def explains_overlap(self, calls: list[Call], *, of_java: bool) -> bool:
         """Whether two members may have had messages of one orderly queue at once because of it.
 
         A broker that crashed has forgotten its locks: a handler may have a message still, and gets none when its
-        member has lost the connection. A member that is suspended does not know that its lock has ended, and goes on
-        with what it had. Nothing else takes a lock from who holds it.
+        member has lost the connection. A Java member goes on with its queues meanwhile, and asks for their locks every
+        20 s: others may have them before. A member that is suspended does not know that its lock has ended, and goes
+        on with what it had. Nothing else takes a lock from who holds it.
         """
-        if self.what == "crashed" and min(call.began for call in calls) > self.at + HEARD_SECONDS:
+        known_by = self.until + JAVA_LOCK_SECONDS if of_java else self.at + HEARD_SECONDS
+        if self.what == "crashed" and min(call.began for call in calls) > known_by:
             return False
         return self.what in ("crashed", "paused") and self.meets(calls) and self.is_of(calls)
 
