@@ -80,7 +80,7 @@ def _ask_daemon(asked: Asked, group: str, http: str | None) -> Mapping[str, Any]
     try:
         groups = find_daemon(http, asked.config).status()["groups"]
     except ConfigError as error:
-        fail(ExitCode.CONFIG, *(str(problem) for problem in error.problems))
+        fail(ExitCode.CONFIG, problems=map(str, error.problems))
     except DaemonUnreachableError as error:
         if http is not None:
             fail(ExitCode.UNAVAILABLE, f"rmqd: {error}; without --http the brokers alone are asked")

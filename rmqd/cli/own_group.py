@@ -46,6 +46,6 @@ def own_group(asked: Asked, name: str) -> OwnGroup:
             raise typer.BadParameter(f"{name} has a pipeline; accepted: a group with a handler", param_hint="GROUP")
         options = consumer_options(config, name)
     except ConfigError as error:
-        fail(ExitCode.CONFIG, *(str(problem) for problem in error.problems))
+        fail(ExitCode.CONFIG, problems=map(str, error.problems))
     client_options = asked.target(name).options
     return OwnGroup(name, config.of_group(name), settings, options, client_options)

@@ -163,17 +163,24 @@ def test_without_a_configuration_no_name_is_offered(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    "command", [("lag",), ("groups", "list"), ("status",), ("reload",), ("send", "orders", "x")], ids=" ".join
-)
+    "command",
+    [
+        ("lag",), ("groups", "list"), ("status",), ("reload",), ("send", "orders", "x"), ("diagnose", "mailer"),
+        ("try", "mailer"), ("replay", "mailer", "--from", "1h"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
 def test_a_bad_configuration_is_json_where_json_is_asked_for(command: tuple[str, ...], tmp_path: Path) -> None:
     bad = tmp_path / "rmqd.yaml"
-    bad.write_text("nameserver: a:1\nhtp: {}\n")
+    bad.write_text("nameserver: a:1\nhtp: {}\nlgo: {}\n")
 
     ended = rmqd(*command, "--config", bad, "-o", "json")
 
     assert ended.code == ExitCode.CONFIG
     assert ended.json()["error"] == "the configuration is wrong"
-    assert "rmqd.yaml:2:1: htp" in ended.json()["problems"][0]
+    problems = "\n".join(ended.json()["problems"])
+    assert "rmqd.yaml:2:1: htp" in problems
+    assert "rmqd.yaml:3:1: lgo" in problems
     assert "rmqd.yaml:2:1: htp" in ended.err
 
 
