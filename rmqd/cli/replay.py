@@ -69,6 +69,7 @@ def replay(
     shown = without_namespace(plan, ours.options.namespace)
     if abandon:
         confirm([f"{shown.shadow} is removed from the brokers"], yes=yes, dry_run=dry_run, err=asked.as_json)
+        ask_cluster(ours.client_options, lambda client: _refuse_second_run(client, plan))
         raise typer.Exit(_end(ours, folder, plan))
     passed = 0 if is_new else ask_cluster(ours.client_options, lambda client: _handled(client, plan))
     if asked.as_json and dry_run:
@@ -130,10 +131,16 @@ async def _handled(client: ClientInstance, plan: ReplayPlan) -> int:
     return await handled(client, plan)
 
 
-async def _begin(client: ClientInstance, plan: ReplayPlan, folder: ReplayFolder) -> None:
-    from rmqd.replaying.shadow import make, refuse_second_run
+async def _refuse_second_run(client: ClientInstance, plan: ReplayPlan) -> None:
+    from rmqd.replaying.shadow import refuse_second_run
 
     await refuse_second_run(client, plan)
+
+
+async def _begin(client: ClientInstance, plan: ReplayPlan, folder: ReplayFolder) -> None:
+    from rmqd.replaying.shadow import make
+
+    await _refuse_second_run(client, plan)
     if not plan.is_begun:
         folder.write(plan)
         await make(client, plan)

@@ -227,6 +227,8 @@ def test_a_replay_is_abandoned(rocketmq: RealCluster, topic: str, group: str, tm
     process = replay.start("--from", "1h", "--yes")
     try:
         wait_until(lambda: replay.handled() == ["a"], "it handles messages")
+        refused = replay.run("--abandon", "--yes")
+        assert (refused.code, "the replay runs already" in refused.err) == (1, True)
     finally:
         process.terminate()
         assert process.wait() == 1
