@@ -168,6 +168,9 @@ def test_what_cannot_be_moved_is_named(
     assert f"no route for topic {topic}_absent" in no_route.err
     light = resets.reset(group, "%LMQ%orders", "--to", "first", "--yes")
     assert (light.code, "light message queue" in light.err) == (1, True)
+    dead = rocketmq.create_topic(f"%DLQ%{group}", 1)
+    letters = resets.reset(group, dead, "--to", "last", "--yes")
+    assert (letters.code, "`rmqd dlq purge` settles them" in letters.err) == (1, True)
     config = tmp_path / "rmqd.yaml"
     config.write_text(
         f"nameserver: {rocketmq.nameserver}\n"

@@ -15,7 +15,7 @@ from rmqd.client.resets.ways import WayOf, way_of
 from rmqd.errors import BrokerAwayError, OffsetResetError, RmqdError, RouteNotFoundError
 from rmqd.wire.bodies.static_topic import is_logical
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import is_light_queue
+from rmqd.wire.topics import dlq_topic, is_light_queue
 
 if TYPE_CHECKING:
     from rmqd.client.looks.brokers import Brokers
@@ -96,6 +96,11 @@ class Scope:
 
 async def plan_reset(brokers: Brokers, group: str, topic: str, goal: Goal, scope: Scope) -> ResetPlan:
     """What there is to do. Raises RmqdError where nothing can be done at all, by what the topic or the group is."""
+    if topic == dlq_topic(group):
+        raise OffsetResetError(
+            f"{topic} has the group's dead letters: no member reads it, and its offset says which of them are settled; "
+            "`rmqd dlq replay` has them handled again, `rmqd dlq purge` settles them"
+        )
     queues = await _queues(brokers, topic, scope)
     names = sorted({queue.broker_name for queue in queues})
     here = [name for name in names if name in brokers.masters]
