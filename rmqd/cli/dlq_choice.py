@@ -88,9 +88,10 @@ def open_marks(target: Target, group: str, *, to_write: bool) -> Marks:
     from rmqd.consumer.dead_letters.marks import Marks
     from rmqd.errors import RmqdError
     from rmqd.exit_codes import ExitCode
+    from rmqd.wire.topics import check_group
 
-    marks = Marks(target.state_dir, group)
     try:
+        marks = Marks(target.state_dir, check_group(group))  # it becomes the name of a folder
         if to_write:
             marks.hold()
         marks.load()

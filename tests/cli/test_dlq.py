@@ -74,3 +74,11 @@ def test_java_s_dead_letters_are_shown_too(rocketmq: RealCluster, topic: str, gr
 def test_a_group_without_dead_letters(rocketmq: RealCluster, group: str) -> None:
     ended = rmqd("dlq", "show", group, "-n", rocketmq.nameserver)
     assert (ended.code, ended.out, ended.err) == (1, "", f"rmqd: {group} has no dead letters\n")
+
+
+def test_a_name_that_no_group_has_leaves_no_folder_behind(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    for command in ("replay", "purge"):
+        ended = rmqd("dlq", command, "../../other", "-n", "127.0.0.1:1", "--set", f"state_dir={state}", "--yes")
+        assert (ended.code, "a character that RocketMQ refuses" in ended.err) == (1, True)
+    assert [*tmp_path.iterdir()] == []
