@@ -69,7 +69,10 @@ def change_offsets(asked: Asked, target: Target, change: Change) -> None:
     lines = without_namespace(list(_plan_lines(change, plan)), options.namespace)
     confirm(lines, yes=change.yes, dry_run=change.dry_run, err=asked.as_json)
     course = _Course(target, change, plan, names, quiet=asked.as_json)
-    outcome = ask_cluster(options, course.run)
+    try:
+        outcome = ask_cluster(options, course.run)
+    except KeyboardInterrupt:
+        fail(ExitCode.FAILURE, f"rmqd: {course.cut()}")
     if asked.as_json:
         say_json(_document(change, course.path, [_as_moved(one) for one in outcome.queues], _members(outcome)))
     else:
@@ -92,6 +95,7 @@ class _Course:
     ) -> None:
         self.path: Path | None = None
         """The backup."""
+        self._is_sent = False
         self._target = target
         self._change = change
         self._confirmed = confirmed
@@ -109,6 +113,16 @@ class _Course:
         if plan.due:
             self._save(plan)
         return await carry_out(brokers, plan, self._change.wait_seconds, sent=lambda: self._tell(plan))
+
+    def cut(self) -> str:
+        """What stands where it was interrupted, and how to go on."""
+        if self.path is None:
+            return "interrupted; nothing was changed"
+        moved = "was moved; whether its members obeyed was not seen" if self._is_sent else "may be moved in part"
+        return (
+            f"interrupted; the group {moved}: `rmqd groups show {self._change.group}` tells where it is, "
+            f"`rmqd offsets restore {self.path}` undoes it"
+        )
 
     def _fixed_goal(self) -> Goal:
         """A skip counts from what was shown; a queue that has come as far meanwhile is not sent back."""
@@ -139,6 +153,7 @@ class _Course:
             say([f"backup: {self.path}"])
 
     def _tell(self, plan: ResetPlan) -> None:
+        self._is_sent = True
         if not self._quiet and plan.due and plan.places.members:
             say([f"told; waiting for {count(len(plan.places.members), 'member')} to obey"])
 

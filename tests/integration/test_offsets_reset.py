@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -21,7 +25,7 @@ from rmqd.wire.bodies.heartbeat import ConsumerData, SubscriptionData
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from tests.cli.command import Ended, rmqd
+from tests.cli.command import TOP, Ended, rmqd
 from tests.client.running import running
 from tests.consumer.members import member
 from tests.integration.load import Load
@@ -227,6 +231,33 @@ async def test_a_member_that_does_not_obey_is_named(
     assert done.json()["members"] == [{"client_id": client_id, "answers": True, "obeyed": False}]
     assert done.err.endswith(f"rmqd: broker-a queue 2: sent to 1, stored 1; member {client_id}, which is at 5\n"), (
         done.err
+    )
+
+
+async def test_a_reset_that_is_interrupted_says_what_was_done(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """And how to undo it."""
+    if rocketmq.spec.version.startswith("4"):
+        pytest.skip("RocketMQ 4 pushes resets to the members")
+    await asyncio.to_thread(send, rocketmq, topic, "m", 40)
+    options = ("--to", "1", "--yes", "-n", rocketmq.nameserver, "--set", f"state_dir={tmp_path}")
+    async with posing(rocketmq, Posing(group, MessageQueue(topic, "broker-a", 2), 5), topic):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "rmqd", "offsets", "reset", group, topic, *options,
+            env={**os.environ, "PYTHONPATH": f"{TOP}:{TOP / 'handlers'}"}, stdout=PIPE, stderr=PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        backup = ""
+        while not (line := (await process.stdout.readline()).decode()).startswith("told; waiting for 1 member"):
+            assert line, "it ended before it waited"
+            backup = line.removeprefix("backup: ").strip() if line.startswith("backup: ") else backup
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+    assert process.returncode == 1
+    assert err.decode() == (
+        "rmqd: interrupted; the group was moved; whether its members obeyed was not seen: "
+        f"`rmqd groups show {group}` tells where it is, `rmqd offsets restore {backup}` undoes it\n"
     )
 
 
