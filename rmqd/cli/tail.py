@@ -60,7 +60,11 @@ async def _follow(
     most: int | None,
 ) -> None:
     from rmqd.client.looks.tail import follow
+    from rmqd.consumer.health.filter_check import check_filters
+    from rmqd.wire.topics import TOOLS_GROUP
 
+    # to a pull with a condition that it cannot parse RocketMQ gives every message
+    await check_filters(client, TOOLS_GROUP, [subscription])
     await follow(client, subscription, print_one, _complain, since_ms=since_ms, most=most)
 
 

@@ -85,3 +85,12 @@ def test_what_cannot_be_followed_is_said(rocketmq: RealCluster) -> None:
         ended = rmqd("tail", "t", *options, "-n", rocketmq.nameserver)
         assert ended.code == 2, options
         assert said in ended.err.replace("\n", " "), ended.err
+
+
+def test_a_condition_that_no_broker_can_parse_is_refused(rocketmq: RealCluster, topic: str) -> None:
+    """To a pull with one RocketMQ gives every message."""
+    with Producer(rocketmq.broker.address, topic) as producer:
+        producer.send(key="k1", queue=0)
+    ended = rmqd("tail", topic, "--sql", "amount >", "--since", "1h", "--most", "1", "-n", rocketmq.nameserver)
+    assert (ended.code, ended.out) == (1, "")
+    assert "refuses the SQL filter 'amount >'" in ended.err
