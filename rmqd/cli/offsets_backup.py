@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 _FORM: Final = "rmqd offsets 1"
+_LONGEST: Final = (
+    180  # characters of a file's name for the names, of which 250 may come; in full they stand in the file
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class Backup:
         from rmqd.consumer.offsets.private_files import make_folder, replace_file, sync_folder
 
         make_folder(folder)
-        name = f"{self.group}-{self.topic}-{self.made_at}".replace(":", "")
+        names = f"{self.group}-{self.topic}"[:_LONGEST]
+        name = f"{names}-{self.made_at}".replace(":", "")
         path = folder / f"{name}.json"
         replace_file(path, f"{json.dumps({'form': _FORM, **asdict(self)}, indent=2)}\n".encode())
         sync_folder(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert Backup.read(path) == BACKUP
     assert path.stat().st_mode & 0o007 == 0
     assert len(now_text()) == len(BACKUP.made_at)
+
+
+def test_the_longest_names_fit_into_a_file_s_name(tmp_path: Path) -> None:
+    """RocketMQ takes groups of 120 characters, topics of 127, and of a group's retry topic 8 more."""
+    backup = replace(BACKUP, group="g" * 120, topic=f"%RETRY%{'g' * 120}")
+    assert Backup.read(backup.write(tmp_path)) == backup
 
 
 @pytest.mark.parametrize(
