@@ -12,6 +12,7 @@ from rmqd.client.looks.brokers import Brokers
 from rmqd.client.looks.messages import find_by_id, find_by_key
 from rmqd.client.looks.windows import Window
 from rmqd.consumer.assembly import subscriptions_of
+from rmqd.consumer.health.filter_check import check_filters
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.trying.dead_letters import as_retried
 from rmqd.wire.bodies.heartbeat import SubscriptionData
@@ -95,6 +96,8 @@ class _Choice:
 
     async def chosen(self) -> Chosen:
         asked, chosen = self._asked, self._chosen
+        # to a pull with a condition that it cannot parse RocketMQ gives every message
+        await check_filters(self._client, self._options.group, self._subscriptions.values())
         if asked.ids or asked.keys:
             places = [place async for place in self._named()]
             await self._read(places)

@@ -301,6 +301,9 @@ def test_the_broker_evaluates_sql(rocketmq: RealCluster, topic: str, group: str,
     are_readable(rocketmq, topic, 2)
     ours = Group(rocketmq, folder, group, topic, "sync", subscriptions={topic: {"sql": "amount > 100"}})
     assert [one["keys"] for one in ours.outcomes()] == ["500"]
+    wrong = Group(rocketmq, folder, group, topic, "sync", subscriptions={topic: {"sql": "amount >"}}).tried()
+    assert (wrong.code, wrong.out) == (1, "")
+    assert "refuses the SQL filter 'amount >'" in wrong.err
 
 
 def test_dead_letters_are_tried_as_if_they_were_sent_again(
