@@ -52,6 +52,8 @@ def set_mode(
     due = [change for change in changes if change.is_due]
     errors: Mapping[str, RmqdError] = {}
     if due:
+        if dry_run and asked.as_json:
+            say_json([_document(change, errors) for change in changes])
         plan = [f"{change.broker}: {_told(change.now)} -> {_told(change.then)}" for change in due]
         confirm([f"{group}, {topic}:", *plan], yes=yes, dry_run=dry_run, err=asked.as_json)
         errors = ask_cluster(target.options, partial(_carry_out, changes))

@@ -151,6 +151,8 @@ def test_a_mode_is_set_once_it_is_asked_for(rocketmq: RealCluster, topic: str, g
     assert (dry.code, dry.out) == (0, plan)
     assert (refused.code, refused.out) == (1, plan)
     assert "--yes" in refused.err
+    planned = rmqd(*command, "--dry-run", "-o", "json")
+    assert planned.json() == [{"broker": "broker-a", "was": "pull", "mode": "pop", "share_queues": 0, "error": None}]
     assert modes() == {}
 
     done = rmqd(*command, "--yes")
