@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 HELP = """Set whether a group pops or pulls a topic, on all brokers of the topic, as mqadmin setConsumeMode does.
 
-Members with consume_mode: pop, and Java's with clientRebalance off, go by it within half a minute. It first shows what
-it will change, and asks.
+A group that no broker knows yet may be set, too, before its first member starts: the plan then says so, as the name may
+be misspelt. Members with consume_mode: pop, and Java's with clientRebalance off, go by it within half a minute. It
+first shows what it will change, and asks.
 
 Example: rmqd groups mode order-mailer orders pop --yes
 """
@@ -48,13 +49,15 @@ def set_mode(
     target = asked.target(group)
     namespace = target.options.namespace
     names = wrapped(group, namespace), wrapped(topic, namespace)
-    changes = ask_cluster(target.options, partial(_plan, (*names, mode.upper(), share_queues if mode == "pop" else 0)))
+    wanted = (*names, mode.upper(), share_queues if mode == "pop" else 0)
+    changes, is_known = ask_cluster(target.options, partial(_plan, wanted))
     due = [change for change in changes if change.is_due]
     errors: Mapping[str, RmqdError] = {}
     if due:
         if dry_run and asked.as_json:
             say_json([_document(change, errors) for change in changes])
-        plan = [f"{change.broker}: {_told(change.now)} -> {_told(change.then)}" for change in due]
+        plan = [] if is_known else [f"no broker knows group {group} yet: this prepares it; `rmqd groups list` has all"]
+        plan += [f"{change.broker}: {_told(change.now)} -> {_told(change.then)}" for change in due]
         confirm([f"{group}, {topic}:", *plan], yes=yes, dry_run=dry_run, err=asked.as_json)
         errors = ask_cluster(target.options, partial(_carry_out, changes))
     if asked.as_json:
@@ -66,14 +69,17 @@ def set_mode(
     end_for_errors(errors, [namespace])
 
 
-async def _plan(wanted: tuple[str, str, str, int], client: ClientInstance) -> list[ModeChange]:
+async def _plan(wanted: tuple[str, str, str, int], client: ClientInstance) -> tuple[list[ModeChange], bool]:
+    """What there is to change, and whether a broker knows the group."""
     from rmqd.client.looks.brokers import Brokers
+    from rmqd.client.looks.groups import is_known
     from rmqd.client.looks.mode import plan_mode
     from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
 
     group, topic, mode, share_queues = wanted
     body = SetMessageRequestModeRequestBody(topic, group, mode, share_queues)
-    return await plan_mode(await Brokers.look_up(client), body)
+    brokers = await Brokers.look_up(client)
+    return await plan_mode(brokers, body), await is_known(brokers, group)
 
 
 async def _carry_out(changes: list[ModeChange], client: ClientInstance) -> Mapping[str, RmqdError]:

@@ -169,6 +169,16 @@ def test_a_mode_is_set_once_it_is_asked_for(rocketmq: RealCluster, topic: str, g
 
 
 @pytest.mark.rocketmq
+def test_the_plan_of_a_mode_says_that_no_broker_knows_the_group(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """It may be a typing error, or a group that is to start later."""
+    if rocketmq.spec.version != release.EMBEDDED and rocketmq.spec.version.startswith("4."):
+        pytest.skip("RocketMQ 4 knows no POP")
+    ended = rmqd("groups", "mode", group, topic, "pop", "--dry-run", "-n", rocketmq.nameserver)
+    unknown = f"no broker knows group {group} yet: this prepares it; `rmqd groups list` has all"
+    assert (ended.code, ended.out) == (0, f"{group}, {topic}:\n{unknown}\nbroker-a: pull -> pop\n")
+
+
+@pytest.mark.rocketmq
 async def test_a_group_that_was_set_to_pop_pops(rocketmq: RealCluster, topic: str, group: str) -> None:
     """`consume_mode: pop` needs no mqadmin."""
     if rocketmq.spec.version.startswith("4."):

@@ -61,6 +61,17 @@ async def connections(brokers: Brokers, group: str, names: Iterable[str] | None 
     return type(found)(found.by_broker, errors)
 
 
+async def is_known(brokers: Brokers, group: str) -> bool:
+    """Whether a broker has the group. Raises RmqdError where none that answers has it, and one does not answer."""
+    remoting = brokers.client.remoting
+    tables = await brokers.ask(lambda address: subscription_groups(remoting, address))
+    if any(group in table for table in tables.by_broker.values()):
+        return True
+    for error in tables.errors.values():
+        raise error
+    return False
+
+
 def consume_type(connection: ConsumerConnection) -> str | None:
     """How the members of a group consume, as they say: push, pull or pop."""
     told = connection.consume_type
