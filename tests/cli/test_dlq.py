@@ -11,6 +11,7 @@ import pytest
 from rmqd import DeadLetter
 from rmqd.handler import Batch
 from tests.cli.command import rmqd
+from tests.cli.test_lag import commit
 from tests.consumer.members import member
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.peers import start_scripted
@@ -74,6 +75,17 @@ def test_java_s_dead_letters_are_shown_too(rocketmq: RealCluster, topic: str, gr
 def test_a_group_without_dead_letters(rocketmq: RealCluster, group: str) -> None:
     ended = rmqd("dlq", "show", group, "-n", rocketmq.nameserver)
     assert (ended.code, ended.out, ended.err) == (1, "", f"rmqd: {group} has no dead letters\n")
+
+
+def test_a_group_that_no_broker_knows_is_refused(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
+    """Its name may be misspelt; a known group without dead letters has nothing to do."""
+    for command in ("replay", "purge"):
+        common = "dlq", command, group, "--yes", "-n", rocketmq.nameserver, "--set", f"state_dir={tmp_path / command}"
+        refused = rmqd(*common)
+        said = f"rmqd: no broker knows group {group}; `rmqd dlq list` has those with dead letters\n"
+        assert (refused.code, refused.out, refused.err) == (1, "", said)
+    commit(rocketmq, group, topic, {0: 0})
+    assert (rmqd(*common).code, rmqd("dlq", "replay", *common[2:]).code) == (0, 0)
 
 
 def test_a_name_that_no_group_has_leaves_no_folder_behind(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rmqd.client.looks.brokers import Brokers
 from rmqd.client.looks.group import running_infos
-from rmqd.client.looks.groups import connections
+from rmqd.client.looks.groups import connections, is_known
 from rmqd.consumer.dead_letters.choice import Choice
 from rmqd.consumer.dead_letters.marks import Marks
 from rmqd.consumer.dead_letters.reading import LetterQueue, letter_queues, letters_left
@@ -38,11 +38,13 @@ class Plan:
 
 
 async def make_plan(brokers: Brokers, group: str, marks: Marks, choice: Choice) -> tuple[Plan, dict[str, RmqdError]]:
-    """Read all letters that are left, and count those that are meant. Raises RmqdError.
+    """Read all letters that are left, and count those that are meant.
 
-    Returns what could not be asked, too.
+    Returns what could not be asked, too. Raises RmqdError, also where no broker knows the group or has its letters.
     """
     queues, errors = await letter_queues(brokers, group, marks)
+    if not queues and not errors and not await is_known(brokers, group):
+        raise RmqdError(f"no broker knows group {group}; `rmqd dlq list` has those with dead letters")
     plan = Plan(queues)
     await asyncio.gather(*(_count(brokers, queue, choice, plan) for queue in queues))
     return plan, errors
