@@ -19,6 +19,8 @@ from rmqd.cli.render import say_json
 
 _SHOWN: Final[dict[object, str]] = {Path: "PATH", list[Path]: "PATH", int: "NUMBER", float: "NUMBER"}
 _MAKE: Final[dict[object, Callable[[str], Any]]] = {str: str, list[str]: str, Path: Path, list[Path]: Path}
+_USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # Typer gives it no name of its own
+_ASKS_JSON: Final = re.compile(r"(?:^| )(?:-o ?|--output[= ])json(?: |$)")
 _UNCUT: Final = 10_000  # columns: more than any description has
 
 
@@ -121,14 +123,32 @@ class Command(TyperCommand):
         """Its parameters, with --help, which Typer adds last."""
         return _adapted_parameters(super().get_params(ctx))
 
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Read the command line."""
+        words = " ".join(args)  # reading them takes them out of the list
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except _USAGE_ERROR as error:
+            if _ASKS_JSON.search(words) and any(parameter.name == "output" for parameter in self.params):
+                _say_usage_error(error)
+            raise
+
     def invoke(self, ctx: Any) -> Any:
         """Run it."""
         try:
             return super().invoke(ctx)
+        except _USAGE_ERROR as error:
+            if ctx.params.get("output") == "json":
+                _say_usage_error(error)
+            raise
         except Failed as failed:
             if failed.document is not None and ctx.params.get("output") == "json":
                 say_json(failed.document)
             raise
+
+
+def _say_usage_error(error: Any) -> None:
+    say_json({"error": error.format_message(), "problems": []})
 
 
 class Commands(TyperGroup):

@@ -185,6 +185,24 @@ def test_a_bad_configuration_is_json_where_json_is_asked_for(command: tuple[str,
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("offsets reset mailer orders --to 2026-11-25T08:00:00", "no time zone"),  # the command itself finds it
+        ("offsets reset mailer orders --skip 0", "--skip"),
+        ("groups show", "GROUP"),
+        ("lag --bogus", "--bogus"),
+    ],
+)
+@pytest.mark.parametrize("asks", [("-o", "json"), ("--output=json",)], ids=" ".join)
+def test_wrong_usage_is_json_where_json_is_asked_for(words: str, said: str, asks: tuple[str, ...]) -> None:
+    ended = rmqd(*words.split(), "-n", "127.0.0.1:1", *asks)
+    assert (ended.code, ended.json()["problems"]) == (ExitCode.USAGE, [])
+    assert said in ended.json()["error"]
+    assert ended.err.startswith("Usage: ")
+    assert rmqd(*words.split(), "-n", "127.0.0.1:1").out == ""
+
+
+@pytest.mark.parametrize(
     "command",
     [
         "lag mailer", "groups list", "groups show mailer", "groups mode mailer orders pop --yes", "topics list",
