@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from rmqd.cli import dlq_choice
 from rmqd.cli.against_cluster import Asked, against_cluster
-from rmqd.cli.cluster import ask_cluster, end_for_errors, wrapped
+from rmqd.cli.cluster import ask_cluster, end_for_errors, fail, wrapped
 from rmqd.cli.confirm import DryRun, Yes, confirm
 from rmqd.cli.dlq_choice import kinds_document, kinds_lines, topics_text
 from rmqd.cli.progress import Progress
 from rmqd.cli.render import count, say, say_json
+from rmqd.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
@@ -52,8 +53,11 @@ def purge(
     if plan.chosen:
         confirm(_plan_lines(group, namespace, plan), yes=yes, dry_run=dry_run, err=asked.as_json)
         progress = Progress(plan.chosen, "settled")
-        purged, errors = ask_cluster(target.options, lambda client: _carry_out(client, plan, marks, choice, progress))
-        progress.end()
+        try:
+            purged, errors = ask_cluster(target.options, lambda client: _purge(client, plan, marks, choice, progress))
+        except KeyboardInterrupt:
+            done = f"{progress.done} of {plan.chosen} are settled"
+            fail(ExitCode.FAILURE, f"rmqd: interrupted; {done}; the same command goes on where this one was cut")
     if not asked.as_json:
         say([f"{purged} settled; {max(0, plan.left - purged)} left"])
     elif not dry_run:
@@ -94,18 +98,19 @@ async def _plan(client: ClientInstance, group: str, marks: Marks, choice: Choice
     return await make_plan(await Brokers.look_up(client), group, marks, choice)
 
 
-async def _carry_out(
+async def _purge(
     client: ClientInstance, plan: Plan, marks: Marks, choice: Choice, progress: Progress
 ) -> tuple[int, dict[str, RmqdError]]:
     from rmqd.consumer.dead_letters.settling import purge
     from rmqd.errors import RmqdError
 
     purged, errors = 0, dict[str, RmqdError]()
-    for queue in plan.queues:
-        try:
-            async for some in purge(client, queue, marks, choice):
-                purged += some
-                progress.tell(purged)
-        except RmqdError as error:
-            errors[queue.queue.broker_name] = error
+    with progress:
+        for queue in plan.queues:
+            try:
+                async for some in purge(client, queue, marks, choice):
+                    purged += some
+                    progress.tell(purged)
+            except RmqdError as error:
+                errors[queue.queue.broker_name] = error
     return purged, errors

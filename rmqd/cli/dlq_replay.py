@@ -115,14 +115,13 @@ def _carry_out(target: Target, task: Task, plan: Plan, who: Receivers) -> Outcom
             orderly=who.is_orderly,
             tell=progress.tell,
         )
-        return await one.run(plan)
+        with progress:
+            return await one.run(plan)
 
     try:
         return ask_cluster(target.options, run)
     except KeyboardInterrupt:
         fail(ExitCode.FAILURE, "rmqd: interrupted; the same command goes on where this one was cut")
-    finally:
-        progress.end()
 
 
 def _nothing(asked: Asked, group: str, namespace: str, plan: Plan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Self
 
 import typer
 
@@ -10,18 +11,30 @@ from rmqd.cli.render import say
 
 
 class Progress:
-    """Shows on standard error how far a command is: in place on a terminal, else now and then on a line of its own."""
+    """Shows on standard error how far a command is: in place on a terminal, else now and then on a line of its own.
+
+    As a context manager it clears its line in the end, so that what is told next stands alone.
+    """
 
     def __init__(self, total: int, verb: str) -> None:
         import time
 
+        self.done = 0
         self._total = total
         self._verb = verb
         self._now = time.monotonic
         self._shows_at = self._now() + _quiet_seconds()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if sys.stderr.isatty():
+            typer.echo("\r\033[K", nl=False, err=True)
+
     def tell(self, done: int) -> None:
         """So many are done by now."""
+        self.done = done
         if self._now() < self._shows_at:
             return
         self._shows_at = self._now() + _quiet_seconds()
@@ -30,11 +43,6 @@ class Progress:
             typer.echo(f"\r{text}\033[K", nl=False, err=True)
         else:
             say([text], err=True)
-
-    def end(self) -> None:
-        """Clear the line."""
-        if sys.stderr.isatty():
-            typer.echo("\r\033[K", nl=False, err=True)
 
 
 def _quiet_seconds() -> float:
