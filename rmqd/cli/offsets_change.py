@@ -77,7 +77,7 @@ def change_offsets(asked: Asked, target: Target, change: Change) -> None:
         say_json(_document(change, course.path, [_as_moved(one) for one in outcome.queues], _members(outcome)))
     else:
         say(_outcome_lines(outcome))
-    end_for_errors(outcome.errors, [options.namespace], _not_obeyed(outcome))
+    end_for_errors(outcome.errors, [options.namespace], _not_obeyed(outcome, change.group))
 
 
 async def _plan(client: ClientInstance, names: tuple[str, str], goal: Goal, scope: Scope) -> ResetPlan:
@@ -209,8 +209,11 @@ def _outcome_lines(outcome: ResetOutcome) -> Iterable[str]:
     yield ", ".join(f"{count(states[state], 'queue')} {word}" for state, word in _WORDS.items() if states[state])
 
 
-def _not_obeyed(outcome: ResetOutcome) -> list[str]:
-    """A line for each queue that is not where it was sent. Errors of brokers have lines of their own."""
+def _not_obeyed(outcome: ResetOutcome, group: str) -> list[str]:
+    """A line for each queue that is not where it was sent, and one with the next step.
+
+    Errors of brokers have lines of their own.
+    """
     lines = []
     for one in outcome.queues:
         if one.state != "not_obeyed":
@@ -221,6 +224,10 @@ def _not_obeyed(outcome: ResetOutcome) -> list[str]:
         lines.append(f"rmqd: {where}: sent to {one.move.target}, stored {_offset(now.committed)}; {who}")
     if lines and outcome.silent:
         lines.append(f"rmqd: these members do not say what they have: {', '.join(sorted(outcome.silent))}")
+    if lines:
+        lines.append(
+            f"rmqd: brokers keep a reset for the member's next pull: look again with `rmqd groups show {group}`"
+        )
     return lines
 
 

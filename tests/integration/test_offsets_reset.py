@@ -229,9 +229,10 @@ async def test_a_member_that_does_not_obey_is_named(
     assert done.code == 1
     assert states(done) == {"stored": QUEUES - 1, "not_obeyed": 1}
     assert done.json()["members"] == [{"client_id": client_id, "answers": True, "obeyed": False}]
-    assert done.err.endswith(f"rmqd: broker-a queue 2: sent to 1, stored 1; member {client_id}, which is at 5\n"), (
-        done.err
-    )
+    assert done.err.endswith(
+        f"rmqd: broker-a queue 2: sent to 1, stored 1; member {client_id}, which is at 5\n"
+        f"rmqd: brokers keep a reset for the member's next pull: look again with `rmqd groups show {group}`\n"
+    ), done.err
 
 
 async def test_a_reset_that_is_interrupted_says_what_was_done(
