@@ -96,8 +96,10 @@ def _try(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, asked: Asked) -
     from rmqd.trying.handler_process import HandlerUnusableError
     from rmqd.trying.selection import batches_of
     from rmqd.trying.trial import Trial
+    from rmqd.wire.topics import dlq_topic
 
-    trial, reporter = Trial(ours.config, timeout_seconds), Reporter(as_json=asked.as_json)
+    trial = Trial(ours.config, timeout_seconds)
+    reporter = Reporter(as_json=asked.as_json, lie_in=dlq_topic(ours.name) if chosen.are_dead_letters else "")
 
     async def run() -> None:
         batches = batches_of(chosen.messages, ours.options.consume_message_batch_max_size)

@@ -21,9 +21,10 @@ _NOTHING = "nothing was committed, sent back or dead-lettered"
 class Reporter:
     """Prints a line for each message as its batch is done: a table for people, or a JSON document a line."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, lie_in: str = "") -> None:
+        """`lie_in` is the topic in which the messages lie, where that is not the one that they seem to come from."""
         self._as_json = as_json
-
+        self._lie_in = lie_in
         self._batches = 0
         self._outcomes: Counter[str] = Counter()
         self.failures = 0
@@ -60,7 +61,8 @@ class Reporter:
         say([*lines, f"{parts or 'no message'}; {_NOTHING}"], err=self._as_json)
 
     def _say_line(self, message: Message, decided: str, took: str) -> None:
-        place = f"{message.topic}:{message.broker_name}:{message.queue_id}:{message.queue_offset}"
+        topic = self._lie_in or message.message_queue.topic
+        place = f"{topic}:{message.broker_name}:{message.queue_id}:{message.queue_offset}"
         say(["  ".join((f"{took:>9}", message.msg_id, place, message.tags or "-", message.keys or "-", decided))])
 
 

@@ -56,6 +56,8 @@ class Chosen:
     remarks: list[str] = field(default_factory=list)
     is_cut: bool = False
     """Whether there is more than was taken."""
+    are_dead_letters: bool = False
+    """Whether they lie among the group's dead letters; each then looks as if it came from the retry topic."""
 
 
 async def choose(client: ClientInstance, options: ConsumerOptions, selection: Selection) -> Chosen:
@@ -113,6 +115,7 @@ class _Choice:
         if len(chosen.messages) > asked.most:
             chosen.messages, chosen.is_cut = chosen.messages[: asked.most], True
         if asked.dead_letters:
+            chosen.are_dead_letters = True
             chosen.messages = [as_retried(one, self._options.group) for one in chosen.messages]
         return chosen
 

@@ -319,6 +319,7 @@ def test_dead_letters_are_tried_as_if_they_were_sent_again(
     (line,) = ours.outcomes("--dead-letters")
     assert (line["topic"], line["keys"], line["outcome"], line["delay_level"]) == (topic, "k1", "retried", 3)
     assert (line["queue"], line["offset"]) == (0, 0)
+    assert f"  {dead}:broker-a:0:0  " in ours.tried("--dead-letters").out, "people see where it lies"
 
 
 def test_wrong_usage(rocketmq: RealCluster, topic: str, group: str, folder: Path) -> None:
