@@ -12,7 +12,7 @@ from rmqd.cli.against_cluster import Asked, against_cluster
 from rmqd.cli.cluster import wrapped
 from rmqd.cli.look import look
 from rmqd.cli.message_text import as_document, body_text, written_time
-from rmqd.cli.render import say_json, say_table
+from rmqd.cli.render import say, say_json, say_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,8 +61,10 @@ def show(
 
         name = wrapped(group, namespace)
         marks = None if with_settled else dlq_choice.marks_of(target, name)
-        letters, errors = await newest_letters(brokers, name, marks, choice, most)
-        return list(map(_shown, letters)), errors
+        newest, errors = await newest_letters(brokers, name, marks, choice, most)
+        if newest.has_more:
+            say([f"rmqd: older ones are there, too: these are the newest {most}; --most shows more"], err=True)
+        return list(map(_shown, newest.letters)), errors
 
     look(target, ask, _as_json if asked.as_json else _as_table)
 

@@ -18,6 +18,14 @@ from rmqd.wire.topics import DLQ_PREFIX, is_dlq_topic
 
 
 @dataclass(frozen=True, slots=True)
+class NewestLetters:
+    """The newest letters, the oldest of them first; `has_more` says that older ones are meant, too."""
+
+    letters: list[Letter]
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetters:
     """How many dead letters of a group brokers hold, how many of them are left, and when the last one came (Unix ms).
 
@@ -53,8 +61,8 @@ async def list_dead_letters(
 
 async def newest_letters(
     brokers: Brokers, group: str, marks: Marks | None, choice: Choice, most: int
-) -> tuple[list[Letter], dict[str, RmqdError]]:
-    """The newest letters that are left and meant, the oldest of them first, and what could not be asked.
+) -> tuple[NewestLetters, dict[str, RmqdError]]:
+    """The newest letters that are left and meant, and what could not be asked.
 
     Without `marks` those that are settled are there, too.
     Raises RmqdError where no broker that answers has any dead letter of the group.
@@ -62,7 +70,10 @@ async def newest_letters(
     queues, errors = await letter_queues(brokers, group, marks)
     if not queues and not errors:
         raise RmqdError(f"{group} has no dead letters")
-    read = await asyncio.gather(*(_newest(brokers, queue, choice, most) for queue in queues), return_exceptions=True)
+    one_more = most + 1
+    read = await asyncio.gather(
+        *(_newest(brokers, queue, choice, one_more) for queue in queues), return_exceptions=True
+    )
     found: list[Letter] = []
     for queue, answer in zip(queues, read, strict=True):
         if isinstance(answer, RmqdError):
@@ -71,7 +82,8 @@ async def newest_letters(
             raise answer
         else:
             found += answer
-    return sorted(found, key=lambda one: one.message.store_timestamp)[-most:], errors
+    found.sort(key=lambda one: one.message.store_timestamp)
+    return NewestLetters(found[-most:], len(found) > most), errors
 
 
 async def _newest(brokers: Brokers, queue: LetterQueue, choice: Choice, most: int) -> list[Letter]:
