@@ -129,7 +129,7 @@ async def test_the_status_says_that_a_group_is_broadcasting(tmp_path: Path) -> N
         client = await running.started()
         (group,) = (await client.get("/api/v1/status")).json()["groups"]
         assert group["message_model"] == "broadcasting"
-        assert " broadcasting</small></h2>" in (await client.get("/")).text
+        assert ">broadcasting</span>" in (await client.get("/")).text
 
 
 @pytest.mark.process
