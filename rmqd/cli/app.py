@@ -35,6 +35,7 @@ from rmqd.cli import (
 )
 from rmqd.cli.commands import adapted
 from rmqd.cli.top import command as top
+from rmqd.exit_codes import ExitCode
 
 HELP = """Run Apache RocketMQ consumer groups that are declared in YAML.
 
@@ -82,7 +83,14 @@ app.command("_worker", hidden=True)(worker.worker)
 def main() -> None:
     """The entry point of the `rmqd` script and of `python -m rmqd`."""
     _open_standard_streams()
-    command_line()(prog_name="rmqd")
+    try:
+        command_line()(prog_name="rmqd")
+    except OSError as error:
+        if not _is_of_output(error):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what it did not take Python writes as it ends
+        print(f"rmqd: the output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.exit(ExitCode.FAILURE)
 
 
 def command_line() -> Any:
@@ -100,6 +108,14 @@ def _open_standard_streams() -> None:
             stream = open(os.devnull, mode)  # noqa: SIM115  kept until the end; it takes the lowest number, this one's
             os.set_inheritable(stream.fileno(), True)  # commands that handlers start write there too
             setattr(sys, name, stream)
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether it was raised by what commands print with, as on a full disk."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return place is not None and place.tb_frame.f_code is typer.echo.__code__
 
 
 def _print_version(wanted: bool) -> None:
