@@ -56,7 +56,7 @@ def purge(
         try:
             purged, errors = ask_cluster(target.options, lambda client: _purge(client, plan, marks, choice, progress))
         except KeyboardInterrupt:
-            done = f"{progress.done} of {plan.chosen} are settled"
+            done = f"{progress.done} of {plan.chosen} settled"
             fail(ExitCode.FAILURE, f"rmqd: interrupted; {done}; the same command goes on where this one was cut")
     if not asked.as_json:
         say([f"{purged} settled; {max(0, plan.left - purged)} left"])
@@ -69,7 +69,7 @@ def _plan_lines(group: str, namespace: str, plan: Plan) -> list[str]:
     from rmqd.wire.namespace import without_namespace
 
     lines = [
-        f"{group}: {plan.chosen} of {count(plan.left, 'dead letter')} left are settled without being handled again",
+        f"{group}: {plan.chosen} of {count(plan.left, 'dead letter')} left: settled without being handled again",
         *kinds_lines(plan.reasons),
         f"of the topics: {topics_text(plan.topics)}",
         "brokers keep them until they are too old; rmqd no longer counts, shows or replays them",

@@ -13,7 +13,7 @@ from rmqd.cli.cluster import ask_cluster, end_for_errors, fail, wrapped
 from rmqd.cli.confirm import DryRun, Yes, confirm
 from rmqd.cli.dlq_choice import kinds_document, kinds_lines, topics_text
 from rmqd.cli.progress import Progress
-from rmqd.cli.render import count, say, say_json
+from rmqd.cli.render import count, say, say_json, was
 from rmqd.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def replay(
         say_json(_document(group, namespace, plan, outcome, max(0, left)))
     else:
         say(_outcome_lines(outcome, max(0, left)))
-    more = [f"rmqd: {count(outcome.untried, 'message')} were not tried"] if outcome.untried else []
+    more = [f"rmqd: {count(outcome.untried, 'message')} {was(outcome.untried)} not tried"] if outcome.untried else []
     more += [f"rmqd: {count(len(outcome.failed), 'message')} failed"] if outcome.failed else []
     errors = {**unasked, **outcome.errors}
     if outcome.sent:  # the cluster can be reached, in part
@@ -153,7 +153,7 @@ def _plan_lines(group: str, namespace: str, task: Task, plan: Plan, who: Receive
         lines.append(f"at most {task.rate:g} a second")
     lines += [f"{number} cannot be replayed: {why}" for why, number in plan.refused.items()]
     if cut := sum(len(window.keys) for window in task.marks.windows.values()):
-        lines.append(f"{cut} were under way when an earlier run was cut; those that went out are not sent again")
+        lines.append(f"{cut} {was(cut)} under way when an earlier run was cut; those that went out are not sent again")
     return without_namespace(lines, namespace)
 
 

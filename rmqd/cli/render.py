@@ -32,6 +32,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def was(number: int) -> str:
+    """The verb behind a count: `was`, `were`."""
+    return "was" if number == 1 else "were"
+
+
 def say_json(document: object) -> None:
     """Print a document as indented JSON, in ASCII: what others chose of it does nothing to the terminal."""
     import json

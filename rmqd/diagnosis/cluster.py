@@ -7,7 +7,7 @@ from typing import Final
 
 from rmqd.diagnosis.causes import Problem, found
 from rmqd.diagnosis.facts import BrokerFacts, Look, TopicFacts
-from rmqd.diagnosis.finding import Finding, messages, named, span
+from rmqd.diagnosis.finding import Finding, named, span, wait
 from rmqd.wire.bodies.heartbeat import MessageModel
 from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig
@@ -132,7 +132,7 @@ def members(look: Look) -> Iterator[Finding]:
         return
     waiting = sum(look.waiting(queue) for queue in look.queues)
     oldest = max((look.queues[queue].age_seconds for queue in look.queues if look.waiting(queue)), default=0.0)
-    waits = f"{messages(waiting)} wait" + (f", the oldest for {span(oldest)}" if waiting else "")
+    waits = f"{wait(waiting)}" + (f", the oldest for {span(oldest)}" if waiting else "")
     step = ""
     if not look.settings and not look.queues:
         waits = "no broker knows the group, so it has never consumed"

@@ -52,6 +52,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def wait(number: int) -> str:
+    """`1 message waits`, `2 messages wait`."""
+    return f"{messages(number)} {'waits' if number == 1 else 'wait'}"
+
+
 def messages(number: int) -> str:
     """`1 message`, `2 messages`."""
     return count(number, "message")

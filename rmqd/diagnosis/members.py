@@ -9,7 +9,7 @@ from typing import Final
 
 from rmqd.diagnosis.causes import Problem, found
 from rmqd.diagnosis.facts import Look, MemberFacts
-from rmqd.diagnosis.finding import Finding, count, messages, named, places
+from rmqd.diagnosis.finding import Finding, count, named, places, wait
 from rmqd.diagnosis.subscriptions import Difference, differences, model_difference, order_difference
 from rmqd.wire.bodies.heartbeat import MessageModel
 from rmqd.wire.message_queue import MessageQueue
@@ -164,7 +164,7 @@ def _hung(look: Look, silent: list[MemberFacts], loose: list[MessageQueue]) -> F
     waiting = sum(look.waiting(queue) for queue in loose if queue in look.queues)
     evidence = f"{who} is connected and answers nothing: it hangs, or was stopped"
     if loose:
-        evidence += f"; no other member has {places(loose)}" + (f", where {messages(waiting)} wait" if waiting else "")
+        evidence += f"; no other member has {places(loose)}" + (f", where {wait(waiting)}" if waiting else "")
     step = "look at that process (a stack dump), and restart it: brokers give its queues to the others once it is gone"
     return Finding(("orphaned_queue", "silent"), found("orphaned_queue", evidence, step=step))
 
@@ -172,7 +172,7 @@ def _hung(look: Look, silent: list[MemberFacts], loose: list[MessageQueue]) -> F
 def _loose(look: Look, loose: list[MessageQueue]) -> Finding:
     waiting = sum(look.waiting(queue) for queue in loose if queue in look.queues)
     asked = count(len(look.members), "member")
-    evidence = f"no member has {places(loose)}, where {messages(waiting)} wait (asked: {asked})"
+    evidence = f"no member has {places(loose)}, where {wait(waiting)} (asked: {asked})"
     strategies = {
         member.info.properties.get("allocateMessageQueueStrategy", "")
         for member in look.members.values()
@@ -219,7 +219,7 @@ def _unlocked(look: Look) -> Iterator[Finding]:
         waiting = sum(look.waiting(queue) for queue in queues if queue in look.queues)
         if waiting:
             evidence = f"{client_id} should consume {places(queues)}, and another client has the lock at the broker"
-            problem = found("held_lock", f"{evidence}; {messages(waiting)} wait", group=look.group)
+            problem = found("held_lock", f"{evidence}; {wait(waiting)}", group=look.group)
             yield Finding(("held_lock", client_id), problem, momentary=True)
 
 

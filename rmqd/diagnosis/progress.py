@@ -7,7 +7,7 @@ from typing import Final
 
 from rmqd.diagnosis.causes import found
 from rmqd.diagnosis.facts import Look, MemberFacts
-from rmqd.diagnosis.finding import Finding, messages, named, places, span
+from rmqd.diagnosis.finding import Finding, messages, named, places, span, wait
 from rmqd.wire.bodies.heartbeat import MessageModel
 from rmqd.wire.bodies.running_info import ProcessQueueInfo
 from rmqd.wire.message_queue import MessageQueue
@@ -40,7 +40,7 @@ def illegal_offsets(look: Look) -> Iterator[Finding]:
             f"the group would go on in {places([queue])} at offset {place}, and that has {ends.min} to {ends.max}"
         )
         if place < ends.min:
-            evidence += f": {messages(ends.min - place)} were deleted before they were handled"
+            evidence += f": {messages(ends.min - place)} deleted before being handled"
         problem = found("offset_illegal", evidence, group=look.group, topic=queue.topic)
         yield Finding(("offset_illegal", str(queue)), problem, momentary=bool(look.members))
 
@@ -171,7 +171,7 @@ def _is_busy(member: MemberFacts) -> bool:
 def _text_of_stuck(before: Look, now: Look, queues: list[MessageQueue]) -> str:
     """How queues show that stand still: how much waits, for how long, and which message is the first."""
     oldest = max(now.queues[queue].age_seconds for queue in queues)
-    text = f"{messages(sum(map(now.waiting, queues)))} wait in {places(queues)}, the oldest for {span(oldest)}"
+    text = f"{wait(sum(map(now.waiting, queues)))} in {places(queues)}, the oldest for {span(oldest)}"
     moved = sum((now.place(queue) or 0) - (before.place(queue) or 0) for queue in queues)
     seconds = now.at - before.at
     text += f"; {moved or 'none'} of them finished in {seconds:.0f} s"

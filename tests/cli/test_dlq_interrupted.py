@@ -46,6 +46,4 @@ async def test_a_purge_that_is_interrupted_says_what_was_done(tmp_path: Path) ->
             told = os.read(terminal, 10_000).decode()
         finally:
             os.close(terminal)
-    assert told == (
-        "\r\033[Krmqd: interrupted; 3 of 3 are settled; the same command goes on where this one was cut\r\n"
-    )
+    assert told == ("\r\033[Krmqd: interrupted; 3 of 3 settled; the same command goes on where this one was cut\r\n")

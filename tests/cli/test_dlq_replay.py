@@ -103,7 +103,7 @@ async def test_options_choose_letters(topic: str, commands: Commands) -> None:
     await give_up(commands, topic, ["a1", "a2", "b1", "b2"], reason=lambda key: f"No Shop {key}")
     assert sorted(await commands.shown("--key", "a1", "--key", "b2", "--since", "1h")) == ["a1", "b2"]
     ended = await commands.run("purge", commands.group, "--dry-run", "--tag", "tag-a2", "--reason", "no shop a")
-    assert ended.out.startswith(f"{commands.group}: 1 of 4 dead letters left are settled without being handled again\n")
+    assert ended.out.startswith(f"{commands.group}: 1 of 4 dead letters left: settled without being handled again\n")
     assert (await commands.run("show", commands.group, "--property", "shop")).code == 2
     assert (await commands.run("replay", commands.group, "--since", "yesterday")).code == 2
     result = await commands.replay("--property", "shop=b")

@@ -180,7 +180,7 @@ def test_offsets_that_a_queue_does_not_have() -> None:
     assert causes(look(places=above)) == ["no_members", "offset_illegal"]
     assert causes(look(places=below)) == ["no_members"]
     (_, found) = judge(look(queues=expired))
-    assert "40 messages were deleted before they were handled" in found.evidence
+    assert "40 messages deleted before being handled" in found.evidence
 
 
 @pytest.mark.parametrize(
@@ -242,6 +242,11 @@ WAITING: list[tuple[str, tuple[Look, Look], list[str]]] = [
 def test_why_messages_wait(looks: tuple[Look, Look], expected: list[str]) -> None:
     assert needs_second_look(looks[0])
     assert causes(*looks) == expected
+
+
+def test_one_message_waits() -> None:
+    (found,) = judge(*two_looks(10, 10, 11, cached_msg_count=1))
+    assert found.evidence.startswith("1 message waits in orders on broker-a, queue 0, ")
 
 
 def test_what_waits_for_a_moment_is_on_its_way() -> None:
