@@ -54,7 +54,7 @@ def diagnose(
         from rmqd.diagnosis.daemon import findings_of_daemon
 
         topics = [wrapped(topic, options.namespace) for topic in _configured(target, group)]
-        found = findings_of_daemon(of_daemon, group)
+        found = findings_of_daemon(of_daemon, group, options.namespace)
         return await diagnose(client, SystemClock(), wrapped(group, options.namespace), topics, found)
 
     diagnosis = without_namespace(ask_cluster(options, ask), options.namespace)

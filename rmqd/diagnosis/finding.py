@@ -19,6 +19,8 @@ class Finding:
     problem: Problem
     momentary: bool = False
     """Whether it may be true for a moment in a group that is well, so that it has to be seen twice."""
+    queues: frozenset[MessageQueue] = frozenset()
+    """The queues that stand still because of it, where it is about queues."""
 
 
 def named(names: Iterable[str]) -> str:

@@ -39,11 +39,25 @@ def judge(first: Look, second: Look | None = None, of_daemon: Iterable[Finding] 
     before, now = _seen(first), _seen(first if second is None else second)
     certain = [one for key, one in now.items() if not one.momentary or (second is not None and key in before)]
     waits = [] if second is None else [*progress.waits(first, second)]
-    return _in_order([*of_daemon, *certain, *waits])
+    return _in_order(_told_once([*of_daemon], certain, waits))
 
 
 def _seen(look: Look) -> dict[tuple[str, ...], Finding]:
     return {one.key: one for rule in _RULES for one in rule(look)}
+
+
+def _told_once(of_daemon: list[Finding], certain: list[Finding], waits: list[Finding]) -> list[Finding]:
+    """All of them; what brokers and the daemon say of the same queues is one finding, with the daemon's next step."""
+    joined = []
+    for one in waits:
+        problem = one.problem
+        same = [it for it in of_daemon if it.problem.cause == problem.cause and it.queues & one.queues]
+        if same:
+            of_daemon = [it for it in of_daemon if it not in same]
+            evidence = "; ".join([problem.evidence, *(it.problem.evidence for it in same)])
+            problem = replace(problem, evidence=evidence, next=same[0].problem.next)
+        joined.append(replace(one, problem=problem))
+    return [*of_daemon, *certain, *joined]
 
 
 def _in_order(findings: Sequence[Finding]) -> list[Problem]:

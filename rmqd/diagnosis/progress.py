@@ -110,7 +110,7 @@ def waits(before: Look, now: Look) -> Iterator[Finding]:
         evidence = f"{_TEXTS[cause](before, now, queues)}; the member is {named(owner)}"
         step = _STEPS.get(cause, "")
         problem = found(cause, evidence, group=now.group, topic=queues[0].topic, step=step)
-        yield Finding((cause, "waits"), problem)
+        yield Finding((cause, "waits"), problem, queues=frozenset(queues))
 
 
 def _why_stuck(look: Look, queue: MessageQueue) -> str:

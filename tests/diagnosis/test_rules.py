@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rmqd.diagnosis.daemon import findings_of_daemon
 from rmqd.diagnosis.facts import BrokerFacts, Look, MemberFacts, QueueFacts, SeenMessage, TopicFacts
 from rmqd.diagnosis.judge import judge, needs_second_look
 from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
@@ -242,6 +243,18 @@ WAITING: list[tuple[str, tuple[Look, Look], list[str]]] = [
 def test_why_messages_wait(looks: tuple[Look, Look], expected: list[str]) -> None:
     assert needs_second_look(looks[0])
     assert causes(*looks) == expected
+
+
+@pytest.mark.parametrize(("number", "told"), [(0, 1), (1, 2)], ids=["the same queue", "another queue"])
+def test_what_brokers_and_the_daemon_say_of_a_queue_is_told_once(number: int, told: int) -> None:
+    stall = {"cause": "slow_handler", "evidence": "a call runs for 40 s", "next": "look at the handler"}
+    queue = {"topic": TOPIC, "broker": BROKER, "queue": number, "stall": stall}
+    before, now = two_looks(10, 10, 100, cached_msg_count=32)
+    found = judge(before, now, findings_of_daemon({"queues": [queue]}, GROUP))
+    assert [one.cause for one in found] == ["slow_handler"] * told
+    evidence = "; ".join(sorted(one.evidence for one in found))
+    assert "90 messages wait in orders on broker-a, queue 0" in evidence
+    assert "the daemon says: a call runs for 40 s" in evidence
 
 
 def test_one_message_waits() -> None:
