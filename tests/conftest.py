@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import signal
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -30,7 +31,10 @@ hypothesis.settings.load_profile("rmqd")
 
 
 def pytest_configure() -> None:
-    """What a test finds does not depend on the tests before it in its process."""
+    """What a test finds does not depend on the tests before it in its process, nor on how this one was started."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # so a shell starts what is to run in the background; processes that tests start and interrupt would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     configure = structlog.configure
 
     def configure_uncached(*arguments: Any, **options: Any) -> None:
