@@ -224,13 +224,14 @@ def test_wrong_usage_is_json_where_json_is_asked_for(words: str, said: str, asks
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("has_name_server", [True, False])
-async def test_a_cluster_that_cannot_be_seen_is_exit_69(command: str, has_name_server: bool) -> None:
+async def test_a_cluster_that_cannot_be_seen_is_exit_69(command: str, has_name_server: bool, tmp_path: Path) -> None:
     """A cron line tells it from a group that is behind: all brokers are down, or no name server answers."""
     async with Peer() as peer:
         peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Reply(code=ResponseCode.TOPIC_NOT_EXIST, remark="No topic route"))
         peer.on(RequestCode.GET_BROKER_CLUSTER_INFO, Reply(body=ClusterInfo({}, {}).to_json()))
         address = peer.address if has_name_server else "127.0.0.1:1"
-        ended = await asyncio.to_thread(rmqd, *command.split(), "-n", address, "-o", "json")
+        here = ("-n", address, "-o", "json", "--set", f"state_dir={tmp_path}")
+        ended = await asyncio.to_thread(rmqd, *command.split(), *here)
 
     assert ended.code == ExitCode.UNAVAILABLE, ended.err
     assert address in ended.err
