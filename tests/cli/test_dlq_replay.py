@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +27,6 @@ from tests.rocketmq.producer import Producer
 from tests.waiting import eventually, wait_until
 
 pytestmark = pytest.mark.rocketmq
-
-
-@pytest.fixture
-def commands(rocketmq: RealCluster, group: str, tmp_path: Path) -> Commands:
-    """Of a fresh group."""
-    return Commands(rocketmq, group, tmp_path / "state")
-
-
-@pytest.fixture
-async def remoting() -> AsyncIterator[RemotingClient]:
-    """For requests that no client sends of itself."""
-    client = RemotingClient()
-    yield client
-    await client.close()
 
 
 async def test_letters_are_handled_again_by_their_group_alone(

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +17,12 @@ from rmqd.wire.message_queue import MessageQueue
 from tests.cli.command import TOP
 from tests.cli.dead_letters import Commands, Seen, give_up, group_of, stored
 from tests.consumer.members import member
-from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq import offsets
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.rocketmq
 BROKER = "broker-a"
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
-
-
-@pytest.fixture
-def commands(rocketmq: RealCluster, group: str, tmp_path: Path) -> Commands:
-    """Of a fresh group."""
-    return Commands(rocketmq, group, tmp_path / "state")
-
-
-@pytest.fixture
-async def remoting() -> AsyncIterator[RemotingClient]:
-    """For requests that no client sends of itself."""
-    client = RemotingClient()
-    yield client
-    await client.close()
 
 
 async def letters_of(commands: Commands) -> list[dict[str, Any]]:

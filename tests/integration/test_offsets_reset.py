@@ -9,7 +9,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -112,20 +112,6 @@ def test_under_load_members_of_rmqd_and_java_obey_and_nothing_else_moves(
     assert max(finished(second).values()) == 1
     assert max(finished(others).values()) == 1
     assert not [event for event in daemon.events("offset.corrected") if event["group"] != group]
-
-
-@pytest.fixture(params=["on the broker", "pushed"])
-def way(request: pytest.FixtureRequest, rocketmq: RealCluster) -> Iterator[str]:
-    """How the broker resets: 4.x can only push."""
-    way: str = request.param
-    if rocketmq.spec.version.startswith("4"):
-        if way != "pushed":
-            pytest.skip("RocketMQ 4 pushes resets to the members")
-        yield way
-        return
-    rocketmq.set_broker(useServerSideResetOffset=str(way != "pushed").lower())
-    yield way
-    rocketmq.set_broker(useServerSideResetOffset="true")
 
 
 async def test_an_idle_member_has_obeyed_when_the_command_ends(

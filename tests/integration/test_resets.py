@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,20 +24,6 @@ WATCHED_SECONDS = 10.0  # ... that a pull of a former connection was told of: tw
 MARGIN_SECONDS = 7.0  # of a busy machine; pushed to Java, a reset takes 10 s
 
 Way = str
-
-
-@pytest.fixture(params=["on the broker", "pushed"])
-def way(request: pytest.FixtureRequest, rocketmq: RealCluster) -> Iterator[Way]:
-    """How the broker resets: 4.x can only push."""
-    way: Way = request.param
-    if rocketmq.spec.version.startswith("4"):
-        if way != "pushed":
-            pytest.skip("RocketMQ 4 pushes resets to the members")
-        yield way
-        return
-    rocketmq.set_broker(useServerSideResetOffset=str(way != "pushed").lower())
-    yield way
-    rocketmq.set_broker(useServerSideResetOffset="true")
 
 
 def finished(path: Path) -> list[str]:

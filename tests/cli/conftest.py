@@ -1,0 +1,26 @@
+"""Fixtures of tests of commands about dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rmqd.client.remoting.client import RemotingClient
+from tests.cli.dead_letters import Commands
+from tests.rocketmq import RealCluster
+
+
+@pytest.fixture
+def commands(rocketmq: RealCluster, group: str, tmp_path: Path) -> Commands:
+    """Of a fresh group."""
+    return Commands(rocketmq, group, tmp_path / "state")
+
+
+@pytest.fixture
+async def remoting() -> AsyncIterator[RemotingClient]:
+    """For requests that no client sends of itself."""
+    client = RemotingClient()
+    yield client
+    await client.close()
