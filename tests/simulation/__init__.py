@@ -4,7 +4,8 @@ A seed decides all: when answers come, what breaks, who joins and leaves. The sa
 event, on every machine.
 
 - `loop`: the event loop; its time jumps to the next timer. Also the hosts, which can be paused and killed.
-- `network`: connections in memory, with delays, cut frames, resets and partitions.
+- `network`: who reaches whom, with delays, lost frames and partitions; `connection`: connections in memory, which are
+  cut, torn inside a frame, or go mute.
 - `commit_threads`: how brokers take up commits, in any order, late, or not at all.
 - `disk`: what a broker has stored, and what of it survives a crash.
 - `cluster`: brokers (`rmqd.broker`'s own), each on a host; `name_servers`: what these register with.
@@ -14,7 +15,7 @@ event, on every machine.
 - `members`: members of a group, on a host each, and their handlers.
 - `plan`: a history before it happens, drawn from a seed; `happenings`: all that may happen.
 - `habits`: what of their batches handlers are slow at, and fail at.
-- `history`: a plan as it happens, with a `producer`; `outcome`: what came of it.
+- `history`: a plan as it happens, with a `producer`; `ending`: how it comes to rest; `outcome`: what came of it.
 - `trials`: how some histories end: one thing happens at a time, and all must go on in time after it.
 - `trial_choice`: which trials a history has.
 - `plain_trials`, `offset_trials`, `reset_trials`, `trials_of_members`, `trials_of_lines`, `hand_overs`: most of them,

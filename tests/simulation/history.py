@@ -17,6 +17,7 @@ from rmqd.wire.bodies.pop import MessageRequestMode
 from rmqd.wire.topics import dlq_topic
 from tests.simulation.cluster import Broker
 from tests.simulation.commit_threads import CommitThreads
+from tests.simulation.ending import calm, come_to_rest
 from tests.simulation.happenings import HAPPENINGS
 from tests.simulation.judging.commits import Commits
 from tests.simulation.judging.ends import END_SECONDS
@@ -24,13 +25,13 @@ from tests.simulation.judging.forgotten import Forgotten
 from tests.simulation.judging.java import JavaQueues
 from tests.simulation.judging.judge import judge
 from tests.simulation.judging.passed import Passed, Reset
-from tests.simulation.judging.popped import latest_retry
 from tests.simulation.judging.trouble import Trouble
 from tests.simulation.judging.troubles import Troubles
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.ledger import Ledger, Stored, key_of
 from tests.simulation.loop import Host, SimulatedLoop
 from tests.simulation.members import Handling, Home, JavaMember, Member
+from tests.simulation.members.java_member import plan_of_java
 from tests.simulation.members.options import options_of
 from tests.simulation.name_servers import NameServer
 from tests.simulation.names import GROUP, TOPIC
@@ -43,9 +44,6 @@ from tests.simulation.slave import Slave, leave_to_slaves
 from tests.simulation.timeline import Timeline
 from tests.simulation.trials import undergo
 
-UNDER_WAY_SECONDS = 3.0
-"""How long what was sent may take to arrive once nothing breaks any more."""
-PATIENCE_SECONDS = 600.0
 MOST_HOMES = 4
 
 
@@ -69,7 +67,9 @@ class History:
             if plan.slaves is not None
         ]
         self.options = options_of(plan)
-        self._first_options = self.options
+        self.first_options = self.options
+        self.paused: list[Host] = []
+        """The hosts that were suspended; some of them have gone on."""
         self.most_attempts = reconsume_limit(self.options)
         """The reconsume times after which a message is given up."""
         self.ledger = self._new_ledger()
@@ -115,7 +115,6 @@ class History:
         self._producers_chance = random.Random(chance.random())
         self._keys: dict[bytes, str] = {}
         self._names = iter(range(10_000))
-        self._paused: list[Host] = []
         self._disks = contextlib.ExitStack()
         self._coming: list[asyncio.Task[None]] = []
 
@@ -142,9 +141,9 @@ class History:
         happening = [asyncio.create_task(self._happen(event)) for event in self.plan.events]
         await asyncio.sleep(self.plan.seconds)
         await asyncio.gather(*happening)
-        self._calm()
+        calm(self)
         await sending
-        if await self._rest():
+        if await come_to_rest(self):
             await undergo(self)
         for ledger in self.ledgers:
             ledger.is_over = True
@@ -194,8 +193,14 @@ class History:
     def pause(self, host: Host, seconds: float) -> None:
         """Suspend a host for some time."""
         host.pause()
-        self._paused.append(host)
-        self.loop.call_later(seconds, self._resume, host)
+        self.paused.append(host)
+        self.loop.call_later(seconds, self.resume, host)
+
+    def resume(self, host: Host) -> None:
+        """Have a host go on, if it has not."""
+        if host.is_paused:
+            self.timeline.note(host.name, "goes on")
+            host.resume()
 
     def trouble(self, what: str, *who: str, seconds: float = 0.0) -> None:
         """Note what breaks, for how long, and for whom."""
@@ -239,7 +244,7 @@ class History:
     def _join(self, ledger: Ledger, options: ConsumerOptions, home: str = "") -> Member:
         name = f"m{next(self._names)}"
         is_java = self._java_chance.random() < self.plan.java
-        plan = _of_java(self.plan) if is_java else self.plan
+        plan = plan_of_java(self.plan) if is_java else self.plan
         handling = Handling(name, ledger, plan, self._handlers_chance, self.options.consume_timeout_seconds)
         what = self.loop, name, self.nameservers, options, handling
         member = JavaMember(*what, self.java) if is_java else Member(*what)
@@ -271,8 +276,11 @@ class History:
         self.homes.append(Home(f"home-{len(self.homes)}", Path(directory), ledger, passed))
         return self.homes[-1]
 
-    async def _come_back(self, left: Member) -> None:
+    def come_back(self, left: Member) -> None:
         """Have a member on the machine of one that left."""
+        self._coming.append(self.loop.create_task(self._come_back(left)))
+
+    async def _come_back(self, left: Member) -> None:
         if not left.host.is_dead:
             await asyncio.wait((left.task,))
         self.join()
@@ -286,24 +294,6 @@ class History:
         while not self.members[0].is_balanced:  # noqa: ASYNC110 - time jumps
             await asyncio.sleep(0.1)
 
-    async def _rest(self) -> bool:
-        """Wait until all messages are handled; returns whether they are."""
-        quiet_at = self.timeline.now()
-        await asyncio.sleep(UNDER_WAY_SECONDS)
-        waiting = self.stored()
-        while True:
-            waiting = {key: places for key, places in waiting.items() if not self.is_settled(key, places)}
-            self.due_seconds = max(self.due_seconds, latest_retry(self, waiting, quiet_at))
-            if not waiting or self.timeline.now() > quiet_at + PATIENCE_SECONDS + self.due_seconds:
-                break
-            delivered = self._delivered()
-            await asyncio.sleep(1.0)
-            self.idle_seconds += delivered == self._delivered()
-        return not waiting
-
-    def _delivered(self) -> int:
-        return sum(ledger.delivered for ledger in self.ledgers)
-
     def _stored(self, broker: str, row: RecordRow) -> None:
         if row.topic == TOPIC:  # the hash of a tag of one character is its number
             place = Stored(broker, row.queue_id, row.queue_offset)
@@ -316,42 +306,3 @@ class History:
 
     def _explains_lower(self, broker: str, queue: int, at: float) -> bool:
         return self.java.explains_lower(broker, queue, at) or self.causes.explain_lower(broker, at)
-
-    def _resume(self, host: Host) -> None:
-        if host.is_paused:
-            self.timeline.note(host.name, "goes on")
-            host.resume()
-
-    def _calm(self) -> None:
-        """End all trouble."""
-        self.timeline.note("judge", "all is well from here on")
-        self.network.slow = 0.0
-        for one in self.brokers:
-            one.commits.late = 0.0
-        for broken in (self.network.apart, self.network.deaf, self.network.unreachable, self.network.noise):
-            broken.clear()
-        for name_server in self.name_servers:
-            name_server.deaf_to.clear()
-            name_server.late_seconds = 0.0
-        for slave in self.slaves:
-            slave.is_cut_off = False
-        for host in self._paused:
-            self._resume(host)
-        for broker, queues in zip(self.brokers, self.most_queues, strict=True):
-            if broker.is_up:
-                broker.set_topic(TOPIC, read=queues, write=queues)
-        self.changes.append(self.timeline.now())
-        self.options = self._first_options
-        for home in self.homes:
-            if home.members[-1] not in self.members:
-                self._coming.append(self.loop.create_task(self._come_back(home.members[-1])))
-        if not self.members and not self.homes:
-            self.join()
-        for member in self.members:
-            member.call(member.consumer.resume)
-            member.host.spawn(member.change(self.options))
-
-
-def _of_java(plan: Plan) -> Plan:
-    """How Java's handlers behave: a batch is done, or it fails."""
-    return replace(plan, habits=replace(plan.habits, verdicts=0.0))

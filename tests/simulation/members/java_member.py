@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rmqd.client.instance import ClientInstance
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.judging.java import JavaQueues
     from tests.simulation.loop import SimulatedLoop
     from tests.simulation.members.handling import Handling
+    from tests.simulation.plan import Plan
 
 
 class JavaMember(Member):
@@ -56,3 +58,8 @@ class JavaMember(Member):
     def queues(self, topic: str) -> list[tuple[str, int]]:
         """The brokers and numbers of the queues of a topic that it has taken over, and not given up."""
         return self._queues.of(self.name)
+
+
+def plan_of_java(plan: Plan) -> Plan:
+    """The plan by which handlers of Java behave: a batch is done, or it fails."""
+    return replace(plan, habits=replace(plan.habits, verdicts=0.0))
