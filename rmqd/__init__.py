@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rmqd.handler import Batch, DeadLetter, Retry, Suspend
-
 if TYPE_CHECKING:
+    from rmqd.handler import Batch, DeadLetter, Retry, Suspend
     from rmqd.wire.message_queue import MessageQueue
     from rmqd.wire.messages.message import Message
 
@@ -22,7 +21,11 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded at the first use: every command imports this package, and most of them need no message.
+    # Loaded at the first use: every command imports this package, and help needs none of them.
+    if name in ("Batch", "DeadLetter", "Retry", "Suspend"):
+        import rmqd.handler
+
+        return getattr(rmqd.handler, name)
     if name in ("Message", "MessageQueue"):
         import rmqd.wire.messages.message
 

@@ -2,7 +2,7 @@
 
 A command prints for people, or JSON with `-o json`; exit codes are those of `rmqd.exit_codes`.
 
-    app                                       the list of commands
+    app, command_list                         `rmqd` itself; its commands by name, with the first sentence of each help
     commands, complete, man                   what all have in common; what shells complete; the manual page
     run, worker                               the daemon; the hidden command of its worker processes
     diagnose                                  why a group lags or does not consume
@@ -10,15 +10,15 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     schema, handlers                          the JSON Schema; installed handlers and pipelines
     status, control, daemon_client            the running daemon: its status; pause, resume, reload; its HTTP endpoint
     top                                       the running daemon, live
-    groups, groups_list, groups_show          the groups of a cluster
+    groups_list, groups_show                  the groups of a cluster
     group_mode                                whether a group pops or pulls
-    topics, topics_list, topics_show          the topics of a cluster
-    offsets, offsets_show                     where a group stands in its queues
+    topics_list, topics_show                  the topics of a cluster
+    offsets_show                              where a group stands in its queues
     offsets_reset, offsets_restore            moving a group in a topic, and moving it back
     offsets_change, offsets_backup            the course that these share; the file with the offsets before
-    dlq, dlq_list, dlq_show                   dead letters
+    dlq_list, dlq_show                        dead letters
     dlq_replay, dlq_purge, dlq_choice         having them handled again, settling them; which of them
-    message, message_get, message_query       single messages
+    message_get, message_query                single messages
     tail                                      messages as they come
     try_group, try_report                     a handler over real messages
     replay                                    a window handled again under a shadow group
@@ -29,6 +29,6 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     lag, send, cluster, look                  more commands against a cluster, and what they share
     confirm                                   what is shown and asked before a cluster is changed
     broker, demo, test                        the embedded broker; the demo; cases for handlers
-    spark, spark_run, spark_submit, spark_pack  groups on Spark without the daemon
+    spark_run, spark_submit, spark_pack       groups on Spark without the daemon
     render, progress                          tables and lines; how far a command is
 """

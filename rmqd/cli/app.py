@@ -1,4 +1,4 @@
-"""The `rmqd` command. It lists all commands, and shows their list without importing what they need to run."""
+"""The `rmqd` command: what stands before the name of a command, and how all of them end."""
 
 from __future__ import annotations
 
@@ -9,32 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from rmqd.cli import (
-    broker,
-    check,
-    control,
-    demo,
-    diagnose,
-    dlq,
-    groups,
-    handlers,
-    lag,
-    message,
-    offsets,
-    replay,
-    run,
-    schema,
-    send,
-    spark,
-    status,
-    tail,
-    test,
-    topics,
-    try_group,
-    worker,
-)
-from rmqd.cli.commands import adapted
-from rmqd.cli.top import command as top
+from rmqd.cli.command_list import COMMANDS
+from rmqd.cli.commands import Commands, LoadedCommands
 from rmqd.exit_codes import ExitCode
 
 HELP = """Run Apache RocketMQ consumer groups that are declared in YAML.
@@ -44,40 +20,15 @@ Begin with: rmqd demo
 All commands on one page: rmqd --man. What stands behind them: docs/ in the source of rmqd.
 """
 
-app = typer.Typer(
+_app = typer.Typer(
     name="rmqd",
+    cls=Commands,
     help=HELP,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-app.command("demo", help=demo.HELP)(demo.demo)
-app.command("run", help=run.HELP)(run.run)
-app.command("check", help=check.HELP)(check.check)
-app.command("schema", help=schema.HELP)(schema.schema)
-app.command("handlers", help=handlers.HELP)(handlers.handlers)
-app.command("test", help=test.HELP)(test.run_cases)
-app.command("status", help=status.HELP)(status.status)
-app.command("top", help=top.HELP)(top.top)
-app.command("lag", help=lag.HELP)(lag.lag)
-app.command("diagnose", help=diagnose.HELP)(diagnose.diagnose)
-app.add_typer(groups.app, name="groups", help=groups.HELP)
-app.add_typer(topics.app, name="topics", help=topics.HELP)
-app.add_typer(offsets.app, name="offsets", help=offsets.HELP)
-app.add_typer(dlq.app, name="dlq", help=dlq.HELP)
-app.command("try", help=try_group.HELP)(try_group.try_group)
-app.command("replay", help=replay.HELP)(replay.replay)
-app.command("tail", help=tail.HELP)(tail.tail)
-app.add_typer(message.app, name="message", help=message.HELP)
-app.command("send", help=send.HELP)(send.send)
-app.command("pause", help=control.PAUSE_HELP)(control.pause)
-app.command("resume", help=control.RESUME_HELP)(control.resume)
-app.command("reload", help=control.RELOAD_HELP)(control.reload)
-app.command("broker", help=broker.HELP)(broker.broker)
-app.add_typer(spark.app, name="spark", help=spark.HELP)
-app.command("_worker", hidden=True)(worker.worker)
 
 
 def main() -> None:
@@ -94,8 +45,10 @@ def main() -> None:
 
 
 def command_line() -> Any:
-    """The tree of all commands."""
-    return adapted(get_command(app))
+    """The tree of all commands. Each is made when it is asked for."""
+    root: Any = get_command(_app)
+    root.commands = LoadedCommands(COMMANDS)
+    return root
 
 
 def _open_standard_streams() -> None:
@@ -134,7 +87,7 @@ def _show_manual(context: typer.Context, wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@_app.callback()
 def rmqd(
     version: Annotated[
         bool, typer.Option("--version", "-V", help="Show the version and exit.", callback=_print_version, is_eager=True)

@@ -14,8 +14,7 @@ from rmqd.exit_codes import ExitCode
 if TYPE_CHECKING:
     from rmqd.broker.embedded import EmbeddedOptions
 
-HELP = """Run a RocketMQ (a name server and a broker) in this process, without Java, for development and for tests.
-
+HELP = """\
 The first line printed is the name server's address, for the clients. Messages and offsets are kept in memory, or with
 --data-dir in a folder, where they survive restarts and crashes. SIGTERM or SIGINT ends it with 0.
 

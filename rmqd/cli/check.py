@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from rmqd.config.model.root import RootConfig
     from rmqd.exit_codes import ExitCode
 
-HELP = """Check a configuration and its handlers; nothing is connected to unless --connect says so.
-
+HELP = """\
 Every problem is one line on standard error, FILE:LINE:COLUMN: KEY: what is wrong, and what is accepted; then the
 command exits with 78. Handlers are imported and made with their options, but not started; installed hooks are made
 too. PySpark and a Java are looked for where a group is on Spark.

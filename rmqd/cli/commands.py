@@ -1,19 +1,22 @@
-"""What all commands have in common: how they read parameters, print their help, complete names, and refuse.
+"""What all commands have in common: how they are made, read parameters, print their help, complete names, and refuse.
 
-Typer makes the commands, groups and parameters itself, and cannot be told of which class the parameters are to be.
-`adapted` gives each of them its class here, once the tree of commands is there.
+Typer makes the parameters itself, and cannot be told of which class they are to be: a command gives them their class
+when they are asked for, since Typer adds some of them late.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.main import get_command
 
+from rmqd.cli.command_list import Listed, ListedGroup
 from rmqd.cli.complete import VALUES, completions
 from rmqd.cli.render import say_json
 
@@ -21,7 +24,6 @@ _SHOWN: Final[dict[object, str]] = {Path: "PATH", list[Path]: "PATH", int: "NUMB
 _MAKE: Final[dict[object, Callable[[str], Any]]] = {str: str, list[str]: str, Path: Path, list[Path]: Path}
 _USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # Typer gives it no name of its own
 _ASKS_JSON: Final = re.compile(r"(?:^| )(?:-o ?|--output[= ])json(?: |$)")
-_UNCUT: Final = 10_000  # columns: more than any description has
 
 
 class Failed(typer.Exit):
@@ -160,35 +162,53 @@ class Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List its commands, each with the first sentence of its help."""
-        shown = [(name, self.commands[name]) for name in self.list_commands(ctx) if not self.commands[name].hidden]
+        commands: Any = self.commands
         with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str(_UNCUT)) for name, command in shown])
+            formatter.write_dl([(name, one.summary) for name, one in commands.listed.items() if not one.hidden])
 
 
-def adapted(command: Any) -> Any:
-    """A command of Typer's, or a group with its commands, of the classes of this module.
+class LoadedCommands(Mapping[str, Any]):
+    """Commands by name, each made when it is asked for: one is run, and to import all takes longer than its help."""
 
-    Their parameters get theirs when they are asked for, since Typer adds some of them late.
-    """
-    _give_class(command)
-    for one in getattr(command, "commands", {}).values():
-        adapted(one)
-    return command
+    def __init__(self, listed: Mapping[str, Listed | ListedGroup]) -> None:
+        self.listed = listed
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            one = self.listed[name]
+            self._made[name] = _group(name, one) if isinstance(one, ListedGroup) else _command(name, one)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.listed)
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+
+def _group(name: str, listed: ListedGroup) -> Any:
+    commands: Any = LoadedCommands(listed.commands)
+    text = f"{listed.summary}\n\n{listed.help}"
+    return Commands(name=name, commands=commands, help=text, no_args_is_help=True, rich_markup_mode=None)
+
+
+def _command(name: str, listed: Listed) -> Any:
+    module_name, function = listed.place.split(":")
+    module = importlib.import_module(f"rmqd.cli.{module_name}")
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    text = f"{listed.summary}\n\n{getattr(module, listed.help_name)}"
+    alone.command(name, cls=Command, help=text, hidden=listed.hidden)(getattr(module, function))
+    return get_command(alone)
 
 
 def _adapted_parameters(parameters: list[Any]) -> list[Any]:
     for parameter in parameters:
-        _give_class(parameter)
+        parameter.__class__ = _OURS.get(type(parameter), type(parameter))
     return parameters
-
-
-def _give_class(one: Any) -> None:
-    one.__class__ = _OURS.get(type(one), type(one))
 
 
 _OURS: Final[dict[type, type]] = {
     TyperOption: Option,
     TyperArgument: Argument,
-    TyperCommand: Command,
-    TyperGroup: Commands,
 }

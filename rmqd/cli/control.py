@@ -14,21 +14,14 @@ from rmqd.cli.render import say_json
 if TYPE_CHECKING:
     from rmqd.cli.daemon_client import DaemonClient
 
-PAUSE_HELP = """Pause a group of the running daemon: it keeps its queues, pulls no more, finishes what it has.
-
+PAUSE_HELP = """\
 With --topic, --broker and --queue only the queues that agree with all of them. The pause holds in this daemon until
 it is resumed or ends; a queue that moves to another member is consumed there.
 
 Example: rmqd pause order-mailer --topic orders --broker broker-a --queue 3
 """
-RESUME_HELP = """Let a paused group of the running daemon, or the queues that are named, go on.
-
-Example: rmqd resume order-mailer
-"""
-RELOAD_HELP = """Have the running daemon read its configuration again. A bad one changes nothing and exits with 78.
-
-Example: rmqd reload --config /etc/rmqd/rmqd.yaml
-"""
+RESUME_HELP = "Example: rmqd resume order-mailer"
+RELOAD_HELP = "Example: rmqd reload --config /etc/rmqd/rmqd.yaml"
 
 Group = Annotated[str, typer.Argument(help="The group's name")]
 Topic = Annotated[str | None, typer.Option("--topic", help="Only queues of this topic")]

@@ -10,8 +10,7 @@ import typer
 
 from rmqd.exit_codes import ExitCode
 
-HELP = """Run a RocketMQ, a producer of orders and a consumer group in this process, and watch them.
-
+HELP = """\
 The broker is rmqd's embedded one, in memory, reached by loopback. The group is that of the sample configuration, or the
 first one of --config with its own handler; the orders then go to the topics that it subscribes to. Its retries come
 after seconds instead of minutes. With --engine spark it runs on Spark, in processes of its own on this machine. On a

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from rmqd.client.looks.diagnosis import Diagnosis
     from rmqd.diagnosis.causes import Problem
 
-HELP = """Say why a group lags or does not consume: the likeliest cause first, with the evidence and what to type next.
-
+HELP = """\
 The brokers are asked, and through them the members, of whatever client they are; so is the daemon, where one runs that
 has the group (--http, else the one of the configuration). Nobody joins the group. Where one look could mislead, there
 is a second one seven seconds later. Exit 1 where something is wrong. docs/diagnosing.md has every cause.

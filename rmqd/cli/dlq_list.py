@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from rmqd.consumer.dead_letters.listing import DeadLetters
     from rmqd.errors import RmqdError
 
-HELP = """List the groups that have dead letters: how many are left, how many the brokers hold, when the last one came.
-
+HELP = """\
 LEFT are those that were neither replayed nor purged. Times are UTC.
 
 Example: rmqd dlq list -o json

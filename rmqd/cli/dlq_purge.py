@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rmqd.consumer.dead_letters.plan import Plan
     from rmqd.errors import RmqdError
 
-HELP = """Settle a group's dead letters that are not to be handled again: all that are left, or those chosen by options.
-
+HELP = """\
 Brokers cannot delete single messages. What is purged is marked as settled: `rmqd dlq list`, `show` and `replay` leave
 it out from then on. It stays stored until the brokers delete it for its age (fileReservedTime, 72 hours by default),
 mqadmin and dashboards go on counting it, and `rmqd dlq show --all` shows it. Marks are kept below state_dir; up to the

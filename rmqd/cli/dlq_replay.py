@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from rmqd.consumer.dead_letters.replay import Outcome
     from rmqd.errors import RmqdError
 
-HELP = """Have a group handle its dead letters again: all that are left, or those that the options choose.
-
+HELP = """\
 Each goes to the group's retry topic, which no other group reads, with its topic, keys, tags, properties and body as
 they were, and RMQD_REPLAY_ID; its reconsume times begin at 0. While members consume in order, brokers dead-letter what
 is sent there: then the broker copies the dead letter itself (send-back), and its reconsume times go on. A group without

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from rmqd.consumer.dead_letters.letter import Letter
     from rmqd.errors import RmqdError
 
-HELP = """Show the newest dead letters of a group that are left, the oldest first, with the topic that each came from.
-
+HELP = """\
 REASON is what rmqd wrote down when it gave the message up; other clients write down none. What was replayed or purged
 is not shown, unless by --all. They are read without a group, and stay where they are. `rmqd message get ID` shows one
 whole.

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rmqd.errors import RmqdError
     from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
 
-HELP = """Set whether a group pops or pulls a topic, on all brokers of the topic, as mqadmin setConsumeMode does.
-
+HELP = """\
 A group that no broker knows yet may be set, too, before its first member starts: the plan then says so, as the name may
 be misspelt. Members with consume_mode: pop, and Java's with clientRebalance off, go by it within half a minute. It
 first shows what it will change, and asks.

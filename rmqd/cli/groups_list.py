@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from rmqd.client.looks.groups import GroupSummary
     from rmqd.errors import RmqdError
 
-HELP = """List the groups of a cluster: their members, how they consume, and how far they are behind.
-
+HELP = """\
 The brokers are asked, so groups of every client are there. TYPE and MODEL are what members say. LAG counts the
 messages of all topics, retries included; RATE is how many the members finish in a second.
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rmqd.client.looks.group import GroupDetail
     from rmqd.errors import RmqdError
 
-HELP = """Show one group: its members, what they subscribe to, who owns which queue, and its settings on each broker.
-
+HELP = """\
 The brokers are asked, and through them the members, of whatever client they are. OWNER is - where no member says that
 it has the queue.
 

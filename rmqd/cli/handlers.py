@@ -12,8 +12,7 @@ from rmqd.cli.render import say_json
 if TYPE_CHECKING:
     from rmqd.plugins.catalogue import HandlerDescription, OptionDescription
 
-HELP = """List the installed handlers and pipelines, and their options.
-
+HELP = """\
 Broken ones are listed too, each with what is wrong with it.
 
 Example: rmqd handlers -o json

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rmqd.client.options import ClientOptions
     from rmqd.errors import RmqdError
 
-HELP = """Show how far groups are behind: messages that wait, and the age of the oldest of them.
-
+HELP = """\
 Without a GROUP all groups of the configuration are shown, each from its own cluster. The brokers are asked; no group
 is joined, and nothing is pulled. A queue that a group never committed counts in full. %RETRY% topics are lines of
 their own.

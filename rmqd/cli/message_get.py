@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from rmqd.client.looks.brokers import Brokers
     from rmqd.client.looks.messages import Found, FoundMessage
 
-HELP = """Show a message by its id: the one that its producer gave it, as logs show, or an offset id of 32 digits.
-
+HELP = """\
 By a producer's id all topics are looked through, so that copies in retry topics and dead letters come too; --topic
 names one and is quicker. Brokers find it some moments after it was sent.
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from rmqd.client.looks.brokers import Brokers
     from rmqd.client.looks.messages import Found, FoundMessage
 
-HELP = """Show the messages of a topic that have a key, in the order in which they were stored.
-
+HELP = """\
 Brokers find a message some moments after it was sent.
 
 Example: rmqd message query orders order-4711 -o json

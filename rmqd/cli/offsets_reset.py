@@ -15,8 +15,7 @@ from rmqd.cli.offsets_change import LONGEST_WAIT, Change, Wait, change_offsets
 if TYPE_CHECKING:
     from rmqd.client.resets.goal import Goal
 
-HELP = """Move a group's offsets in a topic, while its members run or not.
-
+HELP = """\
 --to is first, last, an offset, or a time: ISO 8601 with a zone, or @milliseconds. --skip counts from the committed
 offsets. What lies outside of a queue is cut to its ends. A plan is shown first: for each queue from where to where,
 how many messages are handled again, or skipped. Then it asks, writes the present offsets to a file (`backup: PATH`,

@@ -15,8 +15,7 @@ from rmqd.cli.offsets_change import LONGEST_WAIT, Change, Wait, change_offsets
 if TYPE_CHECKING:
     from rmqd.cli.offsets_backup import Backup
 
-HELP = """Move a group back to the offsets in a backup that `rmqd offsets reset` has written.
-
+HELP = """\
 It is a reset like another: with a plan, a question, a backup of its own, and the same checks. Queues that are not in
 the backup, and those in which the group had no offset then, stay as they are.
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rmqd.client.looks.brokers import Brokers
     from rmqd.errors import RmqdError
 
-HELP = """Show a group's committed offset in each queue, and the ends of the queue.
-
+HELP = """\
 COMMITTED is the next message that the group is to handle, - where it never committed. MIN is the oldest message that
 the broker has, MAX what the next one will get. Without a TOPIC all topics are shown that the group has offsets of.
 

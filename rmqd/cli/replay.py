@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from rmqd.replaying.plan import Failures, ReplayFolder, ReplayPlan
     from rmqd.replaying.run import Progress
 
-HELP = """Handle again what was stored within a time, with a group's handler, beside the group.
-
+HELP = """\
 What the handler itself does is REAL. It runs in this process, as the only member of a shadow group, GROUP-rmqd-replay.
 Nothing of GROUP changes: its offsets, members, retry topic and dead letters. No broker is told of a message that fails:
 it is tried again here, --retries times, and then written to a file that is shown. Times are ISO 8601 with a zone,

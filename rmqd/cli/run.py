@@ -8,8 +8,7 @@ import typer
 
 from rmqd.cli.cluster import ConfigPath, Overrides
 
-HELP = """Run the consumer groups of a configuration until a signal.
-
+HELP = """\
 SIGTERM or SIGINT drains and exits with 0; a second one cuts the drain short and exits with 128 + its number.
 SIGHUP reloads the configuration; a bad one changes nothing.
 

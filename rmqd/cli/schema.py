@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rmqd.cli.render import say_json
 
-HELP = """Print the JSON Schema of the configuration.
-
+HELP = """\
 Editors complete and check rmqd.yaml by it.
 
 Example: rmqd schema > rmqd.schema.json

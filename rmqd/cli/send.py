@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from rmqd.client.sending.outgoing_message import OutgoingMessage, SendResult
     from rmqd.client.sending.queue_selector import MessageQueueSelector
 
-HELP = """Send a message, or the same one several times, and print where the broker stored it.
-
+HELP = """\
 A topic that does not exist is made by the broker if it may (autoCreateTopicEnable). With --count the queues take
 turns, and up to 64 messages are under way at once. BODY is text; - reads it from standard input, bytes as they are.
 

@@ -9,8 +9,7 @@ import typer
 
 from rmqd.cli.render import say
 
-HELP = """Pack rmqd, all distributions with plugins and what they need into an archive for a cluster.
-
+HELP = """\
 rmqd spark submit does so by itself; an archive that lies where the cluster finds it (HDFS, S3) saves sending it along
 each time: rmqd spark submit --environment hdfs:///rmqd/environment.tar.gz. It has no Python of its own: the nodes need
 one of the same version as the one that packs, and the same operating system and processor.

@@ -8,8 +8,7 @@ import typer
 
 from rmqd.cli.cluster import ConfigPath, Overrides
 
-HELP = """Run one group with engine: spark here, in the foreground, until a signal.
-
+HELP = """\
 As under rmqd run, its messages are handled in micro-batches and its offsets are committed; without the daemon there are
 no metrics and no restarts: its figures are logged every 10 seconds, and a failure ends the command with 1. SIGTERM or
 SIGINT lets the micro-batch under way end, commits and exits with 0; a second one cuts that short and exits with 128 +

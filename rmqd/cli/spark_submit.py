@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from rmqd.spark.group_order import GroupOrder
     from rmqd.spark.submit.submission import Submission
 
-HELP = """Run a group with engine: spark on a cluster: standalone, YARN or Kubernetes, by spark-submit.
-
+HELP = """\
 What executors need goes along: rmqd and the plugins that are installed here are packed into an archive, which Spark
 unpacks on each of them. On Kubernetes they are in the image. Without SPARK_HOME, PySpark's own spark-submit is used,
 and without a Java, that of the extra.

@@ -13,10 +13,7 @@ from rmqd.cli.render import say_json, table
 from rmqd.exit_codes import ExitCode
 from rmqd.process.logs.printable import printable_values
 
-HELP = """Show the groups and queues of the running daemon, once.
-
-Example: rmqd status --http 127.0.0.1:9464 -o json
-"""
+HELP = "Example: rmqd status --http 127.0.0.1:9464 -o json"
 
 _COLUMNS = ("topic", "broker", "queue", "state", "committed", "max", "lag", "lag_seconds", "cached")
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from rmqd.errors import RmqdError
     from rmqd.wire.bodies.heartbeat import SubscriptionData
 
-HELP = """Print the messages of a topic as they come, until Ctrl-C.
-
+HELP = """\
 --since begins with what was stored so long ago (10m), or since a time (ISO 8601 with a zone, or @milliseconds). It
 reads without a group: groups lose and gain nothing by it. A line is: when it was stored (UTC), broker:queue:offset,
 id, tag, keys, body. -o json prints a JSON document a line.

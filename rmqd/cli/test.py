@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from rmqd.testing.case_file import Case
     from rmqd.testing.case_run import CaseReport
 
-HELP = """Run cases written in YAML: messages for a handler, and what is to become of them.
-
+HELP = """\
 Each case has a RocketMQ of its own in this process, and the handler is called by the real consumer. Retries and delays
 take no time. PATH is a file, or a folder whose *.cases.yaml are run, with all folders in it.
 

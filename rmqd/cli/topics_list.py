@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from rmqd.client.looks.topics import TopicSummary
     from rmqd.errors import RmqdError
 
-HELP = """List the topics of a cluster: their queues, permissions, types and brokers.
-
+HELP = """\
 Retry topics, dead letters and RocketMQ's own topics are left out; --all has them. TYPE is - where a topic has none.
 
 Example: rmqd topics list --nameserver 10.0.0.5:9876

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rmqd.client.looks.topics import TopicDetail
     from rmqd.errors import RmqdError
 
-HELP = """Show one topic: its queues with the offsets at their ends, the groups that read it, and its settings.
-
+HELP = """\
 LAST STORED is when a queue's last message came, in UTC.
 
 Example: rmqd topics show orders -o json

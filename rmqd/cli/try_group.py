@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
     from rmqd.trying.selection import Chosen, Selection
 
-HELP = """Run a group's handler over real messages, and tell for each what would become of it.
-
+HELP = """\
 What the handler itself does is REAL: mails are sent, rows are written. For the group nothing happens: it is not joined,
 no offset is committed, no message is sent back or dead-lettered. The handler gets one batch after the other, as big as
 in the daemon, in a process of its own: where that exits, crashes or hangs, this is told, and the next one goes on.

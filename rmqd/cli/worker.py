@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+HELP = "rmqd run starts it, and nothing else can."
+
 
 def worker(descriptor: Annotated[int, typer.Argument(help="The inherited socket to the parent")]) -> None:
     """Serve the parent process at the other end of an inherited socket."""

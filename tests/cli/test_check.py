@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from rmqd import __version__
-from rmqd.cli.app import app
 from rmqd.errors import RmqdError
 from tests.cli.in_process import rmqd
 
@@ -146,26 +145,9 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert rmqd(*arguments).code == 2
 
 
-def test_every_command_has_help_with_an_example() -> None:
-    commands = [command.name for command in app.registered_commands if not command.hidden]
-    assert {"run", "check", "schema", "handlers", "status", "send", "lag", "pause", "resume", "reload"} <= set(commands)
-    for name in commands:
-        result = rmqd(str(name), "--help")
-        assert result.code == 0
-        assert f"Example: rmqd {name}" in result.out
-
-
 def test_version_and_no_arguments() -> None:
     assert rmqd("--version").out == f"rmqd {__version__}\n"
     assert "Usage: rmqd" in rmqd().err
-
-
-@pytest.mark.process
-def test_help_imports_nothing_that_a_command_needs() -> None:
-    code = "import sys, rmqd.cli.app; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    heavy = {"pydantic", "yaml", "structlog", "uvloop", "prometheus_client", "starlette", "uvicorn", "rich", "asyncio"}
-    assert heavy & set(loaded) == set()
 
 
 # --- schema

@@ -77,6 +77,25 @@ def test_help_needs_no_heavy_library() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(
+    ("words", "loaded"), [([], []), (["dlq"], []), (["dlq", "show"], ["dlq_show"]), (["top"], ["top.command"])]
+)
+def test_help_loads_no_other_command(words: list[str], loaded: list[str]) -> None:
+    program = (
+        "import sys\nfrom rmqd.cli.command_list import COMMANDS\nfrom tests.cli.in_process import rmqd\n"
+        f"assert rmqd(*{words}, '--help').code == 0\n"
+        "every = [one for entry in COMMANDS.values() for one in getattr(entry, 'commands', {'': entry}).values()]\n"
+        "modules = {one.place.split(':')[0] for one in every} - {'control'}\n"  # which has options of others
+        "print(*sorted(module for module in modules if f'rmqd.cli.{module}' in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    )
+
+    assert done.stdout.split() == loaded
+
+
+@pytest.mark.process
 def test_a_question_by_a_name_server_alone_needs_no_pydantic() -> None:
     program = (
         "import sys\nfrom tests.cli.in_process import rmqd\n"

@@ -14,8 +14,7 @@ from rmqd.cli.control import Config, Http, Output, TokenFile, ask, check_output
 from rmqd.cli.render import say, say_json, table
 from rmqd.exit_codes import ExitCode
 
-HELP = """Watch the groups of the running daemon, live: rates, lag, age, the handler's durations, retries, dead letters.
-
+HELP = """\
 Enter opens the queues of a group, p pauses and resumes (it asks first), d runs rmqd diagnose, / filters, < and > sort;
 ? lists all keys, q quits. A daemon that goes away is waited for. Where there is no terminal, and with --once, the list
 of groups is printed once.

@@ -9,21 +9,23 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-# Control characters, changes of writing direction, other line breaks, invisible characters, lone surrogates.
-_UNSAFE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+# Control characters, changes of writing direction, other line breaks, invisible characters, lone surrogates. They are
+# compiled at the first use, and kept by re: every command imports this module, and help uses neither.
+_UNSAFE: Final = (
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
 )
-_UNSAFE_BUT_LINES: Final = re.compile(f"(?![\n\t]){_UNSAFE.pattern}")
+_UNSAFE_BUT_LINES: Final = f"(?![\n\t]){_UNSAFE}"
 
 
 def printable(text: str) -> str:
     """The text on one line; control and invisible characters are escaped as in Python source."""
-    return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_escaped, text)
+    return text if text.isascii() and text.isprintable() else re.sub(_UNSAFE, _escaped, text)
 
 
 def printable_lines(text: str, indent: str = "    ") -> str:
     """Like `printable`, but line breaks stay, and each line after the first is indented: none looks like a log line."""
-    return _UNSAFE_BUT_LINES.sub(_escaped, text).replace("\n", f"\n{indent}")
+    return re.sub(_UNSAFE_BUT_LINES, _escaped, text).replace("\n", f"\n{indent}")
 
 
 def printable_values(value: Any) -> Any:
