@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rmqd.errors import RmqdError
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
+
+EXISTS: Final = "org.apache.hadoop.fs.FileAlreadyExistsException"
 
 
 class HadoopFolder:
@@ -94,17 +97,21 @@ class HadoopFolder:
 
     def put(self, path: str, content: bytes) -> None:
         """Write a file in one step: no reader sees a part of it. A former file is replaced."""
-        temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+        self.move(self._write_beside(path, content), self, path)
 
-        def write() -> None:
-            stream = self._files.create(self._at(temporary), True)
-            try:
-                stream.write(bytearray(content))
-            finally:
-                stream.close()
+    def put_new(self, path: str, content: bytes) -> bool:
+        """Write a file in one step, unless there is one of this name already. Returns whether it was written.
 
-        _told("write", temporary, write)
-        self.move(temporary, self, path)
+        Of several drivers at once one succeeds; only object stores that rename by copying may let a second one through.
+        """
+        temporary = self._write_beside(path, content)
+        source, destination = self._at(temporary), self._at(path)
+        try:
+            if self.local_path:  # a rename would replace the file there
+                return _link(f"{self.local_path}/{temporary}", f"{self.local_path}/{path}")
+            return _told("write", path, lambda: self._rename(source, destination))
+        finally:
+            self.delete(temporary)
 
     def move(self, path: str, target: HadoopFolder, target_path: str) -> None:
         """Move a file, to a folder of the same file system; a file that is there is replaced.
@@ -115,10 +122,35 @@ class HadoopFolder:
 
         def rename() -> bool:
             self._files.mkdirs(destination.getParent())
-            return bool(self._files.rename(source, destination)) or self._replace(source, destination)
+            return self._rename(source, destination) or self._replace(source, destination)
 
         if not _told("move", path, rename):
             raise RmqdError(f"{path} could not be moved from {self.url} to {target_path} in {target.url}")
+
+    def _write_beside(self, path: str, content: bytes) -> str:
+        """Write a file under a name of its own beside `path`. Returns where."""
+        temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+
+        def write() -> None:
+            stream = self._files.create(self._at(temporary), True)
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
+
+        _told("write", temporary, write)
+        return temporary
+
+    def _rename(self, source: Any, destination: Any) -> bool:
+        """Rename a file. False where the source is not there, or, but for local files, where the destination is."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+        try:
+            return bool(self._files.rename(source, destination))
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getName() == EXISTS:  # S3A raises where HDFS gives false
+                return False
+            raise
 
     def _replace(self, source: Any, destination: Any) -> bool:
         """Rename a file over another one, which few file systems do in one step. Returns whether it succeeded.
@@ -130,12 +162,12 @@ class HadoopFolder:
         if not self._files.exists(source) or not self._files.exists(destination):
             return False
         aside = self._make_path(destination.getParent(), f".{destination.getName()}.{uuid.uuid4().hex}.tmp")
-        if not self._files.rename(destination, aside):
+        if not self._rename(destination, aside):
             return False
-        if self._files.rename(source, destination):
+        if self._rename(source, destination):
             self._files.delete(aside, False)
             return True
-        self._files.rename(aside, destination)
+        self._rename(aside, destination)
         return False
 
     def delete(self, path: str) -> None:
@@ -149,13 +181,26 @@ class HadoopFolder:
         return self._make_path(self._base, path) if path else self._base
 
 
+def _link(source: str, destination: str) -> bool:
+    """Give a local file a second name, unless a file has that name."""
+    try:
+        os.link(source, destination)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links
+        if os.path.exists(destination):
+            return False
+        os.replace(source, destination)
+    return True
+
+
 def _scheme(file_system: Any) -> str:
     return str(file_system.getUri().getScheme())
 
 
 def _told(what: str, path: str, work: Callable[[], T]) -> T:
     """Have the JVM do something; its errors come in one line."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors.exceptions.captured import CapturedException
 
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.config.model.root import RootConfig
+from rmqd.spark.engine.generations import Generation, generations_of
 from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.hadoop_folder import HadoopFolder
 
@@ -44,12 +45,30 @@ def archive_order(nameserver: str, folder: Path, group: Mapping[str, Any] = NO_K
     return order_of(nameserver, pipeline={"plugin": "archive", "options": options}, sink=sink, **group)
 
 
+def kept_order(nameserver: str, folder: Path) -> GroupOrder:
+    """The same, its generations kept below the folder."""
+    return archive_order(nameserver, folder, {"spark": {"trigger": "available_now", "checkpoint": f"{folder}/kept"}})
+
+
 def start(spark: SparkSession, order: GroupOrder, folder: Path, on_batch: Any = lambda *_: None) -> StreamingQuery:
     """The group's query, with the checkpoint `checkpoint` below a folder."""
+    return start_generation(spark, order, folder, Generation(1, str(folder / "checkpoint"), None, ""), on_batch)
+
+
+def start_generation(
+    spark: SparkSession, order: GroupOrder, folder: Path, generation: Generation, on_batch: Any = lambda *_: None
+) -> StreamingQuery:
+    """The same, with a generation's checkpoint and beginning."""
     from rmqd.spark.pipelines.pipeline_query import pipeline_query
 
-    checkpoint, pause = str(folder / "checkpoint"), str(folder / "pause")
-    return pipeline_query(spark, order, checkpoint=checkpoint, starting=None, pause_file=pause, on_batch=on_batch)
+    return pipeline_query(
+        spark,
+        order,
+        checkpoint=generation.path,
+        starting=generation.starting,
+        pause_file=str(folder / "pause"),
+        on_batch=on_batch,
+    )
 
 
 def main(nameserver: str, folder: Path, moves: int) -> None:
@@ -72,7 +91,8 @@ def main(nameserver: str, folder: Path, moves: int) -> None:
         move(self, path, target, target_path)
 
     HadoopFolder.move = mortal  # type: ignore[method-assign]
-    start(session, archive_order(nameserver, folder), folder).awaitTermination(SECONDS)
+    order = kept_order(nameserver, folder)
+    start_generation(session, order, folder, generations_of(order, session).current()).awaitTermination(SECONDS)
 
 
 if __name__ == "__main__":

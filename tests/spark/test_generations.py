@@ -442,31 +442,51 @@ def test_a_topic_that_is_gone_keeps_no_other_one_from_being_looked_after(
     assert broker.offsets(GROUP, "orders") == {0: 1}
 
 
-def test_a_batch_that_its_sink_has_is_done(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """Though its driver died before Spark noted it: in a topic that nobody reset, its rows are not given again."""
-    broker.fill("orders", 1, 3)
-    broker.fill("bills", 1, 3)
-    folder = tmp_path / "checkpoint"
-    asked: list[tuple[str, int, bool]] = []
+def leave_a_written_batch(broker: EmbeddedBroker, folder: Path) -> Generations:
+    """Of a driver that ended behind its sink, and before Spark noted the batch; each topic is at 3, with it at 4."""
+    for topic in ("orders", "bills"):
+        broker.fill(topic, 1, 3)
     driver = Driver(broker, folder, subscribe="orders,bills")
     driver.run()
     driver.generations.moved()
-    broker.send("orders", "0:3")
-    broker.send("bills", "0:3")
+    for topic in ("orders", "bills"):
+        broker.send(topic, "0:3")
     with pytest.raises(Killed):
         driver.query.poll(die_before_commit=True)
     driver.save()
     Path(driver.generation.path, "metadata").write_text('{"id": "a-query"}')
+    return of_two_topics(broker, folder)
+
+
+def of_two_topics(broker: EmbeddedBroker, folder: Path) -> Generations:
+    """The generations of a group whose sink has batch 1."""
 
     def is_written(batch: ParquetBatch) -> bool:
-        asked.append((batch.query, batch.number, b'"bills": {"broker-a": {"0": 4}}' in batch.plan))
-        return True
+        plan = b'"bills": {"broker-a": {"0": 4}}'
+        return (batch.query, batch.number, plan in batch.plan) == ("a-query", 1, True)
 
-    broker.commit(GROUP, "orders", {0: 1})
     order = order_of(broker, subscriptions={"orders": "*", "bills": "*"})
-    generation = Generations(order, LocalFolder(folder), is_written).current()
+    return Generations(order, LocalFolder(folder), is_written)
+
+
+def test_a_batch_that_its_sink_has_is_done(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """Though its driver died before Spark noted it: in a topic that nobody reset, its rows are not given again."""
+    generations = leave_a_written_batch(broker, tmp_path / "checkpoint")
+    broker.commit(GROUP, "orders", {0: 1})
+    generation = generations.current()
     assert (generation.number, generation.starting) == (2, {queue("orders", 0): 1, queue("bills", 0): 4})
-    assert asked[0] == ("a-query", 1, True)
+
+
+def test_a_batch_that_its_sink_has_is_done_for_the_other_engine(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """A drain was cut behind it: the brokers are told, and what the other engine does is not done again here."""
+    generations = leave_a_written_batch(broker, tmp_path / "checkpoint")
+    generations.current()
+    generations.finish()
+    assert (broker.offsets(GROUP, "orders"), broker.offsets(GROUP, "bills")) == ({0: 4}, {0: 4})
+    broker.send("orders", "0:4", "0:5")
+    broker.commit(GROUP, "orders", {0: 6})
+    generation = of_two_topics(broker, tmp_path / "checkpoint").current()
+    assert (generation.number, generation.starting) == (2, {queue("orders", 0): 6, queue("bills", 0): 4})
 
 
 def test_a_broker_that_does_not_answer_is_not_known_to_hold_anything_by_that(

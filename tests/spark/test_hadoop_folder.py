@@ -1,4 +1,4 @@
-"""Moves between folders, on a file system that renames over no file and says no more than that it did not."""
+"""Moves between folders, on file systems that rename over no file: some say only that they did not, S3A raises."""
 
 from __future__ import annotations
 
@@ -13,17 +13,26 @@ from tests.spark.needed import need
 
 need("pyspark")
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: E402
+
 from rmqd.spark.hadoop_folder import HadoopFolder  # noqa: E402
 
 
 class Files:
-    """As HDFS and S3A do it: `rename` gives false for a source that is not there, and for a target that is."""
+    """`rename` gives false for a source that is not there. Where a target is, HDFS gives false, and S3A raises."""
 
-    def __init__(self) -> None:
+    def __init__(self, scheme: str) -> None:
         self.content: dict[str, str] = {}
+        self._scheme = scheme
 
     def getUri(self) -> Any:
-        return SimpleNamespace(getScheme=lambda: "hdfs")
+        return SimpleNamespace(getScheme=lambda: self._scheme)
+
+    def create(self, path: JavaPath, overwrite: bool) -> Any:
+        def write(content: bytearray) -> None:
+            self.content[path.toString()] = content.decode()
+
+        return SimpleNamespace(write=write, close=lambda: None)
 
     def makeQualified(self, path: JavaPath) -> JavaPath:
         return path
@@ -35,13 +44,33 @@ class Files:
         return True
 
     def rename(self, source: JavaPath, target: JavaPath) -> bool:
-        wrong = not self.exists(source) or self.exists(target)
-        if not wrong:
-            self.content[target.toString()] = self.content.pop(source.toString())
-        return not wrong
+        if not self.exists(source):
+            return False
+        if self.exists(target):
+            if self._scheme == "s3a":
+                raise Py4JJavaError("", JavaError("org.apache.hadoop.fs.FileAlreadyExistsException"))
+            return False
+        self.content[target.toString()] = self.content.pop(source.toString())
+        return True
 
     def delete(self, path: JavaPath, recursive: bool) -> bool:
         return self.content.pop(path.toString(), None) is not None
+
+
+class JavaError:
+    """What py4j hands over of an exception."""
+
+    _target_id = "o1"
+    _gateway_client = None
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def getClass(self) -> Any:
+        return SimpleNamespace(getName=lambda: self._name)
+
+    def toString(self) -> str:
+        return self._name
 
 
 class JavaPath:
@@ -67,10 +96,10 @@ class JavaPath:
         return self._path.name
 
 
-@pytest.fixture
-def files() -> Files:
+@pytest.fixture(params=["hdfs", "s3a"])
+def files(request: pytest.FixtureRequest) -> Files:
     """Empty."""
-    return Files()
+    return Files(request.param)
 
 
 @pytest.fixture
@@ -97,3 +126,12 @@ def test_a_file_that_somebody_has_moved_already_stays_where_it_is(files: Files, 
     with pytest.raises(RmqdError, match="staged could not be moved from /a to published in /a"):
         folder.move("staged", folder, "published")
     assert files.content == {"/a/published": "1"}
+
+
+def test_a_file_is_written_anew_or_not_at_all(files: Files, folder: HadoopFolder) -> None:
+    """Of two drivers that decide the same, the first one does."""
+    assert folder.put_new("decision", b"first")
+    assert not folder.put_new("decision", b"second")
+    assert files.content == {"/a/decision": "first"}
+    folder.put("decision", b"third")
+    assert files.content == {"/a/decision": "third"}

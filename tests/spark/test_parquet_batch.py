@@ -19,8 +19,8 @@ JOB = "8d1f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
 BATCH = ParquetBatch(QUERY, 12, b"v1\n{}\n")
 
 
-def test_files_are_named_by_query_batch_and_task() -> None:
-    """What Spark puts beside them is left, and what a former attempt has under the same name is replaced by moving."""
+def test_files_are_named_by_query_batch_attempt_and_task() -> None:
+    """What Spark puts beside them is left; of two attempts no file has the other's name."""
     names = [
         f"date=2026-03-01/topic=a%3Ab/part-00003-{JOB}.c001.snappy.parquet",
         f"part-00000-{JOB}-c000.zstd.parquet",
@@ -28,13 +28,14 @@ def test_files_are_named_by_query_batch_and_task() -> None:
         "_SUCCESS",
     ]
     moved = (
-        f"date=2026-03-01/topic=a%3Ab/{QUERY}-000000012-00003-001.snappy.parquet",
-        f"{QUERY}-000000012-00000-000.zstd.parquet",
+        f"date=2026-03-01/topic=a%3Ab/{QUERY}-000000012-0a1b2c-00003-001.snappy.parquet",
+        f"{QUERY}-000000012-0a1b2c-00000-000.zstd.parquet",
     )
-    former = [moved[1], f"{QUERY}-000000012-00009-000.zstd.parquet"]
-    manifest = manifest_of(BATCH, "there", names, former, 7)
+    former = [f"{QUERY}-000000012-ffffff-00000-000.zstd.parquet"]
+    manifest = manifest_of(BATCH, f"archive/{QUERY}/000000012-0a1b2c", names, former, 7)
     assert manifest.moves == tuple(zip(names, moved, strict=False))
-    assert manifest.replaced == (former[1],)
+    assert manifest.replaced == tuple(former)
+    assert files_since(BATCH, moved) == list(moved)
     assert Manifest.decode(manifest.encode(), "it") == manifest
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,22 @@ class Life:
 
     def pass_by(self) -> None:
         if self.left == 0:
-            raise KilledError
+            self.end()
         self.left -= 1
+
+    def end(self) -> None:
+        raise KilledError
+
+
+class Sleep(Life):
+    """How many changes a driver makes before it sleeps, as a virtual machine does; meanwhile others do their work."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self._meanwhile = meanwhile
+
+    def end(self) -> None:
+        self._meanwhile()
 
 
 class MortalFolder(HadoopFolder):
@@ -51,6 +66,12 @@ class MortalFolder(HadoopFolder):
         self._life.pass_by()
         super().put(path, content)  # a move in it
         self._life.pass_by()
+
+    def put_new(self, path: str, content: bytes) -> bool:
+        self._life.pass_by()
+        written = super().put_new(path, content)  # a delete in it
+        self._life.pass_by()
+        return written
 
     def move(self, path: str, target: HadoopFolder, target_path: str) -> None:
         self._life.pass_by()
@@ -167,6 +188,45 @@ def test_what_a_killed_query_has_written_is_moved_by_the_next(spark: SparkSessio
     assert 0 < len(read(folder)) < EACH
     sink(spark, folder).write(rows(spark, 1), ParquetBatch(OTHER_QUERY, 0, b"plan"))
     assert read(folder) == list(range(2 * EACH))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_driver_that_wakes_up_at_any_step_harms_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Another one has done its batch and the next one meanwhile, and has begun to move a third one's files.
+
+    Both do batches anew that were done by another plan: so there are files of former attempts to delete.
+    """
+    folder, step, refused, has_slept = tmp_path / "archive", 0, 0, True
+    while has_slept:
+        query = f"{step:08}{QUERY[8:]}"
+        for number in range(2):
+            sink(spark, folder).write(rows(spark, number), ParquetBatch(query, number, b"first"))
+
+        def meanwhile(query: str = query) -> None:
+            for number in range(2):
+                sink(spark, folder).write(rows(spark, number + 10, tasks=1), ParquetBatch(query, number, b"second"))
+            life = Life()
+            third = sink(spark, folder, life)
+            life.left = 5  # a file was moved
+            with pytest.raises(KilledError):
+                third.write(rows(spark, 12), ParquetBatch(query, 2, b"second"))
+
+        sleep = Sleep(meanwhile)
+        sleeper = sink(spark, folder, sleep)
+        sleep.left = step
+        try:
+            sleeper.write(rows(spark, 10), ParquetBatch(query, 0, b"second"))
+        except RmqdError:
+            refused += 1
+        if has_slept := sleep.left < 0:
+            sink(spark, folder).write(rows(spark, 12), ParquetBatch(query, 2, b"second"))
+            assert read(folder) == list(range(10 * EACH, 13 * EACH)), f"asleep before change {step}"
+        for file in folder.rglob(f"{query}-*"):
+            file.unlink()
+        step += 2  # each change is passed by before and behind it
+    assert step >= 16  # there were as many steps to sleep at
+    assert refused >= 3  # before its manifest, and while its files were moved
 
 
 def test_a_batch_without_rows_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:

@@ -86,9 +86,12 @@ def batch_of_manifest(name: str) -> int | None:
 def manifest_of(batch: ParquetBatch, staged: str, files: Iterable[str], former: Iterable[str], rows: int) -> Manifest:
     """The manifest of a batch from the files that Spark wrote below `staged`; `former` are those of other attempts.
 
+    `staged` ends in the attempt's name, which begins with the batch's number. Files have it in their names: a driver
+    that was asleep and goes on to delete the files of former attempts meets none of a later attempt.
+
     Raises RmqdError for a file that is not named as Spark names them: one that is left out would be lost.
     """
-    moves = []
+    moves, attempt = [], staged.rpartition("/")[2]
     for path in files:
         parent, _, name = path.rpartition("/")
         if name.startswith(("_", ".")):
@@ -98,10 +101,9 @@ def manifest_of(batch: ParquetBatch, staged: str, files: Iterable[str], former: 
             raise RmqdError(
                 f"Spark wrote {path}, and files are expected to be named part-<number>-<id>.c<number>.parquet"
             )
-        file = f"{batch.query}-{batch.number:09}-{match['part']}-{match['file']}{match['ending']}"
+        file = f"{batch.query}-{attempt}-{match['part']}-{match['file']}{match['ending']}"
         moves.append((path, f"{parent}/{file}" if parent else file))
-    targets = {target for _, target in moves}
-    return Manifest(staged, tuple(moves), tuple(path for path in former if path not in targets), rows)
+    return Manifest(staged, tuple(moves), tuple(former), rows)
 
 
 def files_since(batch: ParquetBatch, files: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -78,9 +78,13 @@ class ParquetSink:
         self._staging.put(LAYOUT, layout.encode())
 
     def write(self, frame: DataFrame, batch: ParquetBatch) -> int:
-        """Have a batch's rows in the folder, once however often it is repeated; how many they are."""
+        """Have a batch's rows in the folder, once however often it is repeated; how many they are.
+
+        Raises RmqdError where another driver writes the batch too, and was first.
+        """
         ours = f"{self._writer}/{batch.query}"
-        manifests = [name for name in self._staging.names(ours) if batch_of_manifest(name) is not None]
+        before = self._staging.names(ours)
+        manifests = [name for name in before if batch_of_manifest(name) is not None]
         if batch.manifest_name in manifests:
             manifest = self._read(f"{ours}/{batch.manifest_name}")
             # it is written; yet what a stateful query keeps is only kept when its plan runs
@@ -90,8 +94,10 @@ class ParquetSink:
             went_back = any((batch_of_manifest(name) or 0) >= batch.number for name in manifests)
             former = self._take_back(batch, ours, manifests) if went_back else []
             manifest = self._stage(frame, batch, ours, former)
+            self._decide(batch, manifest, f"{ours}/{batch.manifest_name}", before)
         self._publish(manifest)
-        for name in self._staging.names(ours):
+        self._staging.delete(manifest.staged)
+        for name in before:  # what has come since is of a driver that took this one for dead
             if name != batch.manifest_name:
                 self._staging.delete(f"{ours}/{name}")
         return manifest.rows
@@ -120,7 +126,7 @@ class ParquetSink:
         return files
 
     def _stage(self, frame: DataFrame, batch: ParquetBatch, ours: str, former: list[str]) -> Manifest:
-        """Write the batch where nobody looks, and decide that it counts."""
+        """Write the batch where nobody looks."""
         from pyspark.sql import Observation
         from pyspark.sql.functions import count, lit
 
@@ -137,9 +143,23 @@ class ParquetSink:
         rows = int(observation.get["rows"])
         files = self._staging.files(staged) if rows else []  # without rows Spark writes one file of none
         relative = [path.removeprefix(f"{staged}/") for path in files]
-        manifest = manifest_of(batch, staged, relative, former, rows)
-        self._staging.put(f"{ours}/{batch.manifest_name}", manifest.encode())
-        return manifest
+        return manifest_of(batch, staged, relative, former, rows)
+
+    def _decide(self, batch: ParquetBatch, manifest: Manifest, path: str, before: Sequence[str]) -> None:
+        """Put the manifest, so that the batch counts. Raises RmqdError where another driver has decided it meanwhile.
+
+        Where that one is at a later batch, it has deleted this batch's manifest: so later ones are looked for, too.
+        """
+        is_first = self._staging.put_new(path, manifest.encode())
+        since = set(self._staging.names(path.rpartition("/")[0])).difference(before)
+        later = [number for name in since if (number := batch_of_manifest(name)) is not None and number > batch.number]
+        if is_first and later:
+            self._staging.delete(path)
+        if later or not is_first:
+            self._staging.delete(manifest.staged)
+            raise RmqdError(
+                f"batch {batch.number} of {self._writer} was written to {self._folder.url} by another driver meanwhile"
+            )
 
     def _publish(self, manifest: Manifest) -> None:
         """Move the files to where readers look; what was moved before is let be."""
