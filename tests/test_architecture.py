@@ -67,8 +67,8 @@ FLOORS = {
     "client": "client_id coalesce options | remoting | api membership pushed_resets | routing | heartbeat sending "
     "| instance | group_lag | looks | resets",
     "consumer": "allocate hooks options pauses | stats | cache contract | services | handling | founding | context "
-    "| assigned | pull | offsets pop rebalance | group_status health lite | admin assembly dead_letters live_change "
-    "| push_consumer",
+    "| announcing assigned | pull | offsets pop rebalance | group_status health lite "
+    "| admin assembly dead_letters live_change | push_consumer",
     "config": "problems | model | reading rules schema shown | load",
     "plugins": "entry_points unknown_options | form hooks | handler_plugin lookup strategies "
     "| consumer_options handlers pipelines | catalogue runnable",

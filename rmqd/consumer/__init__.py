@@ -12,6 +12,7 @@ of commits.
     services       what those parts must do that exist in several kinds: service, ways back, offset store, ownership
     contract       Consumer: what the daemon expects of a group on any engine
     options        ConsumerOptions: what the group is told; no defaults
+    announcing     brokers know a subscription before anything is pulled by it
     live_change    other options for a group that runs
     pauses         what an operator paused
     hooks          code of others around every batch

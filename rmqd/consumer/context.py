@@ -55,7 +55,7 @@ class GroupContext:
     thresholds: Thresholds
     hooks: GroupHooks | None = None  # None where none is installed
     trace: MessageTrace | None = None  # None where message trace is off
-    announced: dict[str, SubscriptionData] = field(default_factory=dict)  # filters that brokers know, not yet pulled by
+    announced: dict[str, SubscriptionData] = field(default_factory=dict)  # by topic: told to brokers, not pulled by yet
     revision: int = 0  # raised whenever options, subscriptions or the rate limit changed while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
     floors: dict[MessageQueue, Floor] = field(default_factory=dict)  # of queues given up since

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import structlog
 
+from rmqd.consumer.announcing import announce
 from rmqd.consumer.assembly import subscriptions_of
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.options import ConsumerOptions
@@ -22,20 +23,15 @@ log = structlog.get_logger(__name__)
 
 
 async def change_while_running(context: GroupContext, rebalance: Rebalance, options: ConsumerOptions) -> None:
-    """Put `options` in force, which have the same topics. Raises InvalidNameError with nothing changed.
-
-    A broker that does not answer learns of a filter by its next heartbeat, and refuses pulls by it until then.
-    """
+    """Put `options` in force, which have the same topics. Raises InvalidNameError with nothing changed."""
     filters = _changed_filters(context, options)
     if filters:
-        context.announced = filters
         try:
-            await context.client.heartbeat.beat()
+            await announce(context, filters)
         except BaseException:
             _withdraw(context, filters)
             raise
     context.subscriptions.update(filters)
-    context.announced = {}
     context.options = options
     rebalance.divide_thresholds()
     context.rate_limit.change(options.pull_rate_limit)
@@ -50,7 +46,6 @@ def _withdraw(context: GroupContext, filters: Mapping[str, SubscriptionData]) ->
     newest = max(data.sub_version for data in filters.values())
     before = subscriptions_of(context.options, newest + 1)
     context.subscriptions.update({topic: before[topic] for topic in filters})
-    context.announced = {}
     context.revision += 1
     context.client.heartbeat.beat_soon()
 

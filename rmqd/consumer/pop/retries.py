@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 
 from rmqd.client.api.offset import get_max_offset, query_consumer_offset
+from rmqd.consumer.announcing import announce
 from rmqd.consumer.context import GroupContext
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.wire.bodies.pop import MessageRequestMode
@@ -102,8 +103,9 @@ class PopRetries:
         self._client.routes.watch(retry)
         self._watched.add(retry)
         context.stats.setdefault(retry, context.stats[retry_topic(self._group)])
-        context.subscriptions[retry] = tag_subscription(retry, SUBSCRIPTION_ALL, int(context.clock.wall() * 1000))
-        await self._client.heartbeat.beat()  # brokers let nobody pull what he did not subscribe to
+        subscription = tag_subscription(retry, SUBSCRIPTION_ALL, int(context.clock.wall() * 1000))
+        await announce(context, {retry: subscription})  # the queues may be divided at any time, and then pulled
+        context.subscriptions[retry] = subscription
 
     def ended(self, retry: str) -> None:
         """Note that no queue of a topic that was `ending` is held any more."""

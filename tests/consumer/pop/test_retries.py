@@ -38,6 +38,8 @@ class Case:
         self.done: int | None = None
         self.changes = 0
         self.beats = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.soon = 0
         self.modes = {TOPIC: MessageRequestMode.PULL}
         self.broker = broker
@@ -58,7 +60,7 @@ class Case:
         stats = {retry_topic(GROUP): TopicStats(retry_topic(GROUP), is_retry=True)}
         self.context: Any = SimpleNamespace(
             client=SimpleNamespace(routes=routes, heartbeat=heartbeat, remoting=self.client.remoting),
-            options=options, clock=clock, stats=stats, subscriptions={TOPIC: "*"},
+            options=options, clock=clock, stats=stats, subscriptions={TOPIC: "*"}, announced={},
         )  # fmt: skip
         self.retries = PopRetries(cast("Any", self.context))
 
@@ -83,7 +85,8 @@ class Case:
         return Reply(ext_fields={"offset": str(self.done)})
 
     async def _beat(self) -> None:
-        self.beats += 1
+        self.beats += RETRY in self.context.subscriptions | self.context.announced
+        await self.answers.wait()
 
     def _beat_soon(self) -> None:
         self.soon += 1
@@ -114,6 +117,17 @@ async def test_an_empty_topic_is_not_read(case: Case) -> None:
     assert (case.beats, case.watched) == (1, {RETRY})
     await case.round()
     assert case.changes == 1
+
+
+async def test_it_is_not_read_until_brokers_know_the_subscription(case: Case) -> None:
+    """They refuse a pull without it, and the queues may be divided while their answers are under way."""
+    case.answers.clear()
+    case.end = 1
+    await case.round()
+    await eventually(lambda: case.beats == 1, "brokers are told")
+    assert (case.is_read(), case.changes) == (False, 0)
+    case.answers.set()
+    await eventually(lambda: case.is_read() and case.changes == 1, "it is read, and the queues are divided anew")
 
 
 async def test_a_queue_that_no_route_named_at_first_is_looked_at(case: Case) -> None:
