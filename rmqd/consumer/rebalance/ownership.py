@@ -146,10 +146,15 @@ class QueueOwnership:
         """Whether no other member can still commit: nobody else is listed, and nobody is about to connect again."""
         if not self._departures.is_alone:
             return False
-        address = self._client.routes.address(self._locks.broker_of(queue))
-        if address is None or self._client.remoting.is_down(address):
+        routes, remoting = self._client.routes, self._client.remoting
+        address = routes.address(self._locks.broker_of(queue))
+        if address is None or remoting.is_down(address):
             return True  # nobody can commit there, and our start is not read before the broker is back either
-        return await self._departures.hear(address) and self._departures.is_alone
+        # a member that is slow to come back to this broker may long be back in others' lists
+        others = map(routes.address, {one.broker_name for one in routes.queues(queue.topic)})
+        brokers = {address, *(other for other in others if other is not None and not remoting.is_down(other))}
+        heard = await asyncio.gather(*map(self._departures.hear, sorted(brokers)))
+        return all(heard) and self._departures.is_alone
 
     async def _hear(self, broker_name: str) -> bool:
         address = self._client.routes.address(broker_name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 
@@ -16,6 +17,7 @@ from rmqd.wire.bodies.lock import LockBatchRequestBody
 from tests.client.peer import Peer, Reply, route_of, routes
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
+from tests.waiting import eventually
 
 
 class Case:
@@ -121,6 +123,26 @@ async def test_who_is_back_keeps_its_locks_though_nobody_told(case: Case) -> Non
     await case.listed(case.first)
     case.lists(case.first, "other")
     assert await case.broken() == {}
+
+
+async def test_who_is_back_in_one_list_is_waited_for_though_its_broker_lists_it_late(case: Case) -> None:
+    """It may have handlers at work. What is remembered of the other list is from when its lines were cut."""
+    for peer in (case.first, case.second):
+        peer.on(RequestCode.LOCK_BATCH_MQ, Reply(body=b'{"lockOKMQSet":[]}'))
+        await case.listed(peer, "other")
+    case.lists(case.second)
+    await case.listed(case.first)
+    case.lists(case.second, "other")
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
+    queue = next(one for one in case.client.routes.queues(TOPIC) if one.broker_name == "a")
+    acquiring = asyncio.create_task(case.ownership.acquire(queue, lambda: None))
+    await case.clock.advance(SURE_SECONDS + 0.5)
+    assert not acquiring.done()
+    await case.listed(case.second)
+    await case.clock.advance(SURE_SECONDS + 0.5)
+    await eventually(acquiring.done, "nobody lists it any more")
+    assert await acquiring
 
 
 async def test_a_broker_that_may_have_lost_everybody_proves_nothing(case: Case) -> None:
