@@ -58,8 +58,8 @@ class LiteLoop(PopLoop):
             log.warning("pop.doubted", queue=str(self._message_queue), reason=f"{left_out} corrupt, of no lite topic")
         return header, block
 
-    def _divided(self, found: MessageBlock, header: PopMessageResponseHeader, arrived: float) -> list[PopBlock]:
-        due, most = arrived + header.invisible_time / 1000, self._context.options.consume_message_batch_max_size
+    def _divided(self, found: MessageBlock, header: PopMessageResponseHeader, popped_at: float) -> list[PopBlock]:
+        due, most = popped_at + header.invisible_time / 1000, self._context.options.consume_message_batch_max_size
         blocks = divided_by_lite_topic(found, self._message_queue, header, due, most)
         for block in blocks:
             offsets = [message.queue_offset for message in block.messages]

@@ -8,6 +8,7 @@ those of `consumer.handling`. Loaded only for groups that pop.
     assignment     PopAssignment: one queue, or all of a broker, from the first pop to the last acknowledgement
     loop           PopLoop: pops, and what came into process queues
     request        PopRequest: the request, and answers that nobody waits for any more
+    pop_time       PopTime: when brokers popped, on this process's clock
     block          PopBlock: what one pop took of one queue, and the handles that acknowledge it
     process_queue  PopProcessQueue: finishing a message acknowledges it
     receipts       PopReceipts: acknowledge, hide for longer, show again; gathered broker by broker

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import ClassVar, Final
 
 import structlog
@@ -16,6 +17,7 @@ from rmqd.consumer.assigned.loop import Loop
 from rmqd.consumer.cache.flow_control import Reason
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.block import PopBlock, divided
+from rmqd.consumer.pop.pop_time import PopTime
 from rmqd.consumer.pop.process_queue import PopProcessQueue
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.pop.request import PopRequest
@@ -64,7 +66,8 @@ class PopLoop(Loop):
         self._relief = asyncio.Event()
         self._more = asyncio.Event()  # messages wait on the broker
         self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
-        self._request = self.request_type(context.client, message_queue, self._came_late)
+        self._pop_time = PopTime()
+        self._request = self.request_type(context.client, message_queue)
         self._configure()
 
     @property
@@ -133,36 +136,40 @@ class PopLoop(Loop):
                 await context.rate_limit.wait()
             try:
                 asked_at = self.asked_at = clock.monotonic()
-                reply = await self._request.ask(SUSPEND_MS if is_first else 0, int(clock.wall() * 1000))
+                came_late = partial(self._came_late, asked_at)
+                reply = await self._request.ask(SUSPEND_MS if is_first else 0, int(clock.wall() * 1000), came_late)
                 self.answered_at = clock.monotonic()
                 if reply.code == _FOUND:
-                    await self._found(reply, self.answered_at - asked_at)
+                    await self._found(reply, asked_at, self.answered_at)
                 else:
-                    await self._not_found(reply, self.answered_at - asked_at)
+                    await self._not_found(reply, asked_at, self.answered_at)
                 self.failure = None
             except RmqdError as error:
                 await self._failed(error)
             if self._interval:
                 await self._context.clock.sleep(self._interval)
 
-    async def _found(self, reply: RemotingCommand, seconds: float) -> None:
+    async def _found(self, reply: RemotingCommand, asked_at: float, read_at: float) -> None:
         context = self._context
         header, framed = self._read(reply)
-        arrived = context.clock.monotonic()
+        popped_at = self._pop_time.of(header.pop_time, asked_at, read_at)
         self.rest = header.rest_num
         if header.rest_num:
             self._more.set()
         else:
             self._more.clear()
         stats = context.stats[self._message_queue.topic]
-        stats.pull_took(seconds)
+        stats.pull_took(read_at - asked_at)
         if not self.unacknowledged:
-            self.moved_at = self.answered_at
+            self.moved_at = read_at
         while True:
             left: list[Message] = []
             if framed.is_closed:
                 left = await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
-            for block in self._divided(framed, header, arrived):
+            for block in self._divided(framed, header, popped_at):
+                if context.clock.monotonic() >= block.look_at:
+                    self._leave_to_others(block, read_at - popped_at)
+                    continue
                 process_queue = self._process_queue_of(block)
                 if block.corrupt:
                     await self._set_aside(block, process_queue)
@@ -170,8 +177,8 @@ class PopLoop(Loop):
             if not left:
                 break
             framed = framed.of(left)
-            if not await self._wait_for_room(arrived + header.invisible_time / LEFT_SHARE / 1000):
-                for block in self._divided(framed, header, arrived):
+            if not await self._wait_for_room(popped_at + header.invisible_time / LEFT_SHARE / 1000):
+                for block in self._divided(framed, header, popped_at):
                     self._receipts.show_again(block, [message.queue_offset for message in block.messages])
                 break
         self.cached.set()
@@ -188,9 +195,13 @@ class PopLoop(Loop):
     def _read_header(self, reply: RemotingCommand) -> PopMessageResponseHeader:
         return PopMessageResponseHeader.from_ext_fields(reply.ext_fields)
 
-    def _divided(self, found: MessageBlock, header: PopMessageResponseHeader, arrived: float) -> list[PopBlock]:
-        due = arrived + header.invisible_time / 1000
+    def _divided(self, found: MessageBlock, header: PopMessageResponseHeader, popped_at: float) -> list[PopBlock]:
+        due = popped_at + header.invisible_time / 1000
         return divided(found, self._message_queue, self._context.options.group, header, due)
+
+    def _leave_to_others(self, block: PopBlock, seconds: float) -> None:
+        """Hand nothing out of an answer that was so long under way that others see its messages soon, or by now."""
+        log.warning("pop.came_late", queue=str(block.queue), messages=len(block.messages), seconds=round(seconds, 3))
 
     def _room(self) -> int:
         """Bytes that bodies may become: what is popped counts for the queue's size threshold, opened."""
@@ -231,13 +242,15 @@ class PopLoop(Loop):
             ):
                 self._receipts.acknowledge(block, [message.queue_offset], process_queue.stats)
 
-    async def _not_found(self, reply: RemotingCommand, seconds: float) -> None:
+    async def _not_found(self, reply: RemotingCommand, asked_at: float, read_at: float) -> None:
         self._more.clear()
+        if (pop_time := reply.ext_fields.get("popTime", "0")).isdecimal() and int(pop_time):
+            self._pop_time.of(int(pop_time), asked_at, read_at)
         if reply.code == _FULL:
             await self._context.clock.sleep(EXCEPTION_DELAY_SECONDS)
         elif reply.code not in _NOTHING:
             raise BrokerError.of(reply.code, reply.remark, self._message_queue.broker_name)
-        elif self._request.was_refused_as_late(reply) or seconds < UNHELD_SECONDS:
+        elif self._request.was_refused_as_late(reply) or read_at - asked_at < UNHELD_SECONDS:
             # keeps from asking in circles a broker that says "nothing" without waiting
             await self._context.clock.sleep(UNHELD_DELAY_SECONDS)
         else:
@@ -282,7 +295,7 @@ class PopLoop(Loop):
                 stats.held_for(reason, context.clock.monotonic() - since, None)
                 self.held_by = None
 
-    def _came_late(self, connection: RemotingConnection, reply: RemotingCommand) -> None:
+    def _came_late(self, asked_at: float, connection: RemotingConnection, reply: RemotingCommand) -> None:
         """Have the messages of a pop shown to others soon, as it was answered when nobody waited for it any more.
 
         The client may know no routes by then: a broker holds a pop for longer than it takes a group to leave.
@@ -291,6 +304,7 @@ class PopLoop(Loop):
             return
         with contextlib.suppress(ProtocolError):
             header, framed = self._read(reply)
-            for block in self._divided(framed, header, self._context.clock.monotonic()):
+            popped_at = self._pop_time.of(header.pop_time, asked_at, self._context.clock.monotonic())
+            for block in self._divided(framed, header, popped_at):
                 offsets = [message.queue_offset for message in block.messages]
                 self._receipts.show_again(block, offsets, connection)

@@ -130,13 +130,14 @@ class PopReceipts:
     def show_again(self, block: PopBlock, offsets: Iterable[int], connection: RemotingConnection | None = None) -> None:
         """Let other members have messages that no handler had; by this connection, where the group may have left.
 
-        The answer is not waited for: if the request is lost, the messages are shown when their time is over.
+        The answer is not waited for: if the request is lost, the messages are shown when their time is over. Of one
+        whose time is over by now a broker would make another copy.
         """
         if connection is None and (address := self._client.routes.master(block.handle.broker_name)) is not None:
             connection = self._client.remoting.connected(address)
         for offset in offsets:
             block.settled.add(offset)
-            if connection is not None:
+            if connection is not None and not self.is_late(block, offset):
                 handle, topic = block.handle_of(offset), self._real_topic(block)
                 header = change_header(self._group, topic, handle, SHOW_AGAIN_MS, block.lite_topic)
                 self._client.remoting.call(connection, header.code, header.ext_fields(), ACK_TIMEOUT_SECONDS)

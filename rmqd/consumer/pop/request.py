@@ -28,16 +28,10 @@ class PopRequest:
 
     code: ClassVar[int] = int(RequestCode.POP_MESSAGE)
 
-    def __init__(
-        self,
-        client: ClientInstance,
-        message_queue: MessageQueue,
-        came_late: Callable[[RemotingConnection, RemotingCommand], None],
-    ) -> None:
+    def __init__(self, client: ClientInstance, message_queue: MessageQueue) -> None:
         self.under_way = 0
         self._client = client
         self._message_queue = message_queue
-        self._came_late = came_late
         self._fields: dict[str, str] = {}
         # by 0 the broker takes its own clock; others than 5.3 and later take it for a pop of 1970
         self._tells_time = False
@@ -59,7 +53,9 @@ class PopRequest:
             bname=self._message_queue.broker_name,
         ).ext_fields()
 
-    async def ask(self, hold_ms: int, now_ms: int) -> RemotingCommand:
+    async def ask(
+        self, hold_ms: int, now_ms: int, came_late: Callable[[RemotingConnection, RemotingCommand], None]
+    ) -> RemotingCommand:
         """Pop, and wait for the answer, whatever its code. Raises RmqdError.
 
         An answer that comes after a cancellation goes to `came_late`, with its connection: the broker hides its
@@ -76,7 +72,7 @@ class PopRequest:
         try:
             return await future
         except asyncio.CancelledError:
-            connection.hand_over(future, partial(self._came_late, connection))
+            connection.hand_over(future, partial(came_late, connection))
             raise
         finally:
             self.under_way -= 1

@@ -52,13 +52,22 @@ class PopBroker:
         broker.peer.on(RequestCode.POP_MESSAGE, self._pop)
         broker.peer.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, self._change)
 
-    def add(self, *offsets: int, queue_id: int = 0, bodies: bytes = b"x", record: bytes = b"") -> None:
-        """Have the next pop bring these messages of one queue."""
+    def add(
+        self,
+        *offsets: int,
+        queue_id: int = 0,
+        bodies: bytes = b"x",
+        record: bytes = b"",
+        pop_time: float = 1.0,
+        invisible_ms: int = INVISIBLE_MS,
+    ) -> None:
+        """Have the next pop bring these messages of one queue, popped then by the broker's clock."""
         records = record or b"".join(
             encode_message(StoredMessage(topic=TOPIC, queue_id=queue_id, queue_offset=offset, body=bodies))
             for offset in offsets
         )
-        fields = {"popTime": "1000", "invisibleTime": str(INVISIBLE_MS), "reviveQid": "3", "restNum": "0"}
+        fields = {"popTime": str(round(pop_time * 1000)), "invisibleTime": str(invisible_ms)}
+        fields |= {"reviveQid": "3", "restNum": "0"}
         fields["startOffsetInfo"] = f"0 {queue_id} {offsets[0]}"
         fields["msgOffsetInfo"] = f"0 {queue_id} {','.join(map(str, offsets))}"
         self.pops.append(Reply(ext_fields=fields, body=records))
@@ -223,8 +232,7 @@ async def test_a_message_that_was_kept_hidden_is_acknowledged_by_its_new_handle(
     """And one whose new handle is on its way is acknowledged by that, not by the one that ends with it."""
     monkeypatch.setattr("rmqd.consumer.pop.assignment.KEEP_SECONDS", 0.01)
     handler = Blocked()
-    pop.add(4, 6)
-    pop.pops[0] = Reply(ext_fields={**pop.pops[0].ext_fields, "invisibleTime": "600"}, body=pop.pops[0].body)
+    pop.add(4, 6, invisible_ms=600)
     async with member(pop.address, handler, consume_mode="pop"):
         await eventually(lambda: len(pop.changes) >= 2, "both are hidden for longer")
         handler.release.set()
@@ -256,6 +264,26 @@ async def test_a_late_answer_leaves_as_much_time_for_the_next_change(pop: PopBro
     assert 39 < third - second < 41
 
 
+async def test_what_is_read_when_others_have_it_is_left_to_them(pop: PopBroker, flowing: ManualClock) -> None:
+    """On a slow network, or where this process was suspended: messages are hidden from their pop on."""
+    seen = Seen()
+    with capture_logs() as logs:
+        async with member(pop.address, seen, consume_mode="pop", clock=flowing) as one:
+            pop.add(4, bodies=b"first", pop_time=flowing.wall())
+            await seen.has(b"first")
+            await pop.peer.received(RequestCode.POP_MESSAGE, 2)
+            pop_time = flowing.wall()
+            await flowing.sleep(8)
+            pop.add(5, bodies=b"late", pop_time=pop_time, invisible_ms=5000)
+            await pop.peer.received(RequestCode.POP_MESSAGE, 3)
+            pop.add(6, bodies=b"last", pop_time=flowing.wall(), invisible_ms=5000)
+            await seen.has(b"first", b"last")
+            await eventually(lambda: len(pop.acked()) == 2, "both are acknowledged")
+            assert one.topic().received == 2
+    assert [offset for _, _, offset in pop.acked()] == [4, 6]
+    assert [entry["messages"] for entry in logs if entry["event"] == "pop.came_late"] == [1]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_result_after_the_time_is_thrown_away_and_counted(
     pop: PopBroker, monkeypatch: pytest.MonkeyPatch, *, fails: bool
@@ -269,8 +297,7 @@ async def test_a_result_after_the_time_is_thrown_away_and_counted(
         if fails:
             raise DeadLetter("of no use")
 
-    pop.add(4)
-    pop.pops[0] = Reply(ext_fields={**pop.pops[0].ext_fields, "invisibleTime": "200"}, body=pop.pops[0].body)
+    pop.add(4, invisible_ms=200)
     async with member(pop.address, slow, consume_mode="pop") as one:
         await eventually(lambda: one.topic().duplicates == {"invisible_time": 1}, "it is counted")
         assert one.topic().handled["dead_lettered"] == 0

@@ -264,19 +264,24 @@ async def test_a_retry_waits_for_the_new_handle_and_says_how_long(case: Case) ->
 
 
 async def test_what_is_shown_again_is_asked_for_without_waiting(case: Case) -> None:
-    """A tenth of a second is the least that brokers look for; with an unknown broker the messages' own time does it."""
+    """A tenth of a second is the least that brokers look for; with an unknown broker the messages' own time does it.
+
+    Of what others see by now a broker would make another copy.
+    """
     case.broker.peer.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, None)
     block, gone = popped(range(3), soon(case)), popped([7], soon(case), broker_name="gone")
+    late = popped([9], case.clock.monotonic())
     case.receipts.acknowledge(block, [0], case.stats)  # so that there is a connection
     await case.gathered()
     await case.idle()
+    case.receipts.show_again(late, [9])
     case.receipts.show_again(block, [1, 2])
     case.receipts.show_again(gone, [7])
     told = await case.broker.peer.received(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, 2)
     assert [(one.ext_fields["offset"], one.ext_fields["invisibleTime"]) for one in told] == [
         ("1", "100"), ("2", "100"),
     ]  # fmt: skip
-    assert (block.settled, gone.settled) == ({0, 1, 2}, {7})
+    assert (block.settled, gone.settled, late.settled) == ({0, 1, 2}, {7}, {9})
 
 
 async def test_what_is_acknowledged_before_it_runs_is_sent_then(broker: ScriptedBroker, clock: ManualClock) -> None:

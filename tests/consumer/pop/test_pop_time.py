@@ -1,0 +1,74 @@
+"""When a broker popped, by its own clock, on the clock of a process that may read that late."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.consumer.pop.pop_time import KEEP_SECONDS, PopTime
+
+SOON = 0.001
+
+
+class Pops:
+    """Pops by a broker whose clock shows `ahead` seconds more than this process's."""
+
+    def __init__(self, ahead: float = 0.0) -> None:
+        self.now = 1000.0
+        self.ahead = ahead
+        self._time = PopTime()
+
+    def dated(self, *, held: float = 0.0, read_after: float = SOON) -> float:
+        """How much later than it was a pop is dated, which was held for a while, and read so long after."""
+        asked_at = self.now
+        self.now += held
+        popped_at = self.now
+        self.now += read_after
+        return self._time.of(round((popped_at + self.ahead) * 1000), asked_at, self.now) - popped_at
+
+
+@pytest.mark.parametrize("ahead", [0.0, 3e7, -500.0])
+def test_what_is_read_late_is_dated_as_what_was_read_soon(ahead: float) -> None:
+    pops = Pops(ahead)
+    assert pops.dated() == pytest.approx(0, abs=0.002)
+    assert pops.dated(held=10.0, read_after=40.0) == pytest.approx(0, abs=0.002)
+    assert [pops.dated(read_after=5.0) for _ in range(8)] == pytest.approx([0] * 8, abs=0.002)
+
+
+def test_the_first_one_is_dated_by_when_it_was_read() -> None:
+    assert Pops().dated(held=10.0, read_after=4.0) == pytest.approx(4.0, abs=0.002)
+
+
+def test_however_long_it_took_all_that_is_read_then_is_dated_right() -> None:
+    """As by a process that was suspended, and finds several answers when it goes on."""
+    pops = Pops()
+    pops.dated()
+    assert pops.dated(read_after=10 * KEEP_SECONDS) == pytest.approx(0, abs=0.002)
+    pops.now -= 5 * KEEP_SECONDS
+    assert pops.dated(read_after=5 * KEEP_SECONDS) == pytest.approx(0, abs=0.002)
+
+
+def test_a_clock_that_is_set_forward_is_followed_at_once() -> None:
+    pops = Pops()
+    pops.dated()
+    pops.ahead = 30.0
+    assert pops.dated() == pytest.approx(0, abs=0.002)
+    assert pops.dated(held=10.0, read_after=20.0) == pytest.approx(0, abs=0.002)
+
+
+def test_a_clock_that_is_set_back_is_followed_once_a_pop_is_older_than_its_request() -> None:
+    pops = Pops()
+    pops.dated()
+    pops.ahead = -30.0
+    assert pops.dated(held=10.0) == pytest.approx(0, abs=0.002)
+    assert pops.dated(held=10.0, read_after=20.0) == pytest.approx(0, abs=0.002)
+
+
+def test_a_clock_that_is_set_back_by_less_than_pops_are_held_is_followed_in_minutes() -> None:
+    """Until then messages seem to be hidden for less long than they are."""
+    pops = Pops()
+    pops.dated()
+    pops.ahead = -5.0
+    assert pops.dated(held=10.0) == pytest.approx(-5.0, abs=0.002)
+    while pops.now < 1000.0 + 2 * KEEP_SECONDS + 20.0:
+        late = pops.dated(held=10.0)
+    assert late == pytest.approx(0, abs=0.002)
