@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.judging.wrong import Wrong
@@ -33,7 +33,7 @@ def undivided(history: History, name: str) -> Iterator[Wrong]:
         for queue in range(queues)
     }
     counts = Counter(dict.fromkeys((member.name for member in history.members), 0))
-    for owner, broker, queue in _had(history):
+    for owner, broker, queue in _had(history.members):
         owners.setdefault((broker, queue), []).append(owner)
         counts[owner] += 1
     now = history.timeline.now()
@@ -46,15 +46,17 @@ def undivided(history: History, name: str) -> Iterator[Wrong]:
 
 
 async def let_go(history: History, broker: Broker) -> list[Wrong]:
-    """Look for a while whether each member keeps what it has of a broker's queues. Returns what some let go.
+    """Look for a while whether each member of rmqd keeps what it has of a broker's queues. Returns what some let go.
 
-    Where there are other brokers, a pass that began by routes without this one and ends when they have it again gives
-    its queues up for a moment; so the looks end before the broker is back.
+    One of Java divides queues among those members that came back before it. Where there are other brokers, a pass that
+    began by routes without this one and ends when they have it again gives its queues up for a moment; so the looks end
+    before the broker is back.
     """
-    before, gone = set(_had(history)), set[tuple[str, str, int]]()
+    of_rmqd = [member for member in history.members if member.snapshot() is not None]
+    before, gone = set(_had(of_rmqd)), set[tuple[str, str, int]]()
     for _ in range(LOOKS if len(history.brokers) == 1 else LOOKS_BEFORE_IT_IS_BACK):
         await asyncio.sleep(LOOK_SECONDS)
-        gone |= before - set(_had(history))
+        gone |= before - set(_had(of_rmqd))
     return [
         Wrong("let go", f"{member} let queue {queue} of {name} go, which was away for a moment")
         for member, name, queue in sorted(gone)
@@ -81,8 +83,8 @@ def restless(
             yield Wrong("divided anew", f"{about} ({name})")
 
 
-def _had(history: History) -> Iterator[tuple[str, str, int]]:
+def _had(members: Iterable[Member]) -> Iterator[tuple[str, str, int]]:
     """Which member has which broker's queue of the topic."""
-    for member in history.members:
+    for member in members:
         for broker, queue in member.queues(TOPIC):
             yield member.name, broker, queue

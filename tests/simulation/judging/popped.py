@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from rmqd.consumer.pop.assignment import KEEP_SECONDS
 from rmqd.consumer.pop.send_back import DELAY_SECONDS
 from tests.simulation.cluster import FLUSH_SECONDS
 from tests.simulation.judging.trouble import HARMLESS, Trouble
@@ -88,11 +89,14 @@ def late(history: History) -> Iterator[Wrong]:
     """Messages that a handler was given when the member knew that they were hidden no more."""
     for key, calls in history.ledger.calls.items():
         for call in calls:
-            if call.is_late and not any(
-                one.what == "paused" and call.member in one.who and _meets(one, call.began, call.began)
-                for one in history.causes
-            ):
+            if call.is_late and not any(_is_just_over(one, call) for one in history.causes):
                 yield Wrong("late", _told([call]), frozenset((key,)))
+
+
+def _is_just_over(trouble: Trouble, call: Call) -> bool:
+    """Whether a member that was suspended with messages in its cache goes on, and has not looked at them yet."""
+    since = call.began - trouble.until
+    return trouble.what == "paused" and call.member in trouble.who and 0 <= since <= 2 * KEEP_SECONDS
 
 
 def given_up_early(history: History) -> Iterator[Wrong]:
@@ -145,20 +149,7 @@ def _cause(history: History, former: Call, again: Call) -> str | None:
     for event in history.plan.events:
         if "name_server" in event.what and event.at <= again.began and event.at + ROUTES_SECONDS >= former.began:
             return event.what
-    if any(_is_given_back_late(history, one, former, again) for one in history.causes):
-        return "paused"
     return next((one.what for one in history.causes if _explains(history, one, former, again)), None)
-
-
-def _is_given_back_late(history: History, trouble: Trouble, former: Call, again: Call) -> bool:
-    """Whether a member that had popped a message before it was suspended gave it back when it went on.
-
-    It cannot know how long ago the answer came that it finds: others have the message by then, and brokers make
-    another copy of it.
-    """
-    if trouble.what != "paused" or not trouble.at <= former.began <= trouble.until + TOLD_SECONDS:
-        return False
-    return trouble.until <= again.began <= trouble.until + 2 * history.most_invisible_seconds
 
 
 def _is_of_switch(history: History, at: float, former: Call, again: Call) -> bool:
@@ -203,7 +194,14 @@ def _meets(trouble: Trouble, since: float, until: float) -> bool:
 
 def _cause_of_dead(history: History, calls: list[Call]) -> str | None:
     """Why a message is among the dead letters twice, or there and done."""
-    return next((one.what for one in history.causes if one.is_of(calls) and one.explains_attempts(calls)), None)
+    decided = max(call.until or call.began for call in calls)
+    return next((one.what for one in history.causes if one.is_of(calls) and _explains_dead(one, calls, decided)), None)
+
+
+def _explains_dead(trouble: Trouble, calls: list[Call], decided: float) -> bool:
+    """Whether a dead letter may have been sent twice: its answer is under way for some time after it was decided."""
+    is_after = trouble.what not in HARMLESS and decided <= trouble.at <= decided + TOLD_SECONDS
+    return is_after or trouble.explains_attempts(calls)
 
 
 def _why(history: History, former: Call, again: Call) -> str:
