@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -98,7 +99,8 @@ class Cluster:
 
     def queues(self, topics: Iterable[str]) -> Answers[list[MessageQueue]]:
         """The readable queues of topics, as the name server tells them now; keyed by a queue of the topic's name."""
-        return self._each([MessageQueue(topic, "", -1) for topic in topics], lambda queue: self._queues_of(queue.topic))
+        keys = [MessageQueue(topic, "", -1) for topic in topics]
+        return self._run(self._each(keys, lambda queue: self._queues_of(queue.topic)))
 
     def replicas(self, queue: MessageQueue) -> tuple[Replica, ...]:
         """The replicas of a queue's broker, the master first; empty if none is known."""
@@ -122,6 +124,10 @@ class Cluster:
     def max_offsets(self, queues: Iterable[MessageQueue], *, of_slaves: bool = False) -> Answers[int]:
         """The offsets that the next messages will get. With `of_slaves`, a slave is asked if there is no master."""
         return self._at_broker(queues, get_max_offset, of_slaves=of_slaves)
+
+    def begin_max_offsets(self, queues: Iterable[MessageQueue]) -> Future[Answers[int]]:
+        """Ask the same, with `of_slaves`, without waiting for the answers."""
+        return self._begin(self._asked(queues, get_max_offset, of_slaves=True))
 
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> Answers[int]:
         """The offsets of the first messages that were stored at a time (milliseconds since 1970) or later."""
@@ -200,6 +206,16 @@ class Cluster:
         *,
         of_slaves: bool = False,
     ) -> Answers[T]:
+        """Ask what `_asked` asks, and wait for the answers."""
+        return self._run(self._asked(queues, ask, of_slaves=of_slaves))
+
+    async def _asked(
+        self,
+        queues: Iterable[MessageQueue],
+        ask: Callable[[RemotingClient, str, MessageQueue], Awaitable[T]],
+        *,
+        of_slaves: bool,
+    ) -> Answers[T]:
         """Ask the queues' masters; with `of_slaves`, a slave where no route names a master.
 
         A slave may be behind its master. By a slave's answer a query could begin behind messages that the master has,
@@ -220,7 +236,7 @@ class Cluster:
                     raise
                 return await ask(remoting, other, queue)
 
-        return self._each(queues, at_broker)
+        return await self._each(queues, at_broker)
 
     async def _address(self, queue: MessageQueue, *, of_slaves: bool) -> str:
         routes, name = self._client.routes, queue.broker_name
@@ -240,7 +256,8 @@ class Cluster:
             self._looked_at[topic] = now
             await routes.refresh(topic)
 
-    def _each(self, queues: Iterable[MessageQueue], ask: Callable[[MessageQueue], Awaitable[T]]) -> Answers[T]:
+    @staticmethod
+    async def _each(queues: Iterable[MessageQueue], ask: Callable[[MessageQueue], Awaitable[T]]) -> Answers[T]:
         answers: Answers[T] = Answers()
 
         async def one(queue: MessageQueue) -> None:
@@ -249,19 +266,19 @@ class Cluster:
             except RmqdError as error:
                 answers.failed[queue] = error
 
-        async def every() -> None:
-            await asyncio.gather(*map(one, queues))
-
-        self._run(every())
+        await asyncio.gather(*map(one, queues))
         return answers
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self._begin(work)
         try:
             return future.result(DEADLINE_SECONDS)
         except TimeoutError:
             future.cancel()
             raise RmqdError(f"RocketMQ did not answer within {DEADLINE_SECONDS:g} s") from None
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
 def everyone(answers: Answers[T]) -> dict[MessageQueue, T]:

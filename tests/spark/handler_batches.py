@@ -19,7 +19,6 @@ from rmqd.spark.handlers.handler_source import HandlerPlan, HandlerStreamReader
 from rmqd.spark.handlers.outcome import RangeOutcome
 from rmqd.spark.queue_range import QueueRange
 from rmqd.wire.message_queue import MessageQueue
-from tests.spark.embedded_broker import EmbeddedBroker
 
 _numbers = itertools.count()
 
@@ -32,7 +31,7 @@ class Checkpoint:
     commits: int = 0
 
 
-def order_of(broker: EmbeddedBroker, handler: Callable[..., object], **keys: Any) -> GroupOrder:
+def order_of(nameserver: str, handler: Callable[..., object], **keys: Any) -> GroupOrder:
     """A group `shop` that has `orders` handled, by a function or a class of a module's top level."""
     plugin = f"{handler.__module__}:{handler.__qualname__}"
     group = {
@@ -40,7 +39,7 @@ def order_of(broker: EmbeddedBroker, handler: Callable[..., object], **keys: Any
         "consume_from_where": "first_offset", "handler": {"plugin": plugin, "concurrency": 4}, **keys,
     }  # fmt: skip
     client = {"poll_name_server_interval": "10ms"}
-    config = {"nameserver": [broker.nameserver], "client": client, "groups": {"shop": group}}
+    config = {"nameserver": [nameserver], "client": client, "groups": {"shop": group}}
     return GroupOrder("shop", RootConfig.model_validate(config))
 
 

@@ -103,7 +103,7 @@ def _note(message: Message) -> str:
 def test_ranges_are_handled_and_counted(broker: EmbeddedBroker) -> None:
     """Each message once; the group's offsets follow the checkpoint, and the counters are of the range alone."""
     broker.fill("orders", 2, 30)
-    query = GroupQuery(order_of(broker, note))
+    query = GroupQuery(order_of(broker.nameserver, note))
     query.run_until(lambda: len(SEEN) == 60)
     assert sorted(SEEN) == sorted(f"{queue_id}:{number}" for queue_id in range(2) for number in range(30))
     assert query.handled() == {"acked": 60}
@@ -117,7 +117,7 @@ def test_what_fails_comes_by_the_retry_topic(broker: EmbeddedBroker) -> None:
     """Which the same query reads, from its first message; at the limit it is a dead letter."""
     broker.create_topic("orders", 1)
     broker.send("orders", "fails", "fine", "dies")
-    query = GroupQuery(order_of(broker, decline, max_reconsume_times=1))
+    query = GroupQuery(order_of(broker.nameserver, decline, max_reconsume_times=1))
     query.run_until(lambda: "fails'1" in SEEN)
     assert SEEN.count("fine") == SEEN.count("dies") == 1
     assert query.handled() == {"acked": 1, "retried": 1, "dead_lettered": 1}
@@ -129,10 +129,10 @@ def test_a_range_that_is_repeated_is_handled_again(broker: EmbeddedBroker) -> No
     """At least once: the driver died after the handlers were done, and before the checkpoint had it."""
     broker.fill("orders", 1, 5)
     checkpoint = Checkpoint()
-    GroupQuery(order_of(broker, note), checkpoint).poll()
+    GroupQuery(order_of(broker.nameserver, note), checkpoint).poll()
     checkpoint.commits -= 1
     first = list(SEEN)
-    GroupQuery(order_of(broker, note), checkpoint).poll()
+    GroupQuery(order_of(broker.nameserver, note), checkpoint).poll()
     assert first * 2 == SEEN
 
 
@@ -144,7 +144,7 @@ def test_an_orderly_range_is_whole_and_repeated_in_place(
     monkeypatch.setattr("rmqd.spark.handlers.handler_source.LEAST_PIECE", 20)
     broker.send("orders", "a", "fails", *["b"] * 100)
     order = order_of(
-        broker, decline, consume_mode="orderly", max_reconsume_times=2, suspend_current_queue_time="10ms",
+        broker.nameserver, decline, consume_mode="orderly", max_reconsume_times=2, suspend_current_queue_time="10ms",
         spark={"max_offsets_per_trigger": 5000},
     )  # fmt: skip
     query = GroupQuery(order)
@@ -158,7 +158,7 @@ def test_a_long_range_is_cut_for_idle_tasks(broker: EmbeddedBroker, monkeypatch:
     """Of a concurrent group, whose messages have no order."""
     monkeypatch.setattr("rmqd.spark.handlers.handler_source.LEAST_PIECE", 20)
     broker.fill("orders", 1, 100)
-    query = GroupQuery(order_of(broker, note, spark={"max_offsets_per_trigger": 5000}))
+    query = GroupQuery(order_of(broker.nameserver, note, spark={"max_offsets_per_trigger": 5000}))
     query.poll()
     assert [(one.start, one.end) for one in query.ranges] == [(0, 50), (50, 100)]
     assert query.handled() == {"acked": 100}
@@ -168,7 +168,7 @@ def test_a_handler_past_its_deadline_is_left(broker: EmbeddedBroker) -> None:
     """Its message is sent back, and the others of the range go on."""
     broker.create_topic("orders", 1)
     broker.send("orders", "slow", *["quick"] * 20)
-    query = GroupQuery(order_of(broker, linger, consume_timeout="50ms"))
+    query = GroupQuery(order_of(broker.nameserver, linger, consume_timeout="50ms"))
     query.run_until(lambda: len(SEEN) == 21)
     assert query.handled() == {"acked": 20, "expired": 1}
 
@@ -177,7 +177,7 @@ def test_where_all_slots_hang_the_group_fails(broker: EmbeddedBroker) -> None:
     """What hung is sent back before."""
     broker.create_topic("orders", 1)
     broker.send("orders", *["slow"] * 4)
-    query = GroupQuery(order_of(broker, hang, consume_timeout="50ms"))
+    query = GroupQuery(order_of(broker.nameserver, hang, consume_timeout="50ms"))
     query.poll()
     assert query.handled() == {"expired": 4}
     broker.send("orders", *["quick"] * 1000)
@@ -192,7 +192,7 @@ def test_filters_are_each_topics_own(broker: EmbeddedBroker) -> None:
         broker.create_topic(topic, 1)
         for tag in ("paid", "open"):
             broker.send(topic, f"{topic}-{tag}", tags=tag)
-    query = GroupQuery(order_of(broker, note, subscriptions={"orders": "paid", "bills": "*"}))
+    query = GroupQuery(order_of(broker.nameserver, note, subscriptions={"orders": "paid", "bills": "*"}))
     query.run_until(lambda: len(SEEN) == 3)
     assert sorted(SEEN) == ["bills-open", "bills-paid", "orders-paid"]
     assert broker.offsets("shop", "orders") == {0: 2}
@@ -203,7 +203,7 @@ def test_no_more_is_cached_than_the_threshold(broker: EmbeddedBroker) -> None:
     """And one pull, as in the local engine; a queue that is held back is counted."""
     broker.fill("orders", 1, 400)
     order = order_of(
-        broker, Slow, pull_threshold_for_queue=8, pull_batch_size=4, spark={"max_offsets_per_trigger": 400}
+        broker.nameserver, Slow, pull_threshold_for_queue=8, pull_batch_size=4, spark={"max_offsets_per_trigger": 400}
     )
     query = GroupQuery(order)
     query.poll()
@@ -217,7 +217,7 @@ def test_an_operators_reset_ends_the_range(broker: EmbeddedBroker) -> None:
     """It is no loss, and told to the driver; other queues end as planned."""
     broker.fill("orders", 2, 20)
     broker.commit("shop", "orders", {0: 10, 1: 10})
-    order = order_of(broker, note, on_offset_illegal="stop", spark={"max_offsets_per_trigger": 100})
+    order = order_of(broker.nameserver, note, on_offset_illegal="stop", spark={"max_offsets_per_trigger": 100})
     query = GroupQuery(order)
     query.poll()
     seen = len(SEEN)
@@ -247,7 +247,7 @@ def test_a_corrupt_message_is_set_aside(
     broker.send("orders", "first")
     broker.send("orders", "not compressed", sys_flag=COMPRESSED)
     broker.send("orders", "last")
-    query = GroupQuery(order_of(broker, note, on_corrupt_message=policy))
+    query = GroupQuery(order_of(broker.nameserver, note, on_corrupt_message=policy))
     query.poll()
     (outcome,) = query.outcomes
     assert seen == SEEN
@@ -262,15 +262,15 @@ def test_what_the_broker_holds_no_more(broker: EmbeddedBroker) -> None:
     broker.fill("orders", 1, 5)
     broker.commit("shop", "orders", {0: 1})
     checkpoint = Checkpoint()
-    started = GroupQuery(order_of(broker, note), checkpoint)
+    started = GroupQuery(order_of(broker.nameserver, note), checkpoint)
     start = started.reader.initialOffset()
     broker.pass_hours(73)
     broker.send("orders", "0:5")
     checkpoint.offsets += [json.dumps(start), json.dumps({**start, "q": {"orders": {"broker-a": {"0": 6}}}})]
     checkpoint.commits = 1
     with pytest.raises(DataLossError, match="offsets 1 to 4 were to be read, and the broker holds 5 to 5"):
-        GroupQuery(order_of(broker, note, on_offset_illegal="stop"), replace(checkpoint)).poll()
-    query = GroupQuery(order_of(broker, note), checkpoint)
+        GroupQuery(order_of(broker.nameserver, note, on_offset_illegal="stop"), replace(checkpoint)).poll()
+    query = GroupQuery(order_of(broker.nameserver, note), checkpoint)
     query.poll()
     assert [(outcome.lost, outcome.start, outcome.end) for outcome in query.outcomes] == [(4, 1, 6)]
     assert SEEN == ["0:5"]
@@ -279,20 +279,20 @@ def test_what_the_broker_holds_no_more(broker: EmbeddedBroker) -> None:
 def test_a_queue_that_is_gone_for_good(broker: EmbeddedBroker) -> None:
     """A loss of all that was still to be read, once a name server says that nobody has it."""
     broker.fill("orders", 1, 5)
-    query = GroupQuery(order_of(broker, note))
+    query = GroupQuery(order_of(broker.nameserver, note))
     query.poll()
     hasty = replace(query.ranges[0], pull=replace(query.ranges[0].pull, patience_seconds=0.0))
     broker.delete_topic("orders")
     with pytest.raises(DataLossError, match="offsets 0 to 4 were to be read, and no name server knows"):
         query.process.handle(replace(hasty, fail_on_data_loss=True))
-    query = GroupQuery(order_of(broker, note))
+    query = GroupQuery(order_of(broker.nameserver, note))
     assert query.process.handle(hasty).lost == 5
 
 
 def test_a_broker_that_comes_back_is_waited_for(broker: EmbeddedBroker) -> None:
     """As long as the source's patience says."""
     broker.fill("orders", 1, 5)
-    query = GroupQuery(order_of(broker, note))
+    query = GroupQuery(order_of(broker.nameserver, note))
     query.poll()
     (done,) = query.ranges
     broker.stop()
@@ -313,7 +313,7 @@ def test_a_queue_that_came_while_the_group_was_away_is_handled_from_its_first_me
     broker.fill("orders", 3, 3)
     broker.fill(RETRIES, 1, 2)
     broker.commit("shop", "orders", {1: 1})
-    query = GroupQuery(order_of(broker, note, consume_from_where=where), starting={queue("orders", 2): 2})
+    query = GroupQuery(order_of(broker.nameserver, note, consume_from_where=where), starting={queue("orders", 2): 2})
     found = query.reader.initialOffset()["q"]
     assert found["orders"]["broker-a"] == {"0": 0, "1": 1, "2": 2}
     assert found[RETRIES]["broker-a"] == {"0": 0}
@@ -322,7 +322,7 @@ def test_a_queue_that_came_while_the_group_was_away_is_handled_from_its_first_me
 def test_a_group_that_is_moved_goes_on_without_a_topic_that_is_gone(broker: EmbeddedBroker) -> None:
     """At its very start a topic that is not there is an error: it may be misspelt."""
     broker.fill("orders", 1, 3)
-    order = order_of(broker, note, subscriptions={"orders": "*", "bills": "*"})
+    order = order_of(broker.nameserver, note, subscriptions={"orders": "*", "bills": "*"})
     GroupQuery(order, starting={queue("orders", 0): 1}).run_until(lambda: len(SEEN) == 2)
     assert SEEN == ["0:1", "0:2"]
     with pytest.raises(RouteNotFoundError, match="no route for topic bills"):
@@ -342,7 +342,7 @@ def test_hooks_are_called_where_handlers_are(broker: EmbeddedBroker, monkeypatch
     hooks = (Hook("choosy", wants=wants), Hook("clumsy", before_batch=before))
     monkeypatch.setattr("rmqd.spark.handlers.handler_process.load_hooks", lambda: hooks)
     broker.fill("orders", 1, 16)
-    query = GroupQuery(order_of(broker, note))
+    query = GroupQuery(order_of(broker.nameserver, note))
     query.run_until(lambda: len(SEEN) == 15)
     assert "0:3" not in SEEN
     assert [outcome.left_out_by_hooks for outcome in query.outcomes] == [{"choosy": 1}, {"choosy": 0}]
@@ -352,7 +352,7 @@ def test_hooks_are_called_where_handlers_are(broker: EmbeddedBroker, monkeypatch
 def test_the_source_is_sent_as_it_is(broker: EmbeddedBroker) -> None:
     """Spark pickles its class; what it is told is in no option, which Spark would show."""
     broker.fill("orders", 1, 3)
-    bound = bound_to(order_of(broker, note), {queue("orders", 0): 2}, "", 2)
+    bound = bound_to(order_of(broker.nameserver, note), {queue("orders", 0): 2}, "", 2)
     source = pickle.loads(cloudpickle.dumps(bound))({})  # type: ignore[no-untyped-call]
     assert (source.name(), source.schema(), dict(source.options)) == ("rmqd_handler", "outcome binary", {})
     assert source.streamReader(StructType()).initialOffset()["q"]["orders"] == {"broker-a": {"0": 2}}
@@ -361,7 +361,7 @@ def test_the_source_is_sent_as_it_is(broker: EmbeddedBroker) -> None:
 def test_a_worker_process_starts_the_handler_once(broker: EmbeddedBroker) -> None:
     """For each configuration, and anew after a failure."""
     broker.fill("orders", 1, 1)
-    order = order_of(broker, note)
+    order = order_of(broker.nameserver, note)
     first = handler_process(order, "as it was")
     assert handler_process(order, "as it was") is first
     assert handler_process(order, "as it is now") is not first
@@ -373,4 +373,4 @@ def test_a_handler_that_does_not_start_is_told(broker: EmbeddedBroker) -> None:
     """With what it said."""
     broker.fill("orders", 1, 1)
     with pytest.raises(OSError, match="the database is away"):
-        GroupQuery(order_of(broker, Unwilling))
+        GroupQuery(order_of(broker.nameserver, Unwilling))

@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.codes import RequestCode
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply, route_of, routes
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.spark.needed import need
+from tests.waiting import WAIT_SECONDS
 
 need("pyspark", "pyarrow")
 
@@ -28,6 +30,7 @@ from rmqd.spark.access import Access  # noqa: E402
 from rmqd.spark.answers import Answers  # noqa: E402
 from rmqd.spark.cluster import cluster_of  # noqa: E402
 from rmqd.spark.patience import patiently  # noqa: E402
+from rmqd.spark.queue_range import Replica  # noqa: E402
 from rmqd.spark.source.silent_brokers import BrokerSilentError  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 
@@ -58,8 +61,15 @@ class Cluster:
 
     async def query(self, checkpoint: Checkpoint | None = None, **more: str) -> Query:
         """A stream from the first messages on."""
-        options = {"nameserver": self.name_server.address, "subscribe": TOPIC, **PATIENT, **more}
-        return await asyncio.to_thread(Query, checkpoint or Checkpoint(), options)
+        return await asyncio.to_thread(Query, checkpoint or Checkpoint(), self._options(more))
+
+    async def available_now(self, checkpoint: Checkpoint | None = None, **more: str) -> Query:
+        """The same up to what there is now."""
+        options = self._options(more)
+        return await asyncio.to_thread(Query, checkpoint or Checkpoint(), options, available_now=True)
+
+    def _options(self, more: dict[str, str]) -> dict[str, str]:
+        return {"nameserver": self.name_server.address, "subscribe": TOPIC, **PATIENT, **more}
 
 
 @pytest.fixture
@@ -100,6 +110,37 @@ async def test_a_broker_that_does_not_answer_is_told(cluster: Cluster, logs: lis
     assert events(logs, "spark.broker_returned") == [("b", None)]
 
 
+async def test_no_poll_waits_for_a_broker_that_is_known_to_be_silent(cluster: Cluster, logs: list[Any]) -> None:
+    """It takes connections, and answers late: other brokers' messages come meanwhile, and its answer counts later."""
+    a, b = cluster.peers["a"], cluster.peers["b"]
+    query = await cluster.query(unavailableToleranceMs="60000")
+    await asyncio.to_thread(query.poll)
+    await b.down()
+    await asyncio.to_thread(query.poll)
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def late(_: RemotingCommand) -> Reply:
+        asked.set()
+        await may_answer.wait()
+        return Reply(ext_fields={"offset": "0"})
+
+    before = len(b.got(RequestCode.GET_MAX_OFFSET))
+    b.on(RequestCode.GET_MAX_OFFSET, late)
+    await b.listen()
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not asked.is_set():
+            await asyncio.to_thread(query.poll)
+    await cluster.store("a", b"1")
+    assert await asyncio.to_thread(query.poll)
+    assert query.rows[-1] == ["1"]
+    may_answer.set()
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not events(logs, "spark.broker_returned"):
+            await asyncio.to_thread(query.poll)
+    assert len(b.got(RequestCode.GET_MAX_OFFSET)) == before + 1
+    assert len(a.got(RequestCode.GET_MAX_OFFSET)) > before + 1
+
+
 async def test_a_broker_that_is_silent_for_too_long_ends_the_query(cluster: Cluster) -> None:
     """With its name: whoever runs one by hand may see nothing else."""
     query = await cluster.query(unavailableToleranceMs="0")
@@ -121,6 +162,51 @@ async def test_a_slave_that_is_behind_makes_no_queue_end_early(cluster: Cluster)
     for replicas in ({1: slave.address}, {0: master, 1: slave.address}):
         cluster.know({"a": replicas})
         assert not await asyncio.to_thread(query.poll)
+
+
+async def test_a_bounded_query_ends_where_masters_say(cluster: Cluster) -> None:
+    """A slave that is behind would have it end as done, with messages unread that its master has."""
+    await cluster.store("a", *(b"%d" % number for number in range(5)))
+    slave, master = cluster.peers["b"], cluster.peers["a"].address
+    slave.on(RequestCode.GET_MAX_OFFSET, Reply(ext_fields={"offset": "2"}))
+    cluster.know({"a": {1: slave.address}})
+    with pytest.raises(RmqdError, match="a: no route names its master"):
+        await cluster.available_now(unavailableToleranceMs="0")
+    cluster.know({"a": {0: master, 1: slave.address}})
+    query = await cluster.available_now(unavailableToleranceMs="20000")
+    assert await asyncio.to_thread(query.run_until_idle) == [["0", "1", "2", "3", "4"]]
+
+
+async def test_a_bounded_query_waits_to_be_told_where_a_new_queue_begins(cluster: Cluster) -> None:
+    """Without that there would be nothing to read, which is how such a query ends as done."""
+    checkpoint = Checkpoint()
+    cluster.know({"a": {0: cluster.peers["a"].address}})
+    await asyncio.to_thread((await cluster.query(checkpoint)).poll)
+    cluster.know({name: {0: peer.address} for name, peer in cluster.peers.items()})
+    await cluster.store("b", b"1")
+    b = cluster.peers["b"]
+    refused = Reply(ResponseCode.SYSTEM_BUSY, "as it is scripted")
+    b.gate = lambda command: refused if command.code == RequestCode.GET_MIN_OFFSET else None
+    query = await cluster.available_now(checkpoint, unavailableToleranceMs="0")
+    with pytest.raises(RmqdError, match="as it is scripted"):
+        await asyncio.to_thread(query.poll)
+    b.gate = None
+    query = await cluster.available_now(checkpoint, unavailableToleranceMs="20000")
+    assert await asyncio.to_thread(query.run_until_idle) == [["1"]]
+
+
+async def test_a_route_that_was_learnt_without_its_master_is_asked_for_again(cluster: Cluster) -> None:
+    """Soon, whatever `routeRefreshMs` says: else batches would be planned with a slave alone until then."""
+    slave, master = cluster.peers["b"].address, cluster.peers["a"].address
+    cluster.know({"a": {1: slave}})
+    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
+    queue = MessageQueue(TOPIC, "a", 0)
+    assert await asyncio.to_thread(asked.replicas, queue) == (Replica(1, slave),)
+    cluster.know({"a": {0: master, 1: slave}})
+    both = (Replica(0, master), Replica(1, slave))
+    async with asyncio.timeout(WAIT_SECONDS):
+        while await asyncio.to_thread(asked.replicas, queue) != both:
+            pass
 
 
 async def test_a_slaves_word_is_nobodys_place(cluster: Cluster) -> None:

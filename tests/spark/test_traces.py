@@ -46,10 +46,10 @@ def _nothing_seen() -> None:
 def test_what_executors_handle_is_in_the_message_trace(broker: EmbeddedBroker) -> None:
     """At the latest when the process ends; the counts come with the ranges."""
     broker.fill("orders", 1, 5)
-    query = GroupQuery(order_of(broker, note, enable_trace=True))
+    query = GroupQuery(order_of(broker.nameserver, note, enable_trace=True))
     query.run_until(lambda: len(SEEN) == 5)
     query.process.stop()
-    reader = GroupQuery(order_of(broker, keep, subscriptions={TRACE_TOPIC: "*"}))
+    reader = GroupQuery(order_of(broker.nameserver, keep, subscriptions={TRACE_TOPIC: "*"}))
     reader.run_until(lambda: len(RECORDS) >= 10)
     before = {one["id"]: one["request"] for one in RECORDS if one["type"] == "SubBefore"}
     after = {one["id"]: one["request"] for one in RECORDS if one["type"] == "SubAfter"}
@@ -66,7 +66,7 @@ def test_executors_handle_within_the_producers_traces(broker: EmbeddedBroker, mo
     broker.create_topic("orders", 1)
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     broker.send("orders", "x", properties={"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"})
-    order = order_of(broker, note)
+    order = order_of(broker.nameserver, note)
     config = order.config.model_copy(update={"tracing": TracingConfig(opentelemetry=True)})
     query = GroupQuery(replace(order, config=config))
     query.run_until(lambda: SEEN)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
 from rmqd.errors import DataLossError
+from rmqd.spark.answers import Answers
 from rmqd.spark.cluster import Cluster, everyone
 from rmqd.spark.source.admission import share, share_bytes
 from rmqd.spark.source.offsets import Offsets
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from rmqd.spark.source.options import SourceOptions
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 UNKNOWN_SIZE_BYTES: Final = 1024.0  # until a broker has told a queue's message sizes
 
@@ -41,8 +44,11 @@ class Heads:
         return self._pinned is not None
 
     def pin(self, cluster: Cluster, queues: Iterable[MessageQueue]) -> None:
-        """Fix the ends at their present values, for a bounded query. Raises RmqdError if a broker does not answer."""
-        self._pinned = everyone(cluster.max_offsets(queues, of_slaves=True))
+        """Fix the ends at their present values, for a bounded query. Raises RmqdError if a master does not answer.
+
+        By a slave that is behind, the query would end before what its master has.
+        """
+        self._pinned = everyone(cluster.max_offsets(queues))
         self.last = dict(self._pinned)
 
     def reach(self, positions: Mapping[MessageQueue, int]) -> None:
@@ -50,14 +56,14 @@ class Heads:
         if self._pinned is not None:
             self._pinned |= {queue: max(self._pinned.get(queue, at), at) for queue, at in positions.items()}
 
-    def now(self, cluster: Cluster, queues: Iterable[MessageQueue]) -> Mapping[MessageQueue, int]:
+    def now(self, cluster: Cluster, queues: Collection[MessageQueue]) -> Mapping[MessageQueue, int]:
         """The ends of the queues whose brokers answered. Raises RmqdError where none did."""
         if self._pinned is not None:
             return self._pinned
         now = time.monotonic()
         if self._asked_at is not None and now - self._asked_at < self._options.fetch_interval_seconds:
             return self.last
-        answers = cluster.max_offsets(queues, of_slaves=True)
+        answers = self.silent.ends(cluster, queues)
         if answers.failed and not answers.found:
             everyone(answers)
         self.silent.look(answers)
@@ -77,17 +83,21 @@ class Progress:
         self._last_batch_at = time.monotonic()
 
     def next(
-        self, cluster: Cluster, begin: Offsets, heads: Mapping[MessageQueue, int], *, takes_all: bool
+        self, cluster: Cluster, begin: Offsets, heads: Mapping[MessageQueue, int], *, takes_all: bool, is_bounded: bool
     ) -> Offsets | None:
-        """Where the next batch ends; None where it would be empty. Raises RmqdError."""
+        """Where the next batch ends; None where it would be empty. Raises RmqdError.
+
+        A queue whose broker does not answer is left to a later batch, unless the query is bounded: then an empty batch
+        is the last one, and the error is raised.
+        """
         new = {queue: head for queue, head in heads.items() if queue not in begin.positions}
-        starts = self._starts(cluster, new) if new else {}
+        starts = self._starts(cluster, new, by_all=is_bounded) if new else {}
         backlog = {}
         for queue, head in heads.items():
             low = begin.positions.get(queue, starts.get(queue))
             if low is not None:
                 backlog[queue] = head - low
-        back = self._back(cluster, begin, [queue for queue, count in backlog.items() if count < 0])
+        back = self._back(cluster, begin, [queue for queue, count in backlog.items() if count < 0], by_all=is_bounded)
         self._went_back(begin, back)
         patient = not takes_all and self._options.min_offsets is not None
         if patient and not starts and not back and not self._is_enough(backlog):
@@ -101,22 +111,24 @@ class Progress:
         self._last_batch_at = time.monotonic()
         return Offsets(positions, starts)
 
-    def _back(self, cluster: Cluster, begin: Offsets, behind: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+    def _back(
+        self, cluster: Cluster, begin: Offsets, behind: Iterable[MessageQueue], *, by_all: bool
+    ) -> dict[MessageQueue, int]:
         """The ends of those queues in `behind` that really end below the query's position.
 
         The masters are asked anew: a slave may have told the end, which only is behind its master.
         """
         wanted = [queue for queue in behind if queue in begin.positions]
-        ends = cluster.max_offsets(wanted).found if wanted else {}
+        ends = _answers(cluster.max_offsets(wanted), by_all=by_all) if wanted else {}
         return {queue: end for queue, end in ends.items() if end < begin.positions[queue]}
 
-    def _starts(self, cluster: Cluster, new: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    def _starts(self, cluster: Cluster, new: Mapping[MessageQueue, int], *, by_all: bool) -> dict[MessageQueue, int]:
         """Where new queues start: at their first messages, or where their group is in them; `new` has their ends."""
-        starts = cluster.min_offsets(new).found
+        starts = _answers(cluster.min_offsets(new), by_all=by_all)
         if not self._options.commit_offsets:
             return starts
         # one that was gone for long and is back, or one that the group consumed by other means
-        committed = cluster.committed(self._options.group, starts).found
+        committed = _answers(cluster.committed(self._options.group, starts), by_all=by_all)
         return {
             queue: max(low, min(committed[queue] or 0, new[queue]))
             for queue, low in starts.items()
@@ -161,3 +173,7 @@ class Progress:
             if self._options.fail_on_data_loss:
                 raise DataLossError(queue, (head, position), (0, head))
             log.warning("spark.queue_went_back", queue=str(queue), position=position, ends_at=head)
+
+
+def _answers(answers: Answers[T], *, by_all: bool) -> dict[MessageQueue, T]:
+    return everyone(answers) if by_all else answers.found

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import structlog
 
-from rmqd.errors import RemotingError
+from rmqd.errors import RemotingError, RmqdError
 from rmqd.spark.answers import Answers
+from rmqd.spark.cluster import Cluster
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
@@ -20,7 +24,17 @@ class BrokerSilentError(RemotingError):
 @dataclass(slots=True)
 class _Silence:
     since: float
-    error: str
+    error: RmqdError
+    asking: Future[Answers[int]] | None = None
+
+    def told(self, cluster: Cluster, queues: Collection[MessageQueue]) -> Answers[int]:
+        """What the broker has answered since it was asked last. If it is not being asked, it is from now on."""
+        if self.asking is None:
+            self.asking = cluster.begin_max_offsets(queues)
+        elif self.asking.done():
+            answers, self.asking = self.asking.result(), None
+            return answers
+        return Answers()
 
 
 class SilentBrokers:
@@ -30,15 +44,31 @@ class SilentBrokers:
         self._patience_seconds = patience_seconds
         self._silent: dict[str, _Silence] = {}
 
+    def ends(self, cluster: Cluster, queues: Collection[MessageQueue]) -> Answers[int]:
+        """Where the queues end, as brokers tell.
+
+        No broker that is silent already is waited for: what it answers is taken by a later call. A request to one takes
+        seconds to fail, and the queues of all others would rest meanwhile.
+        """
+        answers = cluster.max_offsets([one for one in queues if one.broker_name not in self._silent], of_slaves=True)
+        for broker, silence in self._silent.items():
+            asked = [queue for queue in queues if queue.broker_name == broker]
+            told = silence.told(cluster, asked)
+            answers.found.update(told.found)
+            answers.failed.update({one: told.failed.get(one, silence.error) for one in asked if one not in told.found})
+        return answers
+
     def look(self, answers: Answers[int]) -> None:
         """Note which brokers did not answer. A queue that does not exist is not counted as silence."""
-        failed: dict[str, list[str]] = {}
+        failed: dict[str, list[RmqdError]] = {}
         for queue in answers.failed.keys() - answers.away:
-            failed.setdefault(queue.broker_name, []).append(str(answers.failed[queue]))
+            failed.setdefault(queue.broker_name, []).append(answers.failed[queue])
+        there = {queue.broker_name for queue in answers.found}
         now = time.monotonic()
         for broker in sorted(self._silent.keys() - failed.keys()):
             silence = self._silent.pop(broker)
-            log.info("spark.broker_returned", broker=broker, after_seconds=round(now - silence.since, 1))
+            if broker in there:  # and is not gone from all routes
+                log.info("spark.broker_returned", broker=broker, after_seconds=round(now - silence.since, 1))
         for broker, errors in sorted(failed.items()):
             if broker in self._silent:
                 self._silent[broker].error = errors[0]
@@ -48,7 +78,7 @@ class SilentBrokers:
                 "spark.broker_silent",
                 broker=broker,
                 queues=len(errors),
-                error=errors[0],
+                error=str(errors[0]),
                 patience_seconds=self._patience_seconds,
             )
 

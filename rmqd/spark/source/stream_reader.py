@@ -154,7 +154,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # what is available now would never come to its end, waiting for more
         takes_all = isinstance(limit, ReadAllAvailable) or (self._heads.pinned and isinstance(limit, ReadMinRows))
         self._gone.look(begin, queues, heads)
-        end = self._progress.next(cluster, begin, heads, takes_all=takes_all)
+        end = self._progress.next(cluster, begin, heads, takes_all=takes_all, is_bounded=self._heads.pinned)
         if end is None:
             return None
         end = self._gone.noted_in(end)
