@@ -28,6 +28,7 @@ from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.process.logs.logs import configure_logging
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import dlq_topic
 from tests.rocketmq import ClusterSpec, RealCluster
 from tests.rocketmq.fetch import find_java, jars
 from tests.rocketmq.spec import free_port
@@ -120,7 +121,10 @@ def timed(command: Sequence[str], rounds: int, environment: dict[str, str], fold
 
 
 async def fill(nameserver: str) -> str:
-    """Topics with messages, and groups that have read half of four topics each. Returns the id of a message."""
+    """Messages in each topic, and groups that have read half of four topics each, one of them with a dead letter.
+
+    Returns the id of a message.
+    """
     client = ClientInstance(ClientOptions(nameservers=(nameserver,)))
     turn = asyncio.Semaphore(16)
     msg_id = ""
@@ -133,6 +137,7 @@ async def fill(nameserver: str) -> str:
     try:
         topics = [f"bench_topic_{number}" for number in range(TOPICS)]
         sent = await asyncio.gather(*(send(topic, number) for topic in topics for number in range(MESSAGES)))
+        await send(dlq_topic(GROUP), 0)
         msg_id = sent[7]
         broker = next(iter(client.routes.queues(TOPIC))).broker_name
         address = client.routes.address(broker)
@@ -188,6 +193,7 @@ def measure(topics: int = TOPICS) -> str:
     with RealCluster.start(ClusterSpec(heap="1g")) as cluster, TemporaryDirectory(prefix="rmqd-bench-") as folder:
         for number in range(topics):
             cluster.create_topic(f"bench_topic_{number}", QUEUES)
+        cluster.create_topic(dlq_topic(GROUP), 1)
         filled = {"group": GROUP, "topic": TOPIC, "key": KEY, "id": asyncio.run(fill(cluster.nameserver))}
         with daemon(Path(folder), cluster.nameserver) as environment:
             results = {}

@@ -1,4 +1,4 @@
-"""Exit codes of the rmqd command (the last two as in sysexits.h)."""
+"""Exit codes of the rmqd command (69 and 78 as in sysexits.h)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ class ExitCode(IntEnum):
     """A name server, a broker or a running daemon could not be reached."""
     CONFIG = 78
     """The configuration is wrong; nothing was connected."""
+    INTERRUPTED = 130
+    """Ctrl-C cut short what has an end of its own. What runs until it is stopped ends with OK at the first Ctrl-C."""
 
 
 OK = ExitCode.OK

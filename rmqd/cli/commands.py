@@ -160,6 +160,15 @@ class Commands(TyperGroup):
         """Its parameters, with --help and those of completion, which Typer adds last."""
         return _adapted_parameters(super().get_params(ctx))
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that is named."""
+        try:
+            return super().resolve_command(ctx, args)
+        except _USAGE_ERROR as error:
+            if _ASKS_JSON.search(" ".join(args)):
+                _say_usage_error(error)
+            raise
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List its commands, each with the first sentence of its help."""
         commands: Any = self.commands

@@ -28,5 +28,14 @@ def confirm(plan: Iterable[str], *, yes: bool, dry_run: bool, err: bool = False)
         return
     if not sys.stdin.isatty():
         fail(ExitCode.FAILURE, "rmqd: nothing is changed without being asked for; --yes does it without a terminal")
-    if not typer.confirm("Do it?", err=err):
-        fail(ExitCode.FAILURE, "rmqd: nothing was changed")
+    if code := _refusal(err):
+        fail(code, "rmqd: nothing was changed")
+
+
+def _refusal(err: bool) -> int:
+    """Ask; the exit code unless the answer is yes."""
+    try:
+        return ExitCode.OK if typer.confirm("Do it?", err=err) else ExitCode.FAILURE
+    except typer.Abort as abort:  # by Ctrl-C, or the input's end
+        typer.echo(err=True)
+        return ExitCode.INTERRUPTED if isinstance(abort.__context__, KeyboardInterrupt) else ExitCode.FAILURE

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from rmqd.cli.cluster import Target
+    from rmqd.client.instance import ClientInstance
+    from rmqd.client.looks.brokers import Brokers
     from rmqd.consumer.dead_letters.choice import Choice
     from rmqd.consumer.dead_letters.marks import Marks
 
@@ -82,22 +84,34 @@ def marks_of(target: Target, group: str) -> Marks:
     return marks
 
 
-def open_marks(target: Target, group: str, *, to_write: bool) -> Marks:
-    """The same for a command that may write them. Ends the command with 1 where that cannot be."""
+def unread_marks(target: Target, group: str) -> Marks:
+    """The same before they are read. Ends the command with 1 for a name that no group can have."""
     from rmqd.cli.cluster import fail
     from rmqd.consumer.dead_letters.marks import Marks
-    from rmqd.errors import RmqdError
+    from rmqd.errors import InvalidNameError
     from rmqd.exit_codes import ExitCode
     from rmqd.wire.topics import check_group
 
     try:
-        marks = Marks(target.state_dir, check_group(group))  # it becomes the name of a folder
-        if to_write:
-            marks.hold()
-        marks.load()
-    except RmqdError as error:
+        return Marks(target.state_dir, check_group(group))  # it becomes the name of a folder
+    except InvalidNameError as error:
         fail(ExitCode.FAILURE, f"rmqd: {error}")
-    return marks
+
+
+async def read_marks(client: ClientInstance, group: str, marks: Marks, *, to_write: bool) -> Brokers:
+    """Read them, and keep other processes from writing them if this one is `to_write`. Returns the brokers.
+
+    Raises RmqdError, also where no broker knows the group: a misspelt name leaves no folder behind.
+    """
+    from rmqd.client.looks.brokers import Brokers
+    from rmqd.consumer.dead_letters.plan import expect_group
+
+    brokers = await Brokers.look_up(client)
+    await expect_group(brokers, group)
+    if to_write:
+        marks.hold()
+    marks.load()
+    return brokers
 
 
 def kinds_lines(kinds: Counter[str | None]) -> list[str]:

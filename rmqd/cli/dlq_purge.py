@@ -44,8 +44,8 @@ def purge(
     target = asked.target(group)
     namespace = target.options.namespace
     name = wrapped(group, namespace)
-    marks = dlq_choice.open_marks(target, name, to_write=not dry_run)
-    plan, unasked = ask_cluster(target.options, lambda client: _plan(client, name, marks, choice))
+    marks = dlq_choice.unread_marks(target, name)
+    plan, unasked = ask_cluster(target.options, lambda client: _plan(client, name, marks, choice, to_write=not dry_run))
     purged, errors = 0, dict[str, "RmqdError"]()
     if dry_run and asked.as_json:
         say_json(_document(group, namespace, plan, purged))
@@ -56,7 +56,7 @@ def purge(
             purged, errors = ask_cluster(target.options, lambda client: _purge(client, plan, marks, choice, progress))
         except KeyboardInterrupt:
             done = f"{progress.done} of {plan.chosen} settled"
-            fail(ExitCode.FAILURE, f"rmqd: interrupted; {done}; the same command goes on where this one was cut")
+            fail(ExitCode.INTERRUPTED, f"rmqd: interrupted; {done}; the same command goes on where this one was cut")
     if not asked.as_json:
         say([f"{purged} settled; {max(0, plan.left - purged)} left"])
     elif not dry_run:
@@ -90,11 +90,13 @@ def _document(group: str, namespace: str, plan: Plan, purged: int) -> dict[str, 
     return without_namespace(document, namespace)
 
 
-async def _plan(client: ClientInstance, group: str, marks: Marks, choice: Choice) -> tuple[Plan, dict[str, RmqdError]]:
-    from rmqd.client.looks.brokers import Brokers
+async def _plan(
+    client: ClientInstance, group: str, marks: Marks, choice: Choice, *, to_write: bool
+) -> tuple[Plan, dict[str, RmqdError]]:
     from rmqd.consumer.dead_letters.plan import make_plan
 
-    return await make_plan(await Brokers.look_up(client), group, marks, choice)
+    brokers = await dlq_choice.read_marks(client, group, marks, to_write=to_write)
+    return await make_plan(brokers, group, marks, choice)
 
 
 async def _purge(

@@ -62,8 +62,8 @@ def replay(
     target = asked.target(group)
     namespace = target.options.namespace
     name = wrapped(group, namespace)
-    task = Task(name, dlq_choice.open_marks(target, name, to_write=not dry_run), choice, rate)
-    plan, who, unasked = ask_cluster(target.options, lambda client: _plan(client, task))
+    task = Task(name, dlq_choice.unread_marks(target, name), choice, rate)
+    plan, who, unasked = ask_cluster(target.options, lambda client: _plan(client, task, to_write=not dry_run))
     if not plan.chosen and not task.marks.windows:
         _nothing(asked, group, namespace, plan)
         end_for_errors(unasked, [namespace])
@@ -87,11 +87,10 @@ def replay(
     end_for_errors(errors, [namespace], more)
 
 
-async def _plan(client: ClientInstance, task: Task) -> tuple[Plan, Receivers, dict[str, RmqdError]]:
-    from rmqd.client.looks.brokers import Brokers
+async def _plan(client: ClientInstance, task: Task, *, to_write: bool) -> tuple[Plan, Receivers, dict[str, RmqdError]]:
     from rmqd.consumer.dead_letters.plan import make_plan, receivers
 
-    brokers = await Brokers.look_up(client)
+    brokers = await dlq_choice.read_marks(client, task.group, task.marks, to_write=to_write)
     plan, errors = await make_plan(brokers, task.group, task.marks, task.choice)
     who, unasked = await receivers(brokers, task.group)
     return plan, who, {**errors, **unasked}
@@ -120,7 +119,7 @@ def _carry_out(target: Target, task: Task, plan: Plan, who: Receivers) -> Outcom
     try:
         return ask_cluster(target.options, run)
     except KeyboardInterrupt:
-        fail(ExitCode.FAILURE, "rmqd: interrupted; the same command goes on where this one was cut")
+        fail(ExitCode.INTERRUPTED, "rmqd: interrupted; the same command goes on where this one was cut")
 
 
 def _nothing(asked: Asked, group: str, namespace: str, plan: Plan) -> None:

@@ -19,7 +19,10 @@ _EXIT_STATUS: Final = (
     ("2", "Wrong usage."),
     ("69", "RocketMQ, or the running daemon, cannot be reached."),
     ("78", "The configuration is wrong; nothing was connected."),
-    ("130, 143", "A second SIGINT or SIGTERM cut the stop of rmqd run short; or Ctrl-C ended another command."),
+    (
+        "130, 143",
+        "Ctrl-C, or SIGTERM, cut it short; of what runs until it is stopped, the second one did.",
+    ),
 )
 _ENVIRONMENT: Final = (
     ("RMQD_CONFIG", "The configuration where --config is not given."),

@@ -72,7 +72,7 @@ def change_offsets(asked: Asked, target: Target, change: Change) -> None:
     try:
         outcome = ask_cluster(options, course.run)
     except KeyboardInterrupt:
-        fail(ExitCode.FAILURE, f"rmqd: {course.cut()}")
+        fail(ExitCode.INTERRUPTED, f"rmqd: {course.cut()}")
     if asked.as_json:
         say_json(_document(change, course.path, [_as_moved(one) for one in outcome.queues], _members(outcome)))
     else:
@@ -215,18 +215,23 @@ def _not_obeyed(outcome: ResetOutcome, group: str) -> list[str]:
     Errors of brokers have lines of their own.
     """
     lines = []
-    for one in outcome.queues:
-        if one.state != "not_obeyed":
-            continue
+    not_obeyed = [one for one in outcome.queues if one.state == "not_obeyed"]
+    for one in not_obeyed:
         where, now = f"{one.move.queue.broker_name} queue {one.move.queue.queue_id}", one.now
         at = "" if now.held is None else f", which is at {now.held.commit_offset}"
         who = f"member {now.owner}{at}" if now.owner else "no member that answers has it"
         lines.append(f"rmqd: {where}: sent to {one.move.target}, stored {_offset(now.committed)}; {who}")
     if lines and outcome.silent:
         lines.append(f"rmqd: these members do not say what they have: {', '.join(sorted(outcome.silent))}")
-    if lines:
+    asked = {one.move.queue.broker_name for one in not_obeyed}
+    if asked - outcome.pushed_by:
         lines.append(
             f"rmqd: brokers keep a reset for the member's next pull: look again with `rmqd groups show {group}`"
+        )
+    if pushed := sorted(asked & outcome.pushed_by):
+        lines.append(
+            f"rmqd: {', '.join(pushed)} pushed the reset to the members, and keeps nothing for one that did not hear "
+            f"of it: look again with `rmqd groups show {group}`, and reset again, or with the members stopped"
         )
     return lines
 

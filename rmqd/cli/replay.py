@@ -34,7 +34,7 @@ it is tried again here, --retries times, and then written to a file that is show
 It shows a plan and asks. The plan is kept in state_dir: where it is cut short, by Ctrl-C or kill -9, the same command
 goes on. At its end the shadow group is removed from the brokers; --abandon removes it without going on.
 
-Exit 1 where messages were given up, or it was stopped.
+Exit 1 where messages were given up, 130 where Ctrl-C stopped it.
 
 Example: rmqd replay order-mailer --from 2026-11-24T08:00:00Z --to 2026-11-24T10:00:00Z --rate 200
 """
@@ -76,8 +76,8 @@ def replay(
         raise typer.Exit
     confirm(_plan_lines(shown, folder, passed, rate, retries), yes=yes, dry_run=dry_run, err=asked.as_json)
     ask_cluster(ours.client_options, lambda client: _begin(client, plan, folder))
-    progress = _run(ours, plan, folder.failures(plan), rate, retries)
-    code = _end(ours, folder, plan) if progress.is_done else ExitCode.FAILURE
+    progress, stopped = _run(ours, plan, folder.failures(plan), rate, retries)
+    code = _end(ours, folder, plan) if progress.is_done else stopped
     _report(shown, progress, folder.failures(plan), as_json=asked.as_json)
     raise typer.Exit(code or (ExitCode.FAILURE if folder.failures(plan).read() else ExitCode.OK))
 
@@ -146,8 +146,11 @@ async def _begin(client: ClientInstance, plan: ReplayPlan, folder: ReplayFolder)
         folder.write(plan.begun())
 
 
-def _run(ours: OwnGroup, plan: ReplayPlan, failures: Failures, rate: int, retries: int) -> Progress:
-    """Run until all is handled or a signal comes. Ends the command where the group cannot go on."""
+def _run(ours: OwnGroup, plan: ReplayPlan, failures: Failures, rate: int, retries: int) -> tuple[Progress, int]:
+    """Run until all is handled or a signal comes: then with the exit code for that.
+
+    Ends the command where the group cannot go on.
+    """
     from rmqd.client.instance import ClientInstance
     from rmqd.errors import RmqdError
     from rmqd.plain_text import describe
@@ -157,16 +160,23 @@ def _run(ours: OwnGroup, plan: ReplayPlan, failures: Failures, rate: int, retrie
     from rmqd.process.signals import signals_handled
     from rmqd.replaying.run import ReplayRun
 
+    signals: list[int] = []
+
     async def run() -> Progress:
         client = ClientInstance(ours.client_options)
         handler = load_handler(ours.name, ours.settings)
         one = ReplayRun(plan, ours.options, handler, client, failures, rate=rate, retries=retries)
-        with signals_handled(lambda _: one.stop(), lambda: None):
+
+        def stop(number: int) -> None:
+            signals.append(number)
+            one.stop()
+
+        with signals_handled(stop, lambda: None):
             return await one.run(_Teller(plan))
 
     configure_logging("warning", ours.config.log.format, namespaces=ours.config.namespaces)
     try:
-        return run_in_loop(run())
+        return run_in_loop(run()), 128 + signals[-1] if signals else ExitCode.FAILURE
     except RmqdError as error:
         fail(ExitCode.FAILURE, f"rmqd: {error}")
     except Exception as error:  # noqa: BLE001  what the handler's `start` or `stop` raised, which ends the group

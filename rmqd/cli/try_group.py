@@ -114,7 +114,7 @@ def _try(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, asked: Asked) -
         fail(ExitCode.FAILURE, f"rmqd: {error}")
     except KeyboardInterrupt:
         reporter.end(None, is_cut=True)
-        return 130
+        return ExitCode.INTERRUPTED
     reporter.end(trial.at_end)
     return ExitCode.FAILURE if reporter.failures or trial.at_end else ExitCode.OK
 
@@ -125,6 +125,7 @@ def _bisect(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, asked: Asked
     from rmqd.trying.bisect import Bisection
     from rmqd.trying.handler_process import HandlerUnusableError
     from rmqd.trying.trial import Trial
+    from rmqd.wire.topics import dlq_topic
 
     trial = Trial(ours.config, timeout_seconds)
     size = ours.options.consume_message_batch_max_size
@@ -138,8 +139,8 @@ def _bisect(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, asked: Asked
     except HandlerUnusableError as error:
         fail(ExitCode.FAILURE, f"rmqd: {error}")
     except KeyboardInterrupt:
-        return 130
-    say_finding(finding, ours.name, as_json=asked.as_json)
+        return ExitCode.INTERRUPTED
+    say_finding(finding, ours.name, dlq_topic(ours.name) if chosen.are_dead_letters else "", as_json=asked.as_json)
     return ExitCode.OK if finding.answer in ("found", "nothing_fails") else ExitCode.FAILURE
 
 

@@ -37,7 +37,7 @@ class Reporter:
         for message, verdict in zip(report.messages, report.result.verdicts, strict=True):
             self._outcomes[verdict.outcome] += 1
             if self._as_json:
-                _say_document(document(message, verdict, report) | {"batch": self._batches})
+                _say_document(document(message, verdict, report, self._lie_in) | {"batch": self._batches})
             else:
                 self._say_line(message, _decided(verdict, report.result), f"{report.result.seconds:.3f} s")
         if not self._as_json:
@@ -49,7 +49,7 @@ class Reporter:
         self._outcomes["corrupt"] += 1
         message = corrupt.message
         if self._as_json:
-            _say_document(_place(message) | {"outcome": "corrupt", "error": corrupt.reason})
+            _say_document(_place(message, self._lie_in) | {"outcome": "corrupt", "error": corrupt.reason})
         else:
             self._say_line(message, f"corrupt: {corrupt.reason}", "-")
 
@@ -61,15 +61,14 @@ class Reporter:
         say([*lines, f"{parts or 'no message'}; {_NOTHING}"], err=self._as_json)
 
     def _say_line(self, message: Message, decided: str, took: str) -> None:
-        topic = self._lie_in or message.message_queue.topic
-        place = f"{topic}:{message.broker_name}:{message.queue_id}:{message.queue_offset}"
+        place = f"{_stored_in(message, self._lie_in)}:{message.broker_name}:{message.queue_id}:{message.queue_offset}"
         say(["  ".join((f"{took:>9}", message.msg_id, place, message.tags or "-", message.keys or "-", decided))])
 
 
-def document(message: Message, verdict: Verdict, report: BatchReport) -> dict[str, Any]:
+def document(message: Message, verdict: Verdict, report: BatchReport, lie_in: str) -> dict[str, Any]:
     """A message and what became of it."""
     result = report.result
-    return _place(message) | {
+    return _place(message, lie_in) | {
         "outcome": verdict.outcome,
         "delay_level": verdict.delay_level,
         "rest_seconds": verdict.rest_seconds,
@@ -82,16 +81,16 @@ def document(message: Message, verdict: Verdict, report: BatchReport) -> dict[st
     }
 
 
-def say_finding(finding: Finding, name: str, *, as_json: bool) -> None:
-    """Tell the answer of a bisection, and how to go on."""
-    lines, following = [*_found(finding)], [*_next(finding, name)]
+def say_finding(finding: Finding, name: str, lie_in: str, *, as_json: bool) -> None:
+    """Tell the answer of a bisection, and how to go on; `lie_in` as of `Reporter`."""
+    lines, following = [*_found(finding, lie_in)], [*_next(finding, name, lie_in)]
     if as_json:
-        say_json(_finding_document(finding, name) | {"answer_text": " ".join(lines), "next": following})
+        say_json(_finding_document(finding, name, lie_in) | {"answer_text": " ".join(lines), "next": following})
         return
     say([*lines, *(f"  {line}" for line in following)])
 
 
-def _finding_document(finding: Finding, name: str) -> dict[str, Any]:
+def _finding_document(finding: Finding, name: str, lie_in: str) -> dict[str, Any]:
     report, message = finding.report, finding.message
     verdicts = {} if report is None else dict(zip(map(id, report.messages), report.result.verdicts, strict=True))
     return {
@@ -100,15 +99,17 @@ def _finding_document(finding: Finding, name: str) -> dict[str, Any]:
         "kind": finding.kind,
         "runs": finding.runs,
         "messages": finding.messages,
-        "message": None if message is None or report is None else document(message, verdicts[id(message)], report),
-        "together": [_place(one) for one in finding.together],
+        "message": None
+        if message is None or report is None
+        else document(message, verdicts[id(message)], report, lie_in),
+        "together": [_place(one, lie_in) for one in finding.together],
         "others_fail": finding.others_fail,
         "error": None if report is None else report.result.error,
         "place": None if report is None else report.result.place,
     }
 
 
-def _found(finding: Finding) -> list[str]:
+def _found(finding: Finding, lie_in: str) -> list[str]:
     runs = count(finding.runs, "run")
     if finding.answer == "nothing_fails":
         return [f"nothing fails: the handler got {count(finding.messages, 'message')} and raised nothing ({runs})"]
@@ -117,7 +118,7 @@ def _found(finding: Finding) -> list[str]:
     why = _why(report)
     if finding.message is not None:
         alone = f"found in {runs}: handled alone, this message fails"
-        lines = [alone, _line_of_place(finding.message), *why]
+        lines = [alone, _line_of_place(finding.message, lie_in), *why]
         if finding.others_fail:
             lines.append("the others fail without it, too: there is one more at least")
         elif finding.others_fail is False:
@@ -127,7 +128,10 @@ def _found(finding: Finding) -> list[str]:
         return [f"not the messages alone: what failed in the first run did not fail again ({runs})", *why]
     first, last = together[0], together[-1]
     lines = [f"no single message: {len(together)} fail together, and none of them that was tried alone ({runs})", *why]
-    lines += [f"the first of them: {_line_of_place(first)}", f"the last of them: {_line_of_place(last)}"]
+    lines += [
+        f"the first of them: {_line_of_place(first, lie_in)}",
+        f"the last of them: {_line_of_place(last, lie_in)}",
+    ]
     return [*lines, *_raised(finding)]
 
 
@@ -137,13 +141,14 @@ def _raised(finding: Finding) -> list[str]:
     return [f"besides, {count(finding.raised, 'call')} raised an exception in the first run: `rmqd try` tells which"]
 
 
-def _next(finding: Finding, name: str) -> list[str]:
+def _next(finding: Finding, name: str, lie_in: str) -> list[str]:
     if finding.message is None or finding.report is None:
         return []
     message, msg_id = finding.message, finding.message.msg_id
-    lines = [f"rmqd message get {msg_id}", f"rmqd try {name} --id {msg_id}"]
+    again = f"rmqd try {name} --dead-letters" if lie_in else f"rmqd try {name}"
+    lines = [f"rmqd message get {msg_id}", f"{again} --id {msg_id}"]
     if finding.others_fail is not False:
-        lines.append(f"rmqd try {name} --bisect --without {msg_id}")
+        lines.append(f"{again} --bisect --without {msg_id}")
     if message.topic == message.message_queue.topic:  # else its offset is one of a retry topic, or of dead letters
         queue = f"--broker {message.broker_name} --queue {message.queue_id} --to {message.queue_offset + 1}"
         lines.append(
@@ -177,10 +182,16 @@ def _why(report: BatchReport) -> list[str]:
     return [result.error + (f", at {result.place}" if result.place else "")]
 
 
-def _place(message: Message) -> dict[str, Any]:
+def _stored_in(message: Message, lie_in: str) -> str:
+    """The topic in which its offset is one: of a retried message or a dead letter not that which the handler sees."""
+    return lie_in or message.message_queue.topic
+
+
+def _place(message: Message, lie_in: str) -> dict[str, Any]:
     return {
         "msg_id": message.msg_id,
         "topic": message.topic,
+        "stored_in": _stored_in(message, lie_in),
         "broker": message.broker_name,
         "queue": message.queue_id,
         "offset": message.queue_offset,
@@ -189,10 +200,10 @@ def _place(message: Message) -> dict[str, Any]:
     }
 
 
-def _line_of_place(message: Message) -> str:
+def _line_of_place(message: Message, lie_in: str) -> str:
     keys = f", keys {message.keys}" if message.keys else ""
     return (
-        f"{message.msg_id}, {message.topic}, {message.broker_name}, queue {message.queue_id}, "
+        f"{message.msg_id}, {_stored_in(message, lie_in)}, {message.broker_name}, queue {message.queue_id}, "
         f"offset {message.queue_offset}{keys}"
     )
 

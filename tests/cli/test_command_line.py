@@ -222,6 +222,8 @@ def test_output_that_cannot_be_written_is_told_in_a_line(words: str) -> None:
         ("offsets reset mailer orders --skip 0", "--skip"),
         ("groups show", "GROUP"),
         ("lag --bogus", "--bogus"),
+        ("lga", "Did you mean 'lag'?"),
+        ("dlq shwo mailer", "Did you mean 'show'?"),
     ],
 )
 @pytest.mark.parametrize("asks", [("-o", "json"), ("--output=json",)], ids=" ".join)

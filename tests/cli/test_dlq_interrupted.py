@@ -1,28 +1,30 @@
-"""`rmqd dlq purge` on a terminal, interrupted by Ctrl-C."""
+"""`rmqd dlq purge` on a terminal, interrupted by Ctrl-C: while it works, and at its question."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import pty
-import signal
+import contextlib
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from rmqd.codes import RequestCode
+from rmqd.exit_codes import ExitCode
 from rmqd.wire.bodies.cluster import ClusterInfo
 from rmqd.wire.bodies.route import BrokerData
 from rmqd.wire.bodies.stats import TopicOffset, TopicStatsTable
-from tests.cli.command import TOP
 from tests.client.peer import Peer, Reply
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
+from tests.demo.terminal import Terminal, on_terminal
+
+pytestmark = pytest.mark.process
 
 
-@pytest.mark.process
-async def test_a_purge_that_is_interrupted_says_what_was_done(tmp_path: Path) -> None:
-    """On a line of its own, where the progress stood."""
+@contextlib.asynccontextmanager
+async def three_letters() -> AsyncIterator[Peer]:
+    """A broker with three dead letters of group mailer, which does not answer once they are settled."""
     async with Peer() as peer:
         broker = ScriptedBroker(peer)
         (queue,) = broker.create_topic("%DLQ%mailer")
@@ -32,18 +34,35 @@ async def test_a_purge_that_is_interrupted_says_what_was_done(tmp_path: Path) ->
         stats = TopicStatsTable({queue: TopicOffset(0, 3)})
         peer.on(RequestCode.GET_TOPIC_STATS_INFO, Reply(body=stats.to_json()))
         peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, None)  # what comes after the letters are settled
-        terminal, end = pty.openpty()
-        options = ("--yes", "-n", peer.address, "--set", f"state_dir={tmp_path}")
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "rmqd", "dlq", "purge", "mailer", *options,
-            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(TOP)}, stdout=asyncio.subprocess.DEVNULL, stderr=end,
-        )  # fmt: skip
-        os.close(end)
-        try:
+        yield peer
+
+
+@contextlib.contextmanager
+def purge(peer: Peer, state_dir: Path, *more: str) -> Iterator[Terminal]:
+    """The command on a terminal."""
+    options = ("-n", peer.address, "--set", f"state_dir={state_dir}", *more)
+    with on_terminal([sys.executable, "-m", "rmqd", "dlq", "purge", "mailer", *options]) as terminal:
+        yield terminal
+
+
+async def test_a_purge_that_is_interrupted_says_what_was_done(tmp_path: Path) -> None:
+    """On a line of its own, where the progress stood."""
+    async with three_letters() as peer:
+        with purge(peer, tmp_path, "--yes") as terminal:
             await peer.received(RequestCode.UPDATE_CONSUMER_OFFSET)
-            process.send_signal(signal.SIGINT)
-            assert await process.wait() == 1
-            told = os.read(terminal, 10_000).decode()
-        finally:
-            os.close(terminal)
-    assert told == ("\r\033[Krmqd: interrupted; 3 of 3 settled; the same command goes on where this one was cut\r\n")
+            terminal.press("\x03")
+            assert await asyncio.to_thread(terminal.wait) == ExitCode.INTERRUPTED
+    told = "rmqd: interrupted; 3 of 3 settled; the same command goes on where this one was cut\r\n"
+    assert terminal.text.endswith(f"\r{told}")
+
+
+async def test_ctrl_c_at_the_question_changes_nothing(tmp_path: Path) -> None:
+    """Another answer than yes is a refusal, which ends with another code."""
+    async with three_letters() as peer:
+        for key, code in (("\x03", ExitCode.INTERRUPTED), ("n\n", ExitCode.FAILURE)):
+            with purge(peer, tmp_path) as terminal:
+                await asyncio.to_thread(terminal.wait_for, "Do it")
+                terminal.press(key)
+                assert await asyncio.to_thread(terminal.wait) == code
+            assert terminal.text.endswith("\r\nrmqd: nothing was changed\r\n")
+        assert not peer.got(RequestCode.UPDATE_CONSUMER_OFFSET)

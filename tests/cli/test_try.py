@@ -318,8 +318,11 @@ def test_dead_letters_are_tried_as_if_they_were_sent_again(
     ours = Group(rocketmq, folder, group, topic, "sync")
     (line,) = ours.outcomes("--dead-letters")
     assert (line["topic"], line["keys"], line["outcome"], line["delay_level"]) == (topic, "k1", "retried", 3)
-    assert (line["queue"], line["offset"]) == (0, 0)
+    assert (line["stored_in"], line["queue"], line["offset"]) == (dead, 0, 0)
     assert f"  {dead}:broker-a:0:0  " in ours.tried("--dead-letters").out, "people see where it lies"
+    found = ours.tried("--dead-letters", "--bisect")
+    assert f", {dead}, broker-a, queue 0, offset 0, keys k1\n" in found.out
+    assert f"\n  rmqd try {group} --dead-letters --id {line['msg_id']}\n" in found.out
 
 
 def test_wrong_usage(rocketmq: RealCluster, topic: str, group: str, folder: Path) -> None:

@@ -19,6 +19,7 @@ from rmqd.client.api.offset import query_consumer_offset, update_consumer_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.exit_codes import ExitCode
 from rmqd.handler import Batch
 from rmqd.spark.queue_questions import pending_reset
 from rmqd.wire.bodies.heartbeat import ConsumerData, SubscriptionData
@@ -221,6 +222,33 @@ async def test_a_member_that_does_not_obey_is_named(
     ), done.err
 
 
+async def test_a_broker_that_pushes_keeps_no_reset_for_a_member_that_does_not_obey(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """As RocketMQ 4: what to do then is another thing."""
+    is_old = rocketmq.spec.version.startswith("4")
+    await asyncio.to_thread(send, rocketmq, topic, "m", 40)
+    if not is_old:
+        await asyncio.to_thread(rocketmq.set_broker, useServerSideResetOffset="false")
+    try:
+        async with posing(rocketmq, Posing(group, MessageQueue(topic, "broker-a", 2), 5), topic) as client:
+            for queue in range(QUEUES):
+                where = MessageQueue(topic, "broker-a", queue)
+                await update_consumer_offset(client.remoting, rocketmq.broker.address, group, where, 5)
+            wait = ("--to", "first", "--wait", "2s")
+            done = await asyncio.to_thread(change, rocketmq, tmp_path, "reset", group, topic, *wait)
+    finally:
+        if not is_old:
+            await asyncio.to_thread(rocketmq.set_broker, useServerSideResetOffset="true")
+    assert done.code == 1
+    assert states(done)["not_obeyed"], done.err
+    assert done.err.endswith(
+        "rmqd: broker-a pushed the reset to the members, and keeps nothing for one that did not hear of it: "
+        f"look again with `rmqd groups show {group}`, and reset again, or with the members stopped\n"
+    ), done.err
+    assert "brokers keep" not in done.err
+
+
 async def test_a_reset_that_is_interrupted_says_what_was_done(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
@@ -241,7 +269,7 @@ async def test_a_reset_that_is_interrupted_says_what_was_done(
             backup = line.removeprefix("backup: ").strip() if line.startswith("backup: ") else backup
         process.send_signal(signal.SIGINT)
         _, err = await process.communicate()
-    assert process.returncode == 1
+    assert process.returncode == ExitCode.INTERRUPTED
     assert err.decode() == (
         "rmqd: interrupted; the group was moved; whether its members obeyed was not seen: "
         f"`rmqd groups show {group}` tells where it is, `rmqd offsets restore {backup}` undoes it\n"

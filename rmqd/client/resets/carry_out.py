@@ -36,12 +36,16 @@ class MovedQueue:
 
 @dataclass(frozen=True, slots=True)
 class ResetOutcome:
-    """What became of a plan. `members` are those that read the topic, `silent` those of them that say nothing."""
+    """What became of a plan. `members` are those that read the topic, `silent` those of them that say nothing.
+
+    `pushed_by` are the brokers that pushed it to the members, and keep nothing for one that has not obeyed.
+    """
 
     queues: tuple[MovedQueue, ...]
     errors: Mapping[str, RmqdError]
     members: frozenset[str]
     silent: frozenset[str]
+    pushed_by: frozenset[str]
 
     @property
     def is_whole(self) -> bool:
@@ -59,7 +63,12 @@ async def carry_out(
     await watch.run()
     failed = {queue.broker_name: error for queue, error in (errors | watch.errors).items()}
     queues = tuple(_moved(move, targets, errors, watch) for move in plan.moves)
-    return ResetOutcome(queues, {**plan.errors, **failed}, watch.members, watch.silent)
+    pushed_by = frozenset(broker for broker in plan.ways if _is_pushed(plan, broker))
+    return ResetOutcome(queues, {**plan.errors, **failed}, watch.members, watch.silent, pushed_by)
+
+
+def _is_pushed(plan: ResetPlan, broker: str) -> bool:
+    return plan.ways[broker] is WayOf.PUSHED and bool(plan.places.members)
 
 
 def _moved(
@@ -82,7 +91,7 @@ async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, i
     at_once: dict[str, list[PlannedMove]] = {}
     by_queue = {move.queue: move for move in plan.due}
     for move in plan.due:
-        if plan.ways[move.queue.broker_name] is WayOf.PUSHED and plan.places.members:
+        if _is_pushed(plan, move.queue.broker_name):
             at_once.setdefault(move.queue.broker_name, []).append(move)
         else:
             singly.append(move.queue)

@@ -69,7 +69,7 @@ async def newest_letters(
     """
     queues, errors = await letter_queues(brokers, group, marks)
     if not queues and not errors:
-        raise RmqdError(f"{group} has no dead letters")
+        raise RmqdError(f"{group} has no dead letters; `rmqd dlq list` has the groups that have some")
     one_more = most + 1
     read = await asyncio.gather(
         *(_newest(brokers, queue, choice, one_more) for queue in queues), return_exceptions=True

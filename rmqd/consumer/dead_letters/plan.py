@@ -12,8 +12,9 @@ from rmqd.client.looks.groups import connections, is_known
 from rmqd.consumer.dead_letters.choice import Choice
 from rmqd.consumer.dead_letters.marks import Marks
 from rmqd.consumer.dead_letters.reading import LetterQueue, letter_queues, letters_left
-from rmqd.errors import RmqdError
+from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.wire.bodies.running_info import PROP_CONSUME_ORDERLY
+from rmqd.wire.topics import dlq_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,21 @@ class Plan:
     refused: Counter[str] = field(default_factory=Counter)
 
 
+async def expect_group(brokers: Brokers, group: str) -> None:
+    """Raise RmqdError where no broker knows the group or has its letters."""
+    try:
+        await brokers.client.routes.lookup(dlq_topic(group))
+    except RouteNotFoundError:
+        if not await is_known(brokers, group):
+            raise RmqdError(f"no broker knows group {group}; `rmqd dlq list` has those with dead letters") from None
+
+
 async def make_plan(brokers: Brokers, group: str, marks: Marks, choice: Choice) -> tuple[Plan, dict[str, RmqdError]]:
     """Read all letters that are left, and count those that are meant.
 
-    Returns what could not be asked, too. Raises RmqdError, also where no broker knows the group or has its letters.
+    Returns what could not be asked, too. Raises RmqdError.
     """
     queues, errors = await letter_queues(brokers, group, marks)
-    if not queues and not errors and not await is_known(brokers, group):
-        raise RmqdError(f"no broker knows group {group}; `rmqd dlq list` has those with dead letters")
     plan = Plan(queues)
     await asyncio.gather(*(_count(brokers, queue, choice, plan) for queue in queues))
     return plan, errors
