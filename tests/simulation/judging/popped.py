@@ -144,8 +144,9 @@ def _cause(history: History, former: Call, again: Call) -> str | None:
     drain_seconds = history.options.queue_handover_timeout_seconds
     if (former.until or again.began) > former.began + drain_seconds and counted_twice(history)["handed_over"]:
         return "handed_over"  # its queue was given up, and the handler took longer than the hand-over waits
-    if history.plan.slow and former.until is not None and 0 < again.began - former.until < TOLD_SECONDS:
-        return "slow network"  # its time was almost over when the handler was done
+    told_seconds = TOLD_SECONDS if former.is_popped else COMMITTED_SECONDS
+    if history.plan.slow and former.until is not None and 0 < again.began - former.until < told_seconds:
+        return "slow network"  # its time was almost over when the handler was done, or it was given up just then
     for event in history.plan.events:
         if "name_server" in event.what and event.at <= again.began and event.at + ROUTES_SECONDS >= former.began:
             return event.what
@@ -194,14 +195,7 @@ def _meets(trouble: Trouble, since: float, until: float) -> bool:
 
 def _cause_of_dead(history: History, calls: list[Call]) -> str | None:
     """Why a message is among the dead letters twice, or there and done."""
-    decided = max(call.until or call.began for call in calls)
-    return next((one.what for one in history.causes if one.is_of(calls) and _explains_dead(one, calls, decided)), None)
-
-
-def _explains_dead(trouble: Trouble, calls: list[Call], decided: float) -> bool:
-    """Whether a dead letter may have been sent twice: its answer is under way for some time after it was decided."""
-    is_after = trouble.what not in HARMLESS and decided <= trouble.at <= decided + TOLD_SECONDS
-    return is_after or trouble.explains_attempts(calls)
+    return next((one.what for one in history.causes if one.is_of(calls) and one.explains_attempts(calls)), None)
 
 
 def _why(history: History, former: Call, again: Call) -> str:

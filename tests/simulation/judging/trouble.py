@@ -16,6 +16,8 @@ AFTER_SECONDS: Final = 70.0
 """For so long after a trouble its effects may show: locks end after 60 s."""
 AFTER_RESET_SECONDS: Final = 30.0
 """For so long around a trouble a pushed reset may get lost: members come back, and brokers write down offsets."""
+SENT_BACK_SECONDS: Final = 5.0
+"""For so long a send-back may be under way: then its member waits for the answer no more."""
 HARMLESS: Final = frozenset(("hangs",))
 """Troubles by which nothing is done twice."""
 GROUP_WIDE: Final = frozenset(("deaf", "frozen", "paused"))
@@ -59,8 +61,13 @@ class Trouble(NamedTuple):
         return self.what in GROUP_WIDE or self.is_of((done, again))
 
     def explains_attempts(self, calls: list[Call]) -> bool:
-        """Whether a message may be tried, or given up, more often because of it: send-backs fail, or are done twice."""
-        return self.what not in HARMLESS and self.meets(calls)
+        """Whether a message may be tried, or given up, more often because of it: send-backs fail, or are done twice.
+
+        One that was sent back in time may still be under way when it breaks.
+        """
+        ended = max(call.until or call.began for call in calls)
+        is_after = ended <= self.at <= ended + SENT_BACK_SECONDS
+        return self.what not in HARMLESS and (is_after or self.meets(calls))
 
     def explains_overlap(self, calls: list[Call], *, of_java: bool) -> bool:
         """Whether two members may have had messages of one orderly queue at once because of it.
