@@ -18,6 +18,7 @@ from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 from tests.spark.stream_options import grouped, options  # noqa: E402
 
 GROUP = "reports"
+QUEUE = f"orders@{BROKER}:0"
 EXPLICIT = [
     {"startingOffsets": "earliest"},
     {"startingOffsets": '{"orders": {"broker-a": {"0": 0}}}'},
@@ -68,7 +69,8 @@ def test_a_groups_offset_never_goes_back(broker: EmbeddedBroker, logs: list[Any]
         query.poll()
         query.reader.commit({"v": 1, "q": {"orders": {BROKER: {"0": 2 * len(query.rows)}}}})
         assert broker.offsets(GROUP, "orders") == {0: offset}
-    assert events(logs, "spark.checkpoint_overtaken")[0]["committed"] == {f"orders@{BROKER}:0": 5}
+    told = events(logs, "spark.checkpoint_overtaken")[0]
+    assert (told["group"], told["committed"], told["query"]) == (GROUP, {QUEUE: 5}, {QUEUE: 0})
 
 
 def test_two_streams_of_a_group_are_told_of_each_other(broker: EmbeddedBroker, logs: list[Any]) -> None:
@@ -81,7 +83,9 @@ def test_two_streams_of_a_group_are_told_of_each_other(broker: EmbeddedBroker, l
     assert broker.offsets(GROUP, "orders") == {0: 9}
     slow.poll()
     assert broker.offsets(GROUP, "orders") == {0: 9}
-    assert events(logs, "spark.group_moved_by_others")[-1]["committed"] == {f"orders@{BROKER}:0": 9}
+    told = events(logs, "spark.group_moved_by_others")[-1]
+    assert (told["group"], told["committed"], told["stored"]) == (GROUP, {QUEUE: 9}, {QUEUE: 1})
+    assert "commitOffsets=false" in told["action"]
 
 
 def test_a_group_that_consumers_are_connected_in_is_theirs(broker: EmbeddedBroker, logs: list[Any]) -> None:

@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 MEMBERS_SECONDS: Final = 10.0  # between two looks at who is connected in the group
 AWAY_SECONDS: Final = 10.0  # before a queue that was away is asked about again; Spark polls 90 times a second
 TELL_SECONDS: Final = 60.0  # between two warnings of one kind
+SHARED: Final = "if another query or consumer has this groupId: one of its own for each, or commitOffsets=false"
 
 
 class GroupOffsets:
@@ -96,6 +97,7 @@ class GroupOffsets:
         """What is to be committed, where brokers have `found`; where nothing is to be, that is noted."""
         due, ahead = {}, {}
         others = {queue: at for queue, at in found.items() if at is not None and at != self._stored.get(queue, at)}
+        stored = {queue: self._stored[queue] for queue in others}
         for queue, at in found.items():
             if at is not None:
                 self._stored[queue] = at
@@ -109,9 +111,10 @@ class GroupOffsets:
         made_anew = {queue: changed[queue] for queue, at in ahead.items() if at > ends.get(queue, at)}
         ahead = {queue: at for queue, at in ahead.items() if queue not in made_anew}
         if self._is_due("ahead", ahead):
-            log.warning("spark.checkpoint_overtaken", **self._facts(ahead))
+            place = _by_name({queue: changed[queue] for queue in ahead})
+            log.warning("spark.checkpoint_overtaken", **self._facts(ahead), query=place, follows="the checkpoint")
         if self._is_due("moved", others):
-            log.warning("spark.group_moved_by_others", **self._facts(others))
+            log.warning("spark.group_moved_by_others", **self._facts(others), stored=_by_name(stored), action=SHARED)
         return due | made_anew
 
     def _is_in_use(self, queues: Mapping[MessageQueue, int]) -> bool:
@@ -140,5 +143,9 @@ class GroupOffsets:
         return True
 
     def _facts(self, committed: Mapping[MessageQueue, int]) -> dict[str, object]:
-        offsets = {str(queue): committed[queue] for queue in sorted(committed)}
-        return {"group": self._options.group, "committed": offsets, "follows": "the checkpoint"}
+        return {"group": self._options.group, "committed": _by_name(committed)}
+
+
+def _by_name(offsets: Mapping[MessageQueue, int]) -> dict[str, int]:
+    """Offsets by the queues' names, in order."""
+    return {str(queue): offsets[queue] for queue in sorted(offsets)}
