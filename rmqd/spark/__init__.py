@@ -52,8 +52,15 @@ def register(spark: SparkSession) -> None:
 
     if not is_remote() and str(spark.sparkContext.master).startswith("local"):
         check_python(spark.sparkContext.pythonExec)
+    if not _finds_it(spark, RocketMQSource.name()):
+        spark.dataSource.register(RocketMQSource)
 
-    spark.dataSource.register(RocketMQSource)
+
+def _finds_it(spark: SparkSession, name: str) -> bool:
+    """Whether a session has a format already, by itself mostly: Spark would warn that another one replaces it."""
+    from pyspark.sql.utils import is_remote
+
+    return not is_remote() and bool(spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(name))
 
 
 def check_versions() -> None:

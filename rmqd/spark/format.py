@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, MutableMapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -14,7 +18,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rmqd.spark.source.columns import ddl
+from rmqd.errors import ConfigError
+from rmqd.spark.source.columns import ddl, names_of_schema
 from rmqd.spark.source.options import SourceOptions, parse_options
 
 if TYPE_CHECKING:
@@ -34,13 +39,14 @@ class RocketMQSource(DataSource):
 
     def schema(self) -> str:
         """The columns; called by `load()`. Raises ConfigError with all that is wrong with the options."""
-        return ddl(self._parsed().columns)
+        with reason_first():
+            return ddl(self._parsed().columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader behind `spark.read`, for a bounded read."""
         from rmqd.spark.source.batch_reader import RocketMQBatchReader
 
-        options = self._parsed()
+        options = self._parsed_for(schema)
         if options.pushdown:
             from rmqd.spark.source.pushdown import PushdownBatchReader
 
@@ -49,27 +55,55 @@ class RocketMQSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader behind `spark.readStream`, for a streaming query."""
-        return self.stream_reader()
+        return self.stream_reader(schema)
 
-    def stream_reader(self) -> RocketMQStreamReader:
+    def stream_reader(self, schema: StructType | None = None) -> RocketMQStreamReader:
         """A reader, which connects to nothing until it is asked."""
         from rmqd.spark.source.stream_reader import RocketMQStreamReader
 
-        options = self._parsed()
-        options.refuse_batch_only()
+        options = self._parsed_for(schema)
+        with reason_first():
+            options.refuse_batch_only()
         return RocketMQStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The writer behind `df.write`, for a batch of rows."""
         from rmqd.spark.sink.writer import RocketMQWriter, make_options
 
-        return RocketMQWriter(make_options(dict(self.options.items()), schema, overwrite=overwrite))
+        with reason_first():
+            return RocketMQWriter(make_options(dict(self.options.items()), schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """For `df.writeStream`; in output mode complete, which says overwrite, every batch is sent whole."""
         from rmqd.spark.sink.writer import RocketMQStreamWriter, make_options
 
-        return RocketMQStreamWriter(make_options(dict(self.options.items()), schema, overwrite=False))
+        with reason_first():
+            return RocketMQStreamWriter(make_options(dict(self.options.items()), schema, overwrite=False))
 
     def _parsed(self) -> SourceOptions:
         return parse_options(dict(self.options.items()))
+
+    def _parsed_for(self, schema: StructType | None) -> SourceOptions:
+        """The options, with the columns of a reader's own schema, if there is one, in place of `columns`."""
+        with reason_first():
+            options = self._parsed()
+            if schema is None:
+                return options
+            names = names_of_schema([(field.name, field.dataType.simpleString()) for field in schema.fields])
+            if names != options.columns and "columns" in options.given:
+                raise ConfigError(["columns: schema() says which columns there are; give one of them"])
+            return replace(options, columns=names)
+
+
+@contextlib.contextmanager
+def reason_first() -> Iterator[None]:
+    """Have Spark show a ConfigError by its own text, in place of a traceback with the text at its end.
+
+    Spark asks for that by a variable of its process, which ends with the error.
+    """
+    try:
+        yield
+    except ConfigError:
+        if str(getattr(sys.modules["__main__"].__spec__, "name", "")).startswith("pyspark."):
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise

@@ -6,9 +6,10 @@ Spark hands over all values as text, and the names in small letters.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from rmqd.config.problems import nearest
 from rmqd.errors import RmqdError
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ class GivenOptions:
             if name := proper.get(key.lower()):
                 self.values[name] = value
             elif key.lower() not in passed_over:
-                self.problem(key, f"{unknown}; there are {', '.join(names)}")
+                self.problem(key, f"{unknown}; {meant_or_all(key, names)}")
 
     def read(self, name: str, parse: Callable[[str], T], default: T) -> T:
         """What `parse` makes of an option, by RmqdError or ValueError a problem; `default` where it is not given."""
@@ -56,6 +57,12 @@ class GivenOptions:
     def problem(self, name: str, text: str) -> None:
         """Note what is wrong with an option."""
         self.problems.append(f"{name}: {text}")
+
+
+def meant_or_all(wrong: str, names: Sequence[str]) -> str:
+    """What was probably meant by a wrong name, or else all names."""
+    guess = nearest(wrong, names)
+    return f"did you mean {guess}?" if guess else f"there are {', '.join(names)}"
 
 
 def positive(text: str) -> int:

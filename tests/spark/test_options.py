@@ -11,6 +11,7 @@ import pytest
 from rmqd.errors import ConfigError
 from rmqd.spark.queue_range import Filter
 from rmqd.spark.source.bounds import Bound
+from rmqd.spark.source.columns import names_of_schema
 from rmqd.spark.source.options import parse_options
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import TOOLS_GROUP
@@ -85,6 +86,9 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         ({"includeRetryTopic": "true"}, "needs groupId"),
         ({"queueRetention": "3d"}, "no duration such as"),
         ({"mode": "DROPMALFORMED"}, "neither FAILFAST nor PERMISSIVE"),
+        ({"namesrv": "127.0.0.1:9876"}, "namesrv: there is no such option; did you mean nameserver?"),
+        ({"xyz": "1"}, "xyz: there is no such option; there are nameserver, "),
+        ({"provider": "rocketmq", "option.subscribe": "orders"}, "accepted: CREATE TEMPORARY VIEW name USING rocketmq"),
     ],
 )
 def test_each_is_told_with_what_is_accepted(options: dict[str, str], said: str) -> None:
@@ -114,6 +118,20 @@ def test_errors_in_rows_have_a_column() -> None:
     assert parse_options({**NEEDED, "mode": "permissive"}).columns[-1] == "decode_error"
     assert "decode_error" not in parse_options({**NEEDED, "mode": "failfast"}).columns
     assert parse_options({**NEEDED, "mode": "permissive", "columns": "body"}).columns == ("body",)
+
+
+def test_a_schema_of_the_readers_own_has_columns_of_the_source() -> None:
+    """All that is wrong with it is told."""
+    assert names_of_schema([("body", "binary"), ("properties", "map<string,string>")]) == ("body", "properties")
+    with pytest.raises(ConfigError) as raised:
+        names_of_schema(
+            [("bdoy", "binary"), ("body", "string"), ("x1", "int"), ("topic", "string"), ("topic", "string")]
+        )
+    first, second, third, *doubled = map(str, raised.value.problems)
+    assert first == "schema: bdoy is no column; did you mean body?"
+    assert second == "schema: body is string; accepted: binary, and a cast of what is read"
+    assert third.startswith("schema: x1 is no column; there are topic, broker")
+    assert doubled == ["schema: topic is there more than once"] * 2
 
 
 def test_a_stream_has_no_end() -> None:

@@ -29,6 +29,16 @@ def test_a_backlog_and_what_comes_later(broker: EmbeddedBroker) -> None:
     assert query.run_until_idle()[1:] == [["1:3"]]
 
 
+def test_a_poll_finds_what_was_sent_before_it(broker: EmbeddedBroker) -> None:
+    """Though the queues' ends were asked for a moment ago: it is the poll that `processAllAvailable` waits for."""
+    broker.fill("orders", 1, 3)
+    query = Query(Checkpoint(), {**options(broker), "fetchOffset.intervalMs": "300"})
+    query.run_until_idle()
+    broker.send("orders", "0:3")
+    assert query.poll()
+    assert query.rows[1:] == [["0:3"]]
+
+
 def test_a_stream_starts_at_the_end_by_default(broker: EmbeddedBroker) -> None:
     """Where that was when it was asked first: it is asked again before the first batch is read."""
     broker.fill("orders", 1, 3)

@@ -13,6 +13,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
+from rmqd.spark import register  # noqa: E402
 from rmqd.spark.source.columns import COLUMNS  # noqa: E402
 
 if TYPE_CHECKING:
@@ -81,10 +82,65 @@ def test_the_documents_notebook_runs(
 
 
 def test_wrong_options_are_told_by_load(spark: SparkSession) -> None:
-    """All of them, before anything is read."""
+    """All of them, before anything is read, in the error's first lines."""
     with pytest.raises(Exception, match="nameserver: is missing") as raised:
-        spark.read.format("rocketmq").option("subscribe", "orders").option("minPartitions", "many").load()
-    assert "minPartitions: 'many' is no number above 0" in str(raised.value)
+        spark.read.format("rocketmq").options(subscribe="orders", namesrv="localhost:9876", minPartitions="many").load()
+    first, *others = str(raised.value).splitlines()
+    assert first.endswith("ConfigError: namesrv: there is no such option; did you mean nameserver?")
+    assert "minPartitions: 'many' is no number above 0" in others
+    assert not any("Traceback" in line for line in others)
+
+
+def test_a_schema_says_which_columns_are_read(spark: SparkSession, broker: EmbeddedBroker) -> None:
+    """A wrong one is told by the driver, before a task is tried."""
+    broker.fill("orders", 1, 2)
+    reader = spark.read.format("rocketmq").options(nameserver=broker.nameserver, subscribe="orders")
+    rows = reader.schema("body binary, queue_offset bigint").load().collect()
+    assert [tuple(row) for row in rows] == [(b"0:0", 0), (b"0:1", 1)]
+    with pytest.raises(Exception, match="bdoy is no column; did you mean body") as raised:
+        reader.schema("bdoy binary").load().collect()
+    assert "Job aborted" not in str(raised.value)
+
+
+def test_sql_has_topics_as_views(spark: SparkSession, broker: EmbeddedBroker) -> None:
+    """As docs/spark.md writes it. A table of the catalog is refused at once, with what there is in its place."""
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    create, select = (
+        page.split("```sql\n")[1].split("```")[0].replace("127.0.0.1:9876", broker.nameserver).split(";")[:2]
+    )
+    broker.fill("orders", 2, 3)
+    try:
+        spark.sql(create)
+        assert [row.messages for row in spark.sql(select).collect()] == [6]
+    finally:
+        spark.catalog.dropTempView("orders")
+    with pytest.raises(Exception, match="accepted: CREATE TEMPORARY VIEW"):
+        spark.sql(create.replace("OR REPLACE TEMPORARY VIEW", "TABLE"))
+
+
+def test_a_format_that_spark_knows_is_not_registered_again(spark: SparkSession) -> None:
+    """It would be told as a replacement of itself, as often as a notebook's first cell runs."""
+    formats = spark._jsparkSession.sessionState().dataSourceManager()
+    known = formats.lookupDataSource("rocketmq")
+    register(spark)
+    assert formats.lookupDataSource("rocketmq").equals(known)
+
+
+def test_all_available_is_what_was_sent_before(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """With default options."""
+    broker.create_topic("orders", 2)
+    read = spark.readStream.format("rocketmq").options(nameserver=broker.nameserver, subscribe="orders")
+    stream = read.option("startingOffsets", "earliest").load().writeStream.format("memory").queryName("seen")
+    query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        counts = []
+        for round_number in range(4):
+            broker.send("orders", *map(str, range(8)), queue_id=round_number % 2)
+            query.processAllAvailable()
+            counts.append(spark.table("seen").count())
+    finally:
+        query.stop()
+    assert counts == [8, 16, 24, 32]
 
 
 def test_conditions_are_known_before_anything_is_read(spark: SparkSession, broker: EmbeddedBroker) -> None:

@@ -78,6 +78,7 @@ class GroupStreamReader(RocketMQStreamReader):
     """Reads what a group subscribes to, from where the group is, in batches of a size that `pace` finds."""
 
     _fails_by_silent_broker = False  # as on the local engine the other brokers' queues go on; the status shows it
+    _waits_for_ends = False  # the run asks Spark whether a batch is under way, and a poll that waits looks like one
 
     def __init__(self, plan: GroupPlan, pace: Pace | None) -> None:
         super().__init__(plan.source_options())

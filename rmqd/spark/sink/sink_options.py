@@ -12,7 +12,7 @@ from typing import Final
 from rmqd.errors import ConfigError
 from rmqd.spark import access
 from rmqd.spark.access import Access
-from rmqd.spark.option_values import GivenOptions, milliseconds, positive
+from rmqd.spark.option_values import GivenOptions, meant_or_all, milliseconds, positive
 from rmqd.spark.source.columns import COLUMNS
 from rmqd.wire.topics import check_topic
 
@@ -84,5 +84,5 @@ def column_problems(columns: Mapping[str, str]) -> list[str]:
             if type_name not in accepted:
                 problems.append(f"column {name}: is {type_name}; accepted: {', '.join(accepted)}")
         elif name not in COLUMNS:
-            problems.append(f"column {name}: the sink has no such column; there are {', '.join(SINK_COLUMNS)}")
+            problems.append(f"column {name}: the sink has no such column; {meant_or_all(name, tuple(SINK_COLUMNS))}")
     return problems

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
+
+from rmqd.errors import ConfigError
+from rmqd.spark.option_values import meant_or_all
 
 # name: (SQL type, what it holds)
 COLUMNS: Final = {
@@ -32,6 +35,25 @@ COLUMNS: Final = {
 }
 DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("source_topic", "decode_error"))
 PERMISSIVE_COLUMNS: Final = (*DEFAULT_COLUMNS, "decode_error")
+
+
+def names_of_schema(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """The columns that a reader asks for by `schema()`: names, and types as SQL writes them.
+
+    Raises ConfigError with a line for each that the source does not have.
+    """
+    problems: list[object] = []
+    names = [name for name, _ in fields]
+    for name, kind in fields:
+        if name not in COLUMNS:
+            problems.append(f"schema: {name} is no column; {meant_or_all(name, tuple(COLUMNS))}")
+        elif kind != COLUMNS[name][0]:
+            problems.append(f"schema: {name} is {kind}; accepted: {COLUMNS[name][0]}, and a cast of what is read")
+        elif names.count(name) > 1:
+            problems.append(f"schema: {name} is there more than once")
+    if problems:
+        raise ConfigError(problems)
+    return tuple(names)
 
 
 def ddl(names: Iterable[str]) -> str:

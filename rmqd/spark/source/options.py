@@ -45,6 +45,13 @@ _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTime
 _WHAT: Final = ("subscribe", "subscribePattern", "assign")
 _MAXIMUM: Final = ("maxOffsetsPerTrigger", "maxRowsPerTrigger")
 
+CATALOG_PREFIX: Final = "option."
+"""Of the second copy of each option that Spark's catalog hands over, beside `provider`, when a table is created."""
+NO_CATALOG: Final = (
+    "CREATE TABLE: Spark's catalog keeps a table's options from Python sources when it is read; "
+    "accepted: CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (...)"
+)
+
 _Fields = Mapping[str, tuple[str, Callable[[str], Any]]]
 _LIMITS: Final[_Fields] = {
     "minOffsetsPerTrigger": ("min_offsets", positive),
@@ -139,6 +146,8 @@ class SourceOptions:
 
 def parse_options(values: Mapping[str, str]) -> SourceOptions:
     """Read the options of `load()`. Raises ConfigError with a line for each problem."""
+    if any(name.lower() == "provider" or name.lower().startswith(CATALOG_PREFIX) for name in values):
+        raise ConfigError([NO_CATALOG])
     return _Reading(values, NAMES).options()
 
 

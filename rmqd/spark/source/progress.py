@@ -43,6 +43,13 @@ class Heads:
         """Whether the ends are fixed, as for a bounded query."""
         return self._pinned is not None
 
+    @property
+    def age_left_seconds(self) -> float:
+        """How long `now` still gives the ends that were asked for last; 0 where it asks."""
+        if self._asked_at is None:
+            return 0.0
+        return max(0.0, self._asked_at + self._options.fetch_interval_seconds - time.monotonic())
+
     def pin(self, cluster: Cluster, queues: Iterable[MessageQueue]) -> None:
         """Fix the ends at their present values, for a bounded query. Raises RmqdError if a master does not answer.
 
@@ -60,9 +67,9 @@ class Heads:
         """The ends of the queues whose brokers answered. Raises RmqdError where none did."""
         if self._pinned is not None:
             return self._pinned
-        now = time.monotonic()
-        if self._asked_at is not None and now - self._asked_at < self._options.fetch_interval_seconds:
+        if self.age_left_seconds:
             return self.last
+        now = time.monotonic()
         answers = self.silent.ends(cluster, queues)
         if answers.failed and not answers.found:
             everyone(answers)

@@ -54,6 +54,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     _fails_by_silent_broker = True
     """Whether one broker's silence beyond the tolerance ends the query: who runs one by hand sees nothing else."""
+    _waits_for_ends = True
+    """Whether a poll that finds nothing new waits until the queues' ends may be asked for, and asks.
+
+    So what was sent before the poll began is found, and `processAllAvailable` has it.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -97,14 +102,18 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends; `start` itself where there is none."""
         begin = Offsets.of(start)
         self._group.commit(begin.positions)
-        if self._options.drain_file and Path(self._options.drain_file).exists():
+        if self._is_held():
             return start
         is_first = start == self._initial
         if self._heads.pinned:  # "nothing new" would end the query as done, whatever is unread
             end = patiently(lambda: self._advance(begin, limit, is_first=is_first), self._options.tolerance_seconds)
             return start if end is None else end.to_json()
+        wait = self._heads.age_left_seconds if self._waits_for_ends else 0.0
         try:
             end = self._advance(begin, limit, is_first=is_first)
+            if end is None and wait:
+                time.sleep(wait)
+                end = None if self._is_held() else self._advance(begin, limit, is_first=is_first)
         except (DataLossError, FilterRefusedError, BrokerSilentError):
             raise
         except RmqdError as error:
@@ -132,6 +141,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Spark seldom calls this: its process is killed at the end of a query. Nothing depends on it."""
+
+    def _is_held(self) -> bool:
+        return bool(self._options.drain_file) and Path(self._options.drain_file).exists()
 
     def _resolve_start(self) -> Offsets:
         options = self._options
