@@ -37,7 +37,7 @@ from rmqd.errors import LightQueueError, RmqdError, RouteNotFoundError, StaticTo
 from rmqd.spark.access import Access
 from rmqd.spark.answers import Answers, MasterAwayError, those_there
 from rmqd.spark.process_log import log_to_stderr
-from rmqd.spark.queue_questions import mean_size, pending_reset
+from rmqd.spark.queue_questions import join_briefly, mean_size, pending_reset
 from rmqd.spark.queue_range import Filter, Replica
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
@@ -164,6 +164,15 @@ class Cluster:
         )
         found = answers.found or those_there(answers)
         return frozenset(client_id for client_ids in found.values() for client_id in client_ids)
+
+    def make_retry_topic(self, group: str, queues: Iterable[MessageQueue]) -> Answers[None]:
+        """Have the queues' brokers make a group's retry topic; one queue of each tells what came of it."""
+        by_broker = {queue.broker_name: queue for queue in queues}
+        topics = sorted({queue.topic for queue in by_broker.values()})
+        client_id = self._client.client_id
+        return self._at_broker(
+            by_broker.values(), lambda remoting, address, _: join_briefly(remoting, address, client_id, group, topics)
+        )
 
     def pending_resets(self, group: str, offsets: Mapping[MessageQueue, int]) -> Answers[int | None]:
         """The resets of operators that wait for the group's next pull; None for a queue without one.

@@ -1,16 +1,24 @@
-"""Questions about one queue that only drivers on Spark ask: an operator's reset that waits, the size of messages."""
+"""What only drivers on Spark ask of one broker: an operator's reset that waits, the size of messages, a retry topic."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
+from rmqd.client.api.group import get_consumer_list, send_heartbeat, unregister_client
 from rmqd.client.api.request import request
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.codes import ResponseCode
 from rmqd.consumer.pull.request import OPERATOR_RESET
 from rmqd.errors import RmqdError
 from rmqd.wire.bodies.consume_queue import QueryConsumeQueueResponseBody
-from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL
+from rmqd.wire.bodies.heartbeat import (
+    EXPRESSION_TAG,
+    SUBSCRIPTION_ALL,
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+)
 from rmqd.wire.headers.pull import PULLED, PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.topic import QueryConsumeQueueRequestHeader
 from rmqd.wire.message_queue import MessageQueue
@@ -55,3 +63,17 @@ async def mean_size(remoting: RemotingClient, address: str, queue: MessageQueue,
     if not entries:
         raise RmqdError(f"the index of {queue} has nothing at {start}")
     return sum(entry.physic_size for entry in entries) / len(entries)
+
+
+async def join_briefly(
+    remoting: RemotingClient, address: str, client_id: str, group: str, topics: Iterable[str]
+) -> None:
+    """Join a group and leave it at once, so that the broker makes the group's retry topic: only a heartbeat does that.
+
+    Other members would divide the queues with this client. So it does not join where there are any; their heartbeats
+    have made the topic.
+    """
+    subscriptions = tuple(SubscriptionData(topic) for topic in topics)
+    if not await get_consumer_list(remoting, address, group):
+        await send_heartbeat(remoting, address, HeartbeatData(client_id, (ConsumerData(group, subscriptions),)))
+        await unregister_client(remoting, address, client_id, consumer_group=group)

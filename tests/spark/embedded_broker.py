@@ -97,6 +97,10 @@ class EmbeddedBroker:
         config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=permission)
         self._do(lambda: self._embedded.broker.topics.put(config))
 
+    def has_topic(self, name: str) -> bool:
+        """Whether a topic is there."""
+        return self._do(lambda: self._embedded.broker.topics.get(name) is not None)
+
     def delete_topic(self, name: str) -> None:
         """Forget a topic and its messages."""
 

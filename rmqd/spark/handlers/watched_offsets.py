@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from rmqd.spark.cluster import Cluster
 from rmqd.spark.source.group_offsets import GroupOffsets
@@ -27,3 +27,6 @@ class WatchedOffsets(GroupOffsets):
 
     def _is_in_use(self, queues: Mapping[MessageQueue, int]) -> bool:
         return False  # the driver itself is the group's only member
+
+    def _show(self, cluster: Cluster, queues: Collection[MessageQueue]) -> None:
+        """Do nothing: the driver's heartbeats have the retry topic made."""

@@ -9,7 +9,7 @@ The driver decides which offsets a batch has and cuts them into ranges; executor
     progress, admission             where the next batch ends; how much of a backlog it takes
     subscribed, gone_queues         which queues are read; those that are gone
     silent_brokers                  brokers that do not tell where their queues end
-    group_offsets                   commits to a group, where the checkpoint is
+    group_offsets, retry_topics     commits to a group, where the checkpoint is; that mqadmin shows them
     narrowing, pushdown             what SQL conditions let a bounded read leave out
     range_plan                      RangePlan: which offsets to ask for next, of whom, and what is lost; for both
                                     pullers

@@ -14,7 +14,7 @@ owner of the group. The query may commit only while the group is its own:
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -22,6 +22,7 @@ import structlog
 from rmqd.errors import RmqdError
 from rmqd.spark.answers import those_there
 from rmqd.spark.cluster import Cluster, cluster_of
+from rmqd.spark.source.retry_topics import RetryTopics
 from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class GroupOffsets:
         self._told: dict[MessageQueue, int] = {}  # the places about which nothing is to be told to brokers
         self._stored: dict[MessageQueue, int] = {}  # the brokers' offsets, as they were found or made last
         self._away_until: dict[MessageQueue, float] = {}
+        self._retry_topics = RetryTopics(options.group)
         self._failing = False
         self._warned_at: dict[str, float] = {}
         self._looked_at_members: float | None = None
@@ -88,8 +90,13 @@ class GroupOffsets:
         self._told |= taken
         self._stored |= taken
         self._away_until |= dict.fromkeys(asked.away | answers.away, time.monotonic() + AWAY_SECONDS)
+        self._show(cluster, asked.found)
         for error in (*asked.failures, *answers.failures):
             raise error
+
+    def _show(self, cluster: Cluster, queues: Collection[MessageQueue]) -> None:
+        """Have `mqadmin consumerProgress` find the brokers that have the group's offsets."""
+        self._retry_topics.ensure(cluster, queues)
 
     def _due(
         self, cluster: Cluster, found: Mapping[MessageQueue, int | None], changed: Mapping[MessageQueue, int]
