@@ -201,6 +201,7 @@ class Daemon:
             reload_successful=self._reload_ok,
             reload_success_time=self._reload_time,
             workers=view.workers,
+            answering=view.answering,
             worker_restarts=view.worker_restarts,
             log_dropped=0 if view.workers is None else lines_dropped(),
         )

@@ -13,6 +13,7 @@ from tests.rocketmq.cluster import RealCluster
 
 FACTOR: Final = 10
 PATIENCE_SECONDS: Final = 480.0
+UNMADE: Final = {"RmqdMessagesLost"}  # brokers keep messages for an hour at least: promtool has its case
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class Alerts:
         told: list[Told] = []
         problem = ""
         with Scene(self._cluster, self._directory, self._factor) as scene:
-            rules = [rule["name"] for rule in scene.prometheus.get("rules")["groups"][0]["rules"]]
+            shipped = [rule["name"] for rule in scene.prometheus.get("rules")["groups"][0]["rules"]]
+            rules = [name for name in shipped if name not in UNMADE]
             try:
                 told += tell(scene, [*scene.faults(), *scene.faults_of_daemons()], PATIENCE_SECONDS)
                 for fault in scene.faults_of_processes():  # one hides the other

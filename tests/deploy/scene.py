@@ -17,6 +17,7 @@ from tests.deploy.prometheus_process import Prometheus
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess
 from tests.rocketmq.cluster import RealCluster
+from tests.rocketmq.producer import Producer
 from tests.waiting import wait_until
 
 HANDLER: Final = "tests.deploy.switched_handler:SwitchedHandler"
@@ -28,6 +29,7 @@ GROUPS: Final[dict[str, dict[str, Any]]] = {
     "well": {},
     "failing": {"delay_level_when_next_consume": 1},
     "poisoned": {},
+    "corrupt": {"on_corrupt_message": "skip", "max_body_size": "1KiB"},
     "slow": {},
     "held": {"pull_threshold_for_queue": 4},
     "hanging": {"pull_threshold_for_queue": 4},
@@ -109,6 +111,7 @@ class Scene:
         return [
             switched("RmqdHandlerFailing", "failing", "fail"),
             switched("RmqdDeadLetters", "poisoned", "dead_letter", topic=_topic("poisoned")),
+            Fault("RmqdMessagesCorrupt", self._send_too_large, lambda: None, {"group": "corrupt"}),
             switched("RmqdLagGrowing", "slow", "slow", topic=_topic("slow")),
             switched("RmqdFlowControlled", "held", "slow", topic=_topic("held")),
             switched("RmqdQueuesStandStill", "hanging", "hang", cause="slow_handler"),
@@ -202,6 +205,10 @@ class Scene:
         path = self.main.config_path
         path.write_text(path.with_suffix(".good").read_text())
         self.main.signal(signal.SIGHUP)
+
+    def _send_too_large(self) -> None:
+        with Producer(self.cluster.broker.address, _topic("corrupt")) as producer:
+            producer.send(b"x" * 2000, queue=0)
 
     def _kill_worker(self) -> None:
         workers = wait_until(lambda: self.beside.status()["workers"], "there are workers")

@@ -174,18 +174,20 @@ class OffsetMoves:
 
     async def _correct(self, asked: int, offered: int, remark: str) -> None:
         process_queue, store = self._loop.process_queue, self._context.store
+        skipped = max(0, offered - asked)
         log.warning(
             "offset.corrected",
             queue=str(self._message_queue),
             offset=asked,
             corrected=offered,
-            skipped=max(0, offered - asked),
+            skipped=skipped,
             cached=process_queue.cached_count,
             remark=remark,
         )
         self._loop.stuck = None
         self._doubt.end()
         process_queue.continue_at(offered)
+        process_queue.stats.lost += skipped
         falls = offered < store.committed.get(self._message_queue, 0)
         if falls:
             process_queue.stats.falls["corrected"] += 1

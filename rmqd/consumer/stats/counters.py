@@ -56,6 +56,7 @@ class TopicStats:
         "handled",
         "held_seconds",
         "is_retry",
+        "lost",
         "pull_seconds",
         "pulls",
         "received",
@@ -77,6 +78,7 @@ class TopicStats:
         self.dead_letters = dict.fromkeys(DEAD_LETTER_CAUSES, 0)
         self.dead_letter_reasons: dict[str, int] = {}
         self.falls = dict.fromkeys(FALL_CAUSES, 0)  # of a queue's offset below what was committed
+        self.lost = 0  # messages that the broker had deleted before they were pulled
         self.duplicates: dict[str, int] = {}
         self.exceptions: dict[str, int] = {}
         self.errors: deque[LastError] = deque(maxlen=MOST_ERRORS)
@@ -201,6 +203,7 @@ class TopicStats:
             retries=dict(self.retries),
             dead_letters=dict(self.dead_letters),
             falls=dict(self.falls),
+            lost=self.lost,
             handler_duration=self.duration.snapshot(),
             message_age=self.age.snapshot(),
             duplicates=dict(self.duplicates),

@@ -75,6 +75,7 @@ class TopicSnapshot:
     exceptions: dict[str, int]  # by class name
     errors: tuple[LastError, ...] = ()  # the newest, at most MOST_ERRORS, the last one at the end
     dead_letter_reasons: dict[str, int] = field(default_factory=dict)  # at most MOST_REASONS, and OTHER_REASONS
+    lost: int = 0  # messages that brokers had deleted before they were pulled
 
     @property
     def last_error(self) -> LastError | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from rmqd.config.model.root import RootConfig
@@ -54,6 +55,8 @@ class HostView:
     processes: tuple[ProcessSnapshot, ...]
     past: tuple[ProcessSnapshot, ...] = ()
     workers: dict[str, int] | None = None
+    answering: Mapping[int, bool] = field(default_factory=dict)
+    """Whether a worker answers, by its number; empty without workers."""
     worker_restarts: int = 0
     missing: tuple[str, ...] = ()
     """Why the view is incomplete, such as a worker that is being restarted."""

@@ -107,6 +107,12 @@ DEAD_LETTERS = Metric(
 INFLIGHT_MESSAGES = Metric(
     "rmqd_inflight_messages", "gauge", _QUEUE, "Messages that a handler has now, or whose outcome is being settled."
 )
+MESSAGES_LOST = Metric(
+    "rmqd_messages_lost_total",
+    "counter",
+    _TOPIC,
+    "Messages that brokers had deleted before they were pulled, stepped over by on_offset_illegal: correct.",
+)
 OFFSET_FALLS = Metric(
     "rmqd_offset_falls_total",
     "counter",
@@ -258,6 +264,9 @@ LOG_DROPPED = Metric(
 )
 WORKERS = Metric(
     "rmqd_workers", "gauge", ("state",), "Worker processes by state: running, restarting. Absent without --workers."
+)
+WORKER_UP = Metric(
+    "rmqd_worker_up", "gauge", ("worker",), "Whether a worker answers: 1, or 0 where its figures are those before that."
 )
 WORKER_RESTARTS = Metric("rmqd_worker_restarts_total", "counter", (), "Workers replaced because they had died.")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -48,6 +48,8 @@ class DaemonFacts:
     worker_restarts: int = 0
     log_dropped: int = 0
     """Log lines that this process dropped, if it has workers, which count their own."""
+    answering: Mapping[int, bool] = field(default_factory=dict)
+    """Whether a worker answers, by its number."""
 
 
 def render(process: ProcessSnapshot, facts: DaemonFacts, accept: str) -> tuple[bytes, str]:
@@ -124,6 +126,8 @@ def _daemon_series(series: _Series, facts: DaemonFacts) -> None:
     if facts.workers is not None:
         for state, count in facts.workers.items():
             series.add(names.WORKERS, (state,), count)
+        for number, is_up in facts.answering.items():
+            series.add(names.WORKER_UP, (str(number),), is_up)
         series.add(names.WORKER_RESTARTS, (), facts.worker_restarts)
 
 
@@ -185,6 +189,7 @@ def _topic_series(series: _Series, group: GroupSnapshot, topic: TopicSnapshot) -
         series.add(names.RETRIES, (*labels, str(level)), count)
     for cause in DEAD_LETTER_CAUSES:
         series.add(names.DEAD_LETTERS, (*labels, cause), topic.dead_letters.get(cause, 0))
+    series.add(names.MESSAGES_LOST, labels, topic.lost)
     for cause in FALL_CAUSES:
         series.add(names.OFFSET_FALLS, (*labels, cause), topic.falls.get(cause, 0))
     for cause, count in topic.duplicates.items():

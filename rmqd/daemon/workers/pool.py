@@ -55,6 +55,8 @@ class WorkerPool:
         self._changing = asyncio.Lock()
         self._all_run = asyncio.Event()
         self._told_at = float("-inf")
+        self._silent: dict[int, tuple[WorkerProcess, ProcessSnapshot | None]] = {}
+        """Workers that did not answer in time, each with the last that it said before that."""
 
     async def run(self) -> None:
         """Run the workers until `stop`. Raises ConfigError, with nothing connected, if one cannot build its groups."""
@@ -91,6 +93,7 @@ class WorkerPool:
             workers={"running": len(self._live), "restarting": self._count - len(self._live)},
             worker_restarts=self._restarts,
             missing=tuple(problem for _, problem in answers if problem),
+            answering={number: not problem for number, (_, problem) in zip(numbers, answers, strict=True)},
         )
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
@@ -240,13 +243,23 @@ class WorkerPool:
         worker = self._live.get(number)
         if worker is None:
             return None, f"worker {number} of {self._count} does not run; it is being started"
+        problem = f"worker {number} (pid {worker.pid}) does not answer"
+        known = self._silent.get(number)
+        if known is not None and known[0] is worker and known[1] is worker.last_snapshot:
+            return worker.last_snapshot, problem  # what it was asked it has not answered yet: nobody waits for it twice
         try:
             async with asyncio.timeout(SNAPSHOT_SECONDS):
-                return await worker.ask("snapshot"), ""
+                snapshot = await worker.ask("snapshot")
         except TimeoutError:
-            return worker.last_snapshot, f"worker {number} (pid {worker.pid}) does not answer"
+            if known is None:
+                log.warning("worker.silent", worker=number, pid=worker.pid, seconds=SNAPSHOT_SECONDS)
+            self._silent[number] = worker, worker.last_snapshot
+            return worker.last_snapshot, problem
         except ChildGoneError:
             return None, f"worker {number} of {self._count} has died; it is being restarted"
+        if self._silent.pop(number, None) is not None:
+            log.info("worker.answers", worker=number, pid=worker.pid)
+        return snapshot, ""
 
     async def _ask_all(self, action: Action, argument: object) -> list[tuple[int, str]]:
         """Ask every worker. Returns the numbers of those that refused, and why.

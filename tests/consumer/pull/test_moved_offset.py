@@ -123,6 +123,7 @@ async def test_what_was_pulled_is_handled_though_the_broker_let_it_go(
             release.set()
             await broker.committed(GROUP, queue, 21)
             assert m.topic().handled["retried"] == 11
+            assert m.topic().lost == 10
     assert {sent.header.topic for sent in broker.sent} == {retry_topic(GROUP)}
     assert sorted(sent.body for sent in broker.sent) == sorted([*[b"%d" % number for number in range(10)], b"20"])
     [entry] = [entry for entry in logs if entry["event"] == "offset.corrected"]

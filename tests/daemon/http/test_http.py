@@ -7,6 +7,8 @@ import contextlib
 import re
 import resource
 import socket
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -27,6 +29,7 @@ from rmqd.daemon.history.recorder import Recorder
 from rmqd.daemon.http import server as http_server
 from rmqd.daemon.http.access import AccessPolicy
 from rmqd.daemon.http.api import HttpApi
+from rmqd.daemon.http.endpoint import HttpEndpoint
 from rmqd.daemon.http.listener import address_of, listen_on
 from rmqd.daemon.http.server import HttpServer
 from rmqd.daemon.http.status import DaemonAbout
@@ -396,20 +399,40 @@ async def test_256_silent_clients_do_not_keep_a_probe_from_the_daemon(tmp_path: 
         assert await running.event("http.connections_full")
 
 
+PROBER = """
+import sys, time, urllib.request
+end, worst, probes = time.monotonic() + 8, 0.0, 0
+while time.monotonic() < end:
+    begin = time.monotonic()
+    with urllib.request.urlopen(sys.argv[1], timeout=1) as answer:
+        assert answer.status == 200
+    worst, probes = max(worst, time.monotonic() - begin), probes + 1
+    time.sleep(0.05)
+print(probes, worst)
+"""
+
+
 @pytest.mark.process
 @pytest.mark.slow
-async def test_300_clients_that_send_a_byte_at_a_time_do_not_keep_a_probe_from_the_daemon(tmp_path: Path) -> None:
-    """Between any two of their bytes a probe is answered; those that were closed for others come again."""
+async def test_300_clients_that_send_a_byte_a_second_do_not_keep_a_probe_from_the_daemon(tmp_path: Path) -> None:
+    """The probe is a process of its own, and waits a second for each answer; clients that were closed come again."""
     async with daemon(write_config(tmp_path, "mailer")) as running:
         address = (await running.event("daemon.started"))["http"]
-        slow: list[socket.socket] = []
-        for _ in range(20):
-            for _ in range(300 - len(slow)):
-                slow.append(_connected(address))
+        slow = [_connected(address) for _ in range(300)]
+        prober = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PROBER, f"http://{address}/livez", stdout=PIPE, stderr=PIPE
+        )
+        probed = asyncio.create_task(prober.communicate())
+        while not probed.done():
             slow = [sock for sock in slow if _takes_a_byte(sock)]
-            assert (await raw(address, PROBE)).startswith(b"HTTP/1.1 200")
+            slow += [_connected(address) for _ in range(300 - len(slow))]
+            await asyncio.wait({probed}, timeout=1)
         for sock in slow:
             sock.close()
+        out, err = await probed
+        assert prober.returncode == 0, err.decode()
+        assert int(out.split()[0]) > 50, "it probed all the time"
+        assert await running.event("http.connections_full")
 
 
 def _connected(address: str) -> socket.socket:
@@ -431,6 +454,30 @@ def _takes_a_byte(sock: socket.socket) -> bool:
     if not is_open:
         sock.close()
     return is_open
+
+
+@pytest.mark.slow
+async def test_an_endpoint_that_cannot_be_loaded_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who asked meanwhile gets an answer then."""
+    clock = SystemClock()
+    monitor = LoopMonitor(clock)
+    host = LocalGroups(config(), FakeEngine(), clock, monitor)
+    sock = listen_on("127.0.0.1:0")
+    endpoint = HttpEndpoint(sock)
+    async with httpx.AsyncClient(trust_env=False, verify=False, timeout=30) as client:
+        monkeypatch.setitem(sys.modules, "rmqd.daemon.http.api", None)  # as where a file of a package is missing
+        served = Served(host, monitor, FakeEngine(), endpoint.address, client, Recorder(clock, host.view), config())
+        serving = asyncio.create_task(endpoint.serve(served))
+        asked = asyncio.create_task(client.get(f"http://{endpoint.address}/livez"))
+        await eventually(lambda: "http.failed" in capsys.readouterr().out, "it is logged")
+        assert not asked.done()
+        monkeypatch.undo()
+        assert (await asked).status_code == 200
+    endpoint.stop()
+    await serving
+    endpoint.close()
 
 
 async def test_where_all_come_at_once_nobody_is_closed_unheard(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

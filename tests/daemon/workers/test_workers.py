@@ -217,8 +217,8 @@ async def refused_in_all(client: httpx.AsyncClient, reason: str) -> None:
     await eventually(are_refused, f"each of two workers is unready for {reason}", 60)
 
 
-async def test_the_status_says_which_worker_does_not_answer(tmp_path: Path) -> None:
-    """Its queues are then as it last told them."""
+async def test_it_is_told_everywhere_which_worker_does_not_answer(tmp_path: Path) -> None:
+    """Its queues are then as it last told them, and once that is known nothing waits for it."""
     async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
         client = await both_run(running)
         pids = await worker_pids(client)
@@ -226,9 +226,22 @@ async def test_the_status_says_which_worker_does_not_answer(tmp_path: Path) -> N
         os.kill(pids[2], signal.SIGSTOP)
         try:
             document = (await client.get("/api/v1/status")).json()
+            silent = await running.event("worker.silent")
+            metrics = (await client.get("/metrics")).text
+            loop = asyncio.get_running_loop()
+            begin = loop.time()
+            for _ in range(20):
+                await client.get("/readyz")
+            took_seconds = loop.time() - begin
         finally:
             os.kill(pids[2], signal.SIGCONT)
+        answers = await running.event("worker.answers")
+        assert 'rmqd_worker_up{worker="2"} 1.0' in (await client.get("/metrics")).text
 
     assert document["problems"] == [f"worker 2 (pid {pids[2]}) does not answer"]
     assert [worker["worker"] for worker in document["workers"]] == [1, 2]
+    assert (silent["worker"], answers["worker"]) == (2, 2)
+    assert 'rmqd_worker_up{worker="1"} 1.0' in metrics
+    assert 'rmqd_worker_up{worker="2"} 0.0' in metrics
+    assert took_seconds < 20, "where each waited, it would be forty"
     assert f"  worker 2 (pid {pids[2]}) does not answer" in status_lines(document)
