@@ -20,6 +20,7 @@ import structlog
 pytest_plugins = [
     "tests.processes",
     "tests.rocketmq.fixtures",
+    "tests.rocketmq.lifetimes",
     "tests.spark.fixtures",
     "tests.conformance.plugin",
 ]

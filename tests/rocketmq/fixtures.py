@@ -12,7 +12,6 @@ import os
 import re
 import time
 from collections.abc import Generator, Iterator
-from functools import partial
 
 import pytest
 
@@ -23,16 +22,16 @@ from tests.rocketmq.errors import NotEmbeddedError, RocketMqUnavailable
 from tests.rocketmq.fetch import fetch, find_java
 from tests.rocketmq.spec import ClusterSpec
 
-CLUSTER_FIXTURES = {
-    "rocketmq",
-    "rocketmq_faulty",
-    "rocketmq_of_kinds",
-    "rocketmq_pair",
-    "rocketmq_proxied",
-    "rocketmq_replicated",
-    "rocketmq_secured",
-    "rocketmq_short_delays",
-    "rocketmq_static",
+STARTED_BY = {  # the fixtures that tests ask for, and those that start their clusters
+    "rocketmq": "rocketmq",
+    "rocketmq_faulty": "_faulty_cluster",
+    "rocketmq_of_kinds": "rocketmq_proxied",
+    "rocketmq_pair": "rocketmq_pair",
+    "rocketmq_proxied": "rocketmq_proxied",
+    "rocketmq_replicated": "_replicated_cluster",
+    "rocketmq_secured": "rocketmq_secured",
+    "rocketmq_short_delays": "rocketmq_short_delays",
+    "rocketmq_static": "rocketmq_pair",
 }
 DELAY_LEVELS = 18
 SHORT_DELAYS = {"messageDelayLevel": " ".join(["1s"] * DELAY_LEVELS)}
@@ -45,10 +44,15 @@ _numbers = itertools.count(1)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever asks for a cluster carries the marker; not who has a fixture of his own by the same name."""
     for item in items:
-        if isinstance(item, pytest.Function) and any(map(partial(_is_ours, item), CLUSTER_FIXTURES)):
+        if clusters_used(item):
             item.add_marker(pytest.mark.rocketmq)
         if item.get_closest_marker("rocketmq"):  # one worker of pytest-xdist has them all, and one cluster
             item.add_marker(pytest.mark.xdist_group("real"))
+
+
+def clusters_used(item: pytest.Item) -> list[str]:
+    """The fixtures over clusters that the test asks for, by itself or by others."""
+    return [name for name in STARTED_BY if isinstance(item, pytest.Function) and _is_ours(item, name)]
 
 
 def _is_ours(item: pytest.Function, name: str) -> bool:
@@ -161,7 +165,7 @@ def rocketmq_short_delays() -> Iterator[RealCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def rocketmq_pair() -> Iterator[RealCluster]:
     """Two brokers beside each other, whose delay levels are all of one second; static topics move between them."""
     try:
@@ -172,10 +176,10 @@ def rocketmq_pair() -> Iterator[RealCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def rocketmq_static(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
     """The same for tests in which static topics stay where they are: the embedded RocketMQ is one broker."""
-    yield from _lone_if_embedded(request, "rocketmq_pair", SHORT_DELAYS)
+    yield from _lone_if_embedded(request, SHORT_DELAYS)
 
 
 @pytest.fixture(scope="session")
@@ -192,13 +196,13 @@ def rocketmq_proxied() -> Iterator[RealCluster]:
 @pytest.fixture(scope="session")
 def rocketmq_of_kinds(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
     """The same for tests that need no proxy: the embedded RocketMQ has lite topics, too."""
-    yield from _lone_if_embedded(request, "rocketmq_proxied", OF_KINDS)
+    yield from _lone_if_embedded(request, OF_KINDS)
 
 
-def _lone_if_embedded(request: pytest.FixtureRequest, fixture: str, settings: dict[str, str]) -> Iterator[RealCluster]:
+def _lone_if_embedded(request: pytest.FixtureRequest, settings: dict[str, str]) -> Iterator[RealCluster]:
     """Another fixture's cluster, or one embedded broker with these settings where the embedded RocketMQ is tested."""
     if release.wanted() != release.EMBEDDED:
-        yield request.getfixturevalue(fixture)
+        yield request.getfixturevalue(STARTED_BY[request.fixturename or ""])
         return
     with RealCluster.start(ClusterSpec(settings=settings)) as cluster:
         yield cluster
