@@ -20,6 +20,7 @@ by `handlers` or `pipelines` on executors.
     queue_questions, patience  questions that only drivers ask; asking again while brokers are away
     hadoop_folder              folders on whatever Spark can write to
     option_values              values of options
+    worker_garbage             Spark's workers, and how often they look for garbage
     process_log, spark_output  logs of Spark's processes
     discovery                  the folder by which Spark finds the format in installed packages
 """

@@ -87,7 +87,7 @@ class RocketMQSource(DataSource):
         """The options, with the columns of a reader's own schema, if there is one, in place of `columns`."""
         with reason_first():
             options = self._parsed()
-            if schema is None:
+            if schema is None or not schema.fields:
                 return options
             names = names_of_schema([(field.name, field.dataType.simpleString()) for field in schema.fields])
             if names != options.columns and "columns" in options.given:

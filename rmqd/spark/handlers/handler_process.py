@@ -32,10 +32,11 @@ from rmqd.plugins.handlers import load_handler
 from rmqd.plugins.hooks import load_hooks
 from rmqd.process.garbage import collect_as_memory_grows
 from rmqd.process.logs import logs
-from rmqd.process.loop import keep_running, new_loop, settle_garbage_collection
+from rmqd.process.loop import keep_running, new_loop
 from rmqd.spark.handlers.outcome import RangeOutcome
 from rmqd.spark.handlers.range_run import RangeRun
 from rmqd.spark.handlers.worker_end import at_worker_end
+from rmqd.spark.worker_garbage import is_spark_worker, settle_worker
 from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def handler_process(order: GroupOrder, key: str) -> HandlerProcess:
     whole_key = os.getpid(), key
     found = _processes.get(whole_key)
     if found is None or found.has_ended:
-        if _is_spark_worker():
+        if is_spark_worker():
             at_worker_end(stop_handlers)  # before there are threads
         found = HandlerProcess(order)
         _processes[whole_key] = found
@@ -67,9 +68,7 @@ def handler_process(order: GroupOrder, key: str) -> HandlerProcess:
         except BaseException:
             del _processes[whole_key]
             raise
-        if _is_spark_worker():
-            # pyspark.daemon looks for garbage after each task: in all that was imported, unless it is frozen
-            settle_garbage_collection()
+        settle_worker()
     return found
 
 
@@ -237,9 +236,3 @@ def stop_handlers() -> None:
     """Stop this process's handlers. A later `handler_process` starts a new one."""
     for key in [key for key in _processes if key[0] == os.getpid()]:
         _processes.pop(key).stop()
-
-
-def _is_spark_worker() -> bool:
-    from pyspark import TaskContext
-
-    return TaskContext.get() is not None and threading.current_thread() is threading.main_thread()

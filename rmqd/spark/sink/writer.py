@@ -20,6 +20,7 @@ from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.sink.outgoing import Origin, rows_of
 from rmqd.spark.sink.sending import sender_to
 from rmqd.spark.sink.sink_options import SinkOptions, parse_sink_options
+from rmqd.spark.worker_garbage import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -97,6 +98,7 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str) 
         count, size_bytes = sender.send(rows, options.in_flight, options.tolerance_seconds)
         total += count
         total_bytes += size_bytes
+    freeze_imports()
     return Stored(total, total_bytes)
 
 

@@ -17,6 +17,7 @@ from rmqd.spark.source.narrowing import Narrowing
 from rmqd.spark.source.options import SourceOptions
 from rmqd.spark.source.positions import resolve, starts_of
 from rmqd.spark.source.subscribed import Subscribed
+from rmqd.spark.worker_garbage import freeze_imports
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
 from rmqd.wire.message_queue import MessageQueue
 
@@ -96,7 +97,11 @@ def as_partitions(options: SourceOptions, ranges: list[QueueRange]) -> list[Inpu
 
 def read_partition(partition: InputPartition, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """The batches of a partition, none for one of None."""
-    return iter(()) if partition.value is None else read_range(partition.value, columns)
+    if partition.value is not None:
+        try:
+            yield from read_range(partition.value, columns)
+        finally:
+            freeze_imports()  # now that all is imported
 
 
 def check_filter(cluster: Cluster, options: SourceOptions, queues: frozenset[MessageQueue]) -> None:
