@@ -13,7 +13,9 @@ from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode
 from rmqd.consumer.rebalance.departures import BACK_SECONDS, SURE_SECONDS
 from rmqd.consumer.rebalance.ownership import QueueOwnership
+from rmqd.errors import RmqdError
 from rmqd.wire.bodies.lock import LockBatchRequestBody
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply, route_of, routes
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
@@ -125,23 +127,40 @@ async def test_who_is_back_keeps_its_locks_though_nobody_told(case: Case) -> Non
     assert await case.broken() == {}
 
 
-async def test_who_is_back_in_one_list_is_waited_for_though_its_broker_lists_it_late(case: Case) -> None:
-    """It may have handlers at work. What is remembered of the other list is from when its lines were cut."""
+async def gone(case: Case) -> MessageQueue:
+    """A queue of the first broker, whose lock another member has that no broker lists any more."""
     for peer in (case.first, case.second):
         peer.on(RequestCode.LOCK_BATCH_MQ, Reply(body=b'{"lockOKMQSet":[]}'))
         await case.listed(peer, "other")
     case.lists(case.second)
     await case.listed(case.first)
+    return next(one for one in case.client.routes.queues(TOPIC) if one.broker_name == "a")
+
+
+async def test_who_is_back_in_one_list_is_waited_for_though_its_broker_lists_it_late(case: Case) -> None:
+    """It may have handlers at work. What is remembered of the other list is from when its lines were cut."""
+    queue = await gone(case)
     case.lists(case.second, "other")
     await case.listed(case.first, "other")
     await case.listed(case.first)
-    queue = next(one for one in case.client.routes.queues(TOPIC) if one.broker_name == "a")
     acquiring = asyncio.create_task(case.ownership.acquire(queue, lambda: None))
     await case.clock.advance(SURE_SECONDS + 0.5)
     assert not acquiring.done()
     await case.listed(case.second)
     await case.clock.advance(SURE_SECONDS + 0.5)
     await eventually(acquiring.done, "nobody lists it any more")
+    assert await acquiring
+
+
+async def test_a_broker_that_is_down_is_not_asked_who_is_gone(case: Case) -> None:
+    """It lists nobody, and a member that is gone from the others' lists is waited for no longer."""
+    queue = await gone(case)
+    await case.second.down()
+    with pytest.raises(RmqdError):
+        await case.client.remoting.connection(case.second.address)
+    acquiring = asyncio.create_task(case.ownership.acquire(queue, lambda: None))
+    await case.clock.advance(SURE_SECONDS + 0.5)
+    await eventually(acquiring.done, "it is passed over")
     assert await acquiring
 
 
