@@ -304,5 +304,8 @@ class History:
     def _explains_unheeded(self, reset: Reset) -> bool:
         return reset in self.unheard or self.java.explains_unheeded(reset) or self.causes.explain_unheeded(reset)
 
-    def _explains_lower(self, broker: str, queue: int, at: float) -> bool:
-        return self.java.explains_lower(broker, queue, at) or self.causes.explain_lower(broker, at)
+    def _explains_lower(self, broker: str, queue: int, since: float, at: float) -> bool:
+        if self.java.explains_lower(broker, queue, at) or self.causes.explain_lower(broker, at):
+            return True
+        # what a broker has lost, the first commit after it does not have either, however late it comes
+        return any(one.what == "crashed" and broker in one.who and since <= one.at <= at for one in self.causes)

@@ -17,12 +17,15 @@ class Commits:
     What a reset takes back has to be finished again before it may be committed again.
     """
 
-    def __init__(self, ledger: Ledger, passed: Passed, explains_lower: Callable[[str, int, float], bool]) -> None:
+    def __init__(
+        self, ledger: Ledger, passed: Passed, explains_lower: Callable[[str, int, float, float], bool]
+    ) -> None:
         self.wrong: list[Wrong] = []
         self._ledger = ledger
         self._passed = passed
         self._explains_lower = explains_lower
         self._offsets: dict[tuple[str, int], int] = {}
+        self._since: dict[tuple[str, int], float] = {}
         self._finished: dict[tuple[str, int], int] = defaultdict(int)
 
     def stored(self, broker: str, queue: int, offset: int, at: float) -> bool:
@@ -39,6 +42,7 @@ class Commits:
         if offset < self._offsets.get((broker, queue), 0):
             self._finished[broker, queue] = min(self._finished[broker, queue], offset)
         self._offsets[broker, queue] = offset
+        self._since[broker, queue] = at
         below = self._finished[broker, queue]
         while below < offset and self._may_be_below(Stored(broker, queue, below), at):
             below += 1
@@ -51,8 +55,10 @@ class Commits:
         return True
 
     def _may_fall(self, broker: str, queue: int, at: float) -> bool:
-        resets = self._passed.resets(Stored(broker, queue, 0))
-        return any(at <= reset.at + AFTER_RESET_SECONDS for reset in resets) or self._explains_lower(broker, queue, at)
+        resets, since = self._passed.resets(Stored(broker, queue, 0)), self._since.get((broker, queue), 0.0)
+        if any(at <= reset.at + AFTER_RESET_SECONDS for reset in resets):
+            return True
+        return self._explains_lower(broker, queue, since, at)
 
     def _may_be_below(self, place: Stored, at: float) -> bool:
         if self._passed.was_passed(place, at):

@@ -24,6 +24,9 @@ UNCOMMITTED_SECONDS: Final = 12.0
 """How old what is not committed may be at a hand-over: Java's first commit comes after 10 s, and a moment later."""
 LATE_SECONDS: Final = 5.0
 """For so long after a hand-over the former owner may still begin messages: it has not heard yet."""
+HEEDED_SECONDS: Final = 8.0
+"""For so long after Java's last commit over a higher one the next owner may go on, before it looks what is stored, and
+obeys that as a reset: a round of commits, and a second of a slow network for each way."""
 SHOWN_SECONDS: Final = 70.0
 """For so long after a hand-over a message may come again: the next owner may wait for a lock, and has others first."""
 RESET_SECONDS: Final = 30.0
@@ -45,7 +48,8 @@ class Owned:
             is_open = is_unheard or settled >= self.until - UNCOMMITTED_SECONDS
         else:
             is_before = settled >= self.at - UNCOMMITTED_SECONDS and done.began <= self.at + LATE_SECONDS
-            is_open = is_before or abs(done.began - self.until) <= LATE_SECONDS  # Java's last commit may replace others
+            # Java's last commit may replace others
+            is_open = is_before or -LATE_SECONDS <= done.began - self.until <= HEEDED_SECONDS
         return is_open and self.at <= again.began <= self.until + SHOWN_SECONDS
 
     def explains_beside(self, other: Owned, done: Call, again: Call, settled: float) -> bool:

@@ -50,9 +50,9 @@ class Trouble(NamedTuple):
         is_committed = settled < self.at - BEFORE_SECONDS and self.what not in GROUP_WIDE
         if self.what in HARMLESS or is_early or is_committed:
             return False
-        # what the dead had not committed comes again however late: at the end of other troubles, say
-        is_in_time = self.what == "killed" or again.began <= self.until + AFTER_SECONDS
-        return is_in_time and self._reaches(done, again)
+        # what the dead had not committed, or a broker has lost, comes again however late: at the end of other troubles
+        is_lost = self.what == "killed" or (self.what == "crashed" and settled <= self.until)
+        return (is_lost or again.began <= self.until + AFTER_SECONDS) and self._reaches(done, again)
 
     def _reaches(self, done: Call, again: Call) -> bool:
         """Whether it met those who had the message, or where it was stored."""
