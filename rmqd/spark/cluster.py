@@ -24,7 +24,6 @@ from rmqd.client.api.offset import (
     get_max_offset,
     get_min_offset,
     query_consumer_offset,
-    search_offset,
     update_consumer_offset,
 )
 from rmqd.client.instance import ClientInstance
@@ -37,7 +36,7 @@ from rmqd.errors import LightQueueError, RmqdError, RouteNotFoundError, StaticTo
 from rmqd.spark.access import Access
 from rmqd.spark.answers import Answers, MasterAwayError, those_there
 from rmqd.spark.process_log import log_to_stderr
-from rmqd.spark.queue_questions import join_briefly, mean_size, pending_reset
+from rmqd.spark.queue_questions import join_briefly, mean_size, offset_at, pending_reset
 from rmqd.spark.queue_range import Filter, Replica
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
@@ -132,7 +131,7 @@ class Cluster:
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> Answers[int]:
         """The offsets of the first messages that were stored at a time (milliseconds since 1970) or later."""
         return self._at_broker(
-            times_ms, lambda remoting, address, queue: search_offset(remoting, address, queue, times_ms[queue])
+            times_ms, lambda remoting, address, queue: offset_at(remoting, address, queue, times_ms[queue])
         )
 
     def committed(self, group: str, queues: Iterable[MessageQueue]) -> Answers[int | None]:

@@ -84,7 +84,7 @@ class RocketMQSource(DataSource):
         return parse_options(dict(self.options.items()))
 
     def _parsed_for(self, schema: StructType | None) -> SourceOptions:
-        """The options, with the columns of a reader's own schema, if there is one, in place of `columns`."""
+        """The options, with the columns of a reader's own schema, if it has any, in place of `columns`."""
         with reason_first():
             options = self._parsed()
             if schema is None or not schema.fields:

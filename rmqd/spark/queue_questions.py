@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from rmqd.client.api.group import get_consumer_list, send_heartbeat, unregister_client
+from rmqd.client.api.offset import search_offset
 from rmqd.client.api.request import request
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.codes import ResponseCode
@@ -22,7 +23,9 @@ from rmqd.wire.bodies.heartbeat import (
 from rmqd.wire.headers.pull import PULLED, PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.topic import QueryConsumeQueueRequestHeader
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.sys_flag import PullSysFlag
+from rmqd.wire.topics import TOOLS_GROUP
 
 SAMPLE_MESSAGES: Final = 64
 
@@ -34,23 +37,24 @@ async def pending_reset(
 
     Brokers of 5.x keep a reset until a pull asks.
     """
-    header = PullMessageRequestHeader(
-        consumer_group=group,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_msg_nums=1,
-        sys_flag=PullSysFlag.SUBSCRIPTION,
-        commit_offset=0,
-        suspend_timeout_millis=0,
-        subscription=SUBSCRIPTION_ALL,
-        sub_version=0,
-        expression_type=EXPRESSION_TAG,
-    )
-    reply = await request(remoting, address, header, accepted=PULLED)
+    reply = await request(remoting, address, _pull_of_one(group, queue, offset), accepted=PULLED)
     if reply.code != ResponseCode.PULL_OFFSET_MOVED or reply.remark != OPERATOR_RESET:
         return None
     return PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
+
+
+async def offset_at(remoting: RemotingClient, address: str, queue: MessageQueue, time_ms: int) -> int:
+    """The offset of the first message that was stored at `time_ms` (milliseconds since 1970) or later.
+
+    A 4.x broker gives the message that is nearest to the time, which may be the one before it.
+    """
+    found = await search_offset(remoting, address, queue, time_ms)
+    reply = await request(remoting, address, _pull_of_one(TOOLS_GROUP, queue, found), accepted=PULLED)
+    if reply.code != ResponseCode.SUCCESS:
+        return found
+    messages = frame_messages(reply.payload, queue, reply.body_start).messages
+    is_before = bool(messages) and messages[0].queue_offset == found and messages[0].store_timestamp < time_ms
+    return found + 1 if is_before else found
 
 
 async def mean_size(remoting: RemotingClient, address: str, queue: MessageQueue, start: int) -> float:
@@ -77,3 +81,20 @@ async def join_briefly(
     if not await get_consumer_list(remoting, address, group):
         await send_heartbeat(remoting, address, HeartbeatData(client_id, (ConsumerData(group, subscriptions),)))
         await unregister_client(remoting, address, client_id, consumer_group=group)
+
+
+def _pull_of_one(group: str, queue: MessageQueue, offset: int) -> PullMessageRequestHeader:
+    """A pull of one message that commits nothing, and that the broker answers at once."""
+    return PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=1,
+        sys_flag=PullSysFlag.SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription=SUBSCRIPTION_ALL,
+        sub_version=0,
+        expression_type=EXPRESSION_TAG,
+    )

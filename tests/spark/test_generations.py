@@ -518,6 +518,46 @@ def test_notes_do_not_pile_up(broker: EmbeddedBroker, folder: Path) -> None:
     assert len(list((folder / "generation-000001").glob("note-*"))) == 1
 
 
+class CountingFolder(LocalFolder):
+    """Counts what is asked of a checkpoint, which an object store charges for."""
+
+    asked = 0
+
+    def names(self, path: str = "") -> list[str]:
+        self.asked += "/checkpoint" in path
+        return super().names(path)
+
+    def read(self, path: str) -> bytes:
+        self.asked += "/checkpoint" in path
+        return super().read(path)
+
+
+def test_a_group_that_idles_leaves_its_checkpoint_alone(broker: EmbeddedBroker, folder: Path) -> None:
+    """Until brokers show that something has happened."""
+    counting = CountingFolder(folder)
+    driver = Driver(broker, folder)
+    generations = Generations(order_of(broker), counting)
+    generations.current()
+    driver.query.poll()
+    assert generations.moved() == {}
+    before = counting.asked
+    for _ in range(9):
+        assert generations.moved() == {}
+    assert counting.asked == before
+    broker.commit(GROUP, "orders", {0: 1})
+    assert generations.moved() == {queue("orders", 0): 1}
+
+
+def test_old_generations_are_deleted(broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that fails again and again at a corrupt message begins one each time."""
+    monkeypatch.setattr(module, "KEPT_GENERATIONS", 3)
+    for target in range(4):
+        broker.commit(GROUP, "orders", {0: target})
+        driver = Driver(broker, folder)
+    assert driver.generation.number == 5
+    assert sorted(path.name for path in folder.iterdir()) == [f"generation-00000{number}" for number in (3, 4, 5)]
+
+
 def test_a_checkpoint_of_another_query_is_refused(broker: EmbeddedBroker, folder: Path) -> None:
     offsets = folder / "generation-000001" / "checkpoint" / "offsets" / "0"
     offsets.write_text(offsets.read_text().replace('"q"', '"topic"'))

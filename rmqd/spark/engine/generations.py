@@ -21,6 +21,7 @@ was killed.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -56,6 +57,9 @@ log = structlog.get_logger(__name__)
 
 PATIENCE_SECONDS: Final = 60.0  # for brokers, at the start; as the source's unavailableToleranceMs
 NOTE_SECONDS: Final = 5.0
+# between two readings of the checkpoint while brokers show that nothing happens: object stores charge for each
+DONE_SECONDS: Final = 30.0
+KEPT_GENERATIONS: Final = 10  # a group that fails at a corrupt message begins one at each restart
 FLUSHED_SECONDS: Final = 10.0  # brokers write offsets to disk every 5 s (flushConsumerOffsetInterval)
 
 CHECKPOINT: Final = "checkpoint"
@@ -106,6 +110,8 @@ class Generations:
         self._note = Note()
         self._noted_at = 0.0
         self._held: dict[MessageQueue, int] = {}
+        self._done: ByQueue = {}  # as the checkpoint said when it was read last
+        self._done_at = -math.inf
         self._looks: deque[tuple[float, ByQueue, ByQueue]] = deque()  # when, what brokers answered, what was done
 
     def current(self) -> Generation:
@@ -140,9 +146,13 @@ class Generations:
         with self._lock:
             if self._note.resets:
                 return self._note.resets
-            asked = self._ask_stored(self._look_up_done())
+            if time.monotonic() - self._done_at >= DONE_SECONDS:
+                self._look_up_done()
+            asked = self._ask_stored(self._done)
             stored = _present(asked)
-            done = self._look_up_done()  # again: the query commits what the checkpoint had by then
+            if any(at != self._done[queue] for queue, at in stored.items()):
+                self._look_up_done()  # after the answer: the query commits what the checkpoint had by then
+            done = self._done
             changed = moves(done, self._held, stored) or self._unheard(stored, done)
             if changed:
                 self.note(changed)
@@ -194,7 +204,9 @@ class Generations:
         self._number += 1
         log.warning("spark.generation_begun", group=self._order.name, generation=self._number, reason=reason)
         starting = {queue: places[queue] for queue in sorted(queues) if queue in places}
-        return self._begin(Note(starting=starting, reason=reason, told=False))
+        begun = self._begin(Note(starting=starting, reason=reason, told=False))
+        self._delete_old()
+        return begun
 
     def _begin(self, note: Note) -> Generation:
         self._number = max(self._number, 1)
@@ -208,8 +220,16 @@ class Generations:
             self._write(replace(note, told=True))
         self._held = dict(self._note.held)
         self._looks.clear()
+        self._done_at = -math.inf
         url = f"{self._folder.url}/{self._path(self._number)}/{CHECKPOINT}"
         return Generation(self._number, url, note.starting, note.reason)
+
+    def _delete_old(self) -> None:
+        """Delete all generations but the last ones."""
+        numbers = sorted(map(int, _matches(self._folder.names())))
+        for number in numbers[:-KEPT_GENERATIONS]:
+            self._folder.delete(self._path(number))
+            log.info("spark.generation_deleted", group=self._order.name, generation=number, kept=KEPT_GENERATIONS)
 
     def _unheard(self, stored: ByQueue, done: ByQueue) -> dict[MessageQueue, int]:
         """Commit again in queues whose broker has lost commits. Returns those that do not take it: a reset waits there.
@@ -223,8 +243,10 @@ class Generations:
         # unchanged since the last look, and behind what was done at that time: so no commit of it is under way
         lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
         told = {queue: done[queue] for queue in lost if queue in done}
-        those_there(self._cluster.commit(self._order.group, told))
-        return {queue: at for queue, at in self._stored(told).items() if at == stored[queue] != told[queue]}
+        # one that does not answer is asked again with the next look, and keeps no other one's resets from being seen
+        taken = self._cluster.commit(self._order.group, told).found
+        now = _present(self._ask_stored(taken))
+        return {queue: at for queue, at in now.items() if at == stored[queue] != told[queue]}
 
     def _look(self, stored: ByQueue, done: ByQueue) -> None:
         """Raise `held` to what brokers had FLUSHED_SECONDS ago and still have.
@@ -247,7 +269,8 @@ class Generations:
     def _look_up_done(self) -> ByQueue:
         """The offsets up to which the checkpoint says that the group is done."""
         done = read_done(self._folder, f"{self._path(self._number)}/{CHECKPOINT}", self._is_written)
-        return done.positions or self._note.starting or {}
+        self._done, self._done_at = done.positions or self._note.starting or {}, time.monotonic()
+        return self._done
 
     def _stored(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """The group's offsets on the brokers, of all queues that exist. Raises RmqdError if a broker does not answer.

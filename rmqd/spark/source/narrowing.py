@@ -69,15 +69,9 @@ class Narrowing:
         return max(low, self.offsets[0] or 0), high if self.offsets[1] is None else min(high, self.offsets[1])
 
     def cut_by_time(self, span: tuple[int, int], found: tuple[int | None, int | None]) -> tuple[int, int]:
-        """A range of offsets without those that are too old or too young, where the broker `found` these times.
-
-        A 4.x broker that finds nothing so young gives the last message, which therefore stays.
-        """
-        low, high = span
-        first, end = found
-        if end is not None and end < high - 1:
-            high = end
-        return max(low, first or 0), high
+        """A range of offsets without those that are too old or too young, where the broker `found` these times."""
+        (low, high), (first, end) = span, found
+        return max(low, first or 0), high if end is None else min(high, end)
 
     def filter(self, given: Filter) -> Filter:
         """By which tags the broker is to filter, if nobody has said so."""
