@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.errors import ConfigError, InvalidMessageError, RemotingError, RouteNotFoundError
+from rmqd.errors import ConfigError, InvalidMessageError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.spark.access import NAMES as ACCESS
 from rmqd.spark.sink.sink_options import NAMES, SINK_COLUMNS, parse_sink_options
 from rmqd.testing.rocketmq import RocketMQ
@@ -132,6 +132,16 @@ def test_a_row_that_cannot_be_sent(embedded: RocketMQ, row: dict[str, Any], said
     embedded.create_topic("orders")
     with pytest.raises(InvalidMessageError, match=said):
         write(embedded.nameserver, [{"body": "fine"}, row])
+
+
+def test_a_row_that_is_refused_keeps_no_other_one_from_being_stored(embedded: RocketMQ) -> None:
+    """They share a request, and the error is of that row."""
+    embedded.create_topic("orders")
+    rows: list[dict[str, Any]] = [{"body": str(number)} for number in range(5)]
+    rows[3]["tags"] = "t" * 40_000
+    with pytest.raises(RmqdError, match="propert"):
+        write(embedded.nameserver, rows)
+    assert [message.body for message in embedded.messages("orders")][:3] == [b"0", b"1", b"2"]
 
 
 def test_rows_of_a_sharding_key_stay_in_order(embedded: RocketMQ) -> None:

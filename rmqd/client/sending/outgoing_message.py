@@ -16,7 +16,6 @@ from rmqd.wire.messages.properties import (
     TIMER_DELIVER_MS,
     UNIQ_KEY,
     WAIT,
-    format_properties,
 )
 
 
@@ -51,8 +50,8 @@ class OutgoingMessage:
         """Whether the message is for the timer of a 5.x broker."""
         return self.delay_ms is not None or self.deliver_at_ms is not None
 
-    def properties_as_sent(self, unique_key: str) -> str:
-        """All properties in the wire's form, with those that named fields set."""
+    def properties_as_sent(self, unique_key: str) -> dict[str, str]:
+        """All properties, with those that named fields set."""
         properties = {**self.properties, UNIQ_KEY: unique_key}
         properties.setdefault(WAIT, "true")
         if self.tags:
@@ -67,7 +66,7 @@ class OutgoingMessage:
             properties[TIMER_DELIVER_MS] = str(self.deliver_at_ms)
         if self.sharding_key:
             properties[SHARDING_KEY] = self.sharding_key
-        return format_properties(properties)
+        return properties
 
 
 @dataclass(frozen=True, slots=True)

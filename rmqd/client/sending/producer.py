@@ -28,10 +28,11 @@ from rmqd.errors import (
     RouteNotFoundError,
 )
 from rmqd.wire.bodies.heartbeat import HeartbeatData
-from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.headers.send import SendBatchMessageRequestHeader, SendMessageRequestHeaderV2
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.encode import BatchMember, encode_batch
 from rmqd.wire.messages.message_id import UniqueKeys
-from rmqd.wire.messages.properties import UNIQ_KEY
+from rmqd.wire.messages.properties import UNIQ_KEY, WAIT, format_properties
 from rmqd.wire.recall import RecallHandle
 from rmqd.wire.topics import DEFAULT_TOPIC, INNER_PRODUCER_GROUP
 
@@ -105,18 +106,10 @@ class Producer:
 
         Raises InvalidMessageError, RouteNotFoundError, BrokerTooOldError, or the RmqdError of the last try.
         """
-        msg_id = message.properties.get(UNIQ_KEY) or self._unique_keys.next(self._clock.wall())
-        properties = message.properties_as_sent(msg_id)
+        msg_id = self._unique_key(message)
+        properties = format_properties(message.properties_as_sent(msg_id))
         deadline = self._clock.monotonic() + timeout_seconds
-        try:
-            async with self._clock.timeout(timeout_seconds):
-                queues = await self._queues(message.topic, queue, broker_name)
-                if selector is not None:
-                    queues = [selector(queues)]
-        except TimeoutError:
-            raise RemotingTimeoutError(
-                "name servers", f"no route of {message.topic} in {timeout_seconds:g} s"
-            ) from None
+        queues = await self._candidates(message.topic, queue, broker_name, selector, timeout_seconds)
         sending = _Sending(message, producer_group, properties, deadline, self._in_turn(queues))
         chosen, receipt = await self._try(sending)
         stored = MessageQueue(message.topic, chosen.broker_name, receipt.queue_id)
@@ -130,6 +123,53 @@ class Producer:
             is_traced=receipt.is_traced,
             recall_handle=receipt.recall_handle,
         )
+
+    async def send_batch(
+        self,
+        messages: Sequence[OutgoingMessage],
+        *,
+        selector: MessageQueueSelector | None = None,
+        timeout_seconds: float = SEND_TIMEOUT_SECONDS,
+        producer_group: str = INNER_PRODUCER_GROUP,
+    ) -> SendReceipt:
+        """Store messages of one topic in one queue, one behind the other, by one request; tries are those of `send`.
+
+        All are stored or none is. None may have a delay or a time, or be for a retry topic, and together they must not
+        be larger than a message may be. The receipt's ids are separated by commas, and its offset is the first one's.
+
+        Raises what `send` raises; an error does not say which of the messages it is about.
+        """
+        topic = messages[0].topic
+        members = [
+            BatchMember(message.body, message.properties_as_sent(self._unique_key(message)), message.flag)
+            for message in messages
+        ]
+        batch = OutgoingMessage(topic, encode_batch(members))
+        deadline = self._clock.monotonic() + timeout_seconds
+        queues = await self._candidates(topic, None, None, selector, timeout_seconds)
+        properties = format_properties({WAIT: "true"})
+        sending = _Sending(batch, producer_group, properties, deadline, self._in_turn(queues), is_batch=True)
+        _, receipt = await self._try(sending)
+        return receipt
+
+    def _unique_key(self, message: OutgoingMessage) -> str:
+        return message.properties.get(UNIQ_KEY) or self._unique_keys.next(self._clock.wall())
+
+    async def _candidates(
+        self,
+        topic: str,
+        queue: MessageQueue | None,
+        broker_name: str | None,
+        selector: MessageQueueSelector | None,
+        timeout_seconds: float,
+    ) -> Sequence[MessageQueue]:
+        """The queues that may be sent to. Raises RemotingTimeoutError where no name server answers in time."""
+        try:
+            async with self._clock.timeout(timeout_seconds):
+                queues = await self._queues(topic, queue, broker_name)
+                return queues if selector is None else [selector(queues)]
+        except TimeoutError:
+            raise RemotingTimeoutError("name servers", f"no route of {topic} in {timeout_seconds:g} s") from None
 
     async def recall(
         self,
@@ -211,7 +251,8 @@ class Producer:
         if message.is_timed:
             await self._require_timers(queue, address)
         now_ms = int(self._clock.wall() * 1000)
-        header = SendMessageRequestHeaderV2(
+        make_header = SendBatchMessageRequestHeader if sending.is_batch else SendMessageRequestHeaderV2
+        header = make_header(
             producer_group=sending.producer_group,
             topic=message.topic,
             default_topic_queue_nums=DEFAULT_TOPIC_QUEUE_NUMS,
@@ -223,7 +264,7 @@ class Producer:
             reconsume_times=message.reconsume_times,
             unit_mode=self._unit_mode,
             max_reconsume_times=message.max_reconsume_times,
-            batch=False,
+            batch=sending.is_batch,
             broker_name=queue.broker_name,
         )
         if self._vip_channel_enabled:
@@ -303,3 +344,4 @@ class _Sending:
     properties: str
     deadline: float
     choices: Iterator[MessageQueue]
+    is_batch: bool = False

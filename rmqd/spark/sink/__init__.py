@@ -5,5 +5,6 @@ Options and columns are checked before the first row is sent. A task sends by it
     writer        the sink, as Spark finds it
     sink_options  options and columns, checked before anything is sent
     outgoing      rows as messages
+    bundles       which rows go to the broker in one request
     sending       an executor's producer
 """

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Final
 
 import structlog
@@ -20,9 +20,10 @@ from rmqd.broker_errors import BrokerError, BrokerFailureError
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.queue_selector import MessageQueueSelector, by_hash, by_id
-from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
+from rmqd.errors import InvalidMessageError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.spark.access import Access
 from rmqd.spark.process_log import log_to_stderr
+from rmqd.spark.sink.bundles import bundles
 from rmqd.spark.sink.outgoing import OutgoingRow
 
 log = structlog.get_logger(__name__)
@@ -57,7 +58,7 @@ class Sender:
         self._served: set[str] = set()
 
     def send(self, rows: Iterable[OutgoingRow], in_flight: int, tolerance_seconds: float) -> tuple[int, int]:
-        """Store all rows, `in_flight` at once; how many they were, and the bytes of their bodies.
+        """Store all rows, by `in_flight` requests at once; how many they were, and the bytes of their bodies.
 
         A row is tried again for `tolerance_seconds` while brokers or name servers cannot be had. Raises the RmqdError
         of the first row that could not be stored; others may be stored by then.
@@ -79,28 +80,45 @@ class Sender:
                 self._loop.run_until_complete(self._client.routes.refresh(topic))
 
     async def _send(self, rows: Iterable[OutgoingRow], in_flight: int, tolerance: float) -> tuple[int, int]:
-        turn = _Turn(rows)
+        turn = _Turn(bundles(rows))
         async with asyncio.TaskGroup() as tasks:
             for _ in range(in_flight):
                 tasks.create_task(self._send_in_turn(turn, tolerance))
         return turn.count, turn.size_bytes
 
     async def _send_in_turn(self, turn: _Turn, tolerance: float) -> None:
-        for row in turn.rows:
-            if row.lane is None:
-                await self._store(row, tolerance)
+        for bundle in turn.bundles:
+            lane = bundle[0].lane
+            if lane is None:
+                await self._store_bundle(bundle, tolerance)
             else:
-                async with turn.in_order(row.lane):
-                    await self._store(row, tolerance)
-            turn.count += 1
-            turn.size_bytes += len(row.message.body)
+                async with turn.in_order(lane):
+                    await self._store_bundle(bundle, tolerance)
+            turn.count += len(bundle)
+            turn.size_bytes += sum(len(row.message.body) for row in bundle)
 
-    async def _store(self, row: OutgoingRow, tolerance: float) -> None:
-        topic = row.message.topic
+    async def _store_bundle(self, bundle: Sequence[OutgoingRow], tolerance: float) -> None:
+        """Store the rows by one request; one by one where that is refused, so that the error is one row's own."""
+        if len(bundle) > 1:
+            try:
+                await self._store(bundle, tolerance)
+            except (BrokerError, InvalidMessageError) as error:
+                if self._may_pass(error):
+                    raise
+            else:
+                return
+        for row in bundle:
+            await self._store([row], tolerance)
+
+    async def _store(self, rows: Sequence[OutgoingRow], tolerance: float) -> None:
+        topic, selector = rows[0].message.topic, _selector(rows[0])
         until = asyncio.get_running_loop().time() + tolerance
         while True:
             try:
-                await self._client.producer.send(row.message, selector=_selector(row))
+                if len(rows) == 1:
+                    await self._client.producer.send(rows[0].message, selector=selector)
+                else:
+                    await self._client.producer.send_batch([row.message for row in rows], selector=selector)
                 self._served.add(topic)
                 return
             except RmqdError as error:
@@ -120,10 +138,10 @@ class Sender:
 
 
 class _Turn:
-    """The rows that are still to be sent, which several coroutines take from, and what was sent."""
+    """The bundles that are still to be sent, which several coroutines take from, and what was sent."""
 
-    def __init__(self, rows: Iterable[OutgoingRow]) -> None:
-        self.rows: Iterator[OutgoingRow] = iter(rows)
+    def __init__(self, all_bundles: Iterator[Sequence[OutgoingRow]]) -> None:
+        self.bundles = all_bundles
         self.count = 0
         self.size_bytes = 0
         self._last: dict[object, asyncio.Event] = {}

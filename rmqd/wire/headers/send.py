@@ -36,7 +36,7 @@ class SendMessageRequestHeader(RequestHeader, code=RequestCode.SEND_MESSAGE):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendMessageRequestHeaderV2(RequestHeader, code=RequestCode.SEND_MESSAGE_V2):
-    """Sends a message or a batch, with letters for names: SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320)."""
+    """Sends a message, with letters for names."""
 
     producer_group: Annotated[str, Named("a")]
     topic: Annotated[str, Named("b")]
@@ -52,6 +52,11 @@ class SendMessageRequestHeaderV2(RequestHeader, code=RequestCode.SEND_MESSAGE_V2
     max_reconsume_times: Annotated[int | None, Named("l")] = None
     batch: Annotated[bool | None, Named("m")] = None
     broker_name: Annotated[str | None, Named("n")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendBatchMessageRequestHeader(SendMessageRequestHeaderV2, code=RequestCode.SEND_BATCH_MESSAGE):
+    """Sends several messages to one queue, with the same letters; `batch` is true, and `properties` are the batch's."""
 
 
 class ReceivedSendHeader(NamedTuple):
