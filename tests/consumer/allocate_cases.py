@@ -23,8 +23,7 @@ from rmqd.consumer.allocate import (
     sorted_client_ids,
 )
 from rmqd.wire.message_queue import MessageQueue
-from tests.rocketmq.fetch import find_java, jars
-from tests.rocketmq.peers import LOGBACK, classes
+from tests.rocketmq import programs
 
 Answer = list[MessageQueue] | None
 """A share; None where a strategy cannot tell."""
@@ -84,9 +83,9 @@ def generated(strategy: str, seed: int, number: int) -> list[Case]:
 
 def java_answers(cases: Iterable[Case]) -> list[Answer]:
     """What Java's classes return for each case, in their order; None where they throw IllegalArgumentException."""
-    program = ["-Xshare:auto", "-Dfile.encoding=UTF-8", f"-Drmq.logback.configurationFile={LOGBACK}"]
+    options = ["-Dfile.encoding=UTF-8", f"-Drmq.logback.configurationFile={programs.LOGBACK}"]
     done = subprocess.run(
-        [find_java(), *program, "-cp", ":".join([str(classes()), *jars()]), "Allocate"],
+        programs.command("Allocate", options, "192m"),
         input="".join(f"{case.line()}\n" for case in cases),
         capture_output=True,
         text=True,

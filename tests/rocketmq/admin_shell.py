@@ -10,10 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.rocketmq import release, settings
+from tests.rocketmq import programs, release, settings
 from tests.rocketmq.errors import ClusterError
-from tests.rocketmq.fetch import find_java, jars
-from tests.rocketmq.peers import classes
 
 # mqadmin ends with status 0 when a command fails, so its words must tell
 ADMIN_FAILED = re.compile(
@@ -33,16 +31,14 @@ class AdminShell:
     ) -> None:
         logback = directory / "mqadmin-logback.xml"
         logback.write_text(settings.LOGBACK)  # to a file: what its threads log must not stand in what commands print
-        command = [
-            *(find_java(), "-Xmx256m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+        options = [
             *tls,
             f"-Drmq.logback.configurationFile={logback}",
             f"-Drmqd.log={directory / 'mqadmin.log'}",
             f"-Duser.home={directory}",
             f"-Drocketmq.home.dir={home or directory}",
-            "-Djava.net.preferIPv4Stack=true",
-            *("-cp", f"{classes(version)}:{':'.join(jars(version))}", "AdminShell"),
         ]
+        command = programs.command("AdminShell", options, "256m", version)
         self._errors = tempfile.TemporaryFile("w+", dir=directory)  # noqa: SIM115 - closed by close
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, cwd=directory

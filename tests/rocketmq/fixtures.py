@@ -15,11 +15,11 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from tests.rocketmq import release
+from tests.rocketmq import programs, release
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.errors import NotEmbeddedError, RocketMqUnavailable
-from tests.rocketmq.fetch import fetch, find_java
+from tests.rocketmq.fetch import fetch
 from tests.rocketmq.spec import ClusterSpec
 
 STARTED_BY = {  # the fixtures that tests ask for, and those that start their clusters
@@ -66,9 +66,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly or not any(item.get_closest_marker("rocketmq") for item in session.items):
         return
     try:
-        find_java("javac")  # the Java peers are compiled on first use
         prepare()
         fetch()  # the peers are programs of the default release, whatever the cluster is
+        programs.compiled()
     except RocketMqUnavailable as error:
         session.config.stash[UNAVAILABLE] = str(error)
 

@@ -27,6 +27,14 @@ def archive(kind: str, version: str) -> Path:
     return home(version) / "cds" / f"{kind}-{hashlib.sha256(seed).hexdigest()[:12]}.jsa"
 
 
+def sharing(kind: str, version: str) -> list[str]:
+    """The options that have a JVM start with the archive; none where it was not recorded."""
+    path = archive(kind, version)
+    if not path.exists():
+        return []
+    return [f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr"]
+
+
 def tls_options(permissive: bool = False, certified: bool = False) -> list[str]:
     """What a program's servers and clients are told about TLS: none of it, taken too, or nothing else (`certified`)."""
     if not certified:
@@ -71,9 +79,8 @@ def command(
         options.append("-XX:TieredStopAtLevel=1")
     if record is not None:
         options.append(f"-XX:ArchiveClassesAtExit={record}")
-    elif archive(kind, version).exists():
-        options += [f"-XX:SharedArchiveFile={archive(kind, version)}", "-Xshare:auto"]
-        options += ["-Xlog:disable", "-Xlog:all=error:stderr"]
+    else:
+        options += sharing(kind, version)
     level = os.environ.get("RMQD_ROCKETMQ_LOG")  # the remoting layer warns at every slow or closed connection
     return [
         *options,

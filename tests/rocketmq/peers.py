@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import select
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -15,13 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, ClassVar, Self
 
-from tests.rocketmq import jvm, release
+from tests.rocketmq import jvm, programs, release
 from tests.rocketmq.errors import ClusterError
-from tests.rocketmq.fetch import find_java, home, jars, locked
 from tests.waiting import wait_until
 
-SOURCES = Path(__file__).with_name("java")
-LOGBACK = SOURCES / "logback.xml"
 START_SECONDS = 90.0
 """How long a peer may take to say that it has started."""
 MOST_SAID = 2000
@@ -170,41 +164,11 @@ def start_program(
     secured: bool = False,
 ) -> JavaPeer:
     """One of the programs in `java/`, which may write to the directory; `version` is the client's."""
-    command = [
-        *(find_java(), "-Xmx192m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-        f"-Drmq.logback.configurationFile={LOGBACK}",
-        f"-Duser.home={directory}",
-        "-Djava.net.preferIPv4Stack=true",
-        *(jvm.tls_options(certified=True) if secured else ()),
-        *("-cp", f"{classes(version)}:{':'.join(jars(version))}", program),
-    ]
+    settings = [f"-Drmq.logback.configurationFile={programs.LOGBACK}", f"-Duser.home={directory}"]
+    settings += jvm.tls_options(certified=True) if secured else ()
+    command = programs.command(program, settings, "192m", version)
     for name, value in options.items():
         command += ["--" + name.replace("_", "-"), str(value)]
     errors = tempfile.TemporaryFile("w+", dir=directory)  # noqa: SIM115 - the JavaPeer closes it
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
     return JavaPeer(process, errors)
-
-
-def classes(version: str = release.DEFAULT) -> Path:
-    """The directory of the compiled programs; compiled once per release and change of their sources.
-
-    Those in `lite` know what the client of the default release alone has.
-    """
-    sources = sorted(SOURCES.glob("*.java"))
-    if version == release.DEFAULT:
-        sources += sorted((SOURCES / "lite").glob("*.java"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
-    peer = home(version) / "peer"
-    compiled = peer / f"tests-{digest}"
-    with locked(peer / ".lock"):
-        if compiled.exists():
-            return compiled
-        fresh = peer / f".new-{os.getpid()}"
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir()
-        command = [find_java("javac"), "-nowarn", "-d", str(fresh), "-cp", ":".join(jars(version)), *map(str, sources)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ClusterError(f"the Java peers do not compile:\n{done.stderr}")
-        fresh.rename(compiled)
-    return compiled
