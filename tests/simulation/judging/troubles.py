@@ -7,6 +7,7 @@ from typing import Final
 
 from tests.simulation.judging.passed import Reset
 from tests.simulation.judging.trouble import BEFORE_SECONDS, Trouble
+from tests.simulation.ledger import Call
 
 AWAY: Final = frozenset(("crashed", "apart", "frozen"))
 """Troubles for whose time nobody reaches a broker."""
@@ -44,6 +45,11 @@ class Troubles:
     def explain_lower(self, broker: str, at: float) -> bool:
         """Whether an offset that a broker has may fall because of one."""
         return any(one.explains_lower(broker, at) for one in self._all)
+
+    def reached_at(self, call: Call, settled: float) -> float:
+        """When a broker could be told what was settled by then: it may have been away before the next commit."""
+        away = (one for one in self._all if one.what in AWAY and one.is_of((call,)))
+        return max((one.until for one in away if one.at <= settled + BEFORE_SECONDS), default=settled)
 
     def end_of(self, member: str) -> float:
         """When a member was killed, in seconds since the beginning; infinite for others."""

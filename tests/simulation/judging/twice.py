@@ -98,7 +98,9 @@ def _cause(history: History, calls: list[Call], pair: tuple[Call, Call], settled
     for done, again in pairs:
         at = max(settled.get((done.is_retry, done.place), 0.0), done.until or done.began)
         for trouble in history.causes:
-            if trouble.explains_twice(done, again, at):
+            # who is killed has not committed what no broker could be told
+            by = max(at, history.causes.reached_at(done, at)) if trouble.what == "killed" else at
+            if trouble.explains_twice(done, again, by):
                 return trouble.what
         if history.is_orderly and _is_behind_a_failed_one(history, done, again):
             return BEHIND
