@@ -54,8 +54,11 @@ class SilentBrokers:
         for broker, silence in self._silent.items():
             asked = [queue for queue in queues if queue.broker_name == broker]
             told = silence.told(cluster, asked)
-            answers.found.update(told.found)
-            answers.failed.update({one: told.failed.get(one, silence.error) for one in asked if one not in told.found})
+            for queue in asked:  # which may be others than those that the broker was asked about
+                if queue in told.found:
+                    answers.found[queue] = told.found[queue]
+                else:
+                    answers.failed[queue] = told.failed.get(queue, silence.error)
         return answers
 
     def look(self, answers: Answers[int]) -> None:
