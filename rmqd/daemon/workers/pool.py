@@ -246,7 +246,7 @@ class WorkerPool:
         problem = f"worker {number} (pid {worker.pid}) does not answer"
         known = self._silent.get(number)
         if known is not None and known[0] is worker and known[1] is worker.last_snapshot:
-            return worker.last_snapshot, problem  # what it was asked it has not answered yet: nobody waits for it twice
+            return worker.last_snapshot, problem  # it has not answered what it was asked before
         try:
             async with asyncio.timeout(SNAPSHOT_SECONDS):
                 snapshot = await worker.ask("snapshot")
