@@ -87,7 +87,7 @@ def test_a_task_that_is_tried_again_is_told_by_its_marks(spark: SparkSession, em
     embedded.create_topic("orders", 2)
     rows = spark.range(0, 400, 1, 2).selectExpr("string(id) AS body").mapInArrow(spoils_the_last, "body string")
     options = {"nameserver": embedded.nameserver}
-    rows.write.format("rocketmq").options(**options, topic="orders").mode("append").save()
+    rows.write.format("rocketmq").options(**options, topic="orders", sendParallelism=1).mode("append").save()
     assert len(embedded.messages("orders")) > 400
     read = spark.read.format("rocketmq").options(**options, subscribe="orders").load()
     marks = [f"properties['RMQD_{name}'] AS {name.lower()}" for name in ("QUERY", "BATCH", "PART", "SEQ")]
