@@ -200,7 +200,7 @@ def test_a_filter_lets_nothing_through_behind_the_window(
     replay = Replay(rocketmq, tmp_path, group, topic, subscriptions={topic: "paid"})
     ended = replay.run("--from", "1h", "--to", until, "--yes")
     assert ended.code == 0, ended.err
-    assert replay.handled() == ["m0", "m1"]
+    assert sorted(replay.handled()) == ["m0", "m1"]
     assert replay.is_removed()
 
 
