@@ -137,7 +137,7 @@ class PopReceipts:
             connection = self._client.remoting.connected(address)
         for offset in offsets:
             block.settled.add(offset)
-            if connection is not None and not self.is_late(block, offset):
+            if connection is not None and connection.is_open and not self.is_late(block, offset):
                 handle, topic = block.handle_of(offset), self._real_topic(block)
                 header = change_header(self._group, topic, handle, SHOW_AGAIN_MS, block.lite_topic)
                 self._client.remoting.call(connection, header.code, header.ext_fields(), ACK_TIMEOUT_SECONDS)

@@ -284,6 +284,16 @@ async def test_what_is_shown_again_is_asked_for_without_waiting(case: Case) -> N
     assert (block.settled, gone.settled, late.settled) == ({0, 1, 2}, {7}, {9})
 
 
+async def test_what_came_by_a_connection_that_has_ended_is_left_to_its_time(case: Case) -> None:
+    """As the answer to a pop which a group that has left does not wait for: its connection ends just behind it."""
+    connection = await case.client.remoting.connection(case.broker.peer.address)
+    await case.broker.peer.down()
+    await eventually(lambda: not connection.is_open, "it has ended")
+    block = popped(range(2), soon(case))
+    case.receipts.show_again(block, [0, 1], connection)
+    assert block.settled == {0, 1}
+
+
 async def test_what_is_acknowledged_before_it_runs_is_sent_then(broker: ScriptedBroker, clock: ManualClock) -> None:
     broker.create_topic(TOPIC)
     client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
