@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -33,14 +33,15 @@ FLUSH_SECONDS = 5.0
 
 
 class ClusterDivision(QueryAssignmentProcessor):
-    """Divides the queues of all brokers that live, which a broker of Java knows from the name server."""
+    """Divides the queues of all brokers of which a replica lives, which a broker of Java knows from the name server."""
 
     def __init__(self, controller: BrokerController, brokers: list[Broker]) -> None:
         super().__init__(controller)
         self._brokers = brokers
 
     def queues_of(self, topic: str) -> list[MessageQueue] | None:
-        own = (QueryAssignmentProcessor(one.controller) for one in self._brokers if one.controller is not None)
+        replicas = (one.controller or one.stand_in() for one in self._brokers)
+        own = (QueryAssignmentProcessor(one) for one in replicas if one is not None)
         found = [queue for processor in own for queue in processor.queues_of(topic) or ()]
         return sorted(found) or None
 
@@ -58,6 +59,8 @@ class Broker:
         self.commits = CommitThreads(random.Random(name), late=0.0)
         self.neighbours: list[Broker] = []
         """The brokers of the cluster, itself among them."""
+        self.stand_in: Callable[[], BrokerController | None] = lambda: None
+        """Finds its slave, where one lives."""
         self.heartbeat_seconds = 0.0
         """How long a heartbeat takes at most, while other requests are answered."""
         self.refused: set[RequestCode] = set()

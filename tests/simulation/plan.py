@@ -189,11 +189,13 @@ def _with_name_servers(plan: Plan) -> Plan:
 def _with_slaves(plan: Plan) -> Plan:
     """The same with a slave for each broker, or with none."""
     chance = random.Random(f"{plan.seed} slaves")
-    # slaves write down no pops; a Java member of the model reads masters alone, and waits for one that is away
-    if plan.way == "pop" or _is_calm(plan.seed) or chance.random() < WITHOUT_SLAVES:
+    # a Java member of the model reads masters alone, and waits for one that is away
+    if _is_calm(plan.seed) or chance.random() < WITHOUT_SLAVES:
         return plan
     habits = SlaveHabits(copy_seconds=chance.choice((0.05, 1.0, 5.0)), checks_offsets=chance.random() < 0.5)
-    trials = (*plan.trials, "believe_no_slave") if plan.trials and plan.auto_commit else plan.trials
+    # nothing is popped from a slave, so there is nothing to believe
+    is_tried = plan.trials and plan.auto_commit and plan.way in WAYS
+    trials = (*plan.trials, "believe_no_slave") if is_tried else plan.trials
     return replace(_with_part(plan, "slaves", chance), slaves=habits, trials=trials)
 
 

@@ -1,8 +1,9 @@
 """A slave of a broker: it has what it copied some moments ago, may be read, and takes offsets, but no messages.
 
-As Java's with `slaveReadEnable`: records come every moment, topics and offsets every 10 s, and over what members have
-committed here. A pull beyond its ends is told to ask again, or where to go on if it `checks_offsets`, as with
-offsetCheckInSlave.
+As Java's with `slaveReadEnable`: records come every moment; topics, offsets, and how groups pop every 10 s, and over
+what members have committed here. A pull beyond its ends is told to ask again, or where to go on if it `checks_offsets`,
+as with offsetCheckInSlave. It divides the queues of groups that pop, but hands out nothing to pops: a slave that does
+not act as master cannot write down what it hides, and no client asks it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rmqd.broker.store.consume_queue import ConsumeQueue
 from rmqd.broker.store.get_messages import GetMessageStatus, GetResult, MessageFilter
 from rmqd.broker.store.message_store import Arrival, MessageStore
 from rmqd.codes import RequestCode, ResponseCode
-from tests.simulation.cluster import BROKER_PORT, FLUSH_SECONDS
+from tests.simulation.cluster import BROKER_PORT, FLUSH_SECONDS, ClusterDivision
 from tests.simulation.disk import Disk
 from tests.simulation.judging.trouble import Trouble
 from tests.simulation.loop import START_SECONDS, Host, LoopClock, SimulatedLoop
@@ -86,6 +87,7 @@ class Slave:
         self._habits = habits
         self._name_servers = name_servers
         self._lives = 0
+        master.stand_in = lambda: self._controller if self.is_up else None
 
     async def start(self) -> None:
         """Begin a life with what is on the disk."""
@@ -108,6 +110,7 @@ class Slave:
         server = RemotingServer(self.name)
         for processor in _PROCESSORS:
             server.serve(processor(controller).processors())
+        server.serve({RequestCode.QUERY_ASSIGNMENT: ClusterDivision(controller, self._master.neighbours).assignment})
         server.serve(dict.fromkeys(_REFUSED, _refuse))
         await server.listen(self._ip, BROKER_PORT)
         self.is_up = True
@@ -133,6 +136,8 @@ class Slave:
             if self._hears_master() and master is not None:
                 for topic in master.topics.all().values():
                     self._controller.topics.put(topic)
+                for mode in master.groups.request_modes():
+                    self._controller.groups.set_request_mode(mode)
                 for name, queues in master.offsets.committed_table().items():
                     topic_name, _, group = name.partition("@")
                     former = self._controller.offsets.queues(group, topic_name)
@@ -207,4 +212,7 @@ def leave_to_slaves(history: History, brokers: Collection[str], seconds: float) 
     until = history.timeline.now() + seconds
     for broker, slave in zip(history.brokers, history.slaves, strict=False):
         if broker.name in brokers:
-            history.causes.add(Trouble(slave.synced_at - START_SECONDS, until, "behind", (broker.name,)))
+            synced_at = slave.synced_at - START_SECONDS
+            history.causes.add(Trouble(synced_at, until, "behind", (broker.name,)))
+            if history.switched and history.switched[-1] > synced_at:  # by what it says the group does as before
+                history.switched += [history.timeline.now(), until]
