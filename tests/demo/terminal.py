@@ -9,6 +9,7 @@ import re
 import select
 import struct
 import subprocess
+import sys
 import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,11 @@ from pathlib import Path
 
 ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])")
 TOP = Path(__file__).parent.parent.parent
+_ON_STDIN = """\
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 
 
 class Terminal:
@@ -81,15 +87,15 @@ def on_terminal(
     master, slave = os.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
+    # not by preexec_fn: it runs Python in a fork of this process, which may close connections that other threads have
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-c", _ON_STDIN, *command],
         cwd=TOP,
         env={**inherited, "TERM": "xterm-256color", "LANG": "C.UTF-8", **(environment or {})},
         stdin=slave,
         stdout=slave,
         stderr=slave,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(slave)
     terminal = Terminal(master, process)
