@@ -36,6 +36,7 @@ def _refusal(err: bool) -> int:
     """Ask; the exit code unless the answer is yes."""
     try:
         return ExitCode.OK if typer.confirm("Do it?", err=err) else ExitCode.FAILURE
-    except typer.Abort as abort:  # by Ctrl-C, or the input's end
+    except (typer.Abort, KeyboardInterrupt) as end:  # Ctrl-C while it reads, and before that; or the input's end
         typer.echo(err=True)
-        return ExitCode.INTERRUPTED if isinstance(abort.__context__, KeyboardInterrupt) else ExitCode.FAILURE
+        by_ctrl_c = isinstance(end, KeyboardInterrupt) or isinstance(end.__context__, KeyboardInterrupt)
+        return ExitCode.INTERRUPTED if by_ctrl_c else ExitCode.FAILURE

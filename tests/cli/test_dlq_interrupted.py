@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -45,6 +46,21 @@ def purge(peer: Peer, state_dir: Path, *more: str) -> Iterator[Terminal]:
         yield terminal
 
 
+def interrupted(terminal: Terminal) -> int:
+    """Press Ctrl-C until the program ends: Python sees one that comes just before it reads a line with the next one."""
+    for _ in range(5):
+        terminal.press("\x03")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return terminal.wait(5)
+    raise AssertionError(f"it goes on: {terminal.text}")
+
+
+def refused(terminal: Terminal) -> int:
+    """Say no."""
+    terminal.press("n\n")
+    return terminal.wait()
+
+
 async def test_a_purge_that_is_interrupted_says_what_was_done(tmp_path: Path) -> None:
     """On a line of its own, where the progress stood."""
     async with three_letters() as peer:
@@ -59,10 +75,9 @@ async def test_a_purge_that_is_interrupted_says_what_was_done(tmp_path: Path) ->
 async def test_ctrl_c_at_the_question_changes_nothing(tmp_path: Path) -> None:
     """Another answer than yes is a refusal, which ends with another code."""
     async with three_letters() as peer:
-        for key, code in (("\x03", ExitCode.INTERRUPTED), ("n\n", ExitCode.FAILURE)):
+        for answer, code in ((interrupted, ExitCode.INTERRUPTED), (refused, ExitCode.FAILURE)):
             with purge(peer, tmp_path) as terminal:
-                await asyncio.to_thread(terminal.wait_for, "Do it")
-                terminal.press(key)
-                assert await asyncio.to_thread(terminal.wait) == code
+                await asyncio.to_thread(terminal.wait_for, r"Do it\? \[y/N\]: ")  # the space comes as it reads
+                assert await asyncio.to_thread(answer, terminal) == code
             assert terminal.text.endswith("\r\nrmqd: nothing was changed\r\n")
         assert not peer.got(RequestCode.UPDATE_CONSUMER_OFFSET)
