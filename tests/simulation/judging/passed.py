@@ -68,7 +68,7 @@ class Passed:
         self._is_excused = is_excused
         self._is_troubled = is_troubled
         self._resets: dict[tuple[str, int], list[Reset]] = defaultdict(list)
-        self._begun_anew: dict[tuple[str, int], tuple[int, float]] = {}
+        self._begun_anew: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
 
     def reset(self, reset: Reset) -> None:
         """Note a reset."""
@@ -76,7 +76,7 @@ class Passed:
 
     def begin_anew(self, broker: str, queue: int, offset: int, at: float) -> None:
         """Note that the group begins anew at an offset of a queue, as a new one."""
-        self._begun_anew[broker, queue] = offset, at
+        self._begun_anew[broker, queue].append((offset, at))
 
     def was_reset(self, broker: str, queue: int, by: float) -> bool:
         """Whether there was a reset of a queue by then."""
@@ -156,8 +156,8 @@ class Passed:
         return bool(resets and resets[-1].skips(place)) or self.is_passed(place)
 
     def _is_left_out(self, place: Stored, by: float) -> bool:
-        first, begun_at = self._begun_anew.get(place[:2], (0, 0.0))
-        return (place.offset < first and begun_at <= by) or self._is_filtered(place, by)
+        firsts = [first for first, at in self._begun_anew.get(place[:2], ()) if at <= by]
+        return bool(firsts and place.offset < firsts[-1]) or self._is_filtered(place, by)
 
     def _is_filtered(self, place: Stored, by: float) -> bool:
         """Whether a filter in force at any time since a message was stored leaves it out."""

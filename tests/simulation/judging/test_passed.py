@@ -1,0 +1,36 @@
+"""What a group passes over where it begins anew: known from then on, however often its broker forgets that again."""
+
+from __future__ import annotations
+
+from tests.simulation.judging.passed import Passed
+from tests.simulation.ledger import Ledger, Stored
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.timeline import Timeline
+
+
+def test_a_group_that_begins_anew_twice_has_passed_over_what_it_did_the_first_time() -> None:
+    """Seed 9721287: a broker crashed again, and the first commit after that counts as another beginning."""
+    passed = _passed()
+    passed.begin_anew("a", 1, 4, at=21.0)
+    passed.begin_anew("a", 1, 11, at=28.0)
+    assert not passed.was_passed(Stored("a", 1, 3), by=20.0)
+    assert passed.was_passed(Stored("a", 1, 3), by=23.0)
+    assert not passed.was_passed(Stored("a", 1, 4), by=23.0)
+    assert passed.was_passed(Stored("a", 1, 10), by=28.0)
+    assert not passed.was_passed(Stored("a", 0, 3), by=28.0)
+
+
+def test_a_group_that_begins_anew_at_a_lower_offset_has_to_handle_what_lies_behind_it() -> None:
+    passed = _passed()
+    passed.begin_anew("a", 1, 11, at=21.0)
+    passed.begin_anew("a", 1, 5, at=28.0)
+    assert passed.is_passed(Stored("a", 1, 4))
+    assert not passed.is_passed(Stored("a", 1, 5))
+
+
+def _passed() -> Passed:
+    loop = SimulatedLoop()
+    timeline = Timeline(loop)
+    loop.close()
+    ledger = Ledger(timeline, 16, is_orderly=True, is_manual=False)
+    return Passed(ledger, lambda reset: False, lambda at: False)
