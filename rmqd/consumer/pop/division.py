@@ -65,8 +65,10 @@ class DivisionByBroker(Division):
         popped = frozenset(one.queue for one in told if one.mode is MessageRequestMode.POP)
         if popped and (route := self._client.routes.route(topic)) is not None and route.mappings:
             raise StaticTopicNotPoppedError(topic)
+        # who pops is always given something; who pulls and has no queue tells brokers of pop retries, too: the last
+        # heartbeat of any member sets the group's subscriptions
         mode = MessageRequestMode.POP if popped else MessageRequestMode.PULL
-        if told and self._modes.get(topic) != mode:
+        if self._modes.get(topic) != mode:
             self._modes[topic] = mode
             if not is_retry_topic(topic):  # they are always pulled
                 log.info("pop.mode_changed", topic=topic, mode=mode.value)

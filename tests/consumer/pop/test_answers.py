@@ -25,6 +25,7 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.pop import PopHandle
+from rmqd.wire.topics import pop_retry_topic
 from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.blocks import corrupted, with_bit_flipped
@@ -164,6 +165,31 @@ async def test_an_answer_without_queues_ends_the_popping(pop: PopBroker, seen: S
         pop.peer.on(RequestCode.QUERY_ASSIGNMENT, Reply(body=b'{"messageQueueAssignments":[]}'))
         one.consumer.on_consumer_ids_changed()
         await eventually(lambda: not one.consumer.snapshot().queues, "it has none")
+
+
+@pytest.mark.slow
+async def test_a_member_without_queues_tells_brokers_of_pop_retries_as_the_others_do(
+    pop: PopBroker, broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last heartbeat of any member sets the group's subscriptions: one without them has the others' pulls refused.
+
+    A group that pops gives each member something, so one that has nothing is in a group that pulls.
+    """
+    monkeypatch.setattr("rmqd.consumer.pop.retries.LOOK_SECONDS", 0.1)
+    retry = pop_retry_topic(GROUP, TOPIC)
+    broker.create_topic(retry)
+
+    def end(asked: RemotingCommand) -> Reply:
+        return Reply(ext_fields={"offset": "1" if asked.ext_fields["topic"] == retry else "0"})
+
+    pop.peer.on(RequestCode.GET_MAX_OFFSET, end)
+    pop.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ext_fields={"offset": "0"}))
+    pop.peer.on(RequestCode.QUERY_ASSIGNMENT, Reply(body=b'{"messageQueueAssignments":[]}'))
+    async with member(pop.address, seen, consume_mode="pop"):
+        await eventually(
+            lambda: any(retry.encode() in beat.body for beat in pop.peer.got(RequestCode.HEART_BEAT)),
+            "brokers are told of the retries",
+        )
 
 
 async def test_a_group_that_is_new_begins_at_a_time_by_offsets_of_its_own(
