@@ -21,6 +21,7 @@ from tests.deploy.dashboards import FOLDER, without_data
 from tests.deploy.prometheus_process import Prometheus
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
+from tests.spark.two_engines import write_config
 from tests.waiting import eventually, wait_until
 
 if TYPE_CHECKING:
@@ -48,27 +49,6 @@ def note(batch, options):
                 time.sleep(0.01)
             file.write(f"end {text}\\n")
 '''
-CONFIG = """
-nameserver: {nameserver}
-state_dir: {folder}/state
-http: {{listen: "127.0.0.1:0"}}
-log: {{format: json}}
-groups:
-  mailer:
-    subscriptions: {{orders: "*"}}
-    consume_from_where: first_offset
-    handler: {{plugin: "noting:note", options: {{path: {folder}/mailer}}}}
-  archive:
-    engine: spark
-    spark:
-      master: "local[2,4]"
-      conf:
-        spark.driver.memory: 512m
-        spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # a short life
-    subscriptions: {{orders: "*"}}
-    consume_from_where: first_offset
-    handler: {{plugin: "noting:note", options: {{path: {folder}/archive}}}}
-"""
 
 
 class Life:
@@ -127,7 +107,10 @@ async def life(tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "noting.py").write_text(HANDLER)
     config = tmp_path / "rmqd.yaml"
-    config.write_text(CONFIG.format(nameserver=broker.nameserver, folder=tmp_path))
+    handlers = {
+        name: f'{{plugin: "noting:note", options: {{path: {tmp_path}/{name}}}}}' for name in ("archive", "mailer")
+    }
+    write_config(config, broker.nameserver, handlers)
     broker.create_topic("orders", QUEUES)
     async with daemon(config) as process:
         yield Life(process, await process.started(), tmp_path, broker)

@@ -21,6 +21,7 @@ from tests.cli.command import rmqd
 from tests.daemon.daemon_process import daemon
 from tests.demo.terminal import on_terminal
 from tests.spark.embedded_broker import EmbeddedBroker
+from tests.spark.two_engines import write_config
 from tests.waiting import eventually
 
 SECONDS: Final = 150.0  # for what waits for a JVM, on a busy machine
@@ -37,27 +38,6 @@ def judge(batch, options):
             raise DeadLetter("as the test wants it")
         while message.body == b"slow" and not Path(options["go"]).exists():
             time.sleep(0.01)
-"""
-CONFIG: Final = """
-nameserver: {nameserver}
-state_dir: {folder}/state
-http: {{listen: "127.0.0.1:0"}}
-log: {{format: json}}
-groups:
-  archive:
-    engine: spark
-    spark:
-      master: "local[2,4]"
-      conf:
-        spark.driver.memory: 512m
-        spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-    subscriptions: {{orders: "*"}}
-    consume_from_where: first_offset
-    handler: {{plugin: "judging:judge", options: {{go: {folder}/go}}}}
-  mailer:
-    subscriptions: {{orders: "*"}}
-    consume_from_where: first_offset
-    handler: {{plugin: "judging:judge", options: {{go: {folder}/go}}}}
 """
 
 
@@ -146,7 +126,8 @@ async def test_top_and_the_page_show_what_the_status_says(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "judging.py").write_text(HANDLER)
     config = tmp_path / "rmqd.yaml"
-    config.write_text(CONFIG.format(nameserver=broker.nameserver, folder=tmp_path))
+    judging = f'{{plugin: "judging:judge", options: {{go: {tmp_path}/go}}}}'
+    write_config(config, broker.nameserver, {"archive": judging, "mailer": judging})
     broker.create_topic("orders", QUEUES)
     broker.fill("orders", QUEUES, 10)
     broker.send("orders", "dead")
