@@ -22,6 +22,8 @@ VERSION = 513  # of a client 5.5.0: what is answered depends on it here and ther
 ANSWER_SECONDS = 15.0
 AGAIN_SECONDS = 0.05
 NEVER_SECONDS = 0.3
+SENDS = {10, 310, 320}
+RUNTIME_INFO = 28
 
 Frame = dict[str, Any]
 """code, flag, remark, language, version, fields, and the body, decoded."""
@@ -236,6 +238,8 @@ class Drive:
             if step.until is None or step.until(frame) or time.monotonic() > deadline:
                 break
             time.sleep(AGAIN_SECONDS)
+        if step.code in SENDS and frame["code"] == 0:
+            self._await_dispatch(link)
         if step.keep:
             self._known[step.keep] = defaultdict(str, frame["fields"], at=_commit_log_offset(frame))
         for name in step.aside:
@@ -243,6 +247,15 @@ class Drive:
         if step.only is not None:
             frame["body"] = step.only(frame["body"], self._mark)
         return None if step.silent else frame
+
+    def _await_dispatch(self, link: Link) -> None:
+        """Until a broker has entered all that it stored into its queues, which the real one does in the background."""
+        look, deadline = Ask(what="how far the dispatch is", code=RUNTIME_INFO), time.monotonic() + ANSWER_SECONDS
+        while time.monotonic() < deadline:
+            frame = link.answer(link.request(look, {}, b""))
+            if frame["body"]["table"]["dispatchBehindBytes"] == "0":
+                return
+            time.sleep(AGAIN_SECONDS)
 
     def _link(self, to: str, name: str) -> Link:
         if (to, name) not in self._links:
