@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rmqd.handler import Batch, DeadLetter, Retry, Suspend
+    from rmqd.handler_api import Batch, DeadLetter, Retry, Suspend
     from rmqd.wire.message_queue import MessageQueue
     from rmqd.wire.messages.message import Message
 
@@ -23,9 +23,9 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     # Loaded at the first use: every command imports this package, and help needs none of them.
     if name in ("Batch", "DeadLetter", "Retry", "Suspend"):
-        import rmqd.handler
+        import rmqd.handler_api
 
-        return getattr(rmqd.handler, name)
+        return getattr(rmqd.handler_api, name)
     if name in ("Message", "MessageQueue"):
         import rmqd.wire.messages.message
 

@@ -16,7 +16,7 @@ HANDLERS = TOP / "handlers"
 PLAIN = "access_refusal backoff broker_errors codes errors clock exit_codes histogram own_threads plain_text"
 # room: (rooms of rmqd that it may import, third-party packages that it may import)
 BELOW = {
-    "__init__": ("handler wire", ""),
+    "__init__": ("handler_api wire", ""),
     "__main__": ("cli", ""),
     "access_refusal": ("codes", ""),
     "backoff": ("", ""),
@@ -29,31 +29,31 @@ BELOW = {
     "errors": ("", ""),
     "broker_errors": ("access_refusal codes errors", ""),
     "wire": ("codes errors", "lz4 zstandard"),
-    "handler": ("errors plain_text wire", ""),
+    "handler_api": ("errors plain_text wire", ""),
     "diagnosis": ("broker_errors errors wire", ""),
     "client": (f"{PLAIN} wire diagnosis", "structlog"),
-    "consumer": (f"{PLAIN} wire handler diagnosis client", "structlog"),
+    "consumer": (f"{PLAIN} wire handler_api diagnosis client", "structlog"),
     "config": (f"{PLAIN} wire client consumer", "yaml pydantic pydantic_core"),
-    "plugins": (f"{PLAIN} wire handler client consumer config", "structlog pydantic pydantic_core"),
-    "process": (f"{PLAIN} wire handler consumer config", "structlog uvloop opentelemetry"),
+    "plugins": (f"{PLAIN} wire handler_api client consumer config", "structlog pydantic pydantic_core"),
+    "process": (f"{PLAIN} wire handler_api consumer config", "structlog uvloop opentelemetry"),
     "daemon": (
-        f"{PLAIN} wire handler diagnosis client consumer config plugins process",
+        f"{PLAIN} wire handler_api diagnosis client consumer config plugins process",
         "structlog prometheus_client uvloop pydantic starlette uvicorn h11 jinja2",
     ),
     "broker": (f"{PLAIN} wire", "structlog"),
     "spark": (
-        f"{PLAIN} wire handler diagnosis client consumer config plugins process daemon",
+        f"{PLAIN} wire handler_api diagnosis client consumer config plugins process daemon",
         "structlog pyspark pyarrow py4j numpy",
     ),
     "testing": (
-        f"{PLAIN} wire handler client consumer config plugins process daemon broker",
+        f"{PLAIN} wire handler_api client consumer config plugins process daemon broker",
         "pytest structlog yaml pydantic",
     ),
-    "replaying": (f"{PLAIN} wire handler client consumer plugins", "structlog"),
-    "trying": (f"{PLAIN} wire handler client consumer config plugins process", ""),
-    "demo": (f"{PLAIN} wire handler client consumer config plugins process daemon broker", "structlog rich"),
+    "replaying": (f"{PLAIN} wire handler_api client consumer plugins", "structlog"),
+    "trying": (f"{PLAIN} wire handler_api client consumer config plugins process", ""),
+    "demo": (f"{PLAIN} wire handler_api client consumer config plugins process daemon broker", "structlog rich"),
     "cli": (
-        f"{PLAIN} wire handler diagnosis client consumer config plugins process daemon broker spark testing trying "
+        f"{PLAIN} wire handler_api diagnosis client consumer config plugins process daemon broker spark testing trying "
         "replaying demo",
         "typer rich",
     ),
@@ -86,7 +86,7 @@ FLOORS = {
     "| access prepare | queue_range | cluster group_order | source | handlers sink | format pipelines "
     "| __init__ | discovery session | engine | driver submit",
 }
-PURE = set("access_refusal backoff codes errors exit_codes histogram plain_text wire handler diagnosis".split())
+PURE = set("access_refusal backoff codes errors exit_codes histogram plain_text wire handler_api diagnosis".split())
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
 PUBLIC = set("Batch Message MessageQueue Retry DeadLetter Suspend __version__".split())
 MOST_LINES = 400

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from rmqd.clock import Clock
-from rmqd.handler import Batch, DeadLetter, LoadedHandler, Retry, Suspend
+from rmqd.handler_api import Batch, DeadLetter, LoadedHandler, Retry, Suspend
 from rmqd.plain_text import text_of
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message

@@ -29,7 +29,7 @@ from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.consumer.services import WaysBack
 from rmqd.consumer.stats.snapshot import GroupSnapshot
 from rmqd.errors import RmqdError, RouteNotFoundError
-from rmqd.handler import LoadedHandler
+from rmqd.handler_api import LoadedHandler
 from rmqd.wire.bodies.heartbeat import ConsumeFromWhere, ConsumerData, MessageModel
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue

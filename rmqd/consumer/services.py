@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.handler import Batch, Lease
+from rmqd.handler_api import Batch, Lease
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 

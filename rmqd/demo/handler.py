@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any, Final
 
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 
 MAIL_SECONDS: Final = 0.06
 

@@ -14,7 +14,7 @@ from rmqd.clock import Clock
 from rmqd.consumer.handling.copies import RMQD_EXCEPTION, RMQD_REASON
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.errors import RmqdError
-from rmqd.handler import Batch, Decision, Outcome
+from rmqd.handler_api import Batch, Decision, Outcome
 from rmqd.histogram import Histogram
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages

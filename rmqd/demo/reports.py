@@ -20,7 +20,7 @@ from typing import Any, Final
 from rmqd.clock import SystemClock
 from rmqd.consumer.hooks import HookContext
 from rmqd.demo.ledger import HandledOrder, Ledger, handled_orders
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 
 LOOPBACK: Final = "127.0.0.1"
 PORT: Final = "RMQD_DEMO_REPORTS"  # in the environment that Spark's processes inherit

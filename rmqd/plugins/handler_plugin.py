@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rmqd.handler import LoadedHandler
+from rmqd.handler_api import LoadedHandler
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.form import (
     Fault,

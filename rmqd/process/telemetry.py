@@ -28,7 +28,7 @@ from rmqd import __version__
 from rmqd.consumer.handling.verdict import not_acknowledged
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.handler import Batch, Outcome
+from rmqd.handler_api import Batch, Outcome
 from rmqd.plain_text import encodable, text_of, traceback_of
 from rmqd.process.span_export import ReportingExporter, report_the_sdks_own_words
 from rmqd.wire.messages.message import Message

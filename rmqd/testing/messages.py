@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from rmqd.handler import Batch, ManualBatch, OrderlyBatch
+from rmqd.handler_api import Batch, ManualBatch, OrderlyBatch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message

@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rmqd.handler import Batch
+    from rmqd.handler_api import Batch
     from rmqd.testing.collecting import CasesFile
     from rmqd.testing.result import RunResult
     from rmqd.testing.rocketmq import RocketMQ

@@ -9,8 +9,8 @@ from typing import Final, Literal, get_args
 
 from rmqd.consumer.handling.verdict import default_decision
 from rmqd.consumer.hooks import Hook, HookContext
-from rmqd.handler import Batch
-from rmqd.handler import Outcome as Decided
+from rmqd.handler_api import Batch
+from rmqd.handler_api import Outcome as Decided
 from rmqd.wire.messages.message import Message
 
 Outcome = Literal["acked", "retried", "dead_lettered", "dropped"]

@@ -10,7 +10,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.consumer.assembly import assemble
 from rmqd.consumer.handling.apart import batch_apart, called_apart
 from rmqd.consumer.handling.threads import HandlerNotAwaitedError, call_start_or_stop
-from rmqd.handler import Batch, Closing, ManualBatch
+from rmqd.handler_api import Batch, Closing, ManualBatch
 from rmqd.plain_text import describe
 from rmqd.plugins.consumer_options import consumer_options
 from rmqd.plugins.handlers import load_handler

@@ -9,7 +9,7 @@ from rmqd.consumer.handling.orderly_settlement import rest_seconds
 from rmqd.consumer.handling.settlement import given_up
 from rmqd.consumer.handling.verdict import default_decision
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.handler import Batch, Closing, DeadLetter, ManualBatch, Outcome, Retry, Suspend
+from rmqd.handler_api import Batch, Closing, DeadLetter, ManualBatch, Outcome, Retry, Suspend
 from rmqd.trying.order import Verdict
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqd import DeadLetter
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from tests.campaigns.members import Group, Roster
 from tests.campaigns.sending import send_numbered
 from tests.cli.command import TOP

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmqd import DeadLetter
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from tests.cli.command import rmqd
 from tests.cli.test_lag import commit
 from tests.consumer.members import member

@@ -9,7 +9,7 @@ from typing import Any
 
 from rmqd.consumer.allocate import AllocateStrategy, averagely
 from rmqd.consumer.options import ConsumerOptions, Subscription
-from rmqd.handler import Batch, LoadedHandler
+from rmqd.handler_api import Batch, LoadedHandler
 
 GROUP = "g1"
 TOPIC = "t1"

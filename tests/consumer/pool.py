@@ -19,7 +19,7 @@ from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.handling.slots import HandlerHungError, HandlerSlots
 from rmqd.consumer.rebalance.broadcasting import EveryQueue
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.blocks import block_of
 from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of

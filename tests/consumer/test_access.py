@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from rmqd.client.options import ClientOptions
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.wire.acl import SECRET_FIELDS, Credentials
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Reply

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.options import Subscription
 from rmqd.errors import FilterRefusedError, InvalidNameError
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.wire.bodies.heartbeat import CheckClientRequestBody, HeartbeatData, SubscriptionData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue

@@ -13,7 +13,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.handler import Batch, LoadedHandler
+from rmqd.handler_api import Batch, LoadedHandler
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options

@@ -24,7 +24,7 @@ from rmqd.consumer.stats.snapshot import (
 from rmqd.daemon.groups.engine import Client
 from rmqd.daemon.http.status import DaemonAbout
 from rmqd.errors import ConfigError, FilterRefusedError
-from rmqd.handler import LoadedHandler
+from rmqd.handler_api import LoadedHandler
 from rmqd.histogram import Histogram
 
 EMPTY = Histogram((0.1, 1.0)).snapshot()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rmqd.consumer.options import Subscription
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import member
 from tests.rocketmq import RealCluster, offsets

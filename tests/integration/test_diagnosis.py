@@ -20,7 +20,7 @@ from rmqd.client.looks.diagnosis import Diagnosis, diagnose
 from rmqd.client.options import ClientOptions
 from rmqd.clock import SystemClock
 from rmqd.consumer.allocate import AllocateStrategy
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from tests.cli.command import Ended, rmqd
 from tests.consumer.members import member
 from tests.integration.load import Load

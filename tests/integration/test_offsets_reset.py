@@ -20,7 +20,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.exit_codes import ExitCode
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.spark.queue_questions import pending_reset
 from rmqd.wire.bodies.heartbeat import ConsumerData, SubscriptionData
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo
 from rmqd.wire.messages.message import Message
 from tests.conformance import behaviour

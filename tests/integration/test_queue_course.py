@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
 from tests.rocketmq import RealCluster, offsets

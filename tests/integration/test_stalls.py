@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rmqd.diagnosis.causes import Problem
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
 from tests.integration.fault_proxy import FaultProxy

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
 from tests.integration.static_topics import EVERYWHERE, QUEUES, remap, send, static_topic

@@ -13,7 +13,7 @@ from rmqd.consumer.handling.apart import batch_apart, called_apart
 from rmqd.consumer.handling.verdict import ConsumeTimeoutError, default_decision
 from rmqd.consumer.pull.opening import open_bodies
 from rmqd.errors import ProtocolError, RmqdError
-from rmqd.handler import Batch, Closing, DeadLetter, ManualBatch, Outcome, Retry, Suspend
+from rmqd.handler_api import Batch, Closing, DeadLetter, ManualBatch, Outcome, Retry, Suspend
 from rmqd.plain_text import describe, text_of
 from rmqd.wire.bodies.running_info import CMResult, ConsumeMessageDirectlyResult
 from rmqd.wire.message_queue import MessageQueue

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import ConsumeMessageService
-from rmqd.handler import Batch, ManualBatch, OrderlyBatch
+from rmqd.handler_api import Batch, ManualBatch, OrderlyBatch
 from rmqd.wire.messages.message import Message
 
 

@@ -13,7 +13,7 @@ from rmqd.consumer.handling.verdict import EXPIRED
 from rmqd.consumer.handling.worker import Turn, Worker
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import WaysBack
-from rmqd.handler import Batch, LoadedHandler
+from rmqd.handler_api import Batch, LoadedHandler
 
 
 class ConsumeMessageConcurrentlyService(HandlerSlots):

@@ -20,7 +20,7 @@ from rmqd.clock import Clock
 from rmqd.consumer.handling.verdict import not_acknowledged
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.wire.messages.properties import KEYS, MSG_REGION, TRACE_ON
 from rmqd.wire.trace import TRACE_PRODUCER_PREFIX, ContextCode, TracePart, sub_after_record, sub_before_record
 

@@ -14,7 +14,7 @@ from rmqd.consumer.handling.settlement import alone, given_up, report
 from rmqd.consumer.handling.verdict import EXPIRED, dead_letter_cause, default_decision, rest_asked_for
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import WaysBack
-from rmqd.handler import ACK, Batch, Closing, Decision, ManualBatch, Outcome
+from rmqd.handler_api import ACK, Batch, Closing, Decision, ManualBatch, Outcome
 from rmqd.wire.messages.message import Message
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.verdict import DEAD_LETTER_LEVEL, EXPIRED, dead_letter_cause, default_decision
 from rmqd.consumer.services import WaysBack
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.handler import Batch, DeadLetter, Decision, Outcome, Retry, Suspend
+from rmqd.handler_api import Batch, DeadLetter, Decision, Outcome, Retry, Suspend
 from rmqd.plain_text import class_name, text_of
 from rmqd.wire.messages.message import Message
 

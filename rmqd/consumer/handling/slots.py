@@ -26,7 +26,7 @@ from rmqd.consumer.handling.worker import Worker, WorkerService
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import RunningCall
 from rmqd.errors import RmqdError
-from rmqd.handler import Batch, LoadedHandler
+from rmqd.handler_api import Batch, LoadedHandler
 
 log = structlog.get_logger(__name__)
 

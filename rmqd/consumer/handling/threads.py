@@ -15,7 +15,7 @@ import structlog
 
 from rmqd.clock import Clock
 from rmqd.errors import RmqdError
-from rmqd.handler import Batch, LoadedHandler
+from rmqd.handler_api import Batch, LoadedHandler
 from rmqd.own_threads import call_in_loop, in_own_thread
 from rmqd.plain_text import class_name, describe
 

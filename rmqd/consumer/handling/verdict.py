@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from rmqd.handler import (
+from rmqd.handler_api import (
     ACK,
     Batch,
     Closing,

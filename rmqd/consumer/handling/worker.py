@@ -17,7 +17,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.line import Line
 from rmqd.consumer.handling.threads import HandlerNotAwaitedError, check_result
 from rmqd.consumer.handling.verdict import EXPIRED
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 

@@ -11,7 +11,7 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RmqdError
-from rmqd.handler import Batch, DeadLetter, Retry, Suspend
+from rmqd.handler_api import Batch, DeadLetter, Retry, Suspend
 from rmqd.wire.bodies.running_info import ConsumeMessageDirectlyResult
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group import ConsumeMessageDirectlyResultRequestHeader

@@ -11,7 +11,7 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.wire.bodies.group import GetConsumerStatusBody, ResetOffsetBody
 from rmqd.wire.bodies.queue_map import queue_to_dict
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo

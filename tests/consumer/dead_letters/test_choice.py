@@ -51,7 +51,7 @@ def test_all_that_is_asked_for_must_hold(taken: bool, choice: dict[str, Any]) ->
 
 def test_a_letter_is_counted_by_its_reason_and_the_exception_s_name() -> None:
     assert letter().kind == "max_reconsume_times reached (TooLate)"
-    assert letter(RMQD_REASON="no shop", RMQD_EXCEPTION="rmqd.handler.DeadLetter: no shop").kind == "no shop"
+    assert letter(RMQD_REASON="no shop", RMQD_EXCEPTION="rmqd.DeadLetter: no shop").kind == "no shop"
     assert Letter(make_message(topic="%DLQ%g"), "g").kind is None
 
 

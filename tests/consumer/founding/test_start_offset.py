@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC

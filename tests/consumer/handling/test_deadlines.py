@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
 from rmqd.consumer.handling.slots import CANCEL_GRACE_SECONDS, HandlerHungError
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled

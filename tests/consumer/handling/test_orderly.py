@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmqd.codes import RequestCode
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.wire.bodies.lock import LockBatchRequestBody
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic

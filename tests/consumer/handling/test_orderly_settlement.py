@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.handler import Batch, DeadLetter, Retry
+from rmqd.handler_api import Batch, DeadLetter, Retry
 from tests.client.peer import Reply
 from tests.consumer.pool import StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker

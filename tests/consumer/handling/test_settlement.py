@@ -20,7 +20,7 @@ from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.verdict import EXPIRED
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.consumer.stats.snapshot import MOST_ERRORS, MOST_REASONS
-from rmqd.handler import Batch, DeadLetter, Retry
+from rmqd.handler_api import Batch, DeadLetter, Retry
 from rmqd.testing.clock import JumpingClock
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.consumer.handling.line import Line
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from tests.clock import ManualClock
 from tests.consumer.blocks import block_of
 from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled

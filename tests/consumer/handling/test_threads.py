@@ -12,7 +12,7 @@ import structlog
 
 from rmqd.consumer.handling.threads import HandlerNotAwaitedError, HandlerThread
 from rmqd.consumer.stats.snapshot import GroupSnapshot
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from tests.consumer.blocks import QUEUE, block_of
 from tests.consumer.groups import GROUP, TOPIC, handler_of
 from tests.consumer.members import member

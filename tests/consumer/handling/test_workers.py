@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from tests.client.peer import Reply
 from tests.consumer.pool import Gate, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.health.watchdog import STALL_SECONDS, TICK_SECONDS
 from rmqd.diagnosis.causes import Problem
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply
 from tests.clock import ManualClock

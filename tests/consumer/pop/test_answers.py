@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import StaticTopicNotPoppedError
-from rmqd.handler import Batch, DeadLetter
+from rmqd.handler_api import Batch, DeadLetter
 from rmqd.wire.bodies.pop import (
     BatchAckMessageRequestBody,
     MessageQueueAssignment,

@@ -15,7 +15,7 @@ from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.errors import PopNotSupportedError
-from rmqd.handler import Batch, Retry
+from rmqd.handler_api import Batch, Retry
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import dlq_topic, pop_retry_topic

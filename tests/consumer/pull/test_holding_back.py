@@ -10,7 +10,7 @@ import pytest
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.handler import Batch, LoadedHandler
+from rmqd.handler_api import Batch, LoadedHandler
 from tests.client.running import running
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Reply

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.consumer.pull.opening import open_bodies
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.decode import frame_messages

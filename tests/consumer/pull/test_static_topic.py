@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo
 from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.offsets.offsets_file import OffsetsFile
 from rmqd.errors import OffsetStoreError
-from rmqd.handler import Batch, DeadLetter, Retry
+from rmqd.handler_api import Batch, DeadLetter, Retry
 from rmqd.wire.bodies.heartbeat import HeartbeatData
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.rebalance.departures import BACK_SECONDS, SURE_SECONDS
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply

@@ -15,7 +15,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.rebalance.queue_lock import ASK_PATIENT_SECONDS, RESTART_SECONDS, QueueLock
-from rmqd.handler import Batch, Suspend
+from rmqd.handler_api import Batch, Suspend
 from rmqd.wire.bodies.lock import LockBatchRequestBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.codes import ResponseCode
 from rmqd.errors import RmqdError
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.sys_flag import PullSysFlag

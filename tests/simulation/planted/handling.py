@@ -15,7 +15,7 @@ from rmqd.consumer.handling.orderly_settlement import OrderlySettlement
 from rmqd.consumer.handling.send_back import SendBack
 from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.worker import Worker
-from rmqd.handler import Batch
+from rmqd.handler_api import Batch
 from rmqd.wire.messages.message import Message
 from tests.simulation.planted.registry import (
     both,

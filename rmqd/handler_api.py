@@ -245,6 +245,10 @@ class Suspend(Exception):
         return "suspend" if self.seconds is None else f"suspend for {self.seconds} s"
 
 
+for _public in (Retry, DeadLetter, Suspend):
+    _public.__module__ = "rmqd"  # where authors import them from: so tracebacks and dead letters name them
+
+
 def checked_level(delay_level: object) -> int | None:
     """Return the level. Raises ValueError for a value that is not a delay level."""
     if delay_level is None:
