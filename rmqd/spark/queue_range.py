@@ -1,7 +1,8 @@
-"""What one Spark task reads: a range of one queue, with all that an executor needs to read it. Pure; pickles."""
+"""What Spark tasks read: ranges of queues, each with all that an executor needs to read it. Pure; pickles."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -83,6 +84,8 @@ class QueueRange:
     fail_on_data_loss: bool = True
     permissive: bool = False
     """Whether a corrupt message becomes a row without a body, in place of an error."""
+    check_crc: bool = True
+    """Whether a message is corrupt whose body does not match the CRC that its producer's broker has stored."""
 
     @property
     def queue(self) -> MessageQueue:
@@ -123,3 +126,28 @@ def split_ranges(ranges: Sequence[QueueRange], min_partitions: int | None, max_r
         cuts = [whole.start + len(whole) * part // parts for part in range(parts)] + [whole.end]
         pieces += [replace(whole, start=low, end=high) for low, high in pairwise(cuts)]
     return pieces
+
+
+def share_tasks(
+    pieces: Sequence[QueueRange], max_partitions: int | None, max_records: int | None
+) -> list[tuple[QueueRange, ...]]:
+    """The ranges of each task: one, unless that makes more than `max_partitions` tasks.
+
+    Then short ranges share tasks, so that all tasks have about as many messages. A task of several ranges has no more
+    than `max_records`, even if that takes more tasks. Within a task the order stays.
+    """
+    if max_partitions is None or len(pieces) <= max_partitions:
+        return [(piece,) for piece in pieces]
+    tasks: list[list[int]] = [[] for _ in range(max_partitions)]
+    counts = [(0, number) for number in range(max_partitions)]  # messages, task: a heap, the emptiest task first
+    for place in sorted(range(len(pieces)), key=lambda place: -len(pieces[place])):
+        count, number = counts[0]
+        count += len(pieces[place])
+        if max_records is not None and count > max_records and tasks[number]:
+            number, count = len(tasks), len(pieces[place])
+            tasks.append([place])
+            heapq.heappush(counts, (count, number))
+            continue
+        tasks[number].append(place)
+        heapq.heapreplace(counts, (count, number))
+    return [tuple(pieces[place] for place in sorted(places)) for places in tasks]

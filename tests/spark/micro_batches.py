@@ -76,7 +76,7 @@ class Query:
     def _run(self, start: dict[str, Any], end: dict[str, Any]) -> None:
         partitions = [pickle.loads(pickle.dumps(part)) for part in self.reader.partitions(start, end)]
         assert all(isinstance(part, InputPartition) for part in partitions)
-        self.ranges.append([part.value for part in partitions])
+        self.ranges.append([one for part in partitions for one in part.value])
         self.rows.append(
             [
                 row["body"].decode()

@@ -128,6 +128,23 @@ def test_long_queues_are_divided(broker: EmbeddedBroker) -> None:
         assert bodies(read(broker, **options)) == expected
 
 
+def test_short_queues_share_tasks(broker: EmbeddedBroker) -> None:
+    """Every message once, in its queue's order; and a loss in one queue is none in the others of its task."""
+    broker.fill("orders", 4, 5)
+    broker.pass_hours(80)  # which they are not kept
+    for queue_id in range(4):
+        broker.send("orders", *(f"{queue_id}:{number}" for number in range(5, 8 + queue_id)), queue_id=queue_id)
+    options = {"maxPartitions": "2", "startingOffsets": at({"1": 3}), "failOnDataLoss": "false"}
+    source = RocketMQSource({"nameserver": broker.nameserver, "subscribe": "orders", **options})
+    assert len(source.reader(StructType()).partitions()) == 2
+    rows = read(broker, **options)
+    assert {
+        queue_id: [row["body"].decode() for row in rows if row["queue_id"] == queue_id] for queue_id in range(4)
+    } == {queue_id: [f"{queue_id}:{number}" for number in range(5, 8 + queue_id)] for queue_id in range(4)}
+    with pytest.raises(DataLossError, match="orders"):
+        read(broker, maxPartitions="1", startingOffsets=at({"1": 3}))
+
+
 def test_topics_by_a_pattern(broker: EmbeddedBroker) -> None:
     """Of the users' own topics."""
     for topic in ("orders-eu", "orders-us", "bills"):

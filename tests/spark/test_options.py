@@ -29,12 +29,14 @@ def test_names_are_those_that_spark_makes_of_them() -> None:
     """Small letters."""
     options = parse_options(
         {"nameserver": "ns1:9876, ns2:9876", "subscribe": "b, a,b", "maxoffsetspertrigger": "500",
-         "fetchoffset.intervalms": "50", "failondataloss": "FALSE", "tags": "paid || refunded", "columns": "body,Topic"}
+         "fetchoffset.intervalms": "50", "failondataloss": "FALSE", "tags": "paid || refunded", "columns": "body,Topic",
+         "checkcrc": "false"}
     )  # fmt: skip
     assert (options.access.nameserver, options.topics) == ("ns1:9876;ns2:9876", ("b", "a"))
     assert (options.max_offsets, options.fetch_interval_seconds, options.fail_on_data_loss) == (500, 0.05, False)
     assert options.subscription == Filter("TAG", "paid || refunded")
     assert options.columns == ("body", "topic")
+    assert not options.check_crc
 
 
 def test_without_a_group_nothing_is_committed_and_no_group_is_made() -> None:
@@ -76,6 +78,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         ({"endingOffsets": "earliest"}, "accepted are latest, and JSON"),
         ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "startingOffsets is set too"),
         ({"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "5"}, "is more than maxOffsetsPerTrigger"),
+        ({"minPartitions": "8", "maxPartitions": "4"}, "minPartitions: 8 is more than maxPartitions, 4"),
         ({"maxTriggerDelay": "15"}, "no duration such as"),
         ({"columns": "body,bdoy"}, "bdoy is no column; there are topic, broker"),
         ({"subscribe": " , "}, "names no topic"),

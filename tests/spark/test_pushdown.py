@@ -37,7 +37,7 @@ def planned(broker: EmbeddedBroker, *filters: Filter, **options: str) -> list[Qu
     reader = RocketMQSource(given).reader(StructType())
     assert isinstance(reader, PushdownBatchReader)
     assert list(reader.pushFilters(list(filters))) == list(filters)
-    return [part.value for part in pickle.loads(pickle.dumps(reader)).partitions()]
+    return [one for part in pickle.loads(pickle.dumps(reader)).partitions() for one in part.value]
 
 
 def spans(ranges: list[QueueRange]) -> dict[tuple[str, int], tuple[int, int]]:

@@ -48,12 +48,14 @@ class BatchBuilder:
         *,
         tags: frozenset[str] = frozenset(),
         permissive: bool = False,
+        check_crc: bool = True,
     ) -> None:
         self._columns = tuple(columns)
         self._schema = arrow_schema(columns)
         self._queue = queue
         self._tags = tags
         self._permissive = permissive
+        self._check_crc = check_crc
         self.records = Records()
 
     def finish(self) -> pa.RecordBatch:
@@ -62,7 +64,7 @@ class BatchBuilder:
         Raises ProtocolError for what is damaged; a corrupt message is a row without body where that is permitted.
         """
         records, self.records = self.records, Records()
-        rows = _Rows(records.finish(self._tags, permissive=self._permissive))
+        rows = _Rows(records.finish(self._tags, permissive=self._permissive, check_crc=self._check_crc))
         return pa.RecordBatch.from_arrays([self._array(name, rows) for name in self._columns], schema=self._schema)
 
     def _array(self, name: str, rows: _Rows) -> pa.Array:

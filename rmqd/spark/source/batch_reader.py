@@ -10,9 +10,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmqd.spark.cluster import Cluster, cluster_of, everyone
 from rmqd.spark.patience import patiently
-from rmqd.spark.queue_range import QueueRange, split_ranges
+from rmqd.spark.queue_range import QueueRange, share_tasks, split_ranges
 from rmqd.spark.source.bounds import Bound
-from rmqd.spark.source.fetch import read_range
+from rmqd.spark.source.fetch import read_ranges
 from rmqd.spark.source.narrowing import Narrowing
 from rmqd.spark.source.options import SourceOptions
 from rmqd.spark.source.positions import resolve, starts_of
@@ -83,6 +83,7 @@ def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue
             pull=options.pull,
             fail_on_data_loss=options.fail_on_data_loss,
             permissive=options.permissive,
+            check_crc=options.check_crc,
         )
         for queue, (low, high) in sorted(spans.items())
         if low < high
@@ -90,16 +91,17 @@ def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue
 
 
 def as_partitions(options: SourceOptions, ranges: list[QueueRange]) -> list[InputPartition]:
-    """What Spark makes tasks of."""
-    pieces = split_ranges(ranges, options.min_partitions, options.max_records_per_partition)
-    return [InputPartition(piece) for piece in pieces]
+    """What Spark makes tasks of: each has ranges of queues, one mostly."""
+    most = options.max_records_per_partition
+    pieces = split_ranges(ranges, options.min_partitions, most)
+    return [InputPartition(task) for task in share_tasks(pieces, options.max_partitions, most)]
 
 
 def read_partition(partition: InputPartition, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     """The batches of a partition, none for one of None."""
     if partition.value is not None:
         try:
-            yield from read_range(partition.value, columns)
+            yield from read_ranges(partition.value, columns)
         finally:
             freeze_imports()  # now that all is imported
 

@@ -1,4 +1,4 @@
-"""Reads one queue's range on an executor of `spark.read` and `spark.readStream`, blocking.
+"""Reads ranges of queues on an executor of `spark.read` and `spark.readStream`, blocking.
 
 `range_plan` decides what is asked for and what answers mean; this asks, waits and hands messages on.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
+def read_ranges(ranges: Iterable[QueueRange], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The messages of a task's ranges, one range after the other. Raises what `read_range` raises."""
+    for queue_range in ranges:
+        yield from read_range(queue_range, columns)
+
+
 def read_range(queue_range: QueueRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The messages of a range as record batches of `columns`, in the queue's order.
 
@@ -39,7 +45,8 @@ def read_range(queue_range: QueueRange, columns: Sequence[str]) -> Iterator[pa.R
     puller = RangePuller(queue_range)
     # brokers compare hashes of tags; the tags themselves are compared when all is decoded
     tags = queue_range.subscription.tags
-    builder = BatchBuilder(columns, queue_range.queue, tags=tags, permissive=queue_range.permissive)
+    permissive, check_crc = queue_range.permissive, queue_range.check_crc
+    builder = BatchBuilder(columns, queue_range.queue, tags=tags, permissive=permissive, check_crc=check_crc)
     settings = queue_range.pull
     for reply, low, high in puller.answers():
         builder.records.add(reply, low, high)

@@ -35,9 +35,9 @@ _OTHERS: Final = tuple(
     "subscribe subscribePattern assign tags sql columns groupId commitOffsets startingOffsets startingOffsetsFallback "
     "startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy endingOffsets endingTimestamp "
     "endingOffsetsByTimestamp maxOffsetsPerTrigger maxRowsPerTrigger maxBytesPerTrigger minOffsetsPerTrigger "
-    "maxTriggerDelay minPartitions maxRecordsPerPartition failOnDataLoss fetchOffset.intervalMs routeRefreshMs "
-    "unavailableToleranceMs pullBatchSize pullParallelism pullTimeoutMs rowsPerBatch drainFile includeRetryTopic mode "
-    "pushdown queueRetention".split()
+    "maxTriggerDelay minPartitions maxPartitions maxRecordsPerPartition failOnDataLoss fetchOffset.intervalMs "
+    "routeRefreshMs unavailableToleranceMs pullBatchSize pullParallelism pullTimeoutMs rowsPerBatch drainFile "
+    "includeRetryTopic mode checkCrc pushdown queueRetention".split()
 )
 NAMES: Final = (*access.NAMES, *_OTHERS)
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -56,6 +56,8 @@ _Fields = Mapping[str, tuple[str, Callable[[str], Any]]]
 _LIMITS: Final[_Fields] = {
     "minOffsetsPerTrigger": ("min_offsets", positive),
     **dict.fromkeys(_MAXIMUM, ("max_offsets", positive)),
+    "minPartitions": ("min_partitions", positive),
+    "maxPartitions": ("max_partitions", positive),
 }
 _FIELDS: Final[_Fields] = {
     "subscribe": ("topics", topic_names),
@@ -65,7 +67,6 @@ _FIELDS: Final[_Fields] = {
     "startingOffsetsByTimestampStrategy": ("must_find_timestamp", strategy),
     "maxBytesPerTrigger": ("max_bytes", positive),
     "maxTriggerDelay": ("max_trigger_delay_seconds", duration),
-    "minPartitions": ("min_partitions", positive),
     "maxRecordsPerPartition": ("max_records_per_partition", positive),
     "failOnDataLoss": ("fail_on_data_loss", flag),
     "fetchOffset.intervalMs": ("fetch_interval_seconds", milliseconds),
@@ -73,6 +74,7 @@ _FIELDS: Final[_Fields] = {
     "unavailableToleranceMs": ("tolerance_seconds", milliseconds),
     "queueRetention": ("queue_retention_seconds", duration),
     "drainFile": ("drain_file", str),
+    "checkCrc": ("check_crc", flag),
     "pushdown": ("pushdown", flag),
 }
 """The fields of SourceOptions that one option sets."""
@@ -112,6 +114,7 @@ class SourceOptions:
     min_offsets: int | None = None
     max_trigger_delay_seconds: float = 900.0
     min_partitions: int | None = None
+    max_partitions: int | None = None
     max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
     fetch_interval_seconds: float = 0.2
@@ -121,6 +124,7 @@ class SourceOptions:
     drain_file: str = ""
     permissive: bool = False
     """Whether a message that is corrupt becomes a row with its error, in place of failing its task."""
+    check_crc: bool = True
     pushdown: bool = False
     pull: PullSettings = field(default_factory=PullSettings)
 
@@ -176,6 +180,9 @@ class _Reading(GivenOptions):
         minimum, maximum = limits.get("min_offsets", 0), limits.get("max_offsets", math.inf)
         if minimum > maximum:
             self.problem("minOffsetsPerTrigger", f"{minimum} is more than maxOffsetsPerTrigger, {maximum}")
+        fewest, most = limits.get("min_partitions", 0), limits.get("max_partitions", math.inf)
+        if fewest > most:
+            self.problem("minPartitions", f"{fewest} is more than maxPartitions, {most}")
         reached, wrong = access.read_access(self.values)
         self.problems += wrong
         named = [name for name in _WHAT if name in self.values]

@@ -71,11 +71,13 @@ class Records:
         self._spans.append((low, high, self.size_bytes - reply.start))
         self.size_bytes += len(reply.data) - reply.start
 
-    def finish(self, tags: frozenset[str] = frozenset(), *, permissive: bool = False) -> Decoded:
+    def finish(
+        self, tags: frozenset[str] = frozenset(), *, permissive: bool = False, check_crc: bool = True
+    ) -> Decoded:
         """Decode all that was added. With `tags`, only what has one of them.
 
-        Raises ProtocolError, unless it is `permissive`, for a record that is taken and whose body does not match its
-        CRC or cannot be decompressed.
+        Raises ProtocolError, unless it is `permissive`, for a record that is taken and whose body cannot be
+        decompressed or, with `check_crc`, does not match its CRC.
         """
         data = b"".join(self._parts)
         spans = np.array(self._spans or [(0, 0, 0)], np.int64).T
@@ -94,7 +96,7 @@ class Records:
             taken &= np.array([tag in tags for tag in present.to_pylist()], np.bool_)
         if not taken.all():
             layout = _Layout(data, starts[taken])
-        return Decoded(layout, permissive=permissive)
+        return Decoded(layout, permissive=permissive, check_crc=check_crc)
 
 
 class _Layout:
@@ -139,10 +141,12 @@ class _Layout:
 class Decoded:
     """The messages of a batch. `bodies` are decompressed; `errors` has, by row, why one has no body."""
 
-    def __init__(self, layout: _Layout, *, permissive: bool) -> None:
+    def __init__(self, layout: _Layout, *, permissive: bool, check_crc: bool) -> None:
         self._layout = layout
         self.errors: dict[int, str] = {}
-        self._check(permissive=permissive)
+        if check_crc:
+            self._check_crc(permissive=permissive)
+        self._check_flags(permissive=permissive)
         self.bodies = self._decode_bodies(permissive=permissive)
 
     def __len__(self) -> int:
@@ -175,13 +179,16 @@ class Decoded:
         ends = starts + _host_bytes(long)
         return [layout.data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
-    def _check(self, *, permissive: bool) -> None:
+    def _check_crc(self, *, permissive: bool) -> None:
         view, layout = memoryview(self._layout.data), self._layout
         bounds = zip(layout.body_starts.tolist(), layout.body_ends.tolist(), strict=True)
         found = np.array([crc32(view[start:end]) for start, end in bounds], np.uint32)
         # Java keeps 31 of its bits
         for row in np.flatnonzero((found ^ layout.head["body_crc"]) & 0x7FFFFFFF).tolist():
             self._corrupt(row, "the CRC of its body does not match", permissive=permissive)
+
+    def _check_flags(self, *, permissive: bool) -> None:
+        layout = self._layout
         for row in np.flatnonzero(layout.head["sys_flag"] & (NEED_UNWRAP | ~KNOWN)).tolist():
             if row not in self.errors:
                 record = layout.data[layout.starts[row] : layout.ends[row]]
