@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests.processes",
     "tests.rocketmq.fixtures",
     "tests.rocketmq.lifetimes",
+    "tests.servers.fixtures",
     "tests.spark.fixtures",
     "tests.conformance.plugin",
 ]

@@ -1,0 +1,6 @@
+"""Servers that handlers and pipelines write to, for tests: as processes of the run's own, no services.
+
+process     what all have: an unprivileged user's directory, a free port, kills and starts, an end with the run
+postgresql  PostgreSQL
+fixtures    `postgresql`, and `database`, a fresh one for each test; loud where a server is not installed
+"""

@@ -1,0 +1,59 @@
+"""pytest fixtures over servers: one process a run, shared by its tests; loud where the server is not installed.
+
+A test that uses one starts a process, and carries the marker `process`. Where the server is not installed it is
+skipped, and the summary says so; where CI is set it fails, because a green run there must mean that everything ran.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NoReturn
+
+import pytest
+
+from tests.rocketmq.fixtures import left_out
+from tests.servers.postgresql import PostgresqlServer
+from tests.servers.process import ServerMissing
+
+LEFT_OUT = "no server"  # a property of the report, which comes from pytest-xdist's workers too
+
+
+@pytest.fixture(scope="session")
+def _postgresql() -> Iterator[PostgresqlServer | str]:
+    try:
+        server = PostgresqlServer()
+    except ServerMissing as error:
+        yield str(error)
+        return
+    with server:
+        yield server
+
+
+@pytest.fixture
+def postgresql(_postgresql: PostgresqlServer | str, request: pytest.FixtureRequest) -> PostgresqlServer:
+    """A PostgreSQL for the whole run. A test may kill it, and starts it again."""
+    if isinstance(_postgresql, str):
+        leave_out(_postgresql, request)
+    return _postgresql
+
+
+@pytest.fixture
+def database(postgresql: PostgresqlServer) -> str:
+    """The URL of an empty database of the test's own."""
+    return postgresql.database()
+
+
+def leave_out(reason: str, request: pytest.FixtureRequest) -> NoReturn:
+    """Skip loudly, or fail in CI."""
+    request.node.user_properties.append((LEFT_OUT, reason))
+    if os.environ.get("CI"):
+        pytest.fail(f"CI is set, and there is {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was left out."""
+    for reason in left_out(terminalreporter, LEFT_OUT):
+        terminalreporter.section("NOT TESTED AGAINST A SERVER", red=True, bold=True)
+        terminalreporter.line(reason)

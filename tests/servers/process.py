@@ -1,0 +1,140 @@
+"""A server's process that tests start, kill and start again, on one port and over one directory."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from tests.waiting import Patience
+
+READY_SECONDS = 30.0
+LOOK_SECONDS = 0.02
+
+
+class ServerMissing(Exception):
+    """The server's program is not installed. The text names Debian's package."""
+
+
+class ServerProcess(ABC):
+    """One server. As a context manager it runs until the end of the block, and leaves nothing behind."""
+
+    def __init__(self, name: str, users: Sequence[str] = ("nobody",)) -> None:
+        """The first of these users that there is runs it where we are root: some servers refuse to run as root."""
+        self.directory = Path(tempfile.mkdtemp(prefix=f"rmqd-{name}-"))
+        self.port = free_port()
+        self._log = self.directory / "log"
+        self._user: pwd.struct_passwd | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        if os.geteuid() == 0:
+            known = {entry.pw_name: entry for entry in pwd.getpwall()}
+            self._user = next(known[user] for user in users if user in known)
+            os.chown(self.directory, self._user.pw_uid, self._user.pw_gid)
+
+    @abstractmethod
+    def command(self) -> Sequence[str | Path]:
+        """What to run in the foreground."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Whether it answers."""
+
+    def prepare(self) -> None:  # noqa: B027 - most need nothing
+        """Make what it needs before its first start."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.prepare()
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers. A process that ends at once is started again for a while.
+
+        What is left of a killed one may hold the port or the memory for a moment.
+        """
+        patience = Patience(READY_SECONDS)
+        while not patience.is_over():
+            if self._process is None or self._process.poll() is not None:
+                self._process = self._popen(self.command())
+            if self.is_ready():
+                return
+            time.sleep(LOOK_SECONDS)
+        raise AssertionError(f"{self.command()[0]} does not answer:\n{self._log.read_text()[-3000:]}")
+
+    def kill(self) -> None:
+        """End it with SIGKILL, and wait until it is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> None:
+        """End it in order, and wait for that."""
+        if self._process is not None:
+            self._process.send_signal(by)
+            self._process.wait(READY_SECONDS)
+            self._process = None
+
+    def restart(self) -> None:
+        """Kill it and start it again, with what it had on the disk."""
+        self.kill()
+        self.start()
+
+    def close(self) -> None:
+        """End it in order, as a killed one leaves shared memory behind, and remove its directory."""
+        try:
+            self.stop()
+        finally:
+            self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def run(self, command: Sequence[str | Path]) -> None:
+        """Run a program of the server's to its end, as the server's user. Raises AssertionError with its output."""
+        process = self._popen(command)
+        assert process.wait() == 0, f"{command[0]} failed:\n{self._log.read_text()[-3000:]}"
+
+    def _popen(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                command,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                user=self._user and self._user.pw_uid,
+                group=self._user and self._user.pw_gid,
+                extra_groups=self._user and [],
+                start_new_session=True,  # Ctrl-C at the tests is not for it
+            )
+
+
+def find_program(name: str, package: str, *folders: Path) -> Path:
+    """The path of a program, also in folders outside of PATH. Raises ServerMissing."""
+    found = shutil.which(name, path=os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")]))
+    if found is None:
+        raise ServerMissing(f"no {name}: apt-get install {package}")
+    return Path(found)
+
+
+def free_port() -> int:
+    """A port that is free now on the loopback address."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
