@@ -17,6 +17,7 @@ by `handlers` or `pipelines` on executors.
     queue_range                what one task reads
     session, prepare, java     the Spark session; the environment that it needs; a Java
     cluster, access, answers   questions to brokers from synchronous code, and their answers
+    queue_ends                 where queues begin and end
     queue_questions, patience  questions that only drivers ask; asking again while brokers are away
     hadoop_folder              folders on whatever Spark can write to
     option_values              values of options

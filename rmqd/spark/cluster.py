@@ -20,12 +20,7 @@ import structlog
 
 from rmqd.client.api.admin import topic_list
 from rmqd.client.api.group import get_consumer_list, subscription_group
-from rmqd.client.api.offset import (
-    get_max_offset,
-    get_min_offset,
-    query_consumer_offset,
-    update_consumer_offset,
-)
+from rmqd.client.api.offset import query_consumer_offset, update_consumer_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.remoting.client import RemotingClient
@@ -36,6 +31,7 @@ from rmqd.errors import LightQueueError, RmqdError, RouteNotFoundError, StaticTo
 from rmqd.spark.access import Access
 from rmqd.spark.answers import Answers, MasterAwayError, those_there
 from rmqd.spark.process_log import log_to_stderr
+from rmqd.spark.queue_ends import Ask, QueueEnds
 from rmqd.spark.queue_questions import join_briefly, mean_size, offset_at, pending_reset
 from rmqd.spark.queue_range import Filter, Replica
 from rmqd.wire.bodies.heartbeat import SubscriptionData
@@ -82,6 +78,7 @@ class Cluster:
         self._thread = threading.Thread(target=self._loop.run_forever, name="rmqd.spark", daemon=True)
         self._thread.start()
         self._client = self._run(_make_client(options))
+        self._ends = QueueEnds(self._asked)
         self._of_known_kind: set[str] = set()  # topics whose brokers were asked
 
     def close(self) -> None:
@@ -113,20 +110,16 @@ class Cluster:
         return self._run(replicas_now(self._client.routes, queue))
 
     def min_offsets(self, queues: Iterable[MessageQueue]) -> Answers[int]:
-        """The offsets of the oldest messages."""
-
-        async def ask(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
-            return max(0, await get_min_offset(remoting, address, queue))  # -1: nothing was ever stored
-
-        return self._at_broker(queues, ask)
+        """The offsets of the oldest messages; 0 where nothing was ever stored."""
+        return self._run(self._ends.first(queues))
 
     def max_offsets(self, queues: Iterable[MessageQueue], *, of_slaves: bool = False) -> Answers[int]:
         """The offsets that the next messages will get. With `of_slaves`, a slave is asked if there is no master."""
-        return self._at_broker(queues, get_max_offset, of_slaves=of_slaves)
+        return self._run(self._ends.next(queues, of_slaves=of_slaves))
 
     def begin_max_offsets(self, queues: Iterable[MessageQueue]) -> Future[Answers[int]]:
         """Ask the same, with `of_slaves`, without waiting for the answers."""
-        return self._begin(self._asked(queues, get_max_offset, of_slaves=True))
+        return self._begin(self._ends.next(queues, of_slaves=True))
 
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> Answers[int]:
         """The offsets of the first messages that were stored at a time (milliseconds since 1970) or later."""
@@ -210,7 +203,7 @@ class Cluster:
     def _at_broker(
         self,
         queues: Iterable[MessageQueue],
-        ask: Callable[[RemotingClient, str, MessageQueue], Awaitable[T]],
+        ask: Ask[T],
         *,
         of_slaves: bool = False,
     ) -> Answers[T]:
@@ -220,7 +213,7 @@ class Cluster:
     async def _asked(
         self,
         queues: Iterable[MessageQueue],
-        ask: Callable[[RemotingClient, str, MessageQueue], Awaitable[T]],
+        ask: Ask[T],
         *,
         of_slaves: bool,
     ) -> Answers[T]:

@@ -50,6 +50,15 @@ def test_strict_json_means_the_same(value: object) -> None:
         ("{0:[]}", {0: []}),
         ('{1:"\\u00e4\\n","x":1e3}', {1: "ä\n", "x": 1000.0}),
         ("{0:1,0:2}", {0: 2}),
+        (
+            '{{"q":1}:{"a":2},{"q":1}:{"a":3} , { "q":2 }:{}}',
+            {ObjectKey.of({"q": 1}): {"a": 3}, ObjectKey.of({"q": 2}): {}},
+        ),
+        (
+            '{{"q":1}:{"a":2},{"q":"}\\""}:{"a":[]}}',
+            {ObjectKey.of({"q": 1}): {"a": 2}, ObjectKey.of({"q": '}"'}): {"a": []}},
+        ),
+        ('{{"q":"{"}:-1,{"q":2}:{0:1}}', {ObjectKey.of({"q": "{"}): -1, ObjectKey.of({"q": 2}): {0: 1}}),
     ],
 )
 def test_what_fastjson_writes(text: str, expected: Any) -> None:

@@ -1,0 +1,106 @@
+"""Where queues end: one question for all queues of a topic on a broker, and one for each where that is not answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from rmqd.client.options import ClientOptions
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.spark.access import Access
+from rmqd.spark.answers import MasterAwayError
+from rmqd.spark.cluster import cluster_of
+from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.wire.bodies.stats import TopicOffset, TopicStatsTable
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message_queue import MessageQueue
+from tests.client.peer import Peer, Reply, route_of, routes
+
+TOPIC, BROKER = "orders", "a"
+QUEUES = [MessageQueue(TOPIC, BROKER, number) for number in range(3)]
+TOGETHER, SINGLY = RequestCode.GET_TOPIC_STATS_INFO, (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
+
+
+class Broker:
+    """A name server, and a broker whose queue N has the messages from N to before 10 + N."""
+
+    def __init__(self, name_server: Peer, broker: Peer) -> None:
+        self.by_topic: dict[str, TopicRouteData] = {}
+        name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes(self.by_topic))
+        self.peer = broker
+        self.cluster = cluster_of(Access(ClientOptions(nameservers=(name_server.address,))))
+        self.is_known_as(0)
+        self.tells_of(QUEUES)
+        broker.on(SINGLY[0], lambda request: Reply(ext_fields={"offset": str(_queue_id(request))}))
+        broker.on(SINGLY[1], lambda request: Reply(ext_fields={"offset": str(10 + _queue_id(request))}))
+
+    def is_known_as(self, broker_id: int) -> None:
+        """Have the name server name it with this id alone."""
+        self.by_topic[TOPIC] = route_of({BROKER: {broker_id: self.peer.address}}, len(QUEUES))
+
+    def tells_of(self, queues: list[MessageQueue]) -> None:
+        """Have it answer for the topic, with these queues."""
+        table = {queue: TopicOffset(queue.queue_id, 10 + queue.queue_id) for queue in queues}
+        self.peer.on(TOGETHER, Reply(body=TopicStatsTable(table).to_json()))
+
+    async def ends(self, *, of_slaves: bool = False) -> list[int]:
+        """Where the queues end, by the cluster's client."""
+        answers = await asyncio.to_thread(self.cluster.max_offsets, QUEUES, of_slaves=of_slaves)
+        for error in answers.failed.values():
+            raise error
+        return [answers.found[queue] for queue in QUEUES]
+
+    async def starts(self) -> list[int]:
+        """Where they begin."""
+        answers = await asyncio.to_thread(self.cluster.min_offsets, QUEUES)
+        return [answers.found[queue] for queue in QUEUES]
+
+    def asked(self) -> tuple[int, int]:
+        """How often it was asked about the topic, and about a queue."""
+        return len(self.peer.got(TOGETHER)), sum(len(self.peer.got(code)) for code in SINGLY)
+
+
+def _queue_id(request: RemotingCommand) -> int:
+    return int((request.ext_fields or {})["queueId"])
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """It runs."""
+    async with AsyncExitStack() as ending:
+        yield Broker(*[await ending.enter_async_context(Peer()) for _ in range(2)])
+
+
+async def test_a_topic_is_one_question_for_each_end(broker: Broker) -> None:
+    """However many queues it has there."""
+    assert await broker.starts() == [0, 1, 2]
+    assert await broker.ends() == [10, 11, 12]
+    assert broker.asked() == (2, 0)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.NO_PERMISSION, ResponseCode.REQUEST_CODE_NOT_SUPPORTED])
+async def test_a_broker_that_refuses_is_asked_about_each_queue(broker: Broker, code: ResponseCode) -> None:
+    """And not about the topic again with every poll."""
+    broker.peer.on(TOGETHER, Reply(code, "not you"))
+    for _ in range(3):
+        assert await broker.ends() == [10, 11, 12]
+    assert broker.asked() == (1, 9)
+
+
+async def test_a_queue_that_the_answer_does_not_have_is_asked_about(broker: Broker) -> None:
+    """Its broker may use other names for itself."""
+    broker.tells_of(QUEUES[:2])
+    assert await broker.ends() == [10, 11, 12]
+    assert broker.asked() == (1, 1)
+
+
+async def test_only_a_master_is_asked_about_a_topic(broker: Broker) -> None:
+    """A slave's word on a queue is taken where a stream may go on by it, and nowhere else."""
+    broker.is_known_as(1)
+    assert await broker.ends(of_slaves=True) == [10, 11, 12]
+    with pytest.raises(MasterAwayError):
+        await broker.ends()
+    assert broker.asked() == (0, 3)
