@@ -6,11 +6,13 @@ import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, overload
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar, overload
 
 if TYPE_CHECKING:
     from rmqd.wire.message_queue import MessageQueue
     from rmqd.wire.messages.message import Message
+
+T = TypeVar("T")
 
 
 class Outcome(enum.Enum):
@@ -19,6 +21,8 @@ class Outcome(enum.Enum):
     ACK = "ack"
     RETRY = "retry"
     DEAD_LETTER = "dead_letter"
+    AGAIN = "again"
+    """Handed out again as if it had not been: in an orderly group, what stands behind a message that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class Decision:
     """For a retry: RocketMQ's delay level; None leaves it to the group's `delay_level_when_next_consume`."""
     reason: str = ""
     """For a dead letter: why, in the handler's words."""
+    error: BaseException | None = None
+    """What was raised for this message alone, while others of its batch went on."""
 
 
 ACK = Decision(Outcome.ACK)
@@ -106,6 +112,12 @@ class Batch(Sequence["Message"]):
             raise ValueError(f"ack_index {index} is below -1; -1 acknowledges nothing, 0 the first message, and so on")
         retry = Decision(Outcome.RETRY)
         self.decided = {i: ACK if i <= index else retry for i in range(len(self._messages))}
+
+    def decide(self, index: int, decision: Decision) -> None:
+        """Decide about the message at this index, unless the handler has: for what stands around a handler."""
+        if self.decided is None:
+            self.decided = {}
+        self.decided.setdefault(index, decision)
 
     def decisions(self) -> Mapping[int, Decision]:
         """The decisions so far, by the message's index in the batch, as the engine reads them."""
@@ -247,6 +259,30 @@ class Suspend(Exception):
 
 for _public in (Retry, DeadLetter, Suspend):
     _public.__module__ = "rmqd"  # where authors import them from: so tracebacks and dead letters name them
+
+
+class InvalidPayloadError(Exception):
+    """The body of a message is not what its typed handler takes. The text says why, without values of the body."""
+
+
+def decision_of(error: BaseException | None) -> Decision:
+    """What an exception of a handler means for the messages that it did not decide about."""
+    if error is None:
+        return ACK
+    # classes that inherit from ours may set the attributes later, to anything
+    if isinstance(error, Retry):
+        return Decision(Outcome.RETRY, delay_level=asked(error, "delay_level", checked_level))
+    if isinstance(error, DeadLetter):
+        return Decision(Outcome.DEAD_LETTER, reason=asked(error, "reason", reason_text) or "")
+    return Decision(Outcome.RETRY)
+
+
+def asked(error: BaseException, name: str, check: Callable[[object], T]) -> T | None:
+    """An attribute of the handler's own exception, checked; None where it is of no use."""
+    try:
+        return check(getattr(error, name))
+    except Exception:  # noqa: BLE001  it may be a property that raises
+        return None
 
 
 def checked_level(delay_level: object) -> int | None:

@@ -16,7 +16,7 @@ HANDLERS = TOP / "handlers"
 PLAIN = "access_refusal backoff broker_errors codes errors clock exit_codes histogram own_threads plain_text"
 # room: (rooms of rmqd that it may import, third-party packages that it may import)
 BELOW = {
-    "__init__": ("handler_api wire", ""),
+    "__init__": ("handler_api typed wire", ""),
     "__main__": ("cli", ""),
     "access_refusal": ("codes", ""),
     "backoff": ("", ""),
@@ -30,11 +30,12 @@ BELOW = {
     "broker_errors": ("access_refusal codes errors", ""),
     "wire": ("codes errors", "lz4 zstandard"),
     "handler_api": ("errors plain_text wire", ""),
+    "typed": ("handler_api plain_text wire", "pydantic msgspec"),
     "diagnosis": ("broker_errors errors wire", ""),
     "client": (f"{PLAIN} wire diagnosis", "structlog"),
     "consumer": (f"{PLAIN} wire handler_api diagnosis client", "structlog"),
     "config": (f"{PLAIN} wire client consumer", "yaml pydantic pydantic_core"),
-    "plugins": (f"{PLAIN} wire handler_api client consumer config", "structlog pydantic pydantic_core"),
+    "plugins": (f"{PLAIN} wire handler_api typed client consumer config", "structlog pydantic pydantic_core"),
     "process": (f"{PLAIN} wire handler_api consumer config", "structlog uvloop opentelemetry"),
     "daemon": (
         f"{PLAIN} wire handler_api diagnosis client consumer config plugins process",
@@ -70,6 +71,7 @@ FLOORS = {
     "| announcing assigned | pull | offsets pop rebalance | group_status health lite "
     "| admin assembly dead_letters live_change | push_consumer",
     "config": "problems | model | reading rules schema shown | load",
+    "typed": "annotations decorator | form | decoders | calls",
     "plugins": "entry_points unknown_options | form hooks | handler_plugin lookup strategies "
     "| consumer_options handlers pipelines | catalogue runnable",
     "process": "channel garbage signals span_export structlog_without_rich | child logs telemetry | loop",
@@ -88,7 +90,7 @@ FLOORS = {
 }
 PURE = set("access_refusal backoff codes errors exit_codes histogram plain_text wire handler_api diagnosis".split())
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
-PUBLIC = set("Batch Message MessageQueue Retry DeadLetter Suspend __version__".split())
+PUBLIC = set("Batch Message MessageQueue Retry DeadLetter Suspend handler __version__".split())
 MOST_LINES = 400
 
 MODULES = sorted(ROOT.rglob("*.py"))

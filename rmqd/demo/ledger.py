@@ -116,7 +116,7 @@ def handled_orders(batch: Batch, context: HookContext, now: float) -> Iterator[t
 def _verdict(decision: Decision | None, context: HookContext) -> str:
     undecided = Outcome.ACK if context.outcome == "success" else Outcome.RETRY
     outcome = undecided if decision is None else decision.outcome
-    return {Outcome.ACK: "acked", Outcome.RETRY: "retried", Outcome.DEAD_LETTER: "dead letter"}[outcome]
+    return {Outcome.ACK: "acked", Outcome.DEAD_LETTER: "dead letter"}.get(outcome, "retried")
 
 
 def _dead_letter(record: bytes) -> DeadLettered:

@@ -6,10 +6,8 @@ A problem with a plugin is a Fault. Its path begins below the key that names the
 from __future__ import annotations
 
 import inspect
-import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -17,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from rmqd.config.problems import Path, unknown
 from rmqd.plugins.unknown_options import unknown_keys, unknown_options
+from rmqd.typed.annotations import AnnotationError, hint_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +61,17 @@ def validated(kind: str, options: dict[str, Any], *, takes: bool, model: type[Ba
 
 def annotated_model(target: Callable[..., Any], place: int) -> type[BaseModel] | None:
     """The pydantic model in the annotation of a function's parameter, counted from 0; None if there is none."""
-    parameter = list(inspect.signature(target).parameters.values())[place]
-    hint = parameter.annotation
-    if isinstance(hint, str):
-        # evaluate this annotation alone: the others may use names that are imported for type checkers only
-        function = inspect.unwrap(target if inspect.isroutine(target) else target.__call__)  # type: ignore[operator]
-        holder = SimpleNamespace(__annotations__={parameter.name: hint})
-        try:
-            hint = typing.get_type_hints(holder, getattr(function, "__globals__", {})).get(parameter.name)
-        except Exception:  # noqa: BLE001 - hints are free text, evaluated; one that cannot be names no model
-            return None
+    return model_of(target, list(inspect.signature(target).parameters.values())[place])
+
+
+def model_of(
+    target: Callable[..., Any], parameter: inspect.Parameter, names: Mapping[str, Any] | None = None
+) -> type[BaseModel] | None:
+    """The pydantic model in a parameter's annotation; None if there is none. `names` are those of `hint_of`."""
+    try:
+        hint = hint_of(target, parameter, names)
+    except AnnotationError:
+        return None
     return hint if inspect.isclass(hint) and issubclass(hint, BaseModel) else None
 
 

@@ -1,7 +1,8 @@
 """Which forms a handler plugin may have, and how one becomes a LoadedHandler.
 
 A plain function is called with the batch, or with the batch and the options. A class is made with its options and has
-`handle`, and if it likes `start` and `stop`. Each of them may be synchronous or asynchronous.
+`handle`, and if it likes `start` and `stop`. Each of them may be synchronous or asynchronous. A typed handler
+(`rmqd.typed`) is a function, or the `handle` of a class.
 """
 
 from __future__ import annotations
@@ -21,12 +22,17 @@ from rmqd.plugins.form import (
     PluginFaultError,
     annotated_model,
     is_async,
+    model_of,
     plugin_fault,
     room,
     validated,
     with_article,
     yields,
 )
+from rmqd.typed.calls import TypedCalls
+from rmqd.typed.decoders import Decoder, decoder_of
+from rmqd.typed.decorator import TypedHandler
+from rmqd.typed.form import Form, HandlerFormError, form_of
 
 _ACCEPTED = "a function of (batch) or (batch, options), or a class with handle(self, batch)"
 
@@ -39,12 +45,15 @@ class HandlerPlugin:
     target: Callable[..., Any]
     takes_options: bool
     options_model: type[BaseModel] | None
+    typed: TypedForm | None = None
 
     @classmethod
     def of(cls, name: str, target: object) -> HandlerPlugin:
         """Check the object of an entry point. Raises PluginFaultError if it is not a handler."""
         if inspect.isclass(target):
             return cls(name, target, *_class_form(target))
+        if isinstance(target, TypedHandler):
+            return cls(name, target, *_typed_function_form(target))
         if callable(target):
             return cls(name, target, *_function_form(target))
         raise _misfit(f"is {with_article(type(target).__name__)}, and no handler")
@@ -55,6 +64,9 @@ class HandlerPlugin:
 
     def load(self, options: Any) -> LoadedHandler:
         """Make the handler; `options` come from `validated`. Raises PluginFaultError if its constructor fails."""
+        if isinstance(self.target, TypedHandler):
+            assert self.typed is not None
+            return self._loaded(self.typed.called(self.target, options))
         if not inspect.isclass(self.target):
             handle = functools.partial(_with_options, self.target, options) if self.takes_options else self.target
             return LoadedHandler(self.name, handle, is_async(self.target), None, None)
@@ -65,21 +77,68 @@ class HandlerPlugin:
             raise PluginFaultError(
                 Fault(("options",) if self.takes_options else ("plugin",), f"its constructor failed: {why(error)}")
             ) from error
-        start, stop = getattr(instance, "start", None), getattr(instance, "stop", None)
-        return LoadedHandler(self.name, instance.handle, is_async(instance.handle), start, stop)
+        handle = instance.handle if self.typed is None else self.typed.called(instance.handle, options)
+        return self._loaded(handle, getattr(instance, "start", None), getattr(instance, "stop", None))
+
+    def _loaded(
+        self, handle: Callable[..., Any], start: Callable[[], Any] | None = None, stop: Callable[[], Any] | None = None
+    ) -> LoadedHandler:
+        return LoadedHandler(self.name, handle, is_async(handle), start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class TypedForm:
+    """How the function of a typed handler is called."""
+
+    decoder: Decoder
+    form: Form
+
+    @classmethod
+    def of(cls, handler: TypedHandler, *, is_bound: bool) -> TypedForm:
+        """Check a typed handler. Raises PluginFaultError."""
+        try:
+            decoder = decoder_of(handler.payload)
+            return cls(decoder, form_of(handler, decoder.target, is_bound=is_bound))
+        except HandlerFormError as error:
+            raise plugin_fault(str(error)) from error
+
+    def called(self, handler: TypedHandler, options: Any) -> Callable[[Any], Any]:
+        """The handler of batches. A method is bound already."""
+        function, name = handler.function, self.form.named("options")
+        if name is not None:
+            function = functools.partial(function, **{name: options})
+        on_invalid, is_coroutine = handler.payload.on_invalid, is_async(handler.function)
+        return TypedCalls(function, self.decoder, self.form, on_invalid, is_async=is_coroutine).handler()
 
 
 def _with_options(function: Callable[..., Any], options: Any, batch: Any) -> Any:
     return function(batch, options)
 
 
-def _class_form(target: type[Any]) -> tuple[bool, type[BaseModel] | None]:
+def _typed_function_form(target: TypedHandler) -> tuple[bool, type[BaseModel] | None, TypedForm]:
+    _check_no_generator("handler", target.function)
+    typed = TypedForm.of(target, is_bound=True)
+    name = typed.form.named("options")
+    if name is None:
+        return False, None, typed
+    parameter = inspect.signature(target.function).parameters[name]
+    return True, model_of(target.function, parameter, target.names), typed
+
+
+def _class_form(target: type[Any]) -> tuple[bool, type[BaseModel] | None, TypedForm | None]:
     handle = getattr(target, "handle", None)
     if not callable(handle):
         raise _misfit(f"is the class {target.__name__} without a method handle")
     static = isinstance(inspect.getattr_static(target, "handle"), staticmethod | classmethod)
-    _check_room("handle", handle, 1 if static else 2, "(self, batch)")
-    _check_no_generator("handle", handle)
+    typed = None
+    if isinstance(handle, TypedHandler):
+        _check_no_generator("handle", handle.function)
+        typed = TypedForm.of(handle, is_bound=static)
+        if typed.form.named("options") is not None:
+            raise _misfit("has a typed method with options; a class gets them in its constructor")
+    else:
+        _check_room("handle", handle, 1 if static else 2, "(self, batch)")
+        _check_no_generator("handle", handle)
     for name in ("start", "stop"):
         method = getattr(target, name, None)
         if method is not None and not callable(method):
@@ -95,7 +154,7 @@ def _class_form(target: type[Any]) -> tuple[bool, type[BaseModel] | None]:
         raise _misfit(f"has a constructor that needs {required} arguments, and gets its options alone")
     if most == 0 and model is not None:
         raise _misfit("has Options, and a constructor that does not take them")
-    return most > 0, model
+    return most > 0, model, typed
 
 
 def _function_form(target: Callable[..., Any]) -> tuple[bool, type[BaseModel] | None]:

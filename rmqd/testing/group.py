@@ -99,7 +99,8 @@ def _plugin_object(handler: object) -> object:
 
 
 def _name(handler: object) -> str:
-    named = handler if inspect.isroutine(handler) or inspect.isclass(handler) else type(handler)
+    named: Any = inspect.unwrap(handler) if callable(handler) else handler
+    named = named if inspect.isroutine(named) or inspect.isclass(named) else type(named)
     return f"{getattr(named, '__module__', '')}:{getattr(named, '__qualname__', type(handler).__qualname__)}"
 
 

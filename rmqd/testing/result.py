@@ -77,6 +77,8 @@ class _Call:
     error: BaseException | None = None
     is_acked: bool = False
     """Whether the handler acknowledged the message. A call past its deadline decides too late to count."""
+    is_attempt: bool = True
+    """Whether the handler came to the message, and did not stop at one before it."""
 
 
 @dataclass(slots=True)
@@ -98,10 +100,11 @@ class Recorder:
         """The result. The last attempt of a message decided about it; the attempts before it were retried."""
         dead = tuple(dead_letters)
         dead_ids, last = {message.msg_id for message in dead}, {}
-        for index, call in enumerate(self.calls):
+        calls = [call for call in self.calls if call.is_attempt]
+        for index, call in enumerate(calls):
             last[call.message.msg_id] = index
         attempts, failed = [], _RETRIED if self.comes_again else _DROPPED
-        for index, call in enumerate(self.calls):
+        for index, call in enumerate(calls):
             msg_id = call.message.msg_id
             ended: Outcome = "dead_lettered" if msg_id in dead_ids else "acked" if call.is_acked else failed
             outcome = ended if last[msg_id] == index else "retried"
@@ -120,5 +123,7 @@ class Recorder:
         calls: Sequence[_Call] = context.values["calls"]
         decisions, rest = batch.decisions(), default_decision(context.exception)
         for index, call in enumerate(calls):
-            call.error = context.exception
-            call.is_acked = decisions.get(index, rest).outcome is Decided.ACK
+            decision = decisions.get(index, rest)
+            call.error = decision.error or context.exception
+            call.is_acked = decision.outcome is Decided.ACK
+            call.is_attempt = decision.outcome is not Decided.AGAIN

@@ -53,8 +53,11 @@ class HandlerCalls:
         seconds = time.monotonic() - started
         if isinstance(error, HandlerNotAwaitedError):
             raise error
+        verdicts = verdicts_of(batch, error, self._options, self._context.send_back)
+        if error is None:  # one that was raised for a message alone
+            error = next((one.error for one in batch.decisions().values() if one.error is not None), None)
         return CallResult(
-            verdicts_of(batch, error, self._options, self._context.send_back),
+            verdicts,
             seconds,
             None if error is None else describe(error),
             None if error is None else place_of(error, self.author),

@@ -59,11 +59,13 @@ class OrderlySettlement:
         return self._carry_out(process_queue, batch, error, lost)
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
-        """Settle a batch whose handler returned, without waiting; None, and nothing done, where a dead letter is due.
+        """Settle a batch whose handler returned, without waiting.
 
-        The broker has to be asked for that, which is the business of `settle`.
+        Returns None, and does nothing, where there is more to do, which is the business of `settle`: a dead letter to
+        be sent, an error to be reported.
         """
-        if process_queue.dropped or self._reasons(batch, ACK):
+        is_reported = any(one.error is not None for one in batch.decisions().values())
+        if process_queue.dropped or is_reported or self._reasons(batch, ACK):
             return None
         return self._carry_out(process_queue, batch, None, {})
 
@@ -93,6 +95,8 @@ class OrderlySettlement:
             elif outcome is Outcome.ACK and (index in decisions or not again):
                 stats.acked += 1
                 done.append(message)
+            elif outcome is Outcome.AGAIN:
+                again.append(message)
             else:
                 stats.count("expired" if error is EXPIRED else "retried")
                 if outcome is not Outcome.ACK:
@@ -127,9 +131,11 @@ class OrderlySettlement:
         self, batch: Batch, reasons: dict[int, str], error: BaseException | None
     ) -> dict[int, str | None]:
         """Send dead letters. Returns the reasons by index, None for what no broker took: that is repeated."""
+        decisions = batch.decisions()
+        raised = {index: decisions[index].error if index in decisions else None for index in reasons}
         sent = await asyncio.gather(
             *(
-                alone(batch[index], self._send_back.dead_letter(batch[index], reason, error))
+                alone(batch[index], self._send_back.dead_letter(batch[index], reason, raised[index] or error))
                 for index, reason in reasons.items()
             )
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 import structlog
@@ -13,7 +13,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.verdict import DEAD_LETTER_LEVEL, EXPIRED, dead_letter_cause, default_decision
 from rmqd.consumer.services import WaysBack
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.handler_api import Batch, DeadLetter, Decision, Outcome, Retry, Suspend
+from rmqd.handler_api import Batch, DeadLetter, Decision, InvalidPayloadError, Outcome, Retry, Suspend
 from rmqd.plain_text import class_name, text_of
 from rmqd.wire.messages.message import Message
 
@@ -48,7 +48,8 @@ class Settlement:
 
         It is not done either if the queue was dropped meanwhile, so that the batch is not this member's any more.
         """
-        if process_queue.dropped or any(one.outcome is not Outcome.ACK for one in batch.decisions().values()):
+        decisions = batch.decisions().values()
+        if process_queue.dropped or any(one.outcome is not Outcome.ACK or one.error is not None for one in decisions):
             return False
         messages, stats = list(batch), process_queue.stats
         process_queue.finish(messages)
@@ -115,6 +116,7 @@ class Settlement:
     ) -> str | None:
         """How the attempt counts: `retried`, `expired` or `dead_lettered`; None if no broker took the message."""
         level = self._delay_level if decision.delay_level is None else decision.delay_level
+        error = decision.error or error
         reason = given_up(self._send_back, message, decision, level)
         if reason is None:
             if not await self._send_back.retry(message, level):
@@ -132,11 +134,14 @@ class Settlement:
 
 
 def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | None, at: float) -> bool:
-    """Count and log what a handler raised, if it did, at a Unix time. Returns whether the batch is to be settled.
+    """Count and log what was raised for a batch and for its messages, at a Unix time. Returns whether to settle it.
 
     If the queue was dropped meanwhile, somebody else has it and handles the batch again. To send messages back would
     only add copies.
     """
+    for index, decision in batch.decisions().items():
+        if decision.error is not None:
+            _report_error(process_queue, [batch[index]], decision.error, at)
     if error is not None:
         _report_error(process_queue, batch, error, at)
     if process_queue.dropped:
@@ -153,7 +158,7 @@ def given_up(send_back: WaysBack, message: Message, decision: Decision, level: i
     """
     if decision.outcome is Outcome.DEAD_LETTER:
         return decision.reason
-    if decision.outcome is Outcome.ACK:
+    if decision.outcome in (Outcome.ACK, Outcome.AGAIN):
         return None
     if level == DEAD_LETTER_LEVEL:
         return "delay level -1"
@@ -176,17 +181,22 @@ async def alone(message: Message, sending: Awaitable[T]) -> T | None:
         return None
 
 
-def _report_error(process_queue: ProcessQueue, batch: Batch, error: BaseException, at: float) -> None:
-    first = batch[0]
+def _report_error(process_queue: ProcessQueue, messages: Sequence[Message], error: BaseException, at: float) -> None:
+    first, stats = messages[0], process_queue.stats.of(messages[0])
     text = text_of(error, repr)
+    is_invalid = isinstance(error, InvalidPayloadError)
     is_decision = isinstance(error, Retry | DeadLetter | Suspend)
-    process_queue.stats.of(first).raised(error, text, first, at, declined=is_decision or error is EXPIRED)
+    stats.raised(error, text, first, at, declined=is_decision or is_invalid or error is EXPIRED)
     logger = log.bind(
         msg_id=first.msg_id,
         queue=str(process_queue.message_queue),
         first_offset=first.queue_offset,
-        messages=len(batch),
+        messages=len(messages),
     )
+    if is_invalid:
+        stats.invalid_payloads += 1
+        logger.warning("payload.invalid", error=text_of(error))
+        return
     if error is EXPIRED:
         logger.error("handler.timed_out")
         return

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Mapping
+from typing import Final
 
 from rmqd.handler_api import (
-    ACK,
     Batch,
     Closing,
-    DeadLetter,
     Decision,
     ManualBatch,
     Outcome,
-    Retry,
     Suspend,
-    checked_level,
+    asked,
     checked_seconds,
-    reason_text,
+    decision_of,
 )
-
-T = TypeVar("T")
 
 EXPIRED_DELAY_LEVEL: Final = 3  # Java: cleanExpiredMsg
 DEAD_LETTER_LEVEL: Final = -1
@@ -31,6 +26,7 @@ class ConsumeTimeoutError(Exception):
 
 
 EXPIRED: Final = ConsumeTimeoutError("the handler took longer than consume_timeout")
+_EXPIRED_DECISION: Final = Decision(Outcome.RETRY, delay_level=EXPIRED_DELAY_LEVEL)
 
 
 def not_acknowledged(batch: Batch, error: BaseException | None) -> Mapping[int, Decision]:
@@ -45,22 +41,13 @@ def not_acknowledged(batch: Batch, error: BaseException | None) -> Mapping[int, 
 
 
 def default_decision(error: BaseException | None) -> Decision:
-    """What an exception means for the messages that the handler did not decide about."""
-    if error is None:
-        return ACK
-    if error is EXPIRED:
-        return Decision(Outcome.RETRY, delay_level=EXPIRED_DELAY_LEVEL)
-    # classes that inherit from ours may set the attributes later, to anything
-    if isinstance(error, Retry):
-        return Decision(Outcome.RETRY, delay_level=_asked(error, "delay_level", checked_level))
-    if isinstance(error, DeadLetter):
-        return Decision(Outcome.DEAD_LETTER, reason=_asked(error, "reason", reason_text) or "")
-    return Decision(Outcome.RETRY)
+    """What the end of a call means for the messages that the handler did not decide about."""
+    return _EXPIRED_DECISION if error is EXPIRED else decision_of(error)
 
 
 def rest_asked_for(error: BaseException | None) -> float | None:
     """The seconds that an orderly queue is to rest, if the exception says so."""
-    return _asked(error, "seconds", checked_seconds) if isinstance(error, Suspend) else None
+    return asked(error, "seconds", checked_seconds) if isinstance(error, Suspend) else None
 
 
 def dead_letter_cause(decision: Decision, level: int | None) -> str:
@@ -68,11 +55,3 @@ def dead_letter_cause(decision: Decision, level: int | None) -> str:
     if decision.outcome is Outcome.DEAD_LETTER:
         return "handler"
     return "level" if level == DEAD_LETTER_LEVEL else "limit"
-
-
-def _asked(error: BaseException, name: str, check: Callable[[object], T]) -> T | None:
-    """An attribute of the handler's own exception, checked; None where it is of no use."""
-    try:
-        return check(getattr(error, name))
-    except Exception:  # noqa: BLE001  it may be a property that raises
-        return None

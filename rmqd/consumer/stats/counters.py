@@ -55,6 +55,7 @@ class TopicStats:
         "flow_control",
         "handled",
         "held_seconds",
+        "invalid_payloads",
         "is_retry",
         "lost",
         "pull_seconds",
@@ -78,6 +79,7 @@ class TopicStats:
         self.dead_letters = dict.fromkeys(DEAD_LETTER_CAUSES, 0)
         self.dead_letter_reasons: dict[str, int] = {}
         self.falls = dict.fromkeys(FALL_CAUSES, 0)  # of a queue's offset below what was committed
+        self.invalid_payloads = 0  # bodies that a typed handler does not take
         self.lost = 0  # messages that the broker had deleted before they were pulled
         self.duplicates: dict[str, int] = {}
         self.exceptions: dict[str, int] = {}
@@ -204,6 +206,7 @@ class TopicStats:
             dead_letters=dict(self.dead_letters),
             falls=dict(self.falls),
             lost=self.lost,
+            invalid_payloads=self.invalid_payloads,
             handler_duration=self.duration.snapshot(),
             message_age=self.age.snapshot(),
             duplicates=dict(self.duplicates),

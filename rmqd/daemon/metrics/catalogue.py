@@ -74,6 +74,12 @@ HANDLER_EXCEPTIONS = Metric(
     (*_TOPIC, "exception"),
     "Batches whose handler raised, by the exception's class; after 50 classes the rest is other.",
 )
+INVALID_PAYLOADS = Metric(
+    "rmqd_invalid_payloads_total",
+    "counter",
+    _TOPIC,
+    "Attempts at messages whose body a typed handler does not take; on_invalid says what became of them.",
+)
 DUPLICATES = Metric(
     "rmqd_duplicates_total",
     "counter",

@@ -190,6 +190,7 @@ def _topic_series(series: _Series, group: GroupSnapshot, topic: TopicSnapshot) -
     for cause in DEAD_LETTER_CAUSES:
         series.add(names.DEAD_LETTERS, (*labels, cause), topic.dead_letters.get(cause, 0))
     series.add(names.MESSAGES_LOST, labels, topic.lost)
+    series.add(names.INVALID_PAYLOADS, labels, topic.invalid_payloads)
     for cause in FALL_CAUSES:
         series.add(names.OFFSET_FALLS, (*labels, cause), topic.falls.get(cause, 0))
     for cause, count in topic.duplicates.items():

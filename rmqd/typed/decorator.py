@@ -1,0 +1,77 @@
+"""`rmqd.handler`: marks a function as a handler of decoded bodies."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar, cast, get_args
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Format = Literal["json"]
+OnInvalid = Literal["dead_letter", "retry", "skip"]
+
+FORMATS: Final[tuple[Format, ...]] = get_args(Format)
+ON_INVALID: Final[tuple[OnInvalid, ...]] = get_args(OnInvalid)
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """Which bodies a typed handler takes."""
+
+    format: Format
+    target: Any
+    """The type that a body becomes, or what tells it."""
+    on_invalid: OnInvalid
+    """What becomes of a message with another body."""
+
+
+class TypedHandler:
+    """A marked function. Called by itself, it is the function: a test calls it with what rmqd would.
+
+    `names` may be used by annotations of a function that was defined inside of another one.
+    """
+
+    def __init__(self, function: Callable[..., Any], payload: Payload, names: Mapping[str, Any]) -> None:
+        functools.update_wrapper(cast("Callable[..., Any]", self), function)
+        self.function = function
+        self.payload = payload
+        self.names = names
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.function(*arguments, **named)
+
+    def __get__(self, instance: object, owner: type | None = None) -> TypedHandler:
+        """A method, bound where it is asked for by an instance."""
+        return TypedHandler(self.function.__get__(instance, owner), self.payload, self.names)
+
+
+def handler(*, on_invalid: OnInvalid = "dead_letter", **formats: Any) -> Callable[[F], F]:
+    """Have a function called with decoded bodies: `@rmqd.handler(json=Order)`.
+
+    The function takes `(payload)`, `(payload, message)`, or a whole batch at once as `list[Order]`. `json` is a
+    pydantic model, a dataclass, a msgspec Struct, or any other type that pydantic validates.
+
+    `on_invalid` is what becomes of a message whose body is something else: `dead_letter`, with the validation error as
+    its reason, `retry`, or `skip`. Raises TypeError and ValueError for other arguments.
+    """
+    if len(formats) != 1 or not formats.keys() <= set(FORMATS):
+        given = ", ".join(f"{name}=" for name in formats) or "nothing"
+        accepted = " | ".join(f"{name}=" for name in FORMATS)
+        raise TypeError(f"rmqd.handler got {given}; accepted: one of {accepted}, as in @rmqd.handler(json=Order)")
+    if on_invalid not in ON_INVALID:
+        raise ValueError(f"on_invalid is {on_invalid!r}; accepted: {' | '.join(ON_INVALID)}")
+    [(name, target)] = formats.items()
+    payload = Payload(cast("Format", name), target, on_invalid)
+
+    def mark(function: F) -> F:
+        if inspect.isclass(function) or not inspect.isroutine(function):
+            raise TypeError(f"rmqd.handler marks a function or a method, and not {function!r}")
+        caller = sys._getframe(1)
+        names = {} if caller.f_locals is caller.f_globals else dict(caller.f_locals)
+        return cast("F", TypedHandler(function, payload, names))
+
+    return mark

@@ -1,0 +1,125 @@
+"""Which parameter of a typed handler's function gets what."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from rmqd.handler_api import Batch
+from rmqd.typed.annotations import AnnotationError, hint_of
+from rmqd.typed.decorator import TypedHandler
+from rmqd.wire.messages.message import Message
+
+Source = Literal["message", "messages", "batch", "options"]
+"""`message`: that of the payload; `messages`: those of the payloads; `batch`: all that were handed out, what was not
+decoded too; `options`: the handler's own, from the configuration."""
+
+_EMPTY: Final = inspect.Parameter.empty
+_LISTS: Final = (list, Sequence)
+_BY_PLACE: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class HandlerFormError(ValueError):
+    """A typed handler cannot be called as it is written. The text says what is wrong, and what is accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a function is called: with the payload first, and with the others by name."""
+
+    per_batch: bool
+    """Whether it takes the payloads of a whole batch at once."""
+    others: Mapping[str, Source]
+
+    def named(self, source: Source) -> str | None:
+        """The parameter that gets this, if one does."""
+        return next((name for name, one in self.others.items() if one == source), None)
+
+
+def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> Form:
+    """The form of a typed handler whose bodies become a `target`, which is Any where that is not known.
+
+    A method that is not `is_bound` has `self` first. Raises HandlerFormError.
+    """
+    parameters = list(inspect.signature(handler.function).parameters.values())
+    if not is_bound:
+        parameters = parameters[1:]
+    if not parameters or parameters[0].kind not in _BY_PLACE:
+        raise HandlerFormError("the typed handler takes no payload; accepted: a function whose first parameter is one")
+    payload, *rest = parameters
+    per_batch = _takes_list(handler, payload, target)
+    return Form(per_batch, dict(_others(handler, rest, per_batch)))
+
+
+def name_of(target: Any) -> str:
+    """A type as people write it."""
+    return target.__name__ if inspect.isclass(target) and not typing.get_args(target) else str(target)
+
+
+def _takes_list(handler: TypedHandler, parameter: inspect.Parameter, target: Any) -> bool:
+    hint = _hint(handler, parameter)
+    if hint is _EMPTY or hint is Any or hint == target:
+        return False
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _LISTS and (target is Any or _fits(target, arguments[0])):
+        return True
+    if _fits(target, hint):
+        return False
+    what = f"the parameter {parameter.name} is annotated as {name_of(hint)}, and the decorator makes {name_of(target)}"
+    accepted = f"{parameter.name}: {name_of(target)}, or list[{name_of(target)}] for the payloads of a batch"
+    raise HandlerFormError(f"{what}; accepted: {accepted}")
+
+
+def _fits(target: Any, hint: Any) -> bool:
+    """Whether a value of the type `target` may be given where `hint` is written."""
+    if hint is Any or target is Any or hint == target:
+        return True
+    is_plain = inspect.isclass(hint) and inspect.isclass(target) and not typing.get_args(hint)
+    return is_plain and not typing.get_args(target) and issubclass(target, hint)
+
+
+def _others(
+    handler: TypedHandler, parameters: list[inspect.Parameter], per_batch: bool
+) -> Iterator[tuple[str, Source]]:
+    for place, parameter in enumerate(parameters):
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        source = _source(handler, parameter, per_batch, is_second=place == 0)
+        if source is not None:
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise HandlerFormError(f"the parameter {parameter.name} stands before a `/`; accepted: without the `/`")
+            yield parameter.name, source
+        elif parameter.default is _EMPTY:
+            raise HandlerFormError(_unclear(parameter, per_batch))
+
+
+def _source(handler: TypedHandler, parameter: inspect.Parameter, per_batch: bool, *, is_second: bool) -> Source | None:
+    if parameter.name == "options":
+        return "options"
+    hint = _hint(handler, parameter)
+    if inspect.isclass(hint) and issubclass(hint, Batch):
+        return "batch"
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if per_batch and ((hint is _EMPTY and is_second) or (origin in _LISTS and arguments == (Message,))):
+        return "messages"
+    if not per_batch and (hint is Message or (hint is _EMPTY and is_second and parameter.default is _EMPTY)):
+        return "message"
+    return None
+
+
+def _unclear(parameter: inspect.Parameter, per_batch: bool) -> str:
+    message = "list[Message] for the messages of the payloads" if per_batch else "Message for that of the payload"
+    lacks = "no annotation" if parameter.annotation is _EMPTY else "an annotation that says nothing to rmqd"
+    others = "Batch for all that was handed out, the name options, or a default"
+    return f"the parameter {parameter.name} has {lacks}; accepted: {message}, {others}"
+
+
+def _hint(handler: TypedHandler, parameter: inspect.Parameter) -> Any:
+    try:
+        hint = hint_of(handler.function, parameter, handler.names)
+    except AnnotationError as error:
+        raise HandlerFormError(f"{error}; accepted: a type that can be imported when rmqd runs") from None
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint

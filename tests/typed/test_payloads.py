@@ -1,0 +1,258 @@
+"""What a typed handler is called with, and what becomes of each message of its batch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+import rmqd
+from rmqd import Batch, DeadLetter, Message, Retry
+from rmqd.testing import RocketMQ, RunResult
+
+Run = Callable[..., RunResult]
+
+
+class Model(pydantic.BaseModel):
+    """An order as a pydantic model."""
+
+    number: int
+    customer: str = "ada"
+
+
+@dataclass
+class Data:
+    """The same as a dataclass."""
+
+    number: int
+    customer: str = "ada"
+
+
+Struct = msgspec.defstruct("Struct", [("number", int), ("customer", str, "ada")])
+
+
+def send(rocketmq: RocketMQ, *bodies: object) -> None:
+    for number, body in enumerate(bodies, 1):
+        rocketmq.send("orders", body if isinstance(body, str) else json.dumps(body), keys=f"order-{number}")
+
+
+@pytest.mark.parametrize("kind", [Model, Data, Struct], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+def test_a_handler_gets_the_decoded_body_and_the_message(
+    rocketmq: RocketMQ, run_handler: Run, kind: Any, is_async: bool
+) -> None:
+    seen: list[tuple[Any, str | None]] = []
+
+    @rmqd.handler(json=kind)
+    def handle(order, message: Message) -> None:  # type: ignore[no-untyped-def]
+        seen.append((order, message.keys))
+
+    @rmqd.handler(json=kind)
+    async def handle_async(order: kind, message: Message) -> None:
+        seen.append((order, message.keys))
+
+    send(rocketmq, {"number": 7})
+    run_handler(handle_async if is_async else handle, topic="orders", group="mailer")
+
+    assert seen == [(kind(number=7, customer="ada"), "order-1")]
+
+
+@pytest.mark.parametrize("kind", [Model, Data, Struct], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("body", ["oops", '{"number": "many secrets"}', "{}", "[]"])
+def test_what_cannot_be_decoded_is_a_dead_letter_with_why(
+    rocketmq: RocketMQ, run_handler: Run, kind: Any, body: str
+) -> None:
+    @rmqd.handler(json=kind)
+    async def handle(order: kind) -> None: ...
+
+    send(rocketmq, body, {"number": 1})
+    result = run_handler(handle, topic="orders", group="mailer")
+
+    (dead,) = rocketmq.dead_letters("mailer")
+    assert [message.keys for message in result.acked] == ["order-2"]
+    reason = dead.properties["RMQD_REASON"]
+    assert reason.startswith(f"the body is no {kind.__name__} in JSON: ")
+    assert "secrets" not in reason
+    assert "number" in reason or body in ("oops", "[]")
+
+
+@pytest.mark.parametrize(
+    ("on_invalid", "outcomes"), [("skip", ["acked"]), ("retry", ["retried"] * 2 + ["dead_lettered"])]
+)
+def test_on_invalid_says_what_becomes_of_it(
+    rocketmq: RocketMQ, run_handler: Run, on_invalid: Any, outcomes: list[str]
+) -> None:
+    @rmqd.handler(json=Model, on_invalid=on_invalid)
+    def handle(order: Model) -> None: ...
+
+    send(rocketmq, "oops")
+    result = run_handler(handle, topic="orders", group="mailer", max_reconsume_times=2)
+
+    assert [attempt.outcome for attempt in result.attempts] == outcomes
+
+
+@pytest.mark.parametrize("mode", ["concurrently", "orderly", "pop"])
+def test_what_a_call_raises_is_about_its_message_alone(rocketmq: RocketMQ, run_handler: Run, mode: str) -> None:
+    """In an orderly group those behind wait for it, and their attempts do not count."""
+    handled: list[int] = []
+
+    @rmqd.handler(json=Model)
+    async def handle(order: Model, message: Message) -> None:
+        if order.number == 2 and message.reconsume_times < 2:
+            raise Retry
+        if order.number == 3:
+            raise DeadLetter("three")
+        if order.number == 5 and message.reconsume_times == 0:
+            raise ValueError("five")
+        handled.append(order.number)
+
+    rocketmq.create_topic("orders")
+    send(rocketmq, *({"number": number} for number in range(1, 7)))
+    result = run_handler(
+        handle,
+        topic="orders",
+        group="mailer",
+        consume_mode=mode,
+        consume_message_batch_max_size=10,
+        max_reconsume_times=2,
+    )
+
+    assert sorted(handled) == [1, 2, 4, 5, 6]
+    assert mode != "orderly" or handled == [1, 2, 4, 5, 6]
+    assert [letter.properties["RMQD_REASON"] for letter in result.dead_letters] == ["three"]
+    assert {key: len(result.attempts_of(f"order-{key}")) for key in range(1, 7)} == {1: 1, 2: 3, 3: 1, 4: 1, 5: 2, 6: 1}
+
+
+def test_a_dead_letter_of_a_batch_has_its_own_exception(rocketmq: RocketMQ, run_handler: Run) -> None:
+    @rmqd.handler(json=Model)
+    def handle(order: Model) -> None:
+        if order.number > 1:
+            raise ValueError(f"number {order.number}")
+
+    rocketmq.create_topic("orders")
+    send(rocketmq, *({"number": number} for number in range(1, 4)))
+    result = run_handler(
+        handle, topic="orders", group="mailer", consume_message_batch_max_size=10, max_reconsume_times=0
+    )
+
+    ends = [letter.properties["RMQD_EXCEPTION"].splitlines()[-1] for letter in result.dead_letters]
+    assert sorted(ends) == ["ValueError: number 2", "ValueError: number 3"]
+    assert [str(error) for error in result.errors] == ["number 2", "number 3"]
+
+
+def test_a_batch_is_handled_at_once_without_what_cannot_be_decoded(rocketmq: RocketMQ, run_handler: Run) -> None:
+    calls: list[tuple[list[int], list[str | None], int]] = []
+
+    @rmqd.handler(json=Model)
+    async def handle(orders: list[Model], messages: list[Message], batch: Batch) -> None:
+        calls.append(([order.number for order in orders], [message.keys for message in messages], len(batch)))
+        batch.dead_letter(messages[-1], "the last one")
+
+    rocketmq.create_topic("orders")
+    send(rocketmq, {"number": 1}, "oops", {"number": 3})
+    result = run_handler(handle, topic="orders", group="mailer", consume_message_batch_max_size=10)
+
+    assert calls == [([1, 3], ["order-1", "order-3"], 3)]
+    assert [message.keys for message in result.acked] == ["order-1"]
+    reasons = {letter.keys: letter.properties["RMQD_REASON"] for letter in result.dead_letters}
+    assert reasons["order-3"] == "the last one"
+    assert reasons["order-2"].startswith("the body is no Model in JSON")
+
+
+def test_in_order_nothing_passes_a_body_that_is_to_be_retried(rocketmq: RocketMQ, run_handler: Run) -> None:
+    calls: list[list[int]] = []
+
+    @rmqd.handler(json=Model, on_invalid="retry")
+    async def handle(orders: list[Model]) -> None:
+        calls.append([order.number for order in orders])
+
+    rocketmq.create_topic("orders")
+    send(rocketmq, {"number": 1}, "oops", {"number": 3})
+    run_handler(
+        handle,
+        topic="orders",
+        group="mailer",
+        consume_mode="orderly",
+        consume_message_batch_max_size=10,
+        max_reconsume_times=1,
+    )
+
+    assert calls == [[1], [3]]
+
+
+def test_a_call_past_its_deadline_leaves_what_was_done_before_it(rocketmq: RocketMQ, run_handler: Run) -> None:
+    handled: list[int] = []
+
+    @rmqd.handler(json=Model)
+    async def handle(order: Model, message: Message) -> None:
+        if order.number == 2 and not message.reconsume_times:
+            await asyncio.Event().wait()
+        handled.append(order.number)
+
+    rocketmq.create_topic("orders")
+    send(rocketmq, *({"number": number} for number in range(1, 4)))
+    run_handler(
+        handle,
+        topic="orders",
+        group="mailer",
+        consume_message_batch_max_size=10,
+        consume_timeout="100ms",
+        concurrency=1,
+    )
+
+    assert sorted(handled) == [1, 2, 3]
+
+
+class Mailer:
+    """A class with a typed method."""
+
+    class Options(pydantic.BaseModel):
+        """What it takes."""
+
+        sender: str
+
+    sent: list[tuple[str, int]] = []  # noqa: RUF012 - looked at by the test
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    async def start(self) -> None:
+        self.sent.clear()
+
+    @rmqd.handler(json=Model)
+    async def handle(self, order: Model) -> None:
+        self.sent.append((self.options.sender, order.number))
+
+
+def test_a_method_may_be_typed(rocketmq: RocketMQ, run_handler: Run) -> None:
+    send(rocketmq, {"number": 7})
+    run_handler(Mailer, topic="orders", group="mailer", options={"sender": "shop"})
+    assert Mailer.sent == [("shop", 7)]
+
+
+def test_a_function_may_take_the_options(rocketmq: RocketMQ, run_handler: Run) -> None:
+    seen: list[tuple[int, str]] = []
+
+    @rmqd.handler(json=Model)
+    def handle(order: Model, options: Mailer.Options) -> None:
+        seen.append((order.number, options.sender))
+
+    send(rocketmq, {"number": 7})
+    run_handler(handle, topic="orders", group="mailer", options={"sender": "shop"})
+    assert seen == [(7, "shop")]
+
+
+async def test_a_marked_function_is_called_as_it_is_written() -> None:
+    """So that a unit test needs no message."""
+
+    @rmqd.handler(json=Model)
+    async def handle(order: Model) -> int:
+        return order.number
+
+    assert await handle(Model(number=3)) == 3
