@@ -44,7 +44,7 @@ BELOW = {
     "broker": (f"{PLAIN} wire", "structlog"),
     "spark": (
         f"{PLAIN} wire handler_api diagnosis client consumer config plugins process daemon",
-        "structlog pyspark pyarrow py4j numpy",
+        "structlog pyspark pyarrow py4j numpy psycopg",
     ),
     "testing": (
         f"{PLAIN} wire handler_api client consumer config plugins process daemon broker",

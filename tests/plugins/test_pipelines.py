@@ -139,14 +139,24 @@ SINKS = {
     "{format: jdbc, options: {url: 'jdbc:x'}}": "7:26: groups.archive.sink.options.dbtable: missing; accepted: a table",
     "{format: jdbc, options: {url: 'jdbc:x', dbtable: t}, output_mode: complete}": "7:77: groups.archive.sink."
     "output_mode: complete is not for jdbc: rows are only added to a table; accepted: append | update",
+    "{format: postgresql, table: t}": "7:5: groups.archive.sink.url: missing; accepted: such as "
+    "postgresql://db.example/shop",
+    "{format: postgresql, url: 'postgresql://db/shop', table: t, order_by: [a]}": "7:71: groups.archive.sink.order_by: "
+    "of no use without keys; accepted: beside keys",
+    "{format: postgresql, url: 'postgresql://db/shop', table: t, output_mode: complete}": "7:84: groups.archive.sink."
+    "output_mode: complete is not for postgresql: rows that are no more in the aggregate would stay in the table; "
+    "accepted: append | update",
+    "{format: postgresql, url: 'postgresql://db/shop', table: t, output_mode: update}": "7:84: groups.archive.sink."
+    "output_mode: update is not for rows that are added: an aggregate's row would be there as often as it changed; "
+    "accepted: keys beside it",
     "{format: foreach_batch}": "7:5: groups.archive.sink.plugin: missing; accepted: module:attribute of (frame, "
     "batch_id) or (frame, batch_id, options)",
     "{format: foreach_batch, plugin: 'flow:one'}": "7:43: groups.archive.sink.plugin: the plugin takes 1 argument; "
     "accepted: a function of (frame, batch_id) or (frame, batch_id, options)",
     "{format: foreach_batch, plugin: two}": "7:43: groups.archive.sink.plugin: 'two' is not understood; accepted: "
     "module:attribute",
-    "{format: rocketmq, topic: out, options: {a: [1]}}": "7:52: groups.archive.sink.options.a: Spark takes no such "
-    "value; accepted: a text, number, true, false",
+    "{format: rocketmq, topic: out, options: {a: [1]}}": "7:52: groups.archive.sink.options.a: no such value can "
+    "be given; accepted: a text, number, true, false",
 }
 
 

@@ -13,7 +13,7 @@ from rmqd.config.model.section import Section, setting
 AVAILABLE_NOW = "available_now"
 
 OutputMode = Literal["append", "update", "complete"]
-SinkFormat = Literal["rocketmq", "parquet", "delta", "jdbc", "foreach_batch"]
+SinkFormat = Literal["rocketmq", "parquet", "postgresql", "delta", "jdbc", "foreach_batch"]
 
 
 def _is_trigger(text: str) -> bool:
@@ -57,8 +57,11 @@ class PipelineConfig(Section):
 class SinkConfig(Section):
     """Where the rows of a pipeline go."""
 
-    format: Annotated[SinkFormat, Choice(("rocketmq", "parquet", "delta", "jdbc", "foreach_batch"))] = Field(
-        description="rocketmq: a topic; parquet or delta: a folder; jdbc: a table; foreach_batch: a function"
+    format: Annotated[SinkFormat, Choice(("rocketmq", "parquet", "postgresql", "delta", "jdbc", "foreach_batch"))] = (
+        Field(
+            description="rocketmq: a topic; parquet or delta: a folder; postgresql or jdbc: a table; "
+            "foreach_batch: a function"
+        )
     )
     topic: Annotated[str, Text()] = setting("", "format rocketmq: the topic; empty: the column topic of each row")
     path: Annotated[str, Text()] = setting("", "format parquet or delta: the folder or URL")
@@ -71,6 +74,16 @@ class SinkConfig(Section):
     staging: Annotated[str, Text()] = setting(
         "", "format parquet: where batches are written first, on the file system of path; empty: .NAME.rmqd beside it"
     )
+    url: Annotated[str, Text()] = setting("", "format postgresql: the database, such as postgresql://db.example/shop")
+    table: Annotated[str, Text()] = setting("", "format postgresql: a table that is there, as SQL writes it")
+    keys: list[Annotated[str, Text()]] = Field(
+        default_factory=list,
+        description="format postgresql: unique columns: a row replaces the one of its key; none: rows are added",
+    )
+    order_by: list[Annotated[str, Text()]] = Field(
+        default_factory=list,
+        description="format postgresql: columns by which the last of several rows of a key is known",
+    )
     batch_column: Annotated[str, Text()] = setting(
         "", "format jdbc: a text column that says which batch a row is of, so that a repeated batch replaces its rows"
     )
@@ -78,5 +91,6 @@ class SinkConfig(Section):
         "append", "which rows of an aggregate are written with each micro-batch"
     )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="Spark's options of the format, such as url; given to a function as they are"
+        default_factory=dict,
+        description="options of the format: Spark's, such as url for jdbc; libpq's for postgresql; a function's own",
     )

@@ -16,13 +16,18 @@ FOR: Final = {
     "path": ("parquet", "delta"),
     "partition_by": ("parquet", "delta"),
     "staging": ("parquet",),
+    "url": ("postgresql",),
+    "table": ("postgresql",),
+    "keys": ("postgresql",),
+    "order_by": ("postgresql",),
     "batch_column": ("jdbc",),
     "plugin": ("foreach_batch",),
 }
 NEEDED: Final = {
-    "parquet": ("path", "a folder or URL"),
-    "delta": ("path", "a folder or URL"),
-    "foreach_batch": ("plugin", "module:attribute of (frame, batch_id) or (frame, batch_id, options)"),
+    "parquet": {"path": "a folder or URL"},
+    "delta": {"path": "a folder or URL"},
+    "postgresql": {"url": "such as postgresql://db.example/shop", "table": "a table's name"},
+    "foreach_batch": {"plugin": "module:attribute of (frame, batch_id) or (frame, batch_id, options)"},
 }
 NEEDED_OPTIONS: Final = {"url": "such as jdbc:postgresql://db/shop", "dbtable": "a table"}
 SCALARS: Final = (str, int, float, bool)
@@ -34,13 +39,22 @@ def sink_findings(sink: SinkConfig) -> Iterator[Finding]:
         if getattr(sink, key) and sink.format not in formats:
             message = f"of no use with format: {sink.format}; accepted: with format: {' | '.join(formats)}"
             yield Finding(("sink", key), message, at_key=True)
-    if needed := NEEDED.get(sink.format):
-        key, accepted = needed
+    for key, accepted in NEEDED.get(sink.format, {}).items():
         if not getattr(sink, key):
             yield Finding(("sink", key), f"missing; accepted: {accepted}", missing=True)
     if sink.format in ("parquet", "delta") and sink.output_mode != "append":
         why = "files take no rows back"
         yield Finding(("sink", "output_mode"), f"{sink.output_mode} is not for {sink.format}: {why}; accepted: append")
+    if sink.order_by and not sink.keys:
+        yield Finding(("sink", "order_by"), "of no use without keys; accepted: beside keys", at_key=True)
+    if sink.format == "postgresql" and sink.output_mode == "complete":
+        why = "rows that are no more in the aggregate would stay in the table"
+        yield Finding(("sink", "output_mode"), f"complete is not for postgresql: {why}; accepted: append | update")
+    if sink.format == "postgresql" and sink.output_mode == "update" and not sink.keys:
+        why = "an aggregate's row would be there as often as it changed"
+        yield Finding(
+            ("sink", "output_mode"), f"update is not for rows that are added: {why}; accepted: keys beside it"
+        )
     if sink.format == "jdbc":
         for name, accepted in NEEDED_OPTIONS.items():
             if name not in sink.options:
@@ -58,5 +72,5 @@ def sink_findings(sink: SinkConfig) -> Iterator[Finding]:
         for name, value in sink.options.items():
             if not isinstance(value, SCALARS):
                 yield Finding(
-                    ("sink", "options", name), "Spark takes no such value; accepted: a text, number, true, false"
+                    ("sink", "options", name), "no such value can be given; accepted: a text, number, true, false"
                 )

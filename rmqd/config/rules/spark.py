@@ -86,6 +86,9 @@ def missing_findings(name: str, group: GroupConfig) -> Iterator[Finding]:
     """Find packages that a group on Spark needs and that are not installed. Paths begin at the top."""
     if group.engine != "spark":
         return
+    if group.sink is not None and group.sink.format == "postgresql" and find_spec("psycopg") is None:
+        message = "postgresql needs psycopg, not installed here; accepted: after pip install 'rmqd[postgresql]'"
+        yield Finding(("groups", name, "sink", "format"), message)
     absent = [package for package in PACKAGES if find_spec(package) is None]
     if absent:
         message = f"spark needs {' and '.join(absent)}, not installed here; accepted: local, or spark after {INSTALL}"

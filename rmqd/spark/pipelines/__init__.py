@@ -6,6 +6,7 @@ A sink takes a micro-batch at a time, on the driver. After a crash it is given t
     pipeline_source              the rows, and the sink of a topic
     pipeline_sinks               sinks by format
     parquet_sink, parquet_batch  files of Parquet that hold each row exactly once
-    jdbc_table                   rows of a table
+    postgresql                   rows of a table of PostgreSQL, each batch exactly once
+    jdbc_table                   rows of a table of another database
     pipeline_counts              what a micro-batch has read, by Spark's word
 """

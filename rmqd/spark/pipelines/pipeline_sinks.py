@@ -13,6 +13,7 @@ from rmqd.spark.pipelines.jdbc_table import JdbcTable
 from rmqd.spark.pipelines.parquet_batch import ParquetBatch
 from rmqd.spark.pipelines.parquet_sink import ParquetSink, staging_beside
 from rmqd.spark.pipelines.pipeline_source import SINK_NAME, bound_sink
+from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink
 from rmqd.spark.sink.writer import make_options
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def make_sink(spark: SparkSession, order: GroupOrder) -> Sink:
         folder = HadoopFolder(spark, sink.path)
         staging = HadoopFolder(spark, sink.staging) if sink.staging else staging_beside(folder)
         return ParquetSink(folder, staging, order.name, tuple(sink.partition_by), options)
+    if sink.format == "postgresql":
+        return PostgresqlSink(sink, options, order.name)
     if sink.format == "delta":
         return DeltaSink(spark, sink, options)
     if sink.format == "jdbc":
@@ -58,9 +61,14 @@ def make_sink(spark: SparkSession, order: GroupOrder) -> Sink:
 
 
 def written_batches(spark: SparkSession, order: GroupOrder) -> Callable[[ParquetBatch], bool] | None:
-    """What tells whether a group's sink has a batch for good; None for sinks that do not know. Raises RmqdError."""
+    """What tells whether a group's sink has a batch for good; None for sinks that do not know. Raises RmqdError.
+
+    To be asked for before the group's checkpoint is read: from then on a former driver writes no batch to a database.
+    """
     sink = make_sink(spark, order)
-    return sink.has if isinstance(sink, ParquetSink) else None
+    if isinstance(sink, PostgresqlSink):
+        sink.take_over()
+    return sink.has if isinstance(sink, ParquetSink | PostgresqlSink) else None
 
 
 class TopicSink:

@@ -1,0 +1,204 @@
+"""The sink `postgresql` on the driver: one transaction for each batch, which holds the batch's number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from rmqd.errors import ConfigError, RmqdError
+from rmqd.spark.pipelines.parquet_batch import ParquetBatch
+from rmqd.spark.pipelines.postgresql.connections import connected, conninfo_of, one_line
+from rmqd.spark.pipelines.postgresql.statements import BATCHES, Statements
+from rmqd.spark.pipelines.postgresql.table_shape import read_shape
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from rmqd.config.model.spark import SinkConfig
+
+log = structlog.get_logger(__name__)
+
+LOCK_SECONDS: Final = 5  # for what may be left as well: a lost task's connection can hold its staging table for minutes
+_ONE_AT_A_TIME: Final = 0x726D7164  # the advisory lock under which `rmqd_batches` is made: the letters rmqd
+
+
+class PostgresqlSink:
+    """One group's way to a table. For one query at a time, on the driver.
+
+    Methods raise RmqdError with what the database says.
+    """
+
+    def __init__(self, sink: SinkConfig, options: Mapping[str, str], writer: str) -> None:
+        """`writer` tells those apart that write to one table: a group's name. `options` are libpq's."""
+        self._sink = sink
+        self._conninfo = conninfo_of(sink.url, options, writer)
+        self._writer = writer
+        self._where = sink.table
+        self._statements = Statements(writer, "", sink.table, ())
+        self._json_columns: frozenset[str] = frozenset()
+        self._epoch = 0
+
+    def prepare(self, schema: StructType) -> None:
+        """See that rows of this schema can go to the table, and take over from former drivers: what they still have
+        under way is refused from here on.
+
+        Raises ConfigError with all that is wrong.
+        """
+        sink = self._sink
+        with self._connected() as connection:
+            shape = read_shape(connection, sink.table, schema)
+            if problems := list(shape.problems(schema, sink.keys, sink.order_by)):
+                raise ConfigError([f"sink {sink.table}: {problem}" for problem in problems])
+            self._json_columns = shape.json_columns(schema)
+            self._statements = Statements(
+                self._writer,
+                shape.schema,
+                shape.table,
+                tuple(schema.fieldNames()),
+                tuple(sink.keys),
+                tuple(sink.order_by),
+            )
+            with connection.transaction():
+                self._epoch = self._next_epoch(connection)
+                connection.execute(self._statements.make_staging(self._epoch))
+            self._forget_former_stagings(connection)
+
+    def take_over(self) -> None:
+        """Have batches of former drivers refused from here on."""
+        with self._connected() as connection:
+            self._statements = self._of_batches(connection)
+            with connection.transaction():
+                self._next_epoch(connection)
+
+    def write(self, frame: DataFrame, batch: ParquetBatch) -> None:
+        """Have a batch's rows in the table, once however often it is repeated.
+
+        Raises RmqdError where another driver has taken over, or where the table has a later batch of the query.
+        """
+        from rmqd.spark.pipelines.postgresql.row_copy import TOLD, RowCopy
+
+        statements = self._statements
+        with self._connected() as connection:
+            if self._is_written(connection, batch, lock=False):
+                # yet what a stateful query keeps is only kept when its plan runs
+                frame.write.format("noop").mode("overwrite").save()
+                return
+        copy = RowCopy(self._conninfo, self._where, statements.copy(self._epoch), self._json_columns)
+        told = frame.mapInArrow(copy, TOLD).collect()
+        with self._connected() as connection:
+            with connection.transaction():
+                if not self._is_written(connection, batch, lock=True):
+                    self._move(connection, batch, [row.attempt for row in told], sum(row.rows for row in told))
+            if told:
+                self._if_not_held(connection, statements.empty_staging(self._epoch))
+
+    def has(self, batch: ParquetBatch) -> bool:
+        """Whether the table has a batch for good."""
+        with self._connected() as connection:
+            last = connection.execute(self._statements.last_batch(lock=False), self._name).fetchone()
+            return last is not None and last[1:] == (batch.query, batch.number, batch.plan_id)
+
+    @property
+    def _name(self) -> tuple[str, str]:
+        return self._writer, self._statements.table
+
+    def _connected(self) -> Any:
+        return connected(self._conninfo, self._where)
+
+    def _of_batches(self, connection: Connection[tuple[Any, ...]]) -> Statements:
+        """The statements about batches alone, for which no rows are known yet."""
+        from pyspark.sql.types import StructType
+
+        shape = read_shape(connection, self._sink.table, StructType())
+        return Statements(self._writer, shape.schema, shape.table, ())
+
+    def _next_epoch(self, connection: Connection[tuple[Any, ...]]) -> int:
+        """Take the next epoch; a former driver's transaction is awaited, if it has one under way."""
+        self._have_batches_table(connection)
+        taken = connection.execute(self._statements.take_epoch(), self._name).fetchone()
+        assert taken is not None
+        return int(taken[0])
+
+    def _have_batches_table(self, connection: Connection[tuple[Any, ...]]) -> None:
+        """Make it unless it is there: making asks for a right that a group need not have later."""
+        if _exists(connection, self._statements.batches):
+            return
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ONE_AT_A_TIME,))
+        connection.execute(self._statements.make_batches())
+
+    def _forget_former_stagings(self, connection: Connection[tuple[Any, ...]]) -> None:
+        """Drop what former drivers have left; their tasks fail by that, if they still copy."""
+        prefix, schema = self._statements.staging_prefix, self._statements.schema
+        tables = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = %s AND starts_with(tablename, %s)", (schema, prefix)
+        ).fetchall()
+        for (name,) in tables:
+            if int(name.removeprefix(prefix)) < self._epoch:
+                self._if_not_held(connection, f"DROP TABLE IF EXISTS {self._statements.beside(name)}")
+
+    def _is_written(self, connection: Connection[tuple[Any, ...]], batch: ParquetBatch, *, lock: bool) -> bool:
+        """Whether the table has the batch. With `lock` no other driver can change that until the transaction ends.
+
+        Raises RmqdError where this driver, or this checkpoint, is not the last one that wrote.
+        """
+        last = connection.execute(self._statements.last_batch(lock=lock), self._name).fetchone()
+        if last is None:
+            raise RmqdError(f"{self._noted} is gone: somebody has deleted it; the group's next start makes it anew")
+        epoch, query, number, plan = last
+        if epoch != self._epoch:
+            raise RmqdError(
+                f"another driver of {self._writer} has begun to write to {self._where}, and this one has to end: "
+                f"its epoch is {self._epoch}, and {epoch} is the last one"
+            )
+        if query != batch.query or number < batch.number:
+            return False
+        if (number, plan) == (batch.number, batch.plan_id):
+            return True
+        raise RmqdError(
+            f"{self._where} has batch {number} of this query already, and now comes batch {batch.number} with other "
+            f"messages: was the checkpoint taken back? If it shall be written again, delete {self._noted}"
+        )
+
+    def _move(
+        self, connection: Connection[tuple[Any, ...]], batch: ParquetBatch, attempts: list[str], rows: int
+    ) -> None:
+        import psycopg
+
+        statements = self._statements
+        if attempts:
+            counted = connection.execute(statements.count_staged(self._epoch), (attempts,)).fetchone()
+            if counted is None or counted[0] != rows:  # a crash of the database empties tables that are not logged
+                raise RmqdError(f"of {rows} rows that were copied for {self._where}, the database has {counted}")
+            try:
+                connection.execute(statements.move(self._epoch), (attempts,))
+            except psycopg.errors.CardinalityViolation as error:
+                keys = ", ".join(self._sink.keys)
+                raise RmqdError(
+                    f"{self._where}: batch {batch.number} has several rows of one key ({keys}), and which of them "
+                    "counts is not said; accepted: sink.order_by, columns by which the last one is known"
+                ) from error
+        connection.execute(statements.note_batch(), (batch.query, batch.number, batch.plan_id, rows, *self._name))
+
+    @property
+    def _noted(self) -> str:
+        return f"the row of writer {self._writer} and target {self._statements.table} in {BATCHES}"
+
+    def _if_not_held(self, connection: Connection[tuple[Any, ...]], statement: str) -> None:
+        """Do what need not be done now: a table that somebody still holds is left."""
+        import psycopg
+
+        try:
+            with connection.transaction():
+                connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+                connection.execute(statement)
+        except psycopg.errors.LockNotAvailable as error:
+            log.info("spark.staging_held", group=self._writer, table=self._where, error=one_line(error))
+
+
+def _exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:
+    found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
+    return found is not None and bool(found[0])

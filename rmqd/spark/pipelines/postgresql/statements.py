@@ -1,0 +1,140 @@
+"""The SQL of the sink `postgresql`. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+ATTEMPT: Final = "rmqd_attempt"
+"""The staging table's own column: which attempt of a task has copied a row."""
+BATCHES: Final = "rmqd_batches"
+
+
+def quoted(name: str) -> str:
+    """An identifier as SQL takes it whatever its letters."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def listed(names: Iterable[str]) -> str:
+    """Several identifiers, separated by commas."""
+    return ", ".join(map(quoted, names))
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """The statements of one group about one table, whose driver has an epoch."""
+
+    writer: str
+    """The group's name."""
+    schema: str
+    table: str
+    columns: tuple[str, ...]
+    """The columns of the rows, in their order."""
+    keys: tuple[str, ...] = ()
+    """Of rows that replace each other; none: rows are added."""
+    order_by: tuple[str, ...] = ()
+    """By which of two rows of a key the later one is known."""
+
+    @property
+    def target(self) -> str:
+        """The table's full name."""
+        return f"{quoted(self.schema)}.{quoted(self.table)}"
+
+    @property
+    def batches(self) -> str:
+        """The full name of the table that notes batches."""
+        return f"{quoted(self.schema)}.{BATCHES}"
+
+    @property
+    def staging_prefix(self) -> str:
+        """How the names of all staging tables of this group and table begin; PostgreSQL's names have 63 bytes."""
+        digest = hashlib.sha256(f"{self.writer}\0{self.table}".encode()).hexdigest()[:16]
+        return f"rmqd_staged_{digest}_"
+
+    def staging(self, epoch: int) -> str:
+        """The full name of a driver's staging table."""
+        return self.beside(f"{self.staging_prefix}{epoch}")
+
+    def beside(self, name: str) -> str:
+        """The full name of another table in the same schema."""
+        return f"{quoted(self.schema)}.{quoted(name)}"
+
+    def make_batches(self) -> str:
+        """Make the table that notes batches."""
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self.batches} (writer text NOT NULL, target text NOT NULL, "
+            "epoch bigint NOT NULL, query text, batch bigint, plan text, rows bigint, written_at timestamptz, "
+            "PRIMARY KEY (writer, target))"
+        )
+
+    def take_epoch(self) -> str:
+        """Take the next epoch; parameters: writer, table."""
+        return (
+            f"INSERT INTO {self.batches} AS b (writer, target, epoch) VALUES (%s, %s, 1) "
+            "ON CONFLICT (writer, target) DO UPDATE SET epoch = b.epoch + 1 RETURNING epoch"
+        )
+
+    def make_staging(self, epoch: int) -> str:
+        """Make a driver's staging table. It need not survive a crash of the database: the batch is then repeated."""
+        return (
+            f"CREATE UNLOGGED TABLE {self.staging(epoch)} AS SELECT ''::text AS {ATTEMPT}, {listed(self.columns)} "
+            f"FROM {self.target} WITH NO DATA"
+        )
+
+    def copy(self, epoch: int) -> str:
+        """Copy rows to the staging table, each with its attempt first."""
+        return f"COPY {self.staging(epoch)} ({ATTEMPT}, {listed(self.columns)}) FROM STDIN"
+
+    def last_batch(self, *, lock: bool) -> str:
+        """Ask for epoch, query, batch and plan; parameters: writer, table."""
+        return (
+            f"SELECT epoch, query, batch, plan FROM {self.batches} WHERE writer = %s AND target = %s"
+            f"{' FOR UPDATE' if lock else ''}"
+        )
+
+    def count_staged(self, epoch: int) -> str:
+        """Count the rows of attempts; parameter: the attempts."""
+        return f"SELECT count(*) FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s)"
+
+    def move(self, epoch: int) -> str:
+        """Move the rows of attempts to the table; parameter: the attempts."""
+        latest = f"DISTINCT ON ({listed(self.keys)}) " if self.order_by else ""
+        sorting = f" ORDER BY {', '.join([listed(self.keys), *_newest(self.order_by)])}" if self.order_by else ""
+        return (
+            f"INSERT INTO {self.target} AS t ({listed(self.columns)}) SELECT {latest}{listed(self.columns)} "
+            f"FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s){sorting}{self._on_conflict()}"
+        )
+
+    def _on_conflict(self) -> str:
+        if not self.keys:
+            return ""
+        others = [name for name in self.columns if name not in self.keys]
+        if not others:
+            return f" ON CONFLICT ({listed(self.keys)}) DO NOTHING"
+        changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in others)
+        return f" ON CONFLICT ({listed(self.keys)}) DO UPDATE SET {changes}{self._unless_later()}"
+
+    def _unless_later(self) -> str:
+        """A row that is there and later stays; where one of the two has no place in the order, the new one counts."""
+        if not self.order_by:
+            return ""
+        there = ", ".join(f"t.{quoted(name)}" for name in self.order_by)
+        coming = ", ".join(f"EXCLUDED.{quoted(name)}" for name in self.order_by)
+        return f" WHERE (ROW({there}) > ROW({coming})) IS NOT TRUE"
+
+    def note_batch(self) -> str:
+        """Note a batch; parameters: query, batch, plan, rows, writer, table."""
+        return (
+            f"UPDATE {self.batches} SET query = %s, batch = %s, plan = %s, rows = %s, written_at = now() "
+            "WHERE writer = %s AND target = %s"
+        )
+
+    def empty_staging(self, epoch: int) -> str:
+        """Forget all that was copied."""
+        return f"TRUNCATE {self.staging(epoch)}"
+
+
+def _newest(names: Sequence[str]) -> list[str]:
+    return [f"{quoted(name)} DESC NULLS LAST" for name in names]
