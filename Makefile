@@ -37,7 +37,7 @@ $(VENV)/.installed: pyproject.toml handlers/pyproject.toml constraints.txt
 			{ echo "$$python has no venv module: apt-get install python3-venv" >&2; exit 1; }; \
 		rm -rf $(VENV) && $$python -m venv $(VENV); }
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PYTHON) -m pip install --quiet \
-		--disable-pip-version-check --editable '.[dev]' --editable handlers
+		--disable-pip-version-check --editable '.[dev]' --editable 'handlers[all]'
 	@$(PYTHON) -m compileall -q rmqd handlers # an editable install compiles nothing, and the first start would wait for it
 	@touch $@
 
@@ -86,7 +86,7 @@ bench-spark: spark ## Spark beside the raw puller, Kafka's source, mapInArrow an
 simulate: venv ## histories of groups and brokers that break, on simulated hosts; ARGS="--seed 1 --timeline", or --count, --seconds, --shrink, --planted
 	$(PYTHON) -m tests.simulation $(if $(ARGS),$(ARGS),--count 1000000 --seconds 60)
 
-campaign: $(if $(filter fuzz,$(NAME)),$(VENV)/.fuzz,venv) ## a long run with faults: make campaign alerts, churn, orderly, owners, faults, durability, dlq_replay, fuzz, grow, histories, simulation, planted, mutants, pop, spark_moves, spark_kills, spark_cluster, spark_connect; or on an older RocketMQ: 4.9.7
+campaign: $(if $(filter fuzz,$(NAME)),$(VENV)/.fuzz,venv) ## a long run with faults: make campaign alerts, churn, orderly, owners, faults, durability, dlq_replay, fuzz, grow, handlers, histories, simulation, planted, mutants, pop, spark_moves, spark_kills, spark_cluster, spark_connect; or on an older RocketMQ: 4.9.7
 	$(PYTHON) -m tests.campaigns $(NAME) $(ARGS)
 
 conformance: venv ## each behaviour beside Java's, to docs/conformance.md; VERSION=embedded, or 4.9.7

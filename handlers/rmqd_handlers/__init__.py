@@ -1,3 +1,3 @@
-"""Handlers that rmqd finds by entry point: log, jsonl and exec; and pipelines: archive and per_minute."""
+"""Handlers and pipelines that rmqd finds by entry points, listed in the distribution's pyproject.toml."""
 
 __version__ = "0.1.0"

@@ -15,6 +15,7 @@ from rmqd.errors import RmqdError
 from rmqd.process.logs.logs import configure_logging
 from tests.campaigns.alerts import FACTOR, Alerts
 from tests.campaigns.churn import Churn, ChurnPlan, ChurnResult
+from tests.campaigns.counterparts import COUNTERPARTS
 from tests.campaigns.divisions import BROKER_NAMES
 from tests.campaigns.dlq_replay import DlqReplay, DlqReplayPlan
 from tests.campaigns.durability import Durability, DurabilityPlan
@@ -22,6 +23,7 @@ from tests.campaigns.fault_kinds import KINDS
 from tests.campaigns.fault_series import FaultSeries
 from tests.campaigns.fuzz import CALL_SECONDS, Fuzz, FuzzError
 from tests.campaigns.grow import GROUPS, Grow, GrowPlan
+from tests.campaigns.handlers import Handlers, HandlersPlan
 from tests.campaigns.histories import run as run_histories
 from tests.campaigns.lagging_slave import with_slave
 from tests.campaigns.mutant_rooms import ROOMS
@@ -234,6 +236,28 @@ def dlq_replay(options: argparse.Namespace) -> bool:
     return all(result.passed for result in results)
 
 
+def handlers(options: argparse.Namespace) -> bool:
+    """What handlers write to is killed -9 and started again under load: a database, for instance. Nothing is lost."""
+    directory = Path(options.dir or tempfile.mkdtemp(prefix="rmqd-handlers-"))
+    seed: int = options.seed if options.seed is not None else random.randrange(10**6)
+    names = options.counterparts.split(",")
+    if unknown := set(names) - set(COUNTERPARTS):
+        raise ClusterError(f"no counterpart {', '.join(sorted(unknown))}; accepted: {', '.join(COUNTERPARTS)}")
+    say(f"seed {seed}, files in {directory}")
+    cluster = _cluster(directory / "cluster")
+    results = []
+    try:
+        for name in names:
+            plan = HandlersPlan(name, seed, options.messages, options.kills)
+            results.append(Handlers(plan, cluster, directory / name).run())
+            print(results[-1].report(), flush=True)
+    finally:
+        cluster.stop()
+    for result in results:
+        add_row("handlers", result.cells())
+    return all(result.passed for result in results)
+
+
 def mutants(options: argparse.Namespace) -> bool:
     """Small faults in the modules that keep rmqd's promises, one at a time: the tests must notice nine of ten."""
     rooms = options.rooms.split(",")
@@ -368,6 +392,7 @@ def main() -> int:
         (dlq_replay, "letters", 10_000),
         (durability, "kills", 100),
         (faults, "times", 3),
+        (handlers, "messages", 20_000),
         (histories, "count", 2000),
         (planted, "count", 100),
         (pop, "messages", 100_000),
@@ -381,12 +406,16 @@ def main() -> int:
         sub.set_defaults(call=call)
         sub.add_argument(f"--{what}", type=int, default=default, help=f"how many (default {default})")
         sub.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
-        goes_on = "" if call in (dlq_replay, pop) else "; that of an interrupted run goes on"
+        goes_on = "" if call in (dlq_replay, handlers, pop) else "; that of an interrupted run goes on"
         sub.add_argument("--dir", help=f"where a run keeps its files{goes_on}")
         if call is spark_kills:
             sub.add_argument("--kills", type=int, default=10, help="how many are killed (default %(default)s)")
         if call is dlq_replay:
             sub.add_argument("--kills", type=int, default=5, help="how often it is killed (default %(default)s)")
+        if call is handlers:
+            every = ",".join(COUNTERPARTS)
+            sub.add_argument("--kills", type=int, default=5, help="how often each is killed (default %(default)s)")
+            sub.add_argument("--counterparts", default=every, help="which, with commas (default %(default)s)")
         if call is pop:
             sub.add_argument("--kills", type=int, default=12, help="how many members are killed (default %(default)s)")
             sub.add_argument("--switches", type=int, default=6, help="how often the mode changes (default %(default)s)")

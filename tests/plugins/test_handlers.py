@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -242,13 +243,15 @@ PLUGINS = {
         "accepted: a module that can be imported"
     ),
     "'a b:c'": "'a b:c' is not understood; accepted: the name of an installed handler, or module:attribute",
-    "jsnol": "no handler 'jsnol' is installed; did you mean jsonl?; accepted: exec, jsonl, log, or module:attribute",
-    "smtp": "no handler 'smtp' is installed; accepted: exec, jsonl, log, or module:attribute",
+    "jsnol": "no handler 'jsnol' is installed; did you mean jsonl?; accepted: {known}, or module:attribute",
+    "smtp": "no handler 'smtp' is installed; accepted: {known}, or module:attribute",
 }
 
 
 @pytest.mark.parametrize(("plugin", "expected"), PLUGINS.items(), ids=PLUGINS)
 def test_what_is_no_handler_is_told_with_its_place_and_what_is_accepted(plugin: str, expected: str) -> None:
+    expected = expected.replace("{known}", ", ".join(sorted(entry_points(group="rmqd.handlers").names)))
+
     assert problems(text(plugin), to_run=True) == [f"test.yaml:6:15: groups.mailer.handler.plugin: {expected}"]
 
 
@@ -352,12 +355,12 @@ def test_only_the_handlers_of_the_groups_to_run_are_loaded(shop: Path) -> None:
 # --- entry points
 
 
-def install(folder: Path, distribution: str, version: str, *entry_points: str) -> None:
+def install(folder: Path, distribution: str, version: str, *points: str) -> None:
     """What pip leaves behind of a distribution with handlers."""
     info = folder / f"{distribution}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
-    (info / "entry_points.txt").write_text("\n".join(["[rmqd.handlers]", *entry_points]) + "\n")
+    (info / "entry_points.txt").write_text("\n".join(["[rmqd.handlers]", *points]) + "\n")
 
 
 @pytest.fixture

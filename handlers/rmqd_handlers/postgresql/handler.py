@@ -1,0 +1,172 @@
+"""The handler `postgresql`: a batch is one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from rmqd import Batch, Message
+from rmqd_handlers.away import RETRY_FOR, try_again
+from rmqd_handlers.extras import need
+from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened
+from rmqd_handlers.refused import ON_INVALID, OnInvalid, refuse
+from rmqd_handlers.units import DurationSeconds
+
+from .table import Mode, Table
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
+    from psycopg_pool import AsyncConnectionPool
+
+CONNECT_SECONDS = 5  # how long a server may take to accept a connection
+WAIT_SECONDS = 1.0  # for a connection of the pool, while there is a slot for it: longer means that the database is away
+
+Row = tuple[str | None, ...]
+Rows = list[tuple[Message, Row]]
+
+
+class PostgreSql:
+    """Writes each message as a row of a table; with a unique key, a message that comes again adds no second row."""
+
+    class Options(BaseModel):
+        model_config = ConfigDict(extra="forbid", validate_default=True)
+
+        url: SecretStr = Field(
+            description="the database: postgresql://user:password@host/database, or libpq's keywords; "
+            "several hosts with target_session_attrs=read-write follow a failover"
+        )
+        table: str = Field(
+            description="the table, which must exist: orders, or shop.orders", pattern=r"^[^.]+(\.[^.]+)?$"
+        )
+        columns: Annotated[dict[str, MessageValue], Field(min_length=1)] = Field(
+            description="each column that is written, and its value: a JSON path into the body such as $.order.id, "
+            "a field such as msg_id, or properties.NAME"
+        )
+        mode: Mode = Field(
+            "insert",
+            description="insert; upsert, which replaces the row of the same key; or copy, which is insert by COPY: "
+            "faster for large batches",
+        )
+        key: list[str] = Field(
+            default_factory=list,
+            description="the columns of a unique index: a row whose key is there is left out, or replaced by upsert; "
+            "without, a message that comes again is written again",
+        )
+        version: str | None = Field(
+            None, description="for upsert, a column by which a row is never replaced by one with a smaller value"
+        )
+        on_invalid: OnInvalid = ON_INVALID
+        max_connections: Annotated[int, Field(ge=1, le=1000)] = Field(
+            4, description="connections of this process; batches beyond wait for one"
+        )
+        retry_for: DurationSeconds = RETRY_FOR
+
+        @model_validator(mode="after")
+        def _fit(self) -> Self:
+            if self.mode == "upsert" and not self.key:
+                raise ValueError("mode: upsert needs a key: the columns of a unique index")
+            if self.version is not None and self.mode != "upsert":
+                raise ValueError("version is for mode: upsert alone")
+            named = [*self.key, *([self.version] if self.version is not None else [])]
+            if missing := [name for name in named if name not in self.columns]:
+                raise ValueError(f"key and version name columns that are not written: {', '.join(missing)}")
+            return self
+
+    def __init__(self, options: Options) -> None:
+        need("psycopg_pool", "postgresql")
+        self._options = options
+        self._url = options.url.get_secret_value()
+        self._table: Table
+        self._pool: AsyncConnectionPool[AsyncConnection[Any]]
+        self._slots = asyncio.Semaphore(options.max_connections)
+
+    async def start(self) -> None:
+        """Look the table up now: a wrong name, or a database that is away, fails the start instead of each message."""
+        from psycopg import AsyncConnection
+        from psycopg_pool import AsyncConnectionPool
+
+        one = self._options
+        async with await AsyncConnection.connect(self._url, connect_timeout=CONNECT_SECONDS) as connection:
+            self._table = await Table.look_up(connection, one.table, one.columns, one.mode, one.key, one.version)
+        self._pool = AsyncConnectionPool(
+            self._url,
+            kwargs={"fallback_application_name": "rmqd", "connect_timeout": CONNECT_SECONDS},
+            min_size=1,
+            max_size=one.max_connections,
+            open=False,
+            name="rmqd",
+            timeout=WAIT_SECONDS,
+            reconnect_timeout=CONNECT_SECONDS,  # then the next batch tries anew, instead of waiting for a long pause
+        )
+        await self._pool.open()
+
+    async def stop(self) -> None:
+        await self._pool.close()
+
+    async def handle(self, batch: Batch) -> None:
+        from psycopg.errors import OperationalError, ReadOnlySqlTransaction
+
+        rows = self._rows(batch)
+        if rows:
+            away = (OperationalError, ReadOnlySqlTransaction)  # the second: a former primary that is a standby now
+            await try_again(lambda: self._write(batch, rows), away, self._options.retry_for, "postgresql")
+
+    def _rows(self, batch: Batch) -> Rows:
+        rows: Rows = []
+        for message in batch:
+            opened = Opened(message)
+            try:
+                rows.append((message, tuple(column.text(column.value(opened)) for column in self._table.columns)))
+            except InvalidBodyError as error:
+                refuse(batch, message, error, self._options.on_invalid)
+        if self._table.key:
+            # two batches that write the same keys in another order would wait for each other
+            at = [[column.name for column in self._table.columns].index(name) for name in self._table.key]
+            rows.sort(key=lambda row: [row[1][place] or "" for place in at])
+        return rows
+
+    async def _write(self, batch: Batch, rows: Rows) -> None:
+        from psycopg.errors import DataError, IntegrityError, ReadOnlySqlTransaction
+
+        async with self._slots, self._pool.connection() as connection:
+            try:
+                await self._write_all(connection, [row for _, row in rows])
+            except (DataError, IntegrityError):
+                await self._write_each(connection, batch, rows)
+            except ReadOnlySqlTransaction:
+                await connection.close()  # the pool replaces it, by one to the new primary
+                raise
+
+    async def _write_all(self, connection: AsyncConnection[Any], rows: list[Row]) -> None:
+        table = self._table
+        async with connection.transaction(), connection.cursor() as cursor:
+            if table.mode != "copy":
+                await cursor.executemany(table.insert(), rows)
+                return
+            if table.stages:
+                await cursor.execute(table.make_stage())
+            async with cursor.copy(table.copy()) as copy:
+                for row in rows:
+                    await copy.write_row(row)
+            if table.stages:
+                await cursor.execute(table.empty_stage())
+
+    async def _write_each(self, connection: AsyncConnection[Any], batch: Batch, rows: Rows) -> None:
+        """Write what the database takes, in one transaction, and decide about what it refuses."""
+        from psycopg.errors import DataError, ForeignKeyViolation, IntegrityError
+
+        refused: list[tuple[Message, Exception]] = []
+        async with connection.transaction():
+            for message, row in rows:
+                try:
+                    async with connection.transaction():
+                        await connection.execute(self._table.insert(), row)
+                except (DataError, IntegrityError) as error:
+                    refused.append((message, error))
+        for message, why in refused:
+            if isinstance(why, ForeignKeyViolation):
+                batch.retry(message)  # what it refers to may be on its way
+            else:
+                refuse(batch, message, why, self._options.on_invalid)

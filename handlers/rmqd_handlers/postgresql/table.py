@@ -1,0 +1,146 @@
+"""The table that rows go to: what the database says of it, and the statements that write to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from rmqd_handlers.message_values import Value
+
+from .texts import Column
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
+    from psycopg.sql import Composed, Identifier
+
+Mode = Literal["insert", "upsert", "copy"]
+STAGE = "rmqd_rows"
+
+COLUMNS = """
+    SELECT a.attname, format_type(a.atttypid, a.atttypmod), b.typname, b.typcategory
+    FROM pg_attribute a
+    JOIN pg_type t ON t.oid = a.atttypid
+    JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+    WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+"""
+# what ON CONFLICT can name: unique, of columns alone, for all rows, and checked at once
+UNIQUE_KEYS = """
+    SELECT array_agg(a.attname::text)
+    FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])
+    WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indimmediate
+      AND i.indpred IS NULL AND i.indexprs IS NULL
+    GROUP BY i.indexrelid
+"""
+
+
+class TableError(Exception):
+    """The table is not as the options need it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table, and how its rows are written."""
+
+    name: str
+    """As the options have it: `orders`, or `shop.orders`."""
+    columns: tuple[Column, ...]
+    mode: Mode
+    key: tuple[str, ...]
+    version: str | None
+
+    @classmethod
+    async def look_up(
+        cls,
+        connection: AsyncConnection[Any],
+        name: str,
+        values: Mapping[str, Value],
+        mode: Mode,
+        key: Sequence[str],
+        version: str | None,
+    ) -> Table:
+        """Ask the database for the table. Raises TableError where a column or the unique index is missing."""
+        quoted = _identifier(name).as_string(connection)
+        found = await (await connection.execute(COLUMNS, (quoted,))).fetchall()
+        if not found:
+            raise TableError(f"the database has no table {name}")
+        kinds = {column: (kind, base, category) for column, kind, base, category in found}
+        if missing := [column for column in values if column not in kinds]:
+            raise TableError(f"the table {name} has no column {', '.join(missing)}; it has {', '.join(kinds)}")
+        unique = [set(names) for (names,) in await (await connection.execute(UNIQUE_KEYS, (quoted,))).fetchall()]
+        if key and set(key) not in unique:
+            listed = ", ".join(key)
+            raise TableError(
+                f"no unique index of {name} has just the columns of the key, {listed}: "
+                f"CREATE UNIQUE INDEX ON {name} ({listed})"
+            )
+        columns = tuple(Column(column, *kinds[column], value) for column, value in values.items())
+        return cls(name, columns, mode, tuple(key), version)
+
+    @property
+    def stages(self) -> bool:
+        """Whether rows go to a temporary table first: COPY itself leaves nothing out."""
+        return self.mode == "copy" and bool(self.key)
+
+    def insert(self) -> Composed:
+        """The statement for one row, whose values are parameters."""
+        from psycopg.sql import SQL
+
+        places = SQL(", ").join(SQL("%s::{}").format(SQL(column.type)) for column in self.columns)
+        return SQL("INSERT INTO {} ({}) VALUES ({}){}").format(
+            _identifier(self.name), self._names(), places, self._on_conflict()
+        )
+
+    def copy(self) -> Composed:
+        """The statement before rows in COPY's format."""
+        from psycopg.sql import SQL
+
+        to = _identifier(STAGE if self.stages else self.name)
+        return SQL("COPY {} ({}) FROM STDIN").format(to, self._names())
+
+    def make_stage(self) -> Composed:
+        """The temporary table of a connection, which is emptied by each commit."""
+        from psycopg.sql import SQL
+
+        return SQL(
+            "CREATE TEMPORARY TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS AS SELECT {} FROM {} WITH NO DATA"
+        ).format(_identifier(STAGE), self._names(), _identifier(self.name))
+
+    def empty_stage(self) -> Composed:
+        """Move the rows of the temporary table to the table, but for keys that it has."""
+        from psycopg.sql import SQL
+
+        return SQL("INSERT INTO {table} ({names}) SELECT {names} FROM {stage}{on_conflict}").format(
+            table=_identifier(self.name),
+            names=self._names(),
+            stage=_identifier(STAGE),
+            on_conflict=self._on_conflict(),
+        )
+
+    def _names(self) -> Composed:
+        from psycopg.sql import SQL, Identifier
+
+        return SQL(", ").join(Identifier(column.name) for column in self.columns)
+
+    def _on_conflict(self) -> Composed:
+        from psycopg.sql import SQL, Identifier
+
+        if not self.key:
+            return SQL("").format()
+        key = SQL(", ").join(map(Identifier, self.key))
+        others = [Identifier(column.name) for column in self.columns if column.name not in self.key]
+        if self.mode != "upsert" or not others:
+            return SQL(" ON CONFLICT ({}) DO NOTHING").format(key)
+        sets = SQL(", ").join(SQL("{0} = EXCLUDED.{0}").format(name) for name in others)
+        update = SQL(" ON CONFLICT ({}) DO UPDATE SET {}").format(key, sets)
+        if self.version is None:
+            return update
+        stored = SQL("{}.{}").format(Identifier(self.name.rpartition(".")[2]), Identifier(self.version))
+        given = SQL("EXCLUDED.{}").format(Identifier(self.version))
+        return SQL("{} WHERE {} IS NULL OR {} <= {}").format(update, stored, stored, given)
+
+
+def _identifier(name: str) -> Identifier:
+    from psycopg.sql import Identifier
+
+    return Identifier(*name.split("."))

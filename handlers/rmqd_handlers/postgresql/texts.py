@@ -1,0 +1,82 @@
+"""Values in PostgreSQL's text format. The type of the column decides, so that a message cannot have the wrong one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from rmqd_handlers.message_values import InvalidBodyError, Value
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column that is written, as the database describes it."""
+
+    name: str
+    type: str
+    """As SQL writes it: `numeric(10,2)`, `text[]`."""
+    base: str
+    """The type's own name, that below a domain: `numeric`, `_text`."""
+    category: str
+    """PostgreSQL's category of types: A arrays, D dates and times, ..."""
+    value: Value
+
+    def text(self, value: Any) -> str | None:
+        """A value as text, as the column's type reads it. Raises InvalidBodyError for bytes that are no text."""
+        if value is None:
+            return None
+        if self.base in ("json", "jsonb"):
+            return _as_json(value)
+        if self.base == "bytea":
+            return f"\\x{_as_bytes(value).hex()}"
+        if self.category == "A" and isinstance(value, list):
+            return _as_array(value)
+        if self.category == "D" and self.value.is_timestamp:
+            return (EPOCH + timedelta(milliseconds=value)).isoformat()
+        return _as_text(value)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidBodyError(f"the body is not UTF-8: {error}") from None
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, Decimal) else to_json(value)
+
+
+def _as_bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else _as_text(value).encode(errors="surrogatepass")
+
+
+def _as_json(value: Any) -> str:
+    return _as_text(value) if isinstance(value, bytes) else to_json(value)
+
+
+def to_json(value: Any) -> str:
+    """JSON in which a Decimal is the number that it was read from."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(str(key))}:{to_json(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(to_json, value)) + "]"
+    return str(value) if isinstance(value, Decimal) else json.dumps(value)
+
+
+def _as_array(values: list[Any]) -> str:
+    return "{" + ",".join(map(_as_element, values)) + "}"
+
+
+def _as_element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, list):
+        return _as_array(value)
+    escaped = _as_text(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,28 @@
+"""Messages that can never be written as they are: what becomes of them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from rmqd import Batch, Message
+
+logger = logging.getLogger(__name__)
+
+OnInvalid = Literal["dead_letter", "retry", "skip"]
+ON_INVALID: Final[Any] = Field(
+    "dead_letter", description="what becomes of a message that cannot be written as it is: dead_letter, retry or skip"
+)
+
+
+def refuse(batch: Batch, message: Message, why: object, on_invalid: OnInvalid) -> None:
+    """Decide about a message that cannot be written; the reason goes to the dead letters or the log."""
+    if on_invalid == "dead_letter":
+        batch.dead_letter(message, why)
+    elif on_invalid == "retry":
+        batch.retry(message)
+    else:
+        logger.warning("handler.skipped", extra={"msg_id": message.msg_id, "reason": str(why)})
+        batch.ack(message)

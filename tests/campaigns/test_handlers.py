@@ -1,0 +1,22 @@
+"""A cut of the campaign of handlers, short enough for every run of the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.campaigns.handlers import Handlers, HandlersPlan
+from tests.rocketmq import RealCluster
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("postgresql")
+def test_a_counterpart_that_is_killed_under_load_loses_nothing(rocketmq: RealCluster, tmp_path: Path) -> None:
+    plan = HandlersPlan("postgresql-insert", 1, messages=2000, kills=2, away_seconds=(0.2, 1.5), retry_for_seconds=1.0)
+
+    result = Handlers(plan, rocketmq, tmp_path / "run").run()
+
+    print(result.report())
+    assert result.passed, result.report()
+    assert result.again, "some batches failed, and were retried"

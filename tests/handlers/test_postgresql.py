@@ -1,0 +1,259 @@
+"""`postgresql`: rows as the messages have them, each key once, and nothing lost while the database is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rmqd import Batch
+from rmqd_handlers.postgresql import PostgreSql
+from tests.handlers.messages import make_batch, make_message
+from tests.servers.postgresql import PostgresqlServer
+
+pytestmark = pytest.mark.process
+
+Query = Callable[..., list[tuple[Any, ...]]]
+ORDERS = "CREATE TABLE orders (id text PRIMARY KEY, cents bigint CHECK (cents >= 0), seen text, version int)"
+COLUMNS = {"id": "$.id", "cents": "$.cents"}
+
+
+@pytest.fixture
+def query(postgresql: PostgresqlServer, database: str) -> Query:
+    """Runs statements in the test's database."""
+    return lambda statement, *parameters: postgresql.execute(database, statement, parameters)
+
+
+@asynccontextmanager
+async def started(url: str, **options: object) -> AsyncIterator[PostgreSql]:
+    given = {"url": url, "table": "orders", "columns": COLUMNS, **options}
+    handler = PostgreSql(PostgreSql.Options.model_validate(given))
+    await handler.start()
+    try:
+        yield handler
+    finally:
+        await handler.stop()
+
+
+def orders(*documents: object) -> Batch:
+    bodies = (one if isinstance(one, bytes) else json.dumps(one).encode() for one in documents)
+    return make_batch(*(make_message(body, queue_offset=place) for place, body in enumerate(bodies)))
+
+
+def decided(batch: Batch) -> dict[int, tuple[str, str]]:
+    return {place: (one.outcome.value, one.reason) for place, one in batch.decisions().items()}
+
+
+async def test_columns_get_what_their_expressions_name(database: str, query: Query) -> None:
+    query(
+        "CREATE TABLE everything (id uuid, amount numeric(12,4), tags text[], whole jsonb, name jsonb, sku text, n int,"
+        " raw bytea, body text, msg_id text, colour text, born timestamptz, born_ms bigint, missing int, paid boolean)"
+    )
+    document = {
+        "id": "8b5b6a2e-7f0f-4f6e-9df0-1d4c2a1f0a01",
+        "amount": 1234567.0001,
+        "tags": ["a", 'quo"te\\', None],
+        "lines": [{"sku": "ü-1", "n": 3}],
+        "odd name": "x",
+        "paid": True,
+    }
+    columns = {
+        "id": "$.id",
+        "amount": "$.amount",
+        "tags": "$.tags",
+        "whole": "$",
+        "name": "$['odd name']",
+        "sku": "$.lines[0].sku",
+        "n": "$.lines[0].n",
+        "raw": "body",
+        "body": "body",
+        "msg_id": "msg_id",
+        "colour": "properties.colour",
+        "born": "born_timestamp",
+        "born_ms": "born_timestamp",
+        "missing": "$.lines[7].none",
+        "paid": "$.paid",
+    }
+    body = json.dumps(document).encode()
+    message = make_message(body, properties={"colour": "blue"})
+    for mode in ("insert", "copy"):
+        async with started(database, table="everything", columns=columns, mode=mode) as handler:
+            await handler.handle(make_batch(message))
+
+    once, again = query("SELECT id::text, amount::text, tags, whole, name, sku, n, raw, body FROM everything")
+    assert once == again
+    assert once[:2] == (document["id"], "1234567.0001")
+    assert once[2:] == (document["tags"], document, "x", "ü-1", 3, body, body.decode())
+    assert query(
+        "SELECT DISTINCT msg_id, colour, born_ms, missing, paid, extract(epoch FROM born)::int FROM everything"
+    ) == [(message.msg_id, "blue", message.born_timestamp, None, True, message.born_timestamp // 1000)]
+
+
+@pytest.mark.parametrize("mode", ["insert", "copy", "upsert"])
+async def test_a_key_that_comes_again_adds_no_row(database: str, query: Query, mode: str) -> None:
+    query(ORDERS)
+    async with started(database, mode=mode, key=["id"]) as handler:
+        batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 2}, {"id": "1", "cents": 3})
+        for _ in range(3):
+            await handler.handle(batch)
+
+    newest = 3 if mode == "upsert" else 1
+    assert query("SELECT id, cents FROM orders ORDER BY id") == [("1", newest), ("2", 2)]
+
+
+async def test_without_a_key_a_message_that_comes_again_is_written_again(database: str, query: Query) -> None:
+    """So the test above can fail."""
+    query("CREATE TABLE orders (id text, cents bigint)")
+    for mode in ("insert", "copy"):
+        async with started(database, mode=mode) as handler:
+            await handler.handle(orders({"id": "1", "cents": 1}))
+
+    assert query("SELECT count(*) FROM orders") == [(2,)]
+
+
+async def test_a_row_is_not_replaced_by_an_older_version(database: str, query: Query) -> None:
+    query(ORDERS)
+    columns = COLUMNS | {"version": "$.v"}
+    async with started(database, mode="upsert", key=["id"], columns=columns, version="version") as handler:
+        await handler.handle(orders({"id": "1", "cents": 2, "v": 2}, {"id": "1", "cents": 1, "v": 1}))
+        await handler.handle(orders({"id": "1", "cents": 0}))
+
+    assert query("SELECT cents, version FROM orders") == [(2, 2)]
+
+
+@pytest.mark.parametrize("mode", ["insert", "copy", "upsert"])
+async def test_what_can_never_be_a_row_is_a_dead_letter_and_the_rest_is_written(
+    database: str, query: Query, mode: str
+) -> None:
+    query(ORDERS)
+    async with started(database, mode=mode, key=["id"]) as handler:
+        batch = orders(
+            {"id": "1", "cents": 1},
+            b"no JSON",
+            {"id": "2", "cents": "two"},
+            {"id": "3", "cents": -3},
+            {"id": "4\x00", "cents": 4},
+            {"cents": 5},
+            {"id": "6", "cents": 6},
+        )
+        await handler.handle(batch)
+
+    assert query("SELECT id FROM orders ORDER BY id") == [("1",), ("6",)]
+    reasons = decided(batch)
+    assert {place: outcome for place, (outcome, _) in reasons.items()} == dict.fromkeys(range(1, 6), "dead_letter")
+    assert "not JSON" in reasons[1][1]
+    assert 'invalid input syntax for type bigint: "two"' in reasons[2][1]
+    assert "check constraint" in reasons[3][1]
+    assert "not-null constraint" in reasons[5][1]
+
+
+@pytest.mark.parametrize(("on_invalid", "outcome"), [("retry", "retry"), ("skip", "ack")])
+async def test_on_invalid_says_what_becomes_of_it(database: str, query: Query, on_invalid: str, outcome: str) -> None:
+    query(ORDERS)
+    batch = orders(b"{", {"id": "1", "cents": -1}, {"id": "2", "cents": 2})
+    async with started(database, on_invalid=on_invalid) as handler:
+        await handler.handle(batch)
+
+    assert {place: what for place, (what, _) in decided(batch).items()} == {0: outcome, 1: outcome}
+
+
+async def test_a_row_that_refers_to_one_that_is_not_there_yet_is_retried(database: str, query: Query) -> None:
+    query("CREATE TABLE customers (id text PRIMARY KEY)")
+    query("CREATE TABLE orders (id text PRIMARY KEY, cents text REFERENCES customers)")
+    batch = orders({"id": "1", "cents": "ada"})
+    async with started(database) as handler:
+        await handler.handle(batch)
+
+    assert decided(batch)[0][0] == "retry"
+
+
+async def test_batches_that_write_the_same_keys_in_another_order_do_not_hinder_each_other(
+    database: str, query: Query
+) -> None:
+    query(ORDERS)
+    documents = [{"id": str(number), "cents": number} for number in range(200)]
+    async with started(database, mode="upsert", key=["id"], retry_for="0s") as handler:
+        both = [orders(*documents), orders(*reversed(documents))]
+        await asyncio.gather(*(handler.handle(both[number % 2]) for number in range(8)))
+
+    assert query("SELECT count(*) FROM orders") == [(200,)]
+
+
+@pytest.mark.parametrize("mode", ["insert", "copy"])
+async def test_a_database_that_is_killed_and_comes_back_is_waited_for(
+    postgresql: PostgresqlServer, database: str, query: Query, mode: str
+) -> None:
+    query(ORDERS)
+    async with started(database, mode=mode, key=["id"], max_connections=3) as handler:
+        await asyncio.gather(*(handler.handle(orders({"id": f"before {n}", "cents": n})) for n in range(6)))
+        postgresql.kill()
+        waiting = [asyncio.create_task(handler.handle(orders({"id": f"during {n}", "cents": n}))) for n in range(6)]
+        await asyncio.to_thread(postgresql.start)
+        await asyncio.gather(*waiting)
+
+    assert query("SELECT count(*) FROM orders") == [(12,)]
+
+
+async def test_a_database_that_stays_away_fails_the_batch(
+    postgresql: PostgresqlServer, database: str, query: Query
+) -> None:
+    from psycopg import OperationalError
+
+    query(ORDERS)
+    async with started(database, retry_for="100ms") as handler:
+        postgresql.kill()
+        batch = orders({"id": "1", "cents": 1})
+        try:
+            with pytest.raises(OperationalError):
+                await handler.handle(batch)
+        finally:
+            postgresql.start()
+        assert decided(batch) == {}  # so that it is retried as a whole
+        await handler.handle(batch)
+
+    assert query("SELECT id FROM orders") == [("1",)]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"table": "none"}, "no table none"),
+        ({"columns": {"id": "$.id", "colour": "$.c"}}, "no column colour; it has id, cents"),
+        ({"key": ["cents"]}, r"CREATE UNIQUE INDEX ON orders \(cents\)"),
+    ],
+)
+async def test_a_table_that_does_not_fit_fails_the_start(
+    database: str, query: Query, options: dict[str, object], words: str
+) -> None:
+    query(ORDERS)
+    with pytest.raises(Exception, match=words):
+        async with started(database, **options):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mode": "upsert"}, "needs a key"),
+        ({"key": ["colour"]}, "not written: colour"),
+        ({"version": "cents"}, "upsert alone"),
+        ({"columns": {"id": "id"}}, "'id' names no value; accepted: a JSON path"),
+        ({"columns": {"id": "$.items["}}, "names no value"),
+        ({"columns": {}}, "at least 1"),
+        ({"table": "a.b.c"}, "pattern"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        PostgreSql.Options.model_validate({"url": "postgresql://", "table": "orders", "columns": COLUMNS, **options})
+
+
+def test_the_password_is_not_shown() -> None:
+    url = "postgresql://app:geheim@db/shop"
+
+    assert "geheim" not in repr(PostgreSql.Options.model_validate({"url": url, "table": "a", "columns": COLUMNS}))
