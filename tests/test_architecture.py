@@ -30,7 +30,7 @@ BELOW = {
     "broker_errors": ("access_refusal codes errors", ""),
     "wire": ("codes errors", "lz4 zstandard"),
     "handler_api": ("errors plain_text wire", ""),
-    "typed": ("handler_api plain_text wire", "pydantic msgspec"),
+    "typed": ("errors handler_api own_threads plain_text wire", "pydantic msgspec fastavro"),
     "diagnosis": ("broker_errors errors wire", ""),
     "client": (f"{PLAIN} wire diagnosis", "structlog"),
     "consumer": (f"{PLAIN} wire handler_api diagnosis client", "structlog"),
@@ -62,7 +62,7 @@ BELOW = {
 # The floors of a room, lowest first: a folder or module imports what is on its own floor or below it. What is not named
 # stands on a floor of its own at the top.
 FLOORS = {
-    "wire": "acl binary_header frame java_properties limits loose_json namespace topics trace version "
+    "wire": "acl binary_header frame java_properties limits loose_json namespace schema_registry topics trace version "
     "| command fields message_queue | lite pop recall | bodies | filter headers topic_kinds | messages",
     "diagnosis": "causes facts subscriptions | failures finding | cluster daemon members progress | judge",
     "client": "client_id coalesce options | remoting | api membership pushed_resets | routing | heartbeat sending "
@@ -71,7 +71,7 @@ FLOORS = {
     "| announcing assigned | pull | offsets pop rebalance | group_status health lite "
     "| admin assembly dead_letters live_change | push_consumer",
     "config": "problems | model | reading rules schema shown | load",
-    "typed": "annotations decorator | form | decoders | calls",
+    "typed": "annotations decorator | form | avro | decoders | calls",
     "plugins": "entry_points unknown_options | form hooks | handler_plugin lookup strategies "
     "| consumer_options handlers pipelines | catalogue runnable",
     "process": "channel garbage signals span_export structlog_without_rich | child logs telemetry | loop",

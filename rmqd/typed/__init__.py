@@ -6,6 +6,7 @@ which becomes a problem of the configuration.
     decorator       `handler` and the object that it makes of a function
     annotations     what annotations stand for: evaluated one by one
     form            which parameter of a function gets what
+    avro            records of Avro
     decoders        bodies to values, and what is wrong with a body
     calls           the batches of a group as calls of the function, and what becomes of each message
 """

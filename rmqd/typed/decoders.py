@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,53 +12,123 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from rmqd.handler_api import InvalidPayloadError
 from rmqd.plain_text import describe, text_of
+from rmqd.typed.annotations import AnnotationError, hint_of, returned_by
 from rmqd.typed.decorator import Payload
 from rmqd.typed.form import HandlerFormError, name_of
 from rmqd.wire.messages.message import Message
+
+Decode = Callable[[bytes], Any]
 
 _MOST_FAULTS: Final = 5  # of a body, that its reason names
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Makes values of bodies."""
+    """Makes values of messages."""
 
     target: Any
     """The type of the values; Any where it is not known."""
-    decode: Callable[[bytes], Any]
+    decode: Callable[[Message], Any]
     shown: str
     """What the bodies should be, for people."""
 
     def payload(self, message: Message) -> Any:
         """The decoded body. Raises InvalidPayloadError."""
         try:
-            return self.decode(message.body)
+            return self.decode(message)
         except Exception as error:
             raise InvalidPayloadError(f"the body is no {self.shown}: {_fault(error)}") from error
 
 
 def decoder_of(payload: Payload) -> Decoder:
-    """The decoder for what a decorator says. Raises HandlerFormError, if it says something else than a type."""
-    return Decoder(payload.target, _json(payload.target), f"{name_of(payload.target)} in JSON")
+    """The decoder for what a decorator says. Raises HandlerFormError for what is no such thing, or not installed."""
+    if payload.format == "decode":
+        return _by_function(payload.target)
+    make, name = _FORMATS[payload.format]
+    decode = make(payload)
+    return Decoder(payload.target, lambda message: decode(message.body), f"{name_of(payload.target)} in {name}")
 
 
-def _json(target: Any) -> Callable[[bytes], Any]:
-    if _is_struct(target):
+def _json(payload: Payload) -> Decode:
+    if _is_struct(payload.target):
         import msgspec
 
-        decode: Callable[[bytes], Any] = msgspec.json.Decoder(target).decode
+        decode: Decode = msgspec.json.Decoder(payload.target).decode
         return decode
-    return _adapter(target, "json").validate_json
+    return _adapter(payload).validate_json
 
 
-def _adapter(target: Any, name: str) -> TypeAdapter[Any]:
+def _msgpack(payload: Payload) -> Decode:
+    msgspec = _installed("msgspec", "msgpack")
+    if _is_struct(payload.target):
+        decode: Decode = msgspec.msgpack.Decoder(payload.target).decode
+        return decode
+    unpack, validate = msgspec.msgpack.decode, _adapter(payload).validate_python
+    return lambda body: validate(unpack(body))
+
+
+def _avro(payload: Payload) -> Decode:
+    _installed("fastavro", "avro")
+    from rmqd.typed.avro import reader_of
+
+    read = reader_of(payload)
+    if _is_struct(payload.target):
+        convert, target = _installed("msgspec", "msgpack").convert, payload.target
+        return lambda body: convert(read(body), target)
+    validate = _adapter(payload).validate_python
+    return lambda body: validate(read(body))
+
+
+def _protobuf(payload: Payload) -> Decode:
+    parse = getattr(payload.target, "FromString", None)
+    if not inspect.isclass(payload.target) or not callable(parse):
+        accepted = "a class of messages that protoc made, such as order_pb2.Order"
+        raise HandlerFormError(f"protobuf={payload.target!r} parses no bodies; accepted: {accepted}")
+    decode: Decode = parse
+    return decode
+
+
+_FORMATS: Final[dict[str, tuple[Callable[[Payload], Decode], str]]] = {
+    "json": (_json, "JSON"),
+    "msgpack": (_msgpack, "MessagePack"),
+    "avro": (_avro, "Avro"),
+    "protobuf": (_protobuf, "Protobuf"),
+}
+
+
+def _by_function(function: Any) -> Decoder:
+    accepted = "a function of (body) or of (message: Message)"
+    if not callable(function) or inspect.iscoroutinefunction(function):
+        raise HandlerFormError(f"decode={function!r} is no synchronous function; accepted: {accepted}")
+    shown = f"payload of {getattr(function, '__name__', 'decode')}"
+    if not inspect.isfunction(function):  # a class, a builtin, an object that can be called
+        return Decoder(function if inspect.isclass(function) else Any, lambda message: function(message.body), shown)
     try:
-        return TypeAdapter(target)
+        takes = [hint_of(function, parameter) for parameter in inspect.signature(function).parameters.values()]
+        made = returned_by(function)
+    except AnnotationError as error:
+        raise HandlerFormError(f"decode={function!r}: {error}; accepted: {accepted}") from None
+    if not takes:
+        raise HandlerFormError(f"decode={function!r} takes nothing; accepted: {accepted}")
+    decode: Callable[[Message], Any] = function if takes[:1] == [Message] else lambda message: function(message.body)
+    return Decoder(made, decode, shown)
+
+
+def _installed(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        what = f"{extra}= needs {module}, which is not installed here"
+        raise HandlerFormError(f"{what}; accepted: after pip install 'rmqd[{extra}]'") from None
+
+
+def _adapter(payload: Payload) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(payload.target)
     except PydanticUserError as error:
+        what = f"{payload.format}={payload.target!r} is no type of a payload: {error.message.splitlines()[0]}"
         accepted = "a pydantic model, a dataclass, a msgspec Struct, or another type that pydantic validates"
-        raise HandlerFormError(
-            f"{name}={target!r} is no type of a payload: {error.message.splitlines()[0]} accepted: {accepted}"
-        ) from None
+        raise HandlerFormError(f"{what} accepted: {accepted}") from None
 
 
 def _is_struct(target: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Format = Literal["json"]
+Format = Literal["json", "msgpack", "avro", "protobuf", "decode"]
 OnInvalid = Literal["dead_letter", "retry", "skip"]
 
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
@@ -27,6 +27,10 @@ class Payload:
     """The type that a body becomes, or what tells it."""
     on_invalid: OnInvalid
     """What becomes of a message with another body."""
+    schema: Any = None
+    """Of Avro: a dict, JSON text, or the path of a file."""
+    is_registered: bool = False
+    """Of Avro: whether bodies begin with what RocketMQ's schema registry puts there."""
 
 
 class TypedHandler:
@@ -49,11 +53,17 @@ class TypedHandler:
         return TypedHandler(self.function.__get__(instance, owner), self.payload, self.names)
 
 
-def handler(*, on_invalid: OnInvalid = "dead_letter", **formats: Any) -> Callable[[F], F]:
+def handler(
+    *, on_invalid: OnInvalid = "dead_letter", schema: Any = None, registered: bool = False, **formats: Any
+) -> Callable[[F], F]:
     """Have a function called with decoded bodies: `@rmqd.handler(json=Order)`.
 
-    The function takes `(payload)`, `(payload, message)`, or a whole batch at once as `list[Order]`. `json` is a
-    pydantic model, a dataclass, a msgspec Struct, or any other type that pydantic validates.
+    The function takes `(payload)`, `(payload, message)`, or a whole batch at once as `list[Order]`. `json`, `msgpack`
+    and `avro` are a pydantic model, a dataclass, a msgspec Struct, or any other type that pydantic validates;
+    `protobuf` is a class that protoc made; `decode` is a function that makes a payload of a body, or of a `Message`.
+
+    Avro needs the writer's `schema`: a dict, JSON text, or a path that ends in `.avsc`. `registered` says that bodies
+    begin with the 17 bytes that RocketMQ's schema registry puts there.
 
     `on_invalid` is what becomes of a message whose body is something else: `dead_letter`, with the validation error as
     its reason, `retry`, or `skip`. Raises TypeError and ValueError for other arguments.
@@ -65,7 +75,9 @@ def handler(*, on_invalid: OnInvalid = "dead_letter", **formats: Any) -> Callabl
     if on_invalid not in ON_INVALID:
         raise ValueError(f"on_invalid is {on_invalid!r}; accepted: {' | '.join(ON_INVALID)}")
     [(name, target)] = formats.items()
-    payload = Payload(cast("Format", name), target, on_invalid)
+    if name != "avro" and (schema is not None or registered):
+        raise TypeError(f"rmqd.handler got schema= or registered= beside {name}=; accepted: beside avro=")
+    payload = Payload(cast("Format", name), target, on_invalid, schema, registered)
 
     def mark(function: F) -> F:
         if inspect.isclass(function) or not inspect.isroutine(function):

@@ -24,6 +24,7 @@ proven by recorded frames: tests/wire/golden.
     lite             lite topics: the names of their queues, and what a pop's reply says about their messages
     version          the names of versions
     recall           the handle by which a timer message is taken back
+    schema_registry  what clients of RocketMQ's schema registry write in front of an Avro record
     acl              signatures of requests
     trace            message trace: the records that say who sent and handled a message
 """

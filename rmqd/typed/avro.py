@@ -1,0 +1,49 @@
+"""Avro bodies: one record each, as its writer's schema says, with or without the prefix of a schema registry."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fastavro
+
+from rmqd.typed.decorator import Payload
+from rmqd.typed.form import HandlerFormError, name_of
+from rmqd.wire.schema_registry import record_of
+
+_ACCEPTED = "schema= with a dict, JSON text, or a path that ends in .avsc"
+
+
+def reader_of(payload: Payload) -> Callable[[bytes], Any]:
+    """The function that reads the record of a body. Raises HandlerFormError for what is no schema."""
+    if payload.schema is None:
+        raise HandlerFormError(
+            f"avro={name_of(payload.target)} has no schema, by which bodies are read; accepted: {_ACCEPTED}"
+        )
+    try:
+        schema = fastavro.parse_schema(_schema(payload.schema))
+    except OSError as error:
+        raise HandlerFormError(
+            f"the schema {payload.schema} cannot be read: {error.strerror}; accepted: {_ACCEPTED}"
+        ) from None
+    except Exception as error:  # noqa: BLE001  fastavro raises many kinds
+        raise HandlerFormError(f"the schema is none of Avro: {error!r}; accepted: {_ACCEPTED}") from None
+
+    def read(body: bytes) -> Any:
+        record = record_of(body) if payload.is_registered else body
+        stream = io.BytesIO(record)
+        value = fastavro.schemaless_reader(stream, schema, None)
+        if behind := len(record) - stream.tell():
+            raise ValueError(f"{behind} bytes stand behind the record")
+        return value
+
+    return read
+
+
+def _schema(given: Any) -> Any:
+    if isinstance(given, Path) or (isinstance(given, str) and given.endswith(".avsc")):
+        return json.loads(Path(given).read_text())
+    return json.loads(given) if isinstance(given, str | bytes) else given
