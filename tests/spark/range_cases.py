@@ -62,14 +62,16 @@ def away(offset: int, most: int) -> Reply:
     return AWAY
 
 
-def expired(offset: int, most: int) -> Reply:
-    """A master whose retention took the messages from ON_SLAVE to before KEPT_FROM."""
-    if ON_SLAVE <= offset < KEPT_FROM:
-        return Reply(
-            ResponseCode.PULL_OFFSET_MOVED, "", PullMessageResponseHeader(KEPT_FROM, KEPT_FROM, COUNT).ext_fields()
-        )
-    end = ON_SLAVE if offset < ON_SLAVE else COUNT
-    return found(offset, min(offset + most, end), COUNT)
+def expired(code: ResponseCode) -> Answer:
+    """A master whose retention took the messages from ON_SLAVE to before KEPT_FROM, and how it says so."""
+
+    def answer(offset: int, most: int) -> Reply:
+        if ON_SLAVE <= offset < KEPT_FROM:
+            return Reply(code, "", PullMessageResponseHeader(KEPT_FROM, KEPT_FROM, COUNT).ext_fields())
+        end = ON_SLAVE if offset < ON_SLAVE else COUNT
+        return found(offset, min(offset + most, end), COUNT)
+
+    return answer
 
 
 def slow_index(empty_answers: int) -> Answer:
@@ -180,6 +182,10 @@ def _behind(code: str, moved_to: int | None = None) -> Callable[[], Answer]:
     return lambda: having(ON_SLAVE, ResponseCode[code], moved_to)
 
 
+def _expired(code: str) -> Callable[[], Answer]:
+    return lambda: expired(ResponseCode[code])
+
+
 def _saying(code: ResponseCode) -> Callable[[], Answer]:
     return lambda: saying(code)
 
@@ -272,10 +278,13 @@ CASES = [
         )
         for how in DAMAGES
     ),
-    Case(
-        name="the master's retention passed a part",
-        master=lambda: expired,
-        offsets=(*FIRST_FOUR, *range(KEPT_FROM, COUNT)),
+    *(
+        Case(
+            name=f"the master's retention passed a part, by {code}",
+            master=_expired(code),
+            offsets=(*FIRST_FOUR, *range(KEPT_FROM, COUNT)),
+        )
+        for code in REFUSALS
     ),
     Case(name="the master lets nobody read", master=_saying(ResponseCode.NO_PERMISSION), error=NoPermissionError),
     Case(

@@ -146,12 +146,15 @@ def test_what_there_was_no_room_for_is_pulled_again() -> None:
     assert asked(plan) == [(3, 1)]
 
 
-@pytest.mark.parametrize(("in_flight", "tags"), [(1, "*"), (3, "a")])
-def test_one_pull_at_a_time(in_flight: int, tags: str) -> None:
+@pytest.mark.parametrize(
+    ("in_flight", "tags", "code"),
+    [(1, "*", ResponseCode.SUCCESS), (3, "a", ResponseCode.PULL_RETRY_IMMEDIATELY)],
+)
+def test_one_pull_at_a_time(in_flight: int, tags: str, code: ResponseCode) -> None:
     """Where a filter decides how far an answer reaches, or the group waits between pulls."""
     plan = plan_of(10, in_flight=in_flight, tags=tags)
     assert asked(plan) == [(0, 4)]
-    assert plan.answered(answer(ResponseCode.PULL_RETRY_IMMEDIATELY, 7)) == Dealt(0, 7, found=False)
+    assert plan.answered(answer(code, 7)) == Dealt(0, 7, found=code == ResponseCode.SUCCESS)
     assert asked(plan) == [(7, 3)]
 
 

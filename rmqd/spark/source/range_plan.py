@@ -16,8 +16,10 @@ What an answer means for the first span ("a failure" is treated like silence, se
 |-----------------------------------------------|-----------------------------------|-------------------------------|
 | SUCCESS, nextBeginOffset above the asked one  | dealt with up to nextBeginOffset  | the same                      |
 | SUCCESS, and its bytes are no messages        | a failure                         | a failure                     |
-| no messages, nextBeginOffset above it         | dealt with up to nextBeginOffset  | the same in a filtered range, |
-|                                               |                                   | else a failure                |
+| no messages, nextBeginOffset above it:        |                                   |                               |
+| - in a filtered range                         | dealt with up to nextBeginOffset  | the same                      |
+| - in another one                              | asked again, then a loss up to    | a failure                     |
+|                                               | nextBeginOffset                   |                               |
 | no nextBeginOffset above it                   | asked again, then a loss up to    | a failure                     |
 |                                               | the range's end                   |                               |
 | PULL_OFFSET_MOVED                             | asked again, then a loss up to    | a failure                     |
@@ -25,6 +27,10 @@ What an answer means for the first span ("a failure" is treated like silence, se
 | PULL_OFFSET_MOVED by an operator's reset      | says nothing of the range         | the same                      |
 | another code                                  | ends the range, unless it is      | a failure                     |
 |                                               | retriable or blames a stale route |                               |
+
+A broker that filters nothing and passes over offsets no longer has their messages: MESSAGE_WAS_REMOVING, retention took
+the commit log's file before the index's entries, or OFFSET_FOUND_NULL, a file of the index is gone. In a filtered range
+such an answer is not to be told from one whose messages do not match.
 
 Only the master (broker id 0) knows what the broker has. A slave copies the master's log and may be behind it, and so
 may its topics, groups and permissions. After a failure the route is asked for anew, and after a pause the next replica
@@ -196,7 +202,7 @@ class RangePlan:
         goes_on = following > span.low
         if is_moved and reply.remark == OPERATOR_RESET:
             return ResetByOperator(following)
-        if goes_on and (is_found or (not is_moved and (self._asks_master or self._is_filtered))):
+        if goes_on and (is_found or (not is_moved and self._is_filtered)):
             return self._go_on(span, following, found=is_found)
         if not self._asks_master:
             raise self._not_on_replica(span.low)
@@ -209,8 +215,8 @@ class RangePlan:
             self._forget_pulls()
             self.wants_route = self._doubts_route = True
             return None
-        until = following if is_moved and goes_on else self._range.end
-        return self._lose(span, until, (header.min_offset, header.max_offset))
+        until, first = (following, following) if goes_on else (self._range.end, header.min_offset)
+        return self._lose(span, until, (first, header.max_offset))
 
     def failed(self, error: RmqdError, now: float) -> None:
         """An attempt ended with this error: turn to the next replica after a pause. Pulls under way are forgotten.
