@@ -100,7 +100,7 @@ async def test_a_broker_that_does_not_answer_is_told(cluster: Cluster, logs: lis
         await cluster.store("a", body)
         assert await asyncio.to_thread(query.poll)
     assert query.rows == [[], ["1"], ["2"]]
-    assert events(logs, "spark.broker_silent") == [("b", 1)]
+    assert events(logs, "spark.broker_silent") == [("b", {TOPIC: [0]})]
     await cluster.peers["b"].listen()
     await cluster.store("b", b"3")
     async with asyncio.timeout(20):
@@ -148,6 +148,30 @@ async def test_a_broker_that_is_silent_for_too_long_ends_the_query(cluster: Clus
     await cluster.peers["b"].down()
     with pytest.raises(BrokerSilentError, match=r"^b: has not told for 0 s where its queues end, while others did: "):
         await asyncio.to_thread(query.poll)
+
+
+@pytest.mark.parametrize("request_code", [RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET])
+async def test_a_commit_that_one_broker_refuses_hides_no_other(
+    cluster: Cluster, logs: list[Any], request_code: RequestCode
+) -> None:
+    """Others' are made; its own is told once, and made again until it is taken."""
+    for name in cluster.brokers:
+        await cluster.store(name, b"1", b"2")
+        cluster.peers[name].on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Reply(body=b'{"groupName": "reports"}'))
+    query = await cluster.query(groupId="reports", commitOffsets="true", unavailableToleranceMs="0")
+    await asyncio.to_thread(query.poll)
+    refused = Reply(ResponseCode.SYSTEM_BUSY, "as it is scripted")
+    peer = cluster.peers["a"]
+    peer.gate = lambda command: refused if command.code == request_code else None
+    for _ in range(3):
+        await asyncio.to_thread(query.poll)
+    commits = {name: broker.commits_of(MessageQueue(TOPIC, name, 0)) for name, broker in cluster.brokers.items()}
+    assert commits == {"a": [0], "b": [0, 2]}
+    [told] = [entry for entry in logs if entry["event"] == "spark.not_committed"]
+    assert "as it is scripted" in told["error"]
+    peer.gate = None
+    await asyncio.to_thread(query.poll)
+    assert cluster.brokers["a"].commits_of(MessageQueue(TOPIC, "a", 0)) == [0, 2]
 
 
 async def test_a_slave_that_is_behind_makes_no_queue_end_early(cluster: Cluster) -> None:

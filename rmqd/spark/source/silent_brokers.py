@@ -63,25 +63,27 @@ class SilentBrokers:
 
     def look(self, answers: Answers[int]) -> None:
         """Note which brokers did not answer. A queue that does not exist is not counted as silence."""
-        failed: dict[str, list[RmqdError]] = {}
-        for queue in answers.failed.keys() - answers.away:
-            failed.setdefault(queue.broker_name, []).append(answers.failed[queue])
+        failed: dict[str, list[MessageQueue]] = {}
+        for queue in sorted(answers.failed.keys() - answers.away):
+            failed.setdefault(queue.broker_name, []).append(queue)
         there = {queue.broker_name for queue in answers.found}
         now = time.monotonic()
         for broker in sorted(self._silent.keys() - failed.keys()):
             silence = self._silent.pop(broker)
             if broker in there:  # and is not gone from all routes
                 log.info("spark.broker_returned", broker=broker, after_seconds=round(now - silence.since, 1))
-        for broker, errors in sorted(failed.items()):
+        for broker, queues in sorted(failed.items()):
+            error = answers.failed[queues[0]]
             if broker in self._silent:
-                self._silent[broker].error = errors[0]
+                self._silent[broker].error = error
                 continue
-            self._silent[broker] = _Silence(now, errors[0])
+            self._silent[broker] = _Silence(now, error)
+            topics = dict.fromkeys(queue.topic for queue in queues)
             log.warning(
                 "spark.broker_silent",
                 broker=broker,
-                queues=len(errors),
-                error=str(errors[0]),
+                queues={topic: [queue.queue_id for queue in queues if queue.topic == topic] for topic in topics},
+                error=str(error),
                 patience_seconds=self._patience_seconds,
             )
 
