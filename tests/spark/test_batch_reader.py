@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
 from typing import Any
@@ -15,6 +16,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
+from pyspark import TaskContext  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
 from rmqd.spark.format import RocketMQSource  # noqa: E402
@@ -244,3 +246,16 @@ def test_a_broker_that_is_away_is_waited_for(broker: EmbeddedBroker) -> None:
     broker.start()
     rows = [row["body"].decode() for batch in (first, *batches) for row in rows_of(batch)]
     assert rows == [f"0:{number}" for number in range(100)]
+
+
+def test_a_worker_leaves_its_imports_out_of_later_searches_for_garbage(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyspark.daemon searches after each task, which would take longer than a short task. No driver does it."""
+    broker.fill("orders", 1, 1)
+    before = gc.get_freeze_count()
+    read(broker)
+    assert gc.get_freeze_count() <= before
+    monkeypatch.setattr(TaskContext, "get", TaskContext)  # as in a task
+    read(broker)
+    assert gc.get_freeze_count() > before

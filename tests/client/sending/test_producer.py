@@ -31,14 +31,16 @@ from rmqd.errors import (
     RouteNotFoundError,
 )
 from rmqd.wire.bodies.route import TopicRouteData
-from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.headers.send import SendBatchMessageRequestHeader, SendMessageRequestHeaderV2
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.encode import decode_batch
 from rmqd.wire.messages.properties import parse_properties
 from rmqd.wire.recall import RecallHandle
 from tests.client.peer import Peer, Reply, route_of, stored
 from tests.waiting import eventually
 
 SEND = RequestCode.SEND_MESSAGE_V2
+BATCH = RequestCode.SEND_BATCH_MESSAGE
 
 
 class World:
@@ -201,6 +203,42 @@ async def test_a_refusal_that_stays_is_raised_at_once(world: World, brokers: lis
     with pytest.raises(MessageIllegalError, match="over max"):
         await world.producer.send(OutgoingMessage("T", b""))
     assert sum(counts(brokers)) == 1
+
+
+async def test_a_batch_is_one_request_to_one_queue(world: World, brokers: list[Peer]) -> None:
+    """With each message's own properties, body and flag; the receipt says where they lie."""
+    for peer in brokers:
+        peer.on(BATCH, Reply(ext_fields={"msgId": "A,B", "queueId": "1", "queueOffset": "7"}))
+    messages = [
+        OutgoingMessage("T", b"first", "paid", "k1", properties={"UNIQ_KEY": "ABC"}, flag=5),
+        OutgoingMessage("T", b"second", properties={"colour": "red"}),
+    ]
+    receipt = await world.producer.send_batch(messages, selector=by_id(1, "b2"))
+    assert [len(peer.got(BATCH)) for peer in brokers] == [0, 0, 1]
+    [request] = brokers[2].got(BATCH)
+    header = SendBatchMessageRequestHeader.from_ext_fields(request.ext_fields)
+    assert (header.topic, header.queue_id, header.batch, header.broker_name) == ("T", 1, True, "b2")
+    first, second = decode_batch(request.body)
+    assert (first.body, first.flag, second.body, second.flag) == (b"first", 5, b"second", 0)
+    assert (first.properties["UNIQ_KEY"], first.properties["TAGS"], first.properties["KEYS"]) == ("ABC", "paid", "k1")
+    assert (second.properties["colour"], len(second.properties["UNIQ_KEY"])) == ("red", 32)
+    assert (receipt.offset_msg_id, receipt.queue_id, receipt.queue_offset) == ("A,B", 1, 7)
+
+
+async def test_a_batch_goes_to_another_broker_as_a_whole(world: World, brokers: list[Peer]) -> None:
+    """Where one refuses it for a reason that may pass; where the reason stays it is raised at once."""
+    batch = [OutgoingMessage("T", b"first"), OutgoingMessage("T", b"second")]
+    for peer in brokers:
+        peer.on(BATCH, Reply(ResponseCode.SYSTEM_BUSY, "refused"))
+    brokers[1].on(BATCH, Reply(ext_fields={"msgId": "A,B", "queueId": "0", "queueOffset": "7"}))
+    for _ in range(3):
+        await world.producer.send_batch(batch)
+    assert {len(decode_batch(request.body)) for peer in brokers for request in peer.got(BATCH)} == {2}
+    assert len(brokers[1].got(BATCH)) == 3
+    brokers[1].on(BATCH, Reply(ResponseCode.MESSAGE_ILLEGAL, "over max"))
+    with pytest.raises(MessageIllegalError, match="over max"):
+        await world.producer.send_batch(batch)
+    assert len(brokers[1].got(BATCH)) == 4
 
 
 async def test_three_tries_on_three_brokers(world: World, brokers: list[Peer]) -> None:
