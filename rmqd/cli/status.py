@@ -47,6 +47,7 @@ def status_lines(document: dict[str, Any]) -> list[str]:
         cell,
         is_alarming,
         last_error_line,
+        left_out_line,
         problem_line,
         rates_line,
         slave_lines,
@@ -69,6 +70,8 @@ def status_lines(document: dict[str, Any]) -> list[str]:
         lines.append(f"  {rates_line(group)}")
         error = last_error_line(group)
         lines += [f"  {_in_red(error)}"] if error else []
+        left_out = left_out_line(group)
+        lines += [f"  {left_out}"] if left_out else []
         lines += [f"  paused: {text}" for scope in group["pauses"] if (text := written_scope(scope))]
         lines += [f"  {problem_line(problem)}" for problem in group["problems"]]
         lines += [f"  {line}" for line in stall_lines(group["queues"])]

@@ -192,7 +192,7 @@ def test_what_strangers_chose_does_nothing_to_the_terminal() -> None:
     group = {
         "name": "mailer", "engine": "local", "message_model": "clustering", "state": "failed", "paused": False,
         "failing": False, "failure": "KeyError('\x1b]0;pwned\x07\\u202e\nmailer  running')", "not_ready_reason": None,
-        "per_second": {}, "last_error": None, "pauses": [], "problems": [], "queues": [],
+        "per_second": {}, "last_error": None, "left_out": None, "pauses": [], "problems": [], "queues": [],
     }  # fmt: skip
     document = {"version": "\x9b31m", "client_id": "one", "groups": [group]}
     with stranger(body=json.dumps(document).encode()) as other:
@@ -272,6 +272,7 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
     group["failing"] = True
     group["per_second"] = {"handled": 2.5, "failed": 2.5, "retried": 2.46, "dead_lettered": 0.04}
     group["last_error"] = {"at": 1.7e9, "error": "KeyError('x')", "topic": "orders", "msg_id": "A1"}
+    group["left_out"] = {"late_rows": 3, "lost_messages": 2}
     group["pauses"] = [{"topic": None, "broker": None, "queue": None}]
     group["problems"] = [{"cause": "mode_mismatch", "evidence": "others are orderly", "next": "part them"}]
     workers = [{"worker": 1}, {"worker": 2}]
@@ -297,7 +298,8 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
     assert lines[5] == "  handled 2.5/s, failed 2.5/s, retried 2.5/s, dead-lettered 0.0/s"
     assert lines[6] == "  last error: 2023-11-14 22:13:20 UTC, orders, message A1: KeyError('x')"
     assert status_lines(document)[6] != lines[6], "it is red"
-    del lines[5:7]
+    assert lines[7] == "  left out since the start: 3 late rows, 2 lost messages"
+    del lines[5:8]
     assert lines[5] == "  mode_mismatch: others are orderly. Next: part them"
     assert lines[6] == (
         "  orders@broker-a:3, orders (retry)@broker-a:0 stands still: "

@@ -59,10 +59,12 @@ class Counts:
         self.ranges: list[tuple[str, int, int]] = []
         self.received: dict[str, int] = {}
         self.handled: dict[str, dict[str, int]] = {}
+        self.lost = 0
 
     def __call__(self, batch: int, outcomes: list[RangeOutcome]) -> None:
         for outcome in outcomes:
             self.ranges.append((str(outcome.queue), outcome.start, outcome.end))
+            self.lost += outcome.lost
             for topic in outcome.topics:
                 self.received[topic.topic] = self.received.get(topic.topic, 0) + topic.received
                 handled = self.handled.setdefault(topic.topic, {})
@@ -91,7 +93,10 @@ def archived(folder: Path) -> list[dict[str, Any]]:
 def test_topics_are_archived_once_by_date_and_topic(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """Each by its own filter; a second run goes on, and the group on the broker follows."""
+    """Each by its own filter; a second run goes on, and the group on the broker follows.
+
+    What retention takes between the two is counted, and no row tells of it.
+    """
     broker.fill("orders", 2, 5)
     broker.create_topic("refunds", 1)
     broker.send("refunds", "first", tags="paid")
@@ -118,10 +123,14 @@ def test_topics_are_archived_once_by_date_and_topic(
         (str(queue("refunds", 0)), 0, 2),
     ]
     assert broker.offsets(GROUP, "orders") == {0: 5, 1: 5}
+    assert counts.lost == 0
+    broker.send("orders", "expired", "expired, too", queue_id=1)
+    broker.pass_hours(73)
     broker.send("orders", "more", queue_id=1)
     run(spark, order, tmp_path, counts)
     assert sorted(row["body"] for row in archived(tmp_path)) == sorted([*bodies, "first", "more"])
     wait_until(lambda: counts.received["orders"] == 11, "the second run's counts")
+    assert counts.lost == 2
 
 
 def test_corrupt_messages_are_left_out_where_that_is_said(

@@ -196,6 +196,9 @@ def _group(group: GroupSnapshot, view: HostView) -> dict[str, Any]:
         "problems": [asdict(problem) for problem in group.problems],
         "per_second": {name: round(rate, 3) for name, rate in asdict(group.rates).items()},
         "last_error": None if error is None else _error(error),
+        "left_out": None
+        if group.batches is None
+        else {"late_rows": group.batches.late_rows, "lost_messages": group.batches.lost},
         "queues": queues,
     }
 

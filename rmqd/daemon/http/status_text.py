@@ -35,6 +35,14 @@ def last_error_line(group: dict[str, Any]) -> str:
     return f"last error: {at:%Y-%m-%d %H:%M:%S} UTC, {error['topic']}, message {error['msg_id']}: {error['error']}"
 
 
+def left_out_line(group: dict[str, Any]) -> str:
+    """What a group on Spark has left out since its start; empty if that is nothing."""
+    left_out = group["left_out"] or {}
+    counts = ((left_out.get("late_rows"), "late rows"), (left_out.get("lost_messages"), "lost messages"))
+    texts = [f"{count} {what}" for count, what in counts if count]
+    return f"left out since the start: {', '.join(texts)}" if texts else ""
+
+
 def problem_line(problem: dict[str, Any]) -> str:
     """A problem's cause, evidence and next step."""
     return f"{problem['cause']}: {problem['evidence']}. Next: {problem['next']}"

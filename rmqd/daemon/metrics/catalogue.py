@@ -224,8 +224,7 @@ LOST_MESSAGES = Metric(
     "rmqd_spark_lost_messages_total",
     "counter",
     _GROUP,
-    "engine: spark: messages that brokers had let go before a handler had them, left out by on_offset_illegal: "
-    "correct. What a pipeline has lost is in the log only: spark.data_lost.",
+    "engine: spark: messages that brokers had let go before they were read, left out by on_offset_illegal: correct.",
 )
 RETIRED_QUEUES = Metric(
     "rmqd_spark_retired_queues_total",

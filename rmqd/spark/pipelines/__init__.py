@@ -9,4 +9,5 @@ A sink takes a micro-batch at a time, on the driver. After a crash it is given t
     postgresql                   rows of a table of PostgreSQL, each batch exactly once
     jdbc_table                   rows of a table of another database
     pipeline_counts              what a micro-batch has read, by Spark's word
+    lost_rows                    what its tasks have lost, as a row of their own
 """

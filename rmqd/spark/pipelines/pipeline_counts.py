@@ -10,6 +10,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.spark.handlers.outcome import OnBatch, RangeOutcome
+from rmqd.spark.pipelines.lost_rows import LOST
 from rmqd.spark.source.offsets import Offsets
 from rmqd.wire.topics import unwrap_namespace
 
@@ -27,11 +28,11 @@ OBSERVED: Final = "rmqd_read"
 
 
 def observed(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """The frame, with each topic's rows counted as they pass: those that can be read, and those that cannot."""
+    """The frame, with rows counted as they pass: each topic's that can and cannot be read, and what is lost."""
     from pyspark.sql import functions as f
 
     is_corrupt = f.isnotnull("decode_error") if "decode_error" in frame.columns else f.lit(False)
-    counts = []
+    counts = [f.sum(LOST).alias(LOST)]
     for number, topic in enumerate(topics):
         is_of = f.col("topic") == topic
         counts.append(f.count_if(is_of & ~is_corrupt).alias(f"good_{number}"))
@@ -40,7 +41,10 @@ def observed(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
 
 
 def outcomes_of(progress: StreamingQueryProgress, topics: Sequence[str], namespace: str = "") -> list[RangeOutcome]:
-    """The ranges of a micro-batch; the rows of a topic count with its first range, under its name without namespace."""
+    """The ranges of a micro-batch; the rows of a topic count with its first range, under its name without namespace.
+
+    What all ranges have lost counts with the first one.
+    """
     row = progress.observedMetrics.get(OBSERVED)
     counts = row.asDict() if row is not None else {}
     snapshots = {}
@@ -50,12 +54,13 @@ def outcomes_of(progress: StreamingQueryProgress, topics: Sequence[str], namespa
         stats.received = good + corrupt
         stats.handled["acked"], stats.handled["corrupt"] = good, corrupt
         snapshots[topic] = stats.snapshot()
-    outcomes = []
+    outcomes: list[RangeOutcome] = []
     for source in progress.sources:
         ranges = _offsets(source.startOffset).ranges(_offsets(source.endOffset))
         for queue, (start, end) in sorted(ranges.items()):
             counted = (snapshots.pop(queue.topic),) if queue.topic in snapshots else ()
-            outcomes.append(RangeOutcome(queue=queue, start=start, end=end, topics=counted))
+            lost = 0 if outcomes else counts.get(LOST) or 0
+            outcomes.append(RangeOutcome(queue=queue, start=start, end=end, topics=counted, lost=lost))
     return outcomes
 
 

@@ -13,6 +13,7 @@ from rmqd.plugins.pipelines import load_pipeline
 from rmqd.spark.hadoop_folder import HadoopFolder
 from rmqd.spark.handlers.handler_query import triggered
 from rmqd.spark.handlers.outcome import OnBatch
+from rmqd.spark.pipelines.lost_rows import messages_of
 from rmqd.spark.pipelines.parquet_batch import ParquetBatch
 from rmqd.spark.pipelines.pipeline_counts import CountingListener, observed
 from rmqd.spark.pipelines.pipeline_sinks import make_sink
@@ -46,7 +47,7 @@ def pipeline_query(
     assert settings.sink is not None
     topics, namespace = order.topics, order.client_options.namespace
     spark.dataSource.register(pipeline_source(order, starting, pause_file))
-    read = observed(spark.readStream.format(NAME).load(), topics)
+    read = messages_of(observed(spark.readStream.format(NAME).load(), topics))
     if "decode_error" in read.columns:
         read = read.where("decode_error IS NULL").drop("decode_error")
     if namespace:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rmqd.config.model.spark import SparkConfig
 from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader
 from rmqd.spark.handlers.pace import Pace
+from rmqd.spark.pipelines.lost_rows import LOST_DDL, with_lost_row
 from rmqd.spark.sink.sink_options import SinkOptions
 from rmqd.spark.sink.writer import RocketMQWriter
+from rmqd.spark.source.arrow import arrow_schema
+from rmqd.spark.source.batch_reader import read_partition
 from rmqd.spark.source.columns import ddl
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
     from rmqd.spark.group_order import GroupOrder
     from rmqd.wire.message_queue import MessageQueue
 
@@ -59,12 +64,21 @@ class PipelineSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        """The columns of `spark.readStream.format("rocketmq")`."""
-        return ddl(self.plan.source_options().columns)
+        """The columns of `spark.readStream.format("rocketmq")`, and that of losses."""
+        return f"{ddl(self.plan.source_options().columns)}, {LOST_DDL}"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader, which connects to nothing until it is asked."""
-        return GroupStreamReader(self.plan, self.plan.pace())
+        return PipelineStreamReader(self.plan, self.plan.pace())
+
+
+class PipelineStreamReader(GroupStreamReader):
+    """Its tasks tell what they have lost."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition of a micro-batch; called by Spark on executors."""
+        columns = self._options.columns
+        return with_lost_row(read_partition(partition, columns), arrow_schema(columns))
 
 
 def bound_sink(options: SinkOptions) -> type[DataSource]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -97,13 +97,14 @@ def as_partitions(options: SourceOptions, ranges: list[QueueRange]) -> list[Inpu
     return [InputPartition(task) for task in share_tasks(pieces, options.max_partitions, most)]
 
 
-def read_partition(partition: InputPartition, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """The batches of a partition, none for one of None."""
-    if partition.value is not None:
-        try:
-            yield from read_ranges(partition.value, columns)
-        finally:
-            freeze_imports()  # now that all is imported
+def read_partition(partition: InputPartition, columns: tuple[str, ...]) -> Generator[pa.RecordBatch, None, int]:
+    """The batches of a partition, none for one of None. Returns how many messages were lost."""
+    if partition.value is None:
+        return 0
+    try:
+        return (yield from read_ranges(partition.value, columns))
+    finally:
+        freeze_imports()  # now that all is imported
 
 
 def check_filter(cluster: Cluster, options: SourceOptions, queues: frozenset[MessageQueue]) -> None:

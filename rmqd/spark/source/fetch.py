@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -28,14 +28,19 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-def read_ranges(ranges: Iterable[QueueRange], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The messages of a task's ranges, one range after the other. Raises what `read_range` raises."""
+def read_ranges(ranges: Iterable[QueueRange], columns: Sequence[str]) -> Generator[pa.RecordBatch, None, int]:
+    """The messages of a task's ranges, one range after the other. Returns how many were lost.
+
+    Raises what `read_range` raises.
+    """
+    lost = 0
     for queue_range in ranges:
-        yield from read_range(queue_range, columns)
+        lost += yield from read_range(queue_range, columns)
+    return lost
 
 
-def read_range(queue_range: QueueRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The messages of a range as record batches of `columns`, in the queue's order.
+def read_range(queue_range: QueueRange, columns: Sequence[str]) -> Generator[pa.RecordBatch, None, int]:
+    """The messages of a range as record batches of `columns`, in the queue's order. Returns how many were lost.
 
     Raises DataLossError where the broker no longer has all of them and that is to fail, ProtocolError for a message
     that is corrupt unless the range is permissive, and what the plan fails by where no replica gives an answer that can
@@ -55,6 +60,7 @@ def read_range(queue_range: QueueRange, columns: Sequence[str]) -> Iterator[pa.R
             yield _batch(builder, queue_range)
     if builder.records:
         yield _batch(builder, queue_range)
+    return puller.lost
 
 
 def _batch(builder: BatchBuilder, queue_range: QueueRange) -> pa.RecordBatch:
@@ -73,6 +79,11 @@ class RangePuller:
         self._plan = RangePlan(queue_range, queue_range.access.credentials())
         self._connection: PullConnection | None = None
         self._replies: dict[int | None, RemotingCommand] = {}  # by the opaque of the pull
+
+    @property
+    def lost(self) -> int:
+        """How many messages of the range are lost, so far."""
+        return self._plan.lost
 
     def answers(self) -> Iterator[tuple[FramedReply, int, int]]:
         """The answers that have messages, each with the offsets of which they are to be taken, the last exclusive."""

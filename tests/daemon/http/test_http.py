@@ -20,7 +20,7 @@ import pytest
 from rmqd.clock import SystemClock
 from rmqd.config.model.root import RootConfig
 from rmqd.consumer.pauses import PauseScope
-from rmqd.consumer.stats.snapshot import HandlerRates, LastError
+from rmqd.consumer.stats.snapshot import BatchesSnapshot, HandlerRates, LastError
 from rmqd.daemon.groups.health import LoopMonitor
 from rmqd.daemon.groups.host import GroupChanges, GroupHost, HostView
 from rmqd.daemon.groups.local_groups import LocalGroups
@@ -567,11 +567,13 @@ async def test_a_handler_that_fails_at_everything_is_red(served: Served) -> None
         topics=(replace(topic, errors=(error,)),),
         problems=(failing,),
         rates=HandlerRates(handled=3.0, failed=3.0, retried=2.5, dead_lettered=0.5),
+        batches=BatchesSnapshot(HistogramSnapshot((), (0,), 0.0), {}, None, lost=2, retired_queues=0, late_rows=3),
     )
     served.engine.last("audit").snapshot = lambda: shown  # type: ignore[method-assign]
     (well, group) = (await served.client.get("/api/v1/status")).json()["groups"]
-    assert (well["failing"], well["last_error"]) == (False, None)
+    assert (well["failing"], well["last_error"], well["left_out"]) == (False, None, None)
     assert group["failing"]
+    assert group["left_out"] == {"late_rows": 3, "lost_messages": 2}
     assert group["per_second"] == {"handled": 3.0, "failed": 3.0, "retried": 2.5, "dead_lettered": 0.5}
     assert group["last_error"] == {"at": 1.7e9, "error": "KeyError('<city>')", "topic": "orders", "msg_id": "A1"}
     page = (await served.client.get("/")).text
