@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, Self
 
 from tests.rocketmq import RealCluster
+from tests.servers.http_sink import HttpSink
 from tests.servers.postgresql import PostgresqlServer
 
 
@@ -69,8 +70,38 @@ class PostgresqlTable:
         return Counter(dict(self._server.execute(self._url, "SELECT key, count(*) FROM handled GROUP BY key")))
 
 
+class WebhookSink:
+    """An HTTP server that answers some calls with 503 or 429, with half an answer, or not at all."""
+
+    plugin = "webhook"
+    is_once = False
+
+    def __init__(self) -> None:
+        self._server = HttpSink()
+
+    def __enter__(self) -> Self:
+        self._server.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
+
+    def options(self) -> dict[str, Any]:
+        return {"url": self._server.url, "timeout": "500ms"}
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    def start(self) -> None:
+        self._server.start()
+
+    def arrived(self) -> Counter[str]:
+        return Counter(self._server.keys())
+
+
 COUNTERPARTS: Final[dict[str, Callable[[RealCluster], Counterpart]]] = {
     "postgresql-insert": lambda _: PostgresqlTable("insert", key=True),
     "postgresql-upsert": lambda _: PostgresqlTable("upsert", key=True),
     "postgresql-copy": lambda _: PostgresqlTable("copy", key=True),
+    "webhook": lambda _: WebhookSink(),
 }

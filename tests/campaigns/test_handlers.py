@@ -12,8 +12,11 @@ from tests.rocketmq import RealCluster
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("postgresql")
-def test_a_counterpart_that_is_killed_under_load_loses_nothing(rocketmq: RealCluster, tmp_path: Path) -> None:
-    plan = HandlersPlan("postgresql-insert", 1, messages=2000, kills=2, away_seconds=(0.2, 1.5), retry_for_seconds=1.0)
+@pytest.mark.parametrize("counterpart", ["postgresql-insert", "webhook"])
+def test_a_counterpart_that_is_killed_under_load_loses_nothing(
+    rocketmq: RealCluster, tmp_path: Path, counterpart: str
+) -> None:
+    plan = HandlersPlan(counterpart, 1, messages=1000, kills=2, away_seconds=(0.2, 1.5), retry_for_seconds=1.0)
 
     result = Handlers(plan, rocketmq, tmp_path / "run").run()
 

@@ -29,15 +29,20 @@ class ServerProcess(ABC):
     """One server. As a context manager it runs until the end of the block, and leaves nothing behind."""
 
     def __init__(self, name: str, users: Sequence[str] = ("nobody",)) -> None:
-        """The first of these users that there is runs it where we are root: some servers refuse to run as root."""
+        """The first of these users that there is runs it where we are root; without any we do.
+
+        Some servers refuse to run as root.
+        """
         self.directory = Path(tempfile.mkdtemp(prefix=f"rmqd-{name}-"))
+        self.working_directory = self.directory
         self.port = free_port()
         self._log = self.directory / "log"
         self._user: pwd.struct_passwd | None = None
         self._process: subprocess.Popen[bytes] | None = None
         if os.geteuid() == 0:
             known = {entry.pw_name: entry for entry in pwd.getpwall()}
-            self._user = next(known[user] for user in users if user in known)
+            self._user = next((known[user] for user in users if user in known), None)
+        if self._user is not None:
             os.chown(self.directory, self._user.pw_uid, self._user.pw_gid)
 
     @abstractmethod
@@ -113,7 +118,7 @@ class ServerProcess(ABC):
         with self._log.open("ab") as log:
             return subprocess.Popen(
                 command,
-                cwd=self.directory,
+                cwd=self.working_directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,0 +1,12 @@
+"""`webhook`: messages as HTTP POSTs, one or many a call.
+
+handler    the options; the kept client; calls that are tried again
+content    what a call carries: bodies as they are, JSON, CloudEvents
+signature  a keyed hash over what is sent
+answers    what becomes of messages by the status of the answer
+tls        which server is trusted, and who we are
+"""
+
+from .handler import Webhook
+
+__all__ = ["Webhook"]

@@ -1,0 +1,72 @@
+"""What becomes of messages by the status of the answer, and how long a server asks to be left alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator
+
+Action = Literal["ack", "retry", "dead_letter"]
+
+DEFAULTS: Final[Mapping[str, Action]] = {
+    "2xx": "ack",
+    # the message is at fault, and would be again
+    "400": "dead_letter",
+    "406": "dead_letter",
+    "410": "dead_letter",
+    "413": "dead_letter",
+    "415": "dead_letter",
+    "422": "dead_letter",
+}
+"""What is not here is retried: also 401, 403 and 404, which are our configuration's fault or the server's."""
+
+DELAYS_SECONDS: Final = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
+"""RocketMQ's delay levels, from level 1 on, where a broker's messageDelayLevel is the usual one."""
+
+
+def _status(value: object) -> object:
+    return str(value) if isinstance(value, int) else value  # YAML reads 404 as a number
+
+
+def _checked(pattern: str) -> str:
+    if re.fullmatch(r"[1-5](xx|[0-9]{2})", pattern) is None:
+        raise ValueError(f"{pattern!r} is no status; accepted: one such as 404, or all of a kind, such as 5xx")
+    return pattern
+
+
+Status = Annotated[str, BeforeValidator(_status, json_schema_input_type=str | int), AfterValidator(_checked)]
+
+
+def action_for(status: int, policy: Mapping[str, Action]) -> Action:
+    """The policy's word for this status, for its kind, or the default's."""
+    kind = f"{status // 100}xx"
+    for table in (policy, DEFAULTS):
+        for pattern in (str(status), kind):
+            if pattern in table:
+                return table[pattern]
+    return "retry"
+
+
+def retry_after_seconds(header: str | None) -> float:
+    """The header Retry-After, in seconds or as a date; 0 where there is none, or none that can be read."""
+    if header is None:
+        return 0.0
+    if re.fullmatch(r"[0-9]{1,9}", header.strip()):
+        return float(header)
+    try:
+        at = parsedate_to_datetime(header)
+    except ValueError:
+        return 0.0
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return max(0.0, (at - datetime.now(UTC)).total_seconds())
+
+
+def delay_level(seconds: float) -> int:
+    """The first delay level that is not shorter; the longest for more than there is."""
+    levels = enumerate(DELAYS_SECONDS, 1)
+    return next((level for level, delay in levels if delay >= seconds), len(DELAYS_SECONDS))

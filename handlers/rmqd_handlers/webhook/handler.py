@@ -1,0 +1,182 @@
+"""The handler `webhook`: a client whose connections are kept, and calls that are tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from rmqd import Batch, DeadLetter, Message, Retry
+from rmqd_handlers.away import RETRY_FOR, AwayError, try_again
+from rmqd_handlers.extras import need
+from rmqd_handlers.message_values import InvalidBodyError
+from rmqd_handlers.refused import ON_INVALID, OnInvalid, refuse
+from rmqd_handlers.units import DurationSeconds
+
+from .answers import Action, Status, action_for, delay_level, retry_after_seconds
+from .content import ONE_BY_ONE, Call, Contents, Format
+from .signature import Scheme, key_of, signed
+from .tls import Tls
+
+if TYPE_CHECKING:
+    import httpx
+
+ANSWER_BYTES: Final = 64 << 10
+"""What is read of an answer; a connection whose answer is longer is not kept."""
+REASON_CHARACTERS: Final = 500
+
+
+class Webhook:
+    """POSTs messages to an HTTP server, one or many a call; the status of the answer decides what becomes of them."""
+
+    class Options(BaseModel):
+        model_config = ConfigDict(extra="forbid", validate_default=True)
+
+        url: str = Field(description="where to POST to: http:// or https://", pattern=r"^https?://[^/]+")
+        per_call: Literal["message", "batch"] = Field(
+            "message", description="message: a call for each; batch: one for the whole batch, as a JSON array"
+        )
+        format: Format = Field(
+            "body",
+            description="body: the body as it is, fields as headers; json: the record that jsonl writes; cloudevents: "
+            "CloudEvents 1.0 in JSON; cloudevents_binary: with its attributes as headers",
+        )
+        content_type: str = Field("application/json", description="the media type of the messages' bodies")
+        event_type: str = Field("rocketmq.message", description="for CloudEvents: the attribute type", min_length=1)
+        event_source: str | None = Field(
+            None, description="for CloudEvents: the attribute source; default: /topics/TOPIC"
+        )
+        headers: dict[str, str] = Field(
+            default_factory=dict, description="headers of every call, such as Authorization"
+        )
+        signing_secret: SecretStr | None = Field(None, description="signs each call by HMAC-SHA256")
+        signing: Scheme = Field(
+            "standard_webhooks",
+            description="standard_webhooks: the headers webhook-id, webhook-timestamp and webhook-signature; "
+            "sha256: the header X-Hub-Signature-256, over the content alone",
+        )
+        on_status: dict[Status, Action] = Field(
+            default_factory=dict,
+            description="what becomes of the messages by status, such as {409: ack, 4xx: dead_letter}: ack, retry or "
+            "dead_letter; by default 2xx is ack, 400, 406, 410, 413, 415 and 422 are dead_letter, all else is retry",
+        )
+        timeout: Annotated[DurationSeconds, Field(gt=0)] = Field(
+            "10s",  # type: ignore[assignment]
+            description="how long a call may take, its answer included",
+        )
+        retry_for: DurationSeconds = RETRY_FOR
+        on_invalid: OnInvalid = ON_INVALID
+        max_connections: Annotated[int, Field(ge=1, le=1000)] = Field(
+            20, description="connections of this process; calls beyond wait for one"
+        )
+        tls: Tls = Field(default_factory=Tls.usual, description="ca_file, cert_file, key_file, key_password, verify")
+        proxy: SecretStr | None = Field(None, description="an HTTP proxy: http://user:password@host:port")
+
+        @model_validator(mode="after")
+        def _fit(self) -> Self:
+            if self.per_call == "batch" and self.format in ONE_BY_ONE:
+                raise ValueError(
+                    f"format: {self.format} has one message a call; accepted with a batch: json, cloudevents"
+                )
+            if self.signing_secret is not None:
+                key_of(self.signing_secret.get_secret_value(), self.signing)
+            return self
+
+    def __init__(self, options: Options) -> None:
+        need("httpx", "webhook")
+        self._options = options
+        self._contents = Contents(options.format, options.content_type, options.event_source, options.event_type)
+        secret = options.signing_secret
+        self._key = key_of(secret.get_secret_value(), options.signing) if secret is not None else None
+        self._not_before = 0.0
+        self._slots = asyncio.Semaphore(options.max_connections)
+        self._client: httpx.AsyncClient
+
+    async def start(self) -> None:
+        """Make the client now: certificates that cannot be read fail the start instead of each message."""
+        import httpx
+
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every call, with its URL
+        one = self._options
+        limits = httpx.Limits(max_connections=one.max_connections, max_keepalive_connections=one.max_connections)
+        self._client = httpx.AsyncClient(
+            # what is packed could become too much when it is unpacked
+            headers={"User-Agent": "rmqd", "Accept-Encoding": "identity", **one.headers},
+            verify=one.tls.context(),
+            proxy=one.proxy.get_secret_value() if one.proxy is not None else None,
+            limits=limits,
+            timeout=None,  # ours is for the whole call, its answer included
+            trust_env=False,  # a proxy is what the options say
+        )
+
+    async def stop(self) -> None:
+        await self._client.aclose()
+
+    async def handle(self, batch: Batch) -> None:
+        sendable = [message for message in batch if self._is_sendable(batch, message)]
+        if self._options.per_call == "batch":
+            if sendable:
+                await self._post(self._contents.of_many(sendable))
+            return
+        for message in sendable:
+            try:
+                await self._post(self._contents.of_one(message))
+            except DeadLetter as refused:
+                batch.dead_letter(message, refused.reason)
+            else:
+                batch.ack(message)  # whatever becomes of those behind it
+
+    def _is_sendable(self, batch: Batch, message: Message) -> bool:
+        try:
+            self._contents.check(message)
+        except InvalidBodyError as error:
+            refuse(batch, message, error, self._options.on_invalid)
+            return False
+        return True
+
+    async def _post(self, call: Call) -> None:
+        """Send until the server takes it. Raises DeadLetter; and, after `retry_for`, Retry or why it does not."""
+        import httpx
+
+        away = (httpx.TransportError, TimeoutError, AwayError)
+        try:
+            await try_again(lambda: self._attempt(call), away, self._options.retry_for, "webhook")
+        except AwayError as error:
+            if error.wait_seconds <= 0:
+                raise
+            raise Retry(delay_level(error.wait_seconds)) from error
+
+    async def _attempt(self, call: Call) -> None:
+        rest_seconds = self._not_before - time.monotonic()
+        if rest_seconds > 0:
+            raise AwayError("the server asked to be left alone", rest_seconds)
+        async with self._slots:
+            try:
+                async with asyncio.timeout(self._options.timeout):
+                    response, text = await self._exchange(call)
+            except TimeoutError:
+                raise TimeoutError(f"no complete answer within {self._options.timeout:g} s") from None
+        said = f"the server answered {response.status_code} {response.reason_phrase}: {text}".rstrip(": ")
+        match action_for(response.status_code, self._options.on_status):
+            case "dead_letter":
+                raise DeadLetter(said)
+            case "retry":
+                wait_seconds = retry_after_seconds(response.headers.get("Retry-After"))
+                self._not_before = max(self._not_before, time.monotonic() + wait_seconds)
+                raise AwayError(said, wait_seconds)
+
+    async def _exchange(self, call: Call) -> tuple[httpx.Response, str]:
+        """The answer, and the beginning of its text."""
+        headers = {"Idempotency-Key": call.id, **call.headers}
+        if self._key is not None:
+            headers |= signed(self._options.signing, self._key, call.id, call.content)
+        answer = bytearray()
+        async with self._client.stream("POST", self._options.url, content=call.content, headers=headers) as response:
+            async for chunk in response.aiter_raw():
+                answer += chunk
+                if len(answer) > ANSWER_BYTES:
+                    break
+        return response, answer[: 4 * REASON_CHARACTERS].decode(errors="replace").strip()[:REASON_CHARACTERS]

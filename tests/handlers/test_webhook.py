@@ -1,0 +1,350 @@
+"""`webhook`: what the server gets, and what becomes of messages whatever the server does."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from rmqd import Batch, DeadLetter, Retry
+from rmqd_handlers.record import to_record
+from rmqd_handlers.webhook import Webhook
+from tests.certificates import CA, CLIENT, certificate, key, server_context
+from tests.handlers.messages import make_batch, make_message
+from tests.servers.http_peer import CLOSE, HANG, OK, RESET, Answer, HttpPeer, http_peer, status
+from tests.waiting import eventually
+
+HALF = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf of it"
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[HttpPeer]:
+    async with http_peer() as running:
+        yield running
+
+
+@asynccontextmanager
+async def started(url: str, **options: object) -> AsyncIterator[Webhook]:
+    handler = Webhook(Webhook.Options.model_validate({"url": url, **options}))
+    await handler.start()
+    try:
+        yield handler
+    finally:
+        await handler.stop()
+
+
+def batch_of(*bodies: bytes) -> Batch:
+    return make_batch(*(make_message(body, queue_offset=place) for place, body in enumerate(bodies)))
+
+
+def decided(batch: Batch) -> dict[int, str]:
+    return {place: one.outcome.value for place, one in batch.decisions().items()}
+
+
+async def test_a_body_is_posted_as_it_is_with_the_fields_as_headers(peer: HttpPeer) -> None:
+    message = make_message(b"\xff\x00", keys="grüße 100%", tags="paid")
+    async with started(peer.url, content_type="image/png", headers={"Authorization": "Bearer t"}) as handler:
+        await handler.handle(make_batch(message))
+
+    [request] = peer.requests
+    assert request.line == "POST /hook HTTP/1.1"
+    assert request.content == b"\xff\x00"
+    expected = {
+        "content-type": "image/png",
+        "authorization": "Bearer t",
+        "idempotency-key": message.msg_id,
+        "x-rocketmq-topic": "orders",
+        "x-rocketmq-keys": "gr%C3%BC%C3%9Fe%20100%25",
+        "x-rocketmq-tags": "paid",
+        "x-rocketmq-message-id": message.msg_id,
+    }
+    assert expected.items() <= request.headers.items()
+
+
+async def test_connections_are_kept(peer: HttpPeer) -> None:
+    async with started(peer.url) as handler:
+        for _ in range(5):
+            await handler.handle(batch_of(b"1", b"2"))
+
+    assert (len(peer.requests), peer.connections) == (10, 1)
+
+
+async def test_a_batch_is_one_call(peer: HttpPeer) -> None:
+    batch = batch_of(b"1", b"2")
+    async with started(peer.url, per_call="batch", format="json") as handler:
+        await handler.handle(batch)
+        await handler.handle(batch)
+
+    first, again = peer.requests
+    assert first.document == [to_record(message) for message in batch]
+    assert first.headers["idempotency-key"] == again.headers["idempotency-key"]
+
+
+async def test_a_cloud_event_in_json(peer: HttpPeer) -> None:
+    message = make_message(b'{"id": 7}', keys="order-7", tags="paid")
+    async with started(peer.url, format="cloudevents", event_type="shop.order") as handler:
+        await handler.handle(make_batch(message))
+
+    [request] = peer.requests
+    assert request.headers["content-type"] == "application/cloudevents+json"
+    assert request.document == {
+        "specversion": "1.0",
+        "id": message.msg_id,
+        "source": "/topics/orders",
+        "type": "shop.order",
+        "time": "2026-01-01T00:00:00.000+00:00",
+        "subject": "order-7",
+        "topic": "orders",
+        "tags": "paid",
+        "datacontenttype": "application/json",
+        "data": {"id": 7},
+    }
+
+
+async def test_a_cloud_event_with_its_attributes_as_headers(peer: HttpPeer) -> None:
+    message = make_message(b"\xff", keys="grüße")
+    options = {"format": "cloudevents_binary", "content_type": "image/png", "event_source": "urn:shop"}
+    async with started(peer.url, **options) as handler:
+        await handler.handle(make_batch(message))
+
+    [request] = peer.requests
+    expected = {
+        "content-type": "image/png",
+        "ce-specversion": "1.0",
+        "ce-id": message.msg_id,
+        "ce-source": "urn:shop",
+        "ce-type": "rocketmq.message",
+        "ce-subject": "gr%C3%BC%C3%9Fe",
+    }
+    assert expected.items() <= request.headers.items()
+    assert request.content == b"\xff"
+
+
+async def test_cloud_events_of_a_batch_leave_out_what_is_not_as_the_content_type_says(peer: HttpPeer) -> None:
+    batch = batch_of(b"1", b"no JSON", b"3")
+    async with started(peer.url, format="cloudevents", per_call="batch") as handler:
+        await handler.handle(batch)
+
+    [request] = peer.requests
+    assert request.headers["content-type"] == "application/cloudevents-batch+json"
+    assert [event["data"] for event in request.document] == [1, 3]
+    assert decided(batch) == {1: "dead_letter"}
+
+
+@pytest.mark.parametrize(("body", "expected"), [(b"text", {"data": "text"}), (b"\xff", {"data_base64": "/w=="})])
+async def test_data_that_is_not_json_is_text_or_base64(peer: HttpPeer, body: bytes, expected: dict[str, str]) -> None:
+    async with started(peer.url, format="cloudevents", content_type="text/plain") as handler:
+        await handler.handle(batch_of(body))
+
+    assert {
+        name: value for name, value in peer.requests[0].document.items() if name.startswith("data_") or name == "data"
+    } == expected
+
+
+async def test_a_call_is_signed_as_standard_webhooks_has_it(peer: HttpPeer) -> None:
+    secret = base64.b64encode(b"k" * 24).decode()
+    async with started(peer.url, signing_secret=f"whsec_{secret}") as handler:
+        await handler.handle(batch_of(b"body"))
+
+    [request] = peer.requests
+    headers = request.headers
+    over = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.body".encode()
+    expected = base64.b64encode(hmac.new(b"k" * 24, over, hashlib.sha256).digest()).decode()
+    assert headers["webhook-signature"] == f"v1,{expected}"
+
+
+async def test_a_call_is_signed_over_its_content_alone(peer: HttpPeer) -> None:
+    async with started(peer.url, signing_secret="secret", signing="sha256") as handler:
+        await handler.handle(batch_of(b"body"))
+
+    expected = hmac.new(b"secret", b"body", hashlib.sha256).hexdigest()
+    assert peer.requests[0].headers["x-hub-signature-256"] == f"sha256={expected}"
+
+
+@pytest.mark.parametrize("code", [400, 410, 413, 422])
+async def test_a_message_that_the_server_refuses_is_a_dead_letter_and_those_behind_it_go_on(
+    peer: HttpPeer, code: int
+) -> None:
+    peer.answers.extend([status(200), status(code, "no such customer")])
+    batch = batch_of(b"1", b"2", b"3")
+    async with started(peer.url) as handler:
+        await handler.handle(batch)
+
+    assert decided(batch) == {0: "ack", 1: "dead_letter", 2: "ack"}
+    assert batch.decisions()[1].reason == f"the server answered {code} Said: no such customer"
+    assert peer.contents == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("code", [301, 401, 403, 404, 408, 429, 500, 503])
+async def test_what_may_pass_is_tried_again_in_place(peer: HttpPeer, code: int) -> None:
+    peer.answers.extend([status(code)] * 2)
+    async with started(peer.url) as handler:
+        await handler.handle(batch_of(b"1", b"2"))
+
+    assert peer.contents == [b"1", b"1", b"1", b"2"]
+    assert len({request.headers["idempotency-key"] for request in peer.requests}) == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(b"", RESET),
+        Answer(b"", CLOSE),
+        Answer(HALF, CLOSE),
+        Answer(HALF, RESET),
+        Answer(HALF, HANG),
+        Answer(b"", HANG),
+        Answer(b"this is no HTTP\r\n\r\n", CLOSE),
+        Answer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhal", CLOSE),
+    ],
+    ids=["reset", "closed", "half", "half and reset", "half and silent", "silent", "no HTTP", "half a chunk"],
+)
+async def test_a_call_without_a_complete_answer_is_made_again(peer: HttpPeer, answer: Answer) -> None:
+    peer.answers.append(answer)
+    async with started(peer.url, timeout="200ms") as handler:
+        await handler.handle(batch_of(b"1"))
+
+    assert peer.contents == [b"1", b"1"]
+
+
+async def test_after_its_time_the_batch_fails_and_what_was_taken_stays_taken(peer: HttpPeer) -> None:
+    peer.answers.extend([Answer(OK), *[status(500, "out of order")] * 50])
+    batch = batch_of(b"1", b"2", b"3")
+    async with started(peer.url, retry_for="200ms") as handler:
+        with pytest.raises(Exception, match="500 Said: out of order"):
+            await handler.handle(batch)
+
+    assert decided(batch) == {0: "ack"}
+
+
+@pytest.mark.parametrize("as_date", [False, True])
+async def test_a_server_that_asks_for_more_time_than_there_is_gets_it_by_a_delay_level(
+    peer: HttpPeer, *, as_date: bool
+) -> None:
+    later = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
+    peer.answers.append(status(429, Retry_After=later if as_date else "100"))
+    async with started(peer.url) as handler:
+        with pytest.raises(Retry) as retried:
+            await handler.handle(batch_of(b"1"))
+        with pytest.raises(Retry):
+            await handler.handle(batch_of(b"2"))  # the server is left alone by all
+
+    assert retried.value.delay_level == 6  # 2 min, the first that is not shorter
+    assert peer.contents == [b"1"]
+
+
+async def test_the_policy_decides_by_status(peer: HttpPeer) -> None:
+    peer.answers.extend([status(409), status(404), status(202)])
+    batch = batch_of(b"1", b"2", b"3")
+    async with started(peer.url, on_status={409: "ack", "4xx": "dead_letter", "2xx": "dead_letter"}) as handler:
+        await handler.handle(batch)
+
+    assert decided(batch) == {0: "ack", 1: "dead_letter", 2: "dead_letter"}
+
+
+async def test_a_batch_that_is_refused_is_dead_letters(peer: HttpPeer) -> None:
+    peer.answers.append(status(422, "wrong"))
+    async with started(peer.url, per_call="batch", format="json") as handler:
+        with pytest.raises(DeadLetter, match="422 Said: wrong"):
+            await handler.handle(batch_of(b"1", b"2"))
+
+
+async def test_a_server_that_goes_and_comes_back_is_waited_for(peer: HttpPeer) -> None:
+    async with started(peer.url) as handler:
+        await handler.handle(batch_of(b"1"))
+        await peer.kill()
+        waiting = [asyncio.create_task(handler.handle(batch_of(b"%d" % number))) for number in range(2, 8)]
+        await peer.start()
+        await asyncio.gather(*waiting)
+
+    assert sorted(peer.contents) == [b"%d" % number for number in range(1, 8)]
+
+
+async def test_an_answer_without_an_end_is_not_read_to_the_end(peer: HttpPeer) -> None:
+    peer.answers.append(Answer(b"HTTP/1.1 400 No\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 200_000, HANG))
+    async with started(peer.url, timeout="30s") as handler:
+        batch = batch_of(b"1")
+        await handler.handle(batch)
+
+    assert len(batch.decisions()[0].reason) < 1000
+
+
+async def test_no_more_calls_at_once_than_connections(peer: HttpPeer) -> None:
+    peer.answers.extend([Answer(b"", HANG)] * 2)
+    async with started(peer.url, max_connections=2, timeout="10s") as handler:
+        tasks = [asyncio.create_task(handler.handle(batch_of(b"%d" % number))) for number in range(5)]
+        await eventually(lambda: len(peer.requests) == 2, "two calls are under way")
+        assert peer.connections == 2
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await handler.handle(batch_of(b"after"))
+
+    assert peer.contents[-1] == b"after"
+
+
+async def test_tls_with_a_certificate_of_the_clients() -> None:
+    files = {"ca_file": str(CA), "cert_file": str(certificate(CLIENT)), "key_file": str(key(CLIENT))}
+    async with http_peer(server_context(wants_client=True)) as peer:
+        async with started(peer.url, tls=files) as handler:
+            await handler.handle(batch_of(b"1"))
+        async with started(peer.url, retry_for="0s") as handler:
+            with pytest.raises(httpx.TransportError, match="CERTIFICATE_VERIFY_FAILED"):
+                await handler.handle(batch_of(b"2"))
+
+        assert peer.contents == [b"1"]
+
+
+async def test_a_certificate_that_is_missing_fails_the_start(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        async with started("https://localhost:1/", tls={"ca_file": str(tmp_path / "missing.pem")}):
+            pass
+
+
+async def test_a_proxy_gets_the_call(peer: HttpPeer, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy = f"http://user:pass@localhost:{peer.port}"
+    monkeypatch.setenv("HTTP_PROXY", "http://localhost:1")  # what the options say counts
+    async with started("http://shop.example.org/hook", proxy=proxy) as handler:
+        await handler.handle(batch_of(b"1"))
+
+    [request] = peer.requests
+    assert request.line == "POST http://shop.example.org/hook HTTP/1.1"
+    assert request.headers["proxy-authorization"] == f"Basic {base64.b64encode(b'user:pass').decode()}"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"url": "ftp://host/"},
+        {"per_call": "batch"},
+        {"per_call": "batch", "format": "cloudevents_binary"},
+        {"on_status": {"4x": "ack"}},
+        {"on_status": {"700": "ack"}},
+        {"on_status": {"404": "explode"}},
+        {"signing_secret": "whsec_no base64"},
+        {"timeout": "0s"},
+        {"tls": {"key_file": "a"}},
+        {"tls": {"colour": "red"}},
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Webhook.Options.model_validate({"url": "http://localhost/", **options})
+
+
+def test_secrets_are_not_shown() -> None:
+    secrets = {"signing_secret": "geheim", "proxy": "http://u:geheim@p", "tls": {"key_password": "geheim"}}
+    options = Webhook.Options.model_validate({"url": "http://a/", **secrets})
+
+    assert "geheim" not in json.dumps(options.model_dump(mode="json"))

@@ -1,0 +1,72 @@
+"""An HTTP server that notes what it gets, and misbehaves by chance: `python -m tests.servers.http_sink PORT FILE`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.servers.http_peer import CLOSE, HANG, OK, RESET, Answer, HttpPeer, Request, status
+from tests.servers.process import ServerProcess
+
+TOP: Final = Path(__file__).parent.parent.parent
+FAULTS: Final = (
+    status(503, "busy"),
+    status(429, "slowly", Retry_After="0"),
+    Answer(b"", RESET),
+    Answer(OK[:-2], CLOSE),
+    Answer(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", HANG),
+)
+SHARE: Final = 0.03
+"""Of the requests that go wrong, half of them after they were noted."""
+
+
+class HttpSink(ServerProcess):
+    """The process. A key is in its file before the answer that says so."""
+
+    def __init__(self) -> None:
+        super().__init__("http-sink", users=())
+        self.working_directory = TOP
+        self._file = self.directory / "keys"
+        self.url = f"http://127.0.0.1:{self.port}/"
+
+    def command(self) -> Sequence[str | Path]:
+        return [sys.executable, "-m", "tests.servers.http_sink", str(self.port), self._file]
+
+    def is_ready(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def keys(self) -> list[str]:
+        """The key of every message that it took, as often as it took it."""
+        return self._file.read_text().split() if self._file.exists() else []
+
+
+def main() -> None:
+    """Serve until killed."""
+    port, path = int(sys.argv[1]), Path(sys.argv[2])
+
+    class Noting(HttpPeer):
+        def answer_to(self, request: Request) -> Answer:
+            goes_wrong = random.random() < SHARE
+            if not goes_wrong or random.random() < 0.5:
+                keys.write(f"{request.headers['x-rocketmq-keys']}\n")
+            return random.choice(FAULTS) if goes_wrong else Answer()
+
+    async def serve() -> None:
+        await Noting(port).start()
+        await asyncio.Event().wait()
+
+    with path.open("a", buffering=1) as keys:
+        asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    main()
