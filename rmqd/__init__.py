@@ -1,7 +1,7 @@
 """rmqd runs Apache RocketMQ consumer groups declared in YAML.
 
 What a handler needs is here, and nothing else: `Batch`, `Message`, `MessageQueue`, `Retry`, `DeadLetter`, `Suspend`,
-and `handler` for typed ones.
+and `handler` and `Depends` for typed ones.
 
 The packages, from the top: `cli` the commands; `demo`, `testing` and `spark`; `daemon` the process; `plugins` and
 `process`; `config`; `consumer` the engine of one group; `client` the connections to RocketMQ; `wire` bytes to values
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rmqd.handler_api import Batch, DeadLetter, Retry, Suspend
-    from rmqd.typed.decorator import handler
+    from rmqd.typed.decorator import Depends, handler
     from rmqd.wire.message_queue import MessageQueue
     from rmqd.wire.messages.message import Message
 
-__all__ = ["Batch", "DeadLetter", "Message", "MessageQueue", "Retry", "Suspend", "__version__", "handler"]
+__all__ = ["Batch", "DeadLetter", "Depends", "Message", "MessageQueue", "Retry", "Suspend", "__version__", "handler"]
 __version__ = "0.1.0"
 
 
@@ -28,10 +28,10 @@ def __getattr__(name: str) -> Any:
         import rmqd.handler_api
 
         return getattr(rmqd.handler_api, name)
-    if name == "handler":
+    if name in ("Depends", "handler"):
         import rmqd.typed.decorator
 
-        return rmqd.typed.decorator.handler
+        return getattr(rmqd.typed.decorator, name)
     if name in ("Message", "MessageQueue"):
         import rmqd.wire.messages.message
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -44,6 +45,14 @@ async def in_own_thread(function: Callable[[], T]) -> T:
         return value
     finally:
         del error  # its traceback leads to this frame: only the garbage collector would free them
+
+
+async def call_either(function: Callable[[], Any]) -> Any:
+    """Call a function that may be synchronous, then in a thread, or asynchronous; returns and raises what it does."""
+    if inspect.iscoroutinefunction(function):
+        return await function()
+    result = await in_own_thread(function)
+    return await result if isinstance(result, Awaitable) else result
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:

@@ -71,8 +71,9 @@ FLOORS = {
     "| announcing assigned | pull | offsets pop rebalance | group_status health lite "
     "| admin assembly dead_letters live_change | push_consumer",
     "config": "problems | model | reading rules schema shown | load",
-    "typed": "annotations decorator | form | avro | decoders | calls",
-    "plugins": "entry_points unknown_options | form hooks | handler_plugin lookup strategies "
+    "typed": "annotations decorator | dependencies | form | avro | decoders | calls",
+    "plugins": "entry_points lifecycle unknown_options | form hooks | typed_handlers "
+    "| handler_plugin lookup strategies | middleware "
     "| consumer_options handlers pipelines | catalogue runnable",
     "process": "channel garbage signals span_export structlog_without_rich | child logs telemetry | loop",
     "daemon": "metrics state_dir systemd | groups | history | http page workers | daemon",
@@ -90,7 +91,7 @@ FLOORS = {
 }
 PURE = set("access_refusal backoff codes errors exit_codes histogram plain_text wire handler_api diagnosis".split())
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
-PUBLIC = set("Batch Message MessageQueue Retry DeadLetter Suspend handler __version__".split())
+PUBLIC = set("Batch Message MessageQueue Retry DeadLetter Suspend handler Depends __version__".split())
 MOST_LINES = 400
 
 MODULES = sorted(ROOT.rglob("*.py"))

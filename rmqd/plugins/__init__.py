@@ -7,6 +7,9 @@ import.
     runnable                  load_runnable: a configuration whose plugins are found and fit their options
     consumer_options          a group's settings as the engine is told them
     handlers, handler_plugin  handlers: finding them, and the forms that they may have
+    typed_handlers            handlers of decoded bodies (`rmqd.typed`)
+    middleware                functions around every call of a handler
+    lifecycle                 the start and the stop of handlers that consist of parts
     pipelines                 pipelines, and functions of a sink
     strategies                allocate strategies
     hooks                     hooks: all that are installed

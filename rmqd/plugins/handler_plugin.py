@@ -22,17 +22,14 @@ from rmqd.plugins.form import (
     PluginFaultError,
     annotated_model,
     is_async,
-    model_of,
     plugin_fault,
     room,
     validated,
     with_article,
     yields,
 )
-from rmqd.typed.calls import TypedCalls
-from rmqd.typed.decoders import Decoder, decoder_of
+from rmqd.plugins.typed_handlers import TypedForm
 from rmqd.typed.decorator import TypedHandler
-from rmqd.typed.form import Form, HandlerFormError, form_of
 
 _ACCEPTED = "a function of (batch) or (batch, options), or a class with handle(self, batch)"
 
@@ -66,7 +63,7 @@ class HandlerPlugin:
         """Make the handler; `options` come from `validated`. Raises PluginFaultError if its constructor fails."""
         if isinstance(self.target, TypedHandler):
             assert self.typed is not None
-            return self._loaded(self.typed.called(self.target, options))
+            return self.typed.loaded(self.name, self.target, options)
         if not inspect.isclass(self.target):
             handle = functools.partial(_with_options, self.target, options) if self.takes_options else self.target
             return LoadedHandler(self.name, handle, is_async(self.target), None, None)
@@ -77,38 +74,10 @@ class HandlerPlugin:
             raise PluginFaultError(
                 Fault(("options",) if self.takes_options else ("plugin",), f"its constructor failed: {why(error)}")
             ) from error
-        handle = instance.handle if self.typed is None else self.typed.called(instance.handle, options)
-        return self._loaded(handle, getattr(instance, "start", None), getattr(instance, "stop", None))
-
-    def _loaded(
-        self, handle: Callable[..., Any], start: Callable[[], Any] | None = None, stop: Callable[[], Any] | None = None
-    ) -> LoadedHandler:
-        return LoadedHandler(self.name, handle, is_async(handle), start, stop)
-
-
-@dataclass(frozen=True, slots=True)
-class TypedForm:
-    """How the function of a typed handler is called."""
-
-    decoder: Decoder
-    form: Form
-
-    @classmethod
-    def of(cls, handler: TypedHandler, *, is_bound: bool) -> TypedForm:
-        """Check a typed handler. Raises PluginFaultError."""
-        try:
-            decoder = decoder_of(handler.payload)
-            return cls(decoder, form_of(handler, decoder.target, is_bound=is_bound))
-        except HandlerFormError as error:
-            raise plugin_fault(str(error)) from error
-
-    def called(self, handler: TypedHandler, options: Any) -> Callable[[Any], Any]:
-        """The handler of batches. A method is bound already."""
-        function, name = handler.function, self.form.named("options")
-        if name is not None:
-            function = functools.partial(function, **{name: options})
-        on_invalid, is_coroutine = handler.payload.on_invalid, is_async(handler.function)
-        return TypedCalls(function, self.decoder, self.form, on_invalid, is_async=is_coroutine).handler()
+        own = getattr(instance, "start", None), getattr(instance, "stop", None)
+        if self.typed is not None:
+            return self.typed.loaded(self.name, instance.handle, options, own)
+        return LoadedHandler(self.name, instance.handle, is_async(instance.handle), *own)
 
 
 def _with_options(function: Callable[..., Any], options: Any, batch: Any) -> Any:
@@ -116,13 +85,8 @@ def _with_options(function: Callable[..., Any], options: Any, batch: Any) -> Any
 
 
 def _typed_function_form(target: TypedHandler) -> tuple[bool, type[BaseModel] | None, TypedForm]:
-    _check_no_generator("handler", target.function)
     typed = TypedForm.of(target, is_bound=True)
-    name = typed.form.named("options")
-    if name is None:
-        return False, None, typed
-    parameter = inspect.signature(target.function).parameters[name]
-    return True, model_of(target.function, parameter, target.names), typed
+    return typed.takes_options(target), typed.options_model(target), typed
 
 
 def _class_form(target: type[Any]) -> tuple[bool, type[BaseModel] | None, TypedForm | None]:
@@ -132,7 +96,6 @@ def _class_form(target: type[Any]) -> tuple[bool, type[BaseModel] | None, TypedF
     static = isinstance(inspect.getattr_static(target, "handle"), staticmethod | classmethod)
     typed = None
     if isinstance(handle, TypedHandler):
-        _check_no_generator("handle", handle.function)
         typed = TypedForm.of(handle, is_bound=static)
         if typed.form.named("options") is not None:
             raise _misfit("has a typed method with options; a class gets them in its constructor")

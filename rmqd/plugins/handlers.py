@@ -14,6 +14,7 @@ from rmqd.handler_api import LoadedHandler
 from rmqd.plugins.form import PluginFaultError
 from rmqd.plugins.handler_plugin import HandlerPlugin
 from rmqd.plugins.lookup import find_object, located, plain
+from rmqd.plugins.middleware import middleware_faults, with_middleware
 
 ENTRY_POINT_GROUP: Final = "rmqd.handlers"
 
@@ -26,13 +27,13 @@ def load_handler(group: str, settings: GroupConfig, given: object = None) -> Loa
     assert settings.handler is not None
     try:
         plugin, options = _plugin_and_options(settings.handler, given)
-        return plugin.load(options)
+        return with_middleware(plugin.load(options), settings.handler.middleware)
     except PluginFaultError as error:
         raise ConfigError(list[object](located(group, settings, ("handler",), error))) from error
 
 
 def handler_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
-    """The problems of a group's handler and its options. The plugin is imported, and none of its functions runs."""
+    """The problems of a group's handler, its options and its middleware, which are imported. None of them runs."""
     if settings.handler is None:
         return []
     try:
@@ -49,4 +50,7 @@ def find_plugin(name: str) -> HandlerPlugin:
 
 def _plugin_and_options(handler: HandlerConfig, given: object = None) -> tuple[HandlerPlugin, Any]:
     plugin = find_plugin(handler.plugin) if given is None else HandlerPlugin.of(handler.plugin, given)
-    return plugin, plugin.validated(plain(handler.options))
+    options = plugin.validated(plain(handler.options))
+    if faults := tuple(middleware_faults(handler.middleware)):
+        raise PluginFaultError(*faults)
+    return plugin, options

@@ -5,6 +5,7 @@ which becomes a problem of the configuration.
 
     decorator       `handler` and the object that it makes of a function
     annotations     what annotations stand for: evaluated one by one
+    dependencies    what functions depend on: made once per process, and closed at its end
     form            which parameter of a function gets what
     avro            records of Avro
     decoders        bodies to values, and what is wrong with a body

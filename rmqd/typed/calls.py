@@ -39,11 +39,20 @@ class TypedCalls:
     """
 
     def __init__(
-        self, function: Callable[..., Any], decoder: Decoder, form: Form, on_invalid: OnInvalid, *, is_async: bool
+        self,
+        function: Callable[..., Any],
+        decoder: Decoder,
+        form: Form,
+        on_invalid: OnInvalid,
+        constants: Mapping[str, Any],
+        *,
+        is_async: bool,
     ) -> None:
+        """`constants` are the arguments that are the same in each call; read when one begins."""
         self._function = function
         self._is_async = is_async
         self.decoder = decoder
+        self.constants = constants
         self.per_batch = form.per_batch
         self.invalid = _OUTCOMES[on_invalid]
         self.varying: tuple[tuple[str, Source], ...] = tuple(
@@ -133,7 +142,7 @@ class _Course:
 
     def _named(self, messages: list[Message]) -> dict[str, Any]:
         values: dict[Source, Any] = {"message": messages[0], "messages": messages, "batch": self._batch}
-        return {name: values[source] for name, source in self._calls.varying}
+        return {**self._calls.constants, **{name: values[source] for name, source in self._calls.varying}}
 
     def _invalid(self, error: InvalidPayloadError) -> Decision:
         return Decision(self._calls.invalid, reason=str(error), error=error)

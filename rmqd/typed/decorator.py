@@ -33,6 +33,17 @@ class Payload:
     """Of Avro: whether bodies begin with what RocketMQ's schema registry puts there."""
 
 
+@dataclass(frozen=True, slots=True)
+class Depends:
+    """What a parameter gets: `pool: Annotated[Pool, rmqd.Depends(make_pool)]`.
+
+    `make` is called once per process, before the first message; without it, the annotated class is. It may be
+    synchronous or asynchronous, and yield what it makes, to close it behind the `yield` when the process ends.
+    """
+
+    make: Callable[..., Any] | None = None
+
+
 class TypedHandler:
     """A marked function. Called by itself, it is the function: a test calls it with what rmqd would.
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from rmqd.handler_api import Batch
 from rmqd.typed.annotations import AnnotationError, hint_of
 from rmqd.typed.decorator import TypedHandler
+from rmqd.typed.dependencies import Dependency, DependencyError, dependency_of
 from rmqd.wire.messages.message import Message
 
 Source = Literal["message", "messages", "batch", "options"]
@@ -33,6 +34,7 @@ class Form:
     per_batch: bool
     """Whether it takes the payloads of a whole batch at once."""
     others: Mapping[str, Source]
+    dependencies: Mapping[str, Dependency]
 
     def named(self, source: Source) -> str | None:
         """The parameter that gets this, if one does."""
@@ -51,7 +53,9 @@ def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> Form:
         raise HandlerFormError("the typed handler takes no payload; accepted: a function whose first parameter is one")
     payload, *rest = parameters
     per_batch = _takes_list(handler, payload, target)
-    return Form(per_batch, dict(_others(handler, rest, per_batch)))
+    dependencies = {one.name: found for one in rest if (found := _dependency(handler, one)) is not None}
+    rest = [one for one in rest if one.name not in dependencies]
+    return Form(per_batch, dict(_others(handler, rest, per_batch)), dependencies)
 
 
 def name_of(target: Any) -> str:
@@ -113,13 +117,26 @@ def _source(handler: TypedHandler, parameter: inspect.Parameter, per_batch: bool
 def _unclear(parameter: inspect.Parameter, per_batch: bool) -> str:
     message = "list[Message] for the messages of the payloads" if per_batch else "Message for that of the payload"
     lacks = "no annotation" if parameter.annotation is _EMPTY else "an annotation that says nothing to rmqd"
-    others = "Batch for all that was handed out, the name options, or a default"
+    others = "Batch for all that was handed out, Annotated[..., Depends(...)], the name options, or a default"
     return f"the parameter {parameter.name} has {lacks}; accepted: {message}, {others}"
 
 
-def _hint(handler: TypedHandler, parameter: inspect.Parameter) -> Any:
+def _dependency(handler: TypedHandler, parameter: inspect.Parameter) -> Dependency | None:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        return None
     try:
-        hint = hint_of(handler.function, parameter, handler.names)
+        return dependency_of(_whole_hint(handler, parameter), parameter)
+    except DependencyError as error:
+        raise HandlerFormError(str(error)) from None
+
+
+def _whole_hint(handler: TypedHandler, parameter: inspect.Parameter) -> Any:
+    try:
+        return hint_of(handler.function, parameter, handler.names)
     except AnnotationError as error:
         raise HandlerFormError(f"{error}; accepted: a type that can be imported when rmqd runs") from None
+
+
+def _hint(handler: TypedHandler, parameter: inspect.Parameter) -> Any:
+    hint = _whole_hint(handler, parameter)
     return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint

@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.rocketmq, pytest.mark.process, pytest.mark.slow]
 HANDLERS = """
 import ctypes, json, os, signal, time
 from pathlib import Path
+from typing import Annotated
 from pydantic import BaseModel
+import rmqd
 from rmqd import Batch, DeadLetter, Retry, Suspend
 
 def do(message):
@@ -38,7 +40,7 @@ def do(message):
     if what == "hang":
         time.sleep(600)
     if what == "boom":
-        json.loads("{")  # line 19
+        json.loads("{")  # the raising line
     if what == "dead":
         raise DeadLetter("no such customer")
     if what == "again":
@@ -86,13 +88,21 @@ class Counting:
         with self.path.open("a") as file:
             file.write(line + "\\n")
 
+class Order(BaseModel):
+    what: str
+
+@rmqd.handler(json=Order)
+async def typed(order: Order, batch: Batch, name: Annotated[str, rmqd.Depends(lambda: "shop")]):
+    if order.what == "boom":
+        raise ValueError(f"{name}: {len(batch)}")
+
 class NotStarting:
     def start(self):
         raise RuntimeError("no database")
     def handle(self, batch):
         pass
 """
-RAISING_LINE = next(number for number, line in enumerate(HANDLERS.splitlines(), 1) if "# line 19" in line)
+RAISING_LINE = next(number for number, line in enumerate(HANDLERS.splitlines(), 1) if "# the raising line" in line)
 
 
 @pytest.fixture
@@ -228,6 +238,17 @@ def test_a_class_is_started_gets_its_batches_and_is_stopped(
     ]
     calls = [f"3 of {topic}: a b c", f"2 of {topic}: exit e", f"2 of {topic}: f g"]
     assert notes.read_text().splitlines() == ["start", *calls[:2], "start", calls[2], "stop"]
+
+
+def test_typed_handlers(rocketmq: RealCluster, topic: str, group: str, folder: Path, send: Callable[..., None]) -> None:
+    """Each message of a batch has its own outcome; the error that is told is the first one's."""
+    send('{"what": "ok"}', '{"what": "boom"}', "oops", '{"what": "last"}')
+    ours = Group(rocketmq, folder, group, topic, "typed", consume_message_batch_max_size=4)
+    lines = ours.outcomes()
+    assert [one["outcome"] for one in lines] == ["acked", "retried", "dead_lettered", "acked"]
+    assert lines[2]["reason"].startswith("the body is no Order in JSON: ")
+    assert lines[1]["error"] == "ValueError: shop: 4"
+    assert lines[1]["place"].endswith(" in typed")
 
 
 def test_orderly_handlers(

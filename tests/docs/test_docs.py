@@ -90,7 +90,12 @@ def test_every_configuration_in_the_docs_is_valid(text: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "text", [text for text in blocks("python") if not re.search("client_ids|def (before_batch|test_)", text.values[0])]
+    "text",
+    [
+        text
+        for text in blocks("python")
+        if not re.search("client_ids|call_next|def (before_batch|test_)", text.values[0])
+    ],
 )
 def test_every_handler_in_the_docs_is_one(text: str) -> None:
     module = run_block(text, "example")

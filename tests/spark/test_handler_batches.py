@@ -8,9 +8,11 @@ import json
 import pickle
 import time
 from dataclasses import replace
+from typing import Annotated
 
 import pytest
 
+import rmqd
 from rmqd import Batch, DeadLetter, Message, Retry
 from rmqd.consumer.handling.slots import HandlerHungError
 from rmqd.consumer.hooks import Hook, HookContext
@@ -53,6 +55,14 @@ async def decline(batch: Batch) -> None:
             raise Retry(delay_level=1)
         if body == "dies":
             raise DeadLetter("it says so")
+
+
+@rmqd.handler(json=int)
+async def typed(number: int, message: Message, names: Annotated[list[str], rmqd.Depends(lambda: SEEN)]) -> None:
+    """Takes numbers, and fails at the first attempt."""
+    names.append(f"{number}'{message.reconsume_times}")
+    if number == 2 and not message.reconsume_times:
+        raise ValueError(number)
 
 
 async def linger(batch: Batch) -> None:
@@ -123,6 +133,18 @@ def test_what_fails_comes_by_the_retry_topic(broker: EmbeddedBroker) -> None:
     assert query.handled() == {"acked": 1, "retried": 1, "dead_lettered": 1}
     assert query.handled(is_retry=True) == {"dead_lettered": 1}
     assert broker.offsets("shop", RETRIES) == {0: 1}
+
+
+def test_typed_handlers(broker: EmbeddedBroker) -> None:
+    """Decoded bodies, dependencies, and what becomes of each message of a batch, as on the local engine."""
+    broker.create_topic("orders", 1)
+    broker.send("orders", "1", "2", "oops", "3")
+    order = order_of(broker.nameserver, typed, delay_level_when_next_consume=1, consume_message_batch_max_size=8)
+    query = GroupQuery(order)
+    query.run_until(lambda: "2'1" in SEEN)
+    assert sorted(SEEN) == ["1'0", "2'0", "2'1", "3'0"]
+    assert query.handled() == {"acked": 2, "retried": 1, "dead_lettered": 1}
+    assert query.handled(is_retry=True) == {"acked": 1}
 
 
 def test_a_range_that_is_repeated_is_handled_again(broker: EmbeddedBroker) -> None:

@@ -40,6 +40,10 @@ class HandlerConfig(Section):
         default_factory=dict, description="given to the handler; validated by its own Options model where it has one"
     )
     concurrency: Annotated[int, Whole(1, 1000)] = setting(20, "batches handled at once in this process, 1 to 1000")
+    middleware: list[Annotated[str, Text("module:attribute")]] = Field(
+        default_factory=list,
+        description="functions around every call of the handler, each as module:attribute, the first one outermost",
+    )
 
 
 class AllocatedQueue(Section):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import queue
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
@@ -16,7 +15,7 @@ import structlog
 from rmqd.clock import Clock
 from rmqd.errors import RmqdError
 from rmqd.handler_api import Batch, LoadedHandler
-from rmqd.own_threads import call_in_loop, in_own_thread
+from rmqd.own_threads import call_either, call_in_loop
 from rmqd.plain_text import class_name, describe
 
 log = structlog.get_logger(__name__)
@@ -169,10 +168,7 @@ async def _cancel(call: asyncio.Task[Any], function: Callable[[], Any], clock: C
 async def _guarded(function: Callable[[], Any]) -> BaseException | None:
     """Call a function and return what it raised: asyncio would let SystemExit out of a task and of the event loop."""
     try:
-        if inspect.iscoroutinefunction(function):
-            await function()
-        elif isinstance(result := await in_own_thread(function), Awaitable):
-            await result
+        await call_either(function)
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001  it is raised by who waits

@@ -1,0 +1,82 @@
+"""Middleware: functions around every call of a group's handler, in the order in which the configuration names them.
+
+A middleware takes the batch and `call_next`, the next one or the handler, which it calls with the batch. It is a
+function, or a class that is made without arguments, with a method `__call__`, and if it likes `start` and `stop`. It is
+asynchronous around an asynchronous handler, and synchronous around a synchronous one.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rmqd.handler_api import LoadedHandler
+from rmqd.plugins.entry_points import why
+from rmqd.plugins.form import Fault, PluginFaultError, is_async, room, yields
+from rmqd.plugins.lifecycle import with_parts
+from rmqd.plugins.lookup import object_at
+
+_ACCEPTED = "a function of (batch, call_next), or a class without arguments whose instances are called so"
+
+
+def middleware_faults(names: Sequence[str]) -> Iterator[Fault]:
+    """What is wrong with middleware that can be seen without making it. Each is imported."""
+    for index, name in enumerate(names):
+        try:
+            _find(name)
+        except PluginFaultError as error:
+            yield from (Fault(("middleware", index), fault.message) for fault in error.faults)
+
+
+def with_middleware(handler: LoadedHandler, names: Sequence[str]) -> LoadedHandler:
+    """The handler with middleware around its calls, the first of them outermost. Raises PluginFaultError."""
+    made = [_make(index, name, in_loop=handler.is_async) for index, name in enumerate(names)]
+    handle = handler.handle
+    for call in reversed(made):
+        handle = _around(call, handle, in_loop=handler.is_async)
+    parts = [(getattr(one, "start", None), getattr(one, "stop", None)) for one in made]
+    return with_parts(replace(handler, handle=handle), parts)
+
+
+def _find(name: str) -> Any:
+    target: Any = object_at(name)
+    call, arguments = target, 2
+    if inspect.isclass(target):
+        call, arguments = next((vars(one)["__call__"] for one in target.__mro__ if "__call__" in vars(one)), None), 3
+    try:
+        required, most = room(call) if callable(call) else (0, 0)
+    except ValueError as error:
+        raise PluginFaultError(Fault((), f"{name} {error}; accepted: {_ACCEPTED}")) from None
+    if required > arguments or most < arguments or yields(call):
+        raise PluginFaultError(Fault((), f"{name} cannot be called with (batch, call_next); accepted: {_ACCEPTED}"))
+    return target
+
+
+def _make(index: int, name: str, *, in_loop: bool) -> Any:
+    made = _find(name)
+    if inspect.isclass(made):
+        try:
+            made = made()
+        except (Exception, SystemExit) as error:
+            fault = Fault(("middleware", index), f"the constructor of {name} failed: {why(error)}")
+            raise PluginFaultError(fault) from error
+    if is_async(made) != in_loop:
+        kind, other = ("async def", "def") if in_loop else ("def", "async def")
+        message = f"{name} is written with {other}, and the handler with {kind}; accepted: {kind}, as the handler"
+        raise PluginFaultError(Fault(("middleware", index), message))
+    return made
+
+
+def _around(call: Callable[..., Any], inner: Callable[..., Any], *, in_loop: bool) -> Callable[..., Any]:
+    @functools.wraps(inner)
+    def handle(batch: Any) -> Any:
+        return call(batch, inner)
+
+    @functools.wraps(inner)
+    async def handle_async(batch: Any) -> Any:
+        return await call(batch, inner)
+
+    return handle_async if in_loop else handle

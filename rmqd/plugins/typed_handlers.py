@@ -1,0 +1,69 @@
+"""Typed handlers as plugins: their faults, their options, and the LoadedHandler that one becomes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from rmqd.handler_api import LoadedHandler
+from rmqd.plugins.form import is_async, model_of, plugin_fault, yields
+from rmqd.plugins.lifecycle import Part, with_parts
+from rmqd.typed.calls import TypedCalls
+from rmqd.typed.decoders import Decoder, decoder_of
+from rmqd.typed.decorator import TypedHandler
+from rmqd.typed.dependencies import Dependencies
+from rmqd.typed.form import Form, HandlerFormError, form_of
+
+
+@dataclass(frozen=True, slots=True)
+class TypedForm:
+    """How the function of a typed handler is called."""
+
+    decoder: Decoder
+    form: Form
+
+    @classmethod
+    def of(cls, handler: TypedHandler, *, is_bound: bool) -> TypedForm:
+        """Check a typed handler. Raises PluginFaultError."""
+        if yields(handler.function):
+            raise plugin_fault("the plugin is a typed handler with yield, which would never run; accepted: without")
+        try:
+            decoder = decoder_of(handler.payload)
+            return cls(decoder, form_of(handler, decoder.target, is_bound=is_bound))
+        except HandlerFormError as error:
+            raise plugin_fault(str(error)) from error
+
+    def takes_options(self, handler: TypedHandler) -> bool:
+        """Whether the function, or what it depends on, takes the handler's options."""
+        return any(True for _ in self._takers(handler))
+
+    def options_model(self, handler: TypedHandler) -> type[BaseModel] | None:
+        """The model that one of those that take the options has in its annotation."""
+        for function, names in self._takers(handler):
+            parameter = inspect.signature(function).parameters["options"]
+            if (model := model_of(function, parameter, names)) is not None:
+                return model
+        return None
+
+    def loaded(self, name: str, handler: TypedHandler, options: Any, own: Part = (None, None)) -> LoadedHandler:
+        """The handler of batches. A method is bound already, and `own` are the start and the stop of its class."""
+        is_coroutine, form = is_async(handler.function), self.form
+        dependencies = Dependencies(form.dependencies, options, in_loop=is_coroutine)
+        if form.named("options") is not None:
+            dependencies.values["options"] = options
+        on_invalid = handler.payload.on_invalid
+        calls = TypedCalls(handler.function, self.decoder, form, on_invalid, dependencies.values, is_async=is_coroutine)
+        loaded = LoadedHandler(name, calls.handler(), is_coroutine, *own)
+        opened: Part = (dependencies.open, dependencies.close) if form.dependencies else (None, None)
+        return with_parts(loaded, [opened])
+
+    def _takers(self, handler: TypedHandler) -> Iterator[tuple[Callable[..., Any], Mapping[str, Any]]]:
+        if self.form.named("options") is not None:
+            yield handler.function, handler.names
+        for dependency in self.form.dependencies.values():
+            for make in dependency.takers_of_options():
+                yield make, {}

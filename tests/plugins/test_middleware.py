@@ -1,0 +1,124 @@
+"""Middleware: around every call of a handler, in the order of the configuration."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd import Batch
+from rmqd.errors import ConfigError
+from rmqd.testing import RocketMQ, RunResult
+from tests.testing.conftest import rocketmq as rocketmq
+
+Run = Callable[..., RunResult]
+
+CODE = """
+events = []
+
+async def outer(batch, call_next):
+    events.append("outer")
+    try:
+        await call_next(batch)
+    finally:
+        events.append("outer ends")
+
+class Timing:
+    async def start(self):
+        events.append("start")
+    async def __call__(self, batch, call_next):
+        events.append(f"timing of {len(batch)}")
+        return await call_next(batch)
+    def stop(self):
+        events.append("stop")
+
+async def drop(batch, call_next):
+    pass
+
+def of_threads(batch, call_next):
+    events.append("thread")
+    return call_next(batch)
+
+def one(batch): ...
+class Bare: ...
+class Needs:
+    def __init__(self, server): ...
+    async def __call__(self, batch, call_next): ...
+number = 7
+"""
+
+
+@pytest.fixture(autouse=True)
+def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What the middleware of the module `around`, in the working directory, notes."""
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    (tmp_path / "around.py").write_text(CODE)
+    sys.path.insert(0, str(tmp_path))
+    module: Any = __import__("around")
+    yield module.events
+    del sys.modules["around"]
+    sys.path[:] = path
+
+
+def test_the_first_is_the_outermost(rocketmq: RocketMQ, run_handler: Run, events: list[str]) -> None:
+    async def handle(batch: Batch) -> None:
+        events.append("handle")
+        if not batch[0].reconsume_times:
+            raise ValueError("at first")
+
+    rocketmq.send("orders", "one")
+    result = run_handler(handle, topic="orders", group="mailer", middleware=["around:outer", "around:Timing"])
+
+    assert events == ["start", *["outer", "timing of 1", "handle", "outer ends"] * 2, "stop"]
+    assert [attempt.outcome for attempt in result.attempts] == ["retried", "acked"]
+
+
+def test_a_synchronous_handler_has_synchronous_middleware(
+    rocketmq: RocketMQ, run_handler: Run, events: list[str]
+) -> None:
+    rocketmq.send("orders", "one")
+    run_handler(lambda batch: events.append("handle"), topic="orders", group="mailer", middleware=["around:of_threads"])
+
+    assert events == ["thread", "handle"]
+
+
+def test_what_it_does_not_pass_on_is_acknowledged(rocketmq: RocketMQ, run_handler: Run, events: list[str]) -> None:
+    async def handle(batch: Batch) -> None:
+        events.append("handle")
+
+    rocketmq.send("orders", "one")
+    result = run_handler(handle, topic="orders", group="mailer", middleware=["around:drop"])
+
+    assert (events, len(result.acked)) == ([], 1)
+
+
+def test_a_constructor_that_fails_is_told_as_it_failed(run_handler: Run) -> None:
+    async def handle(batch: Batch) -> None: ...
+
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'server'"):
+        run_handler(handle, topic="orders", group="mailer", middleware=["around:Needs"])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("around:one", r"around:one cannot be called with \(batch, call_next\); accepted: a function of"),
+        ("around:Bare", r"around:Bare cannot be called with \(batch, call_next\)"),
+        ("around:number", r"around:number cannot be called with \(batch, call_next\)"),
+        (
+            "around:of_threads",
+            "is written with def, and the handler with async def; accepted: async def, as the handler",
+        ),
+        ("around:none", "the module around has no none"),
+        ("nowhere:none", "the module nowhere cannot be imported"),
+    ],
+)
+def test_what_is_wrong_is_a_problem_of_its_place(run_handler: Run, name: str, said: str) -> None:
+    async def handle(batch: Batch) -> None: ...
+
+    with pytest.raises(ConfigError, match=rf"groups.mailer.handler.middleware\[?.?1\]?: .*{said}"):
+        run_handler(handle, topic="orders", group="mailer", middleware=["around:outer", name])
