@@ -71,8 +71,13 @@ def assemble(
         handler = group_hooks.around(handler)
     send_back, store, founding, ownership, leases = _by_message_model(options, client, clock, receipts)
     send_back = ways_back or send_back
-    if leases is None:
-        service: ConsumeMessageService = ConsumeMessageConcurrentlyService(options, handler, send_back, clock)
+    service: ConsumeMessageService
+    if options.order_by:
+        from rmqd.consumer.handling.by_key import ConsumeMessageByKeyService
+
+        service = ConsumeMessageByKeyService(options, handler, send_back, leases, clock)
+    elif leases is None:
+        service = ConsumeMessageConcurrentlyService(options, handler, send_back, clock)
     else:
         service = ConsumeMessageOrderlyService(options, handler, send_back, leases, clock)
     context = GroupContext(

@@ -45,6 +45,8 @@ class ConsumerOptions:
     local_offsets_directory: str
     """Where broadcasting groups keep their offsets, each in a folder of its name, which is without the namespace."""
     consume_mode: ConsumeMode
+    order_by: str
+    """What messages are kept in order by: `keys`, `sharding_key`, `property:NAME`; empty for the consume mode alone."""
     subscriptions: Mapping[str, Subscription]
     """By topic name, without the group's retry topic."""
     consume_from_where: ConsumeFromWhere
@@ -55,13 +57,13 @@ class ConsumerOptions:
     consume_message_batch_max_size: int
     consume_timeout_seconds: float
     max_reconsume_times: int
-    """-1: as Java, 16 in concurrent groups and no limit in orderly ones."""
+    """-1: as Java, 16 in concurrent groups and no limit where what fails is repeated in place."""
     delay_level_when_next_consume: int
     """0: the broker decides (3 + reconsume times); -1: straight to the dead letters."""
     auto_commit: bool
     """Orderly groups: whether a handler's return commits; else it says so itself."""
     suspend_current_queue_time_seconds: float
-    """Orderly groups: how long a queue rests before a failed batch is repeated."""
+    """How long a queue, or a key, rests before what failed is repeated in place."""
     pull_batch_size: int
     pull_interval_seconds: float
     pull_threshold_for_queue: int
@@ -86,6 +88,11 @@ class ConsumerOptions:
     on_offset_illegal: OnOffsetIllegal
     trace: TraceOptions | None
     """Where message trace goes; None for a group without."""
+
+    @property
+    def repeats_in_place(self) -> bool:
+        """Whether what fails is handed out again here, before what has to follow it, and not sent back."""
+        return self.consume_mode == "orderly" or bool(self.order_by)
 
     @property
     def is_lite(self) -> bool:

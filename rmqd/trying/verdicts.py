@@ -27,7 +27,7 @@ def verdicts_of(
     batch: Batch, error: BaseException | None, options: ConsumerOptions, ways_back: WaysBack
 ) -> tuple[Verdict, ...]:
     """A verdict for each message of a batch."""
-    if options.consume_mode == "orderly":
+    if options.consume_mode == "orderly" and not options.order_by:
         return tuple(_in_order(batch, error, options, ways_back))
     return tuple(_each_alone(batch, error, options, ways_back))
 
@@ -45,6 +45,8 @@ def _each_alone(
             yield _ACKED
         elif reason is not None:
             yield _given_up(reason, options)
+        elif options.order_by:
+            yield Verdict("retried", rest_seconds=rest_seconds(error, options.suspend_current_queue_time_seconds))
         else:
             yield Verdict("retried", delay_level=ways_back.delay_level(message, level))
 

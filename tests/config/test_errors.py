@@ -142,6 +142,24 @@ IN_GROUP = {
         "6:19: groups.mailer.consume_mode: pop: broadcasting members each get every message, and a popped one goes to "
         "one of them; accepted: concurrently | orderly",
     ),
+    "order that brokers do not keep": (
+        "consume_mode: pop\n    order_by: keys",
+        "7:5: groups.mailer.order_by: brokers hand popped messages to several members at once; accepted: leave it out",
+    ),
+    "order beside commits of the handler's": (
+        "consume_mode: orderly\n    order_by: keys\n    auto_commit: false",
+        "7:5: groups.mailer.order_by: beside auto_commit: false, which is about the order of whole queues; "
+        "accepted: leave it out",
+    ),
+    "order on Spark": (
+        "engine: spark\n    order_by: keys",
+        "7:5: groups.mailer.order_by: Spark hands out ranges of offsets, and knows no keys; accepted: leave it out",
+    ),
+    "order by nothing": (
+        'order_by: "property:"',
+        "6:15: groups.mailer.order_by: 'property:' is not accepted; accepted: keys, sharding_key, property:NAME, or "
+        '""',
+    ),
     "strategy that brokers do not know": (
         "consume_mode: pop\n    allocate_strategy: consistent_hash",
         "7:24: groups.mailer.allocate_strategy: consistent_hash: in POP mode the brokers divide the queues; "

@@ -33,6 +33,22 @@ def block_of(
     return decode_messages(b"".join(encode_message(replace(message, queue_offset=at)) for at in offsets), queue)
 
 
+def keyed_block(start: int, keys: Iterable[str], queue: MessageQueue = QUEUE) -> MessageBlock:
+    """A reply with a message of each key, from an offset on; an empty text is no key."""
+    messages = [
+        StoredMessage(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            body=b"x",
+            store_timestamp=1,
+            properties={"KEYS": key} if key else {},
+            queue_offset=at,
+        )
+        for at, key in enumerate(keys, start)
+    ]
+    return decode_messages(b"".join(map(encode_message, messages)), queue)
+
+
 def corrupted(record: bytes, body: bytes) -> bytes:
     """A stored record whose body was changed after its CRC was made; its framing holds."""
     at = record.rindex(body)

@@ -21,6 +21,7 @@ _DEFAULTS = ConsumerOptions(
     message_model="clustering",
     local_offsets_directory="",
     consume_mode="concurrently",
+    order_by="",
     subscriptions={TOPIC: EVERYTHING},
     consume_from_where="last_offset",
     consume_timestamp_ms=None,

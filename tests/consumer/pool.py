@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import pytest
@@ -12,7 +12,9 @@ import pytest
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.clock import Clock, SystemClock
+from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue, key_by
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.by_key import ConsumeMessageByKeyService
 from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
@@ -21,7 +23,7 @@ from rmqd.consumer.rebalance.broadcasting import EveryQueue
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler_api import Batch
 from rmqd.wire.message_queue import MessageQueue
-from tests.consumer.blocks import block_of
+from tests.consumer.blocks import block_of, keyed_block
 from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 
@@ -41,6 +43,19 @@ class Pool:
         queue = ProcessQueue(place, 0, TopicStats(TOPIC, is_retry=False))
         self.give(queue, messages)
         return queue
+
+    def keyed(self, keys: Iterable[str], number: int = 0) -> KeyedProcessQueue:
+        """A queue of a group by keys, with a message of each key."""
+        place = MessageQueue(TOPIC, BROKER, number)
+        queue = KeyedProcessQueue(place, 0, TopicStats(TOPIC, is_retry=False), "", key_by("keys"))
+        self.give_keys(queue, keys)
+        return queue
+
+    def give_keys(self, queue: ProcessQueue, keys: Iterable[str]) -> None:
+        """One more reply for a queue, with a message of each key."""
+        block = keyed_block(queue.next_offset, keys, queue.message_queue)
+        queue.put(block, queue.next_offset + len(block.messages))
+        self.service.submit(queue)
 
     def give(self, queue: ProcessQueue, messages: int) -> None:
         """One more reply for a queue."""
@@ -63,11 +78,13 @@ def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContex
         options = group_options(**{"consume_timeout_seconds": TIMEOUT_SECONDS, **values})
         send_back = SendBack(client, GROUP, reconsume_limit(options))
         handler = handler_of(function, is_async=is_async)
-        if options.consume_mode == "orderly":
-            leases = EveryQueue()  # a lock that nobody takes
-            service: HandlerSlots = ConsumeMessageOrderlyService(
-                options, handler, send_back, leases, clock or SystemClock()
+        if options.order_by:
+            service: HandlerSlots = ConsumeMessageByKeyService(
+                options, handler, send_back, None, clock or SystemClock()
             )
+        elif options.consume_mode == "orderly":
+            leases = EveryQueue()  # a lock that nobody takes
+            service = ConsumeMessageOrderlyService(options, handler, send_back, leases, clock or SystemClock())
         else:
             service = ConsumeMessageConcurrentlyService(options, handler, send_back, clock or SystemClock())
         task = asyncio.create_task(service.run())

@@ -135,3 +135,58 @@ async def test_a_broker_that_forgot_its_locks_gives_them_back(rocketmq_faulty: R
         await eventually(lambda: offsets.lag(rocketmq_faulty, group, topic) == 0, "all is committed", 60)
         assert one.topic().duplicates == {}
     check_order(writer.entries)
+
+
+class ByAccount:
+    """A handler that notes the course of each account: what was begun and what ended, in this order."""
+
+    def __init__(self, name: str, courses: dict[str, list[tuple[str, str, int]]], seconds: float) -> None:
+        self._name = name
+        self._courses = courses
+        self._seconds = seconds
+        self.handled = 0
+
+    async def __call__(self, batch: Batch) -> None:
+        for message in batch:
+            course = self._courses[message.properties["account"]]
+            course.append(("begin", self._name, message.queue_offset))
+            await asyncio.sleep(self._seconds)
+            course.append(("end", self._name, message.queue_offset))
+            self.handled += 1
+
+
+@behaviour(
+    "orderly",
+    "Messages of one value are handled in order and one at a time, others of their queue side by side (`order_by`)",
+    java="no such thing: a group is concurrent, or has one batch of a queue at a time",
+    rmqd="as said, in concurrent and orderly groups",
+    checked="64 accounts in 4 queues that move between two members and back: each account's order, nothing twice",
+)
+@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
+async def test_accounts_keep_their_order_while_queues_move(rocketmq: RealCluster, group: str, mode: str) -> None:
+    """A slow account holds up none but itself, and a member that leaves has nothing handled twice."""
+    topic = rocketmq.create_topic(fresh_name(group, "topic"), QUEUES)
+    with Producer(rocketmq.broker.address, topic, QUEUES) as producer:
+        for queue in range(QUEUES):
+            accounts = [{"account": f"{queue}-{number % 16}"} for number in range(480)]
+            producer.send_batch([f"{queue}.{at}" for at in range(480)], queue=queue, properties=accounts)
+    courses: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
+    options = {**OPTIONS, "consume_mode": mode, "order_by": "property:account", "concurrency": 64}
+    options |= {"subscriptions": [topic], "consume_from_where": "first_offset"}
+    first, second = ByAccount("first", courses, 0.1), ByAccount("second", courses, 0.1)
+    async with member(rocketmq.nameserver, first, group=group, **options) as one:
+        await eventually(lambda: first.handled > 64, "it is at work")
+        async with member(rocketmq.nameserver, second, group=group, **options) as other:
+            await eventually(lambda: owned(other) == QUEUES // 2, "the other one has half of them")
+            await eventually(lambda: second.handled > 64, "the other one is at work", 40)
+            await other.stop()
+            assert other.topic().duplicates == {}
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed", 60)
+        assert one.topic().duplicates == {}
+    assert len(courses) == QUEUES * 16
+    for course in courses.values():
+        begins, ends = course[::2], course[1::2]
+        assert [(who, at) for _, who, at in begins] == [(who, at) for _, who, at in ends], "two at once"
+        offsets_begun = [at for _, _, at in begins]
+        assert offsets_begun == sorted(set(offsets_begun))
+    assert first.handled + second.handled == QUEUES * 480

@@ -5,6 +5,7 @@ This is the only place that knows a group's defaults and ranges.
 
 # No postponed annotations here: pydantic would have to read them all from text, on every start.
 
+import re
 import time
 from typing import Annotated, Any, Final, Literal
 
@@ -28,6 +29,12 @@ from rmqd.consumer.options import (
 from rmqd.wire.topics import TRACE_TOPIC
 
 JAVA_CONSUME_TIMESTAMP_AGE_SECONDS: Final = 30 * 60
+ORDER: Final = r"^(keys|sharding_key|property:.+)?$"
+
+
+def is_order(text: str) -> bool:
+    """Whether a text is a value of `order_by`."""
+    return re.search(ORDER, text) is not None
 
 
 class HandlerConfig(Section):
@@ -73,6 +80,9 @@ class GroupConfig(Section):
     consume_mode: Annotated[ConsumeMode, Choice(("concurrently", "orderly", "pop"))] = setting(
         "concurrently", "concurrently: batches of a queue side by side; orderly: one after the other; pop: by POP"
     )
+    order_by: Annotated[str, Text('keys, sharding_key, property:NAME, or ""', is_order, pattern=ORDER)] = setting(
+        "", "one at a time and in order for each value of keys | sharding_key | property:NAME, others side by side"
+    )
     subscriptions: dict[str, Annotated[Subscription, SubscriptionForm()]] = Field(
         default_factory=dict,
         description='by topic: a tag expression such as "paid || refunded", "*" for all, {sql: "amount > 100"}, or '
@@ -111,7 +121,9 @@ class GroupConfig(Section):
         "15m", "a duration: how long a handler may take for a batch before it is sent back for a retry"
     )
     max_reconsume_times: Annotated[int, Whole(0, 2**31 - 1, also=(-1,), meaning="for Java's default")] = setting(
-        -1, "N: N+1 attempts, then the dead letters; -1: 16 in concurrent and pop groups, no limit in orderly ones"
+        -1,
+        "N: N+1 attempts, then the dead letters; -1: 16 in concurrent and pop groups, no limit in orderly ones and "
+        "with order_by",
     )
     auto_commit: Annotated[bool, Flag()] = setting(
         True, "orderly groups: commit when the handler returns; false: batch.commit() and batch.rollback() decide"
@@ -120,7 +132,8 @@ class GroupConfig(Section):
         0, "delay level of a retry; 0: the broker decides (3 + times); -1: straight to the dead letters"
     )
     suspend_current_queue_time: Annotated[float, Duration("10ms", "30s")] = setting(
-        "1s", "a duration, 10ms to 30s: how long an orderly queue rests before the failed batch is repeated"
+        "1s",
+        "a duration, 10ms to 30s: how long an orderly queue, or a value of order_by, rests before it repeats a failure",
     )
     pull_batch_size: Annotated[int, Whole(1, 1024)] = setting(32, "messages asked for in one pull, 1 to 1024")
     pull_interval: Annotated[float, Duration("0s", "65535ms")] = setting(

@@ -87,6 +87,21 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Fi
     if group.consume_mode == "pop":
         yield from _pop_findings(group)
     yield from _lite_findings(group)
+    if group.order_by:
+        yield from _order_findings(group)
+
+
+def _order_findings(group: GroupConfig) -> Iterator[Finding]:
+    """What cannot keep messages in order by key."""
+    if group.engine == "spark":
+        message = "Spark hands out ranges of offsets, and knows no keys"
+    elif group.consume_mode == "pop":
+        message = "brokers hand popped messages to several members at once"
+    elif not group.auto_commit:
+        message = "beside auto_commit: false, which is about the order of whole queues"
+    else:
+        return
+    yield Finding(("order_by",), f"{message}; accepted: leave it out", at_key=True)
 
 
 def _pop_findings(group: GroupConfig) -> Iterator[Finding]:

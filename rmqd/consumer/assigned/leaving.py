@@ -44,7 +44,7 @@ class Leaving:
 
     async def drain(self, process_queues: Iterable[ProcessQueue]) -> bool:
         """Wait until no handler has a batch of these; False if the time for it ran out."""
-        busy = [one for one in process_queues if one.in_flight]
+        busy = [one for one in process_queues if one.is_busy]
         if not busy:
             return True
         idle = asyncio.gather(*(one.wait_idle() for one in busy))
@@ -58,8 +58,8 @@ class Leaving:
             for waiting in (hurry, idle):
                 waiting.cancel()
             await asyncio.gather(hurry, idle, return_exceptions=True)
-        if left := sum(one.in_flight for one in busy):
-            log.warning("queue.not_drained", queue=str(self._message_queue), batches=left)
+        if left := [one for one in busy if one.is_busy]:
+            log.warning("queue.not_drained", queue=str(self._message_queue), batches=sum(one.in_flight for one in left))
         return not left
 
     async def _wait(self, *either: asyncio.Future[Any]) -> None:

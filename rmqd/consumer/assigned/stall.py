@@ -24,7 +24,7 @@ class Stall:
     stuck: Problem | None = None  # why nothing is pulled until an operator acts
     paused: bool = False
     locked_out: bool = False  # somebody else has the queue's lock
-    orderly: bool = False
+    in_place: bool = False  # what fails is repeated here, and not sent back
     failure: RmqdError | None = None  # of the last pull, or of the last attempt to take the queue over
     retrying: int = 0  # messages that wait for another try of their send-back
     in_flight: int = 0  # batches that a handler has, or that are settled now
@@ -66,12 +66,12 @@ class Stall:
                 "slow_handler",
                 f"a call of the handler runs for {self.call_seconds:.0f} s; first unfinished is {self.oldest}",
             )
-        if self.orderly and self.in_flight and self.call_seconds is None and not self.retrying:
+        if self.in_place and self.in_flight and self.call_seconds is None and not self.retrying:
             return self._found(
                 "slow_handler",
                 f"a call of the handler that is past its deadline has not come back; it has {self.oldest}",
             )
-        if self.orderly and (self.in_flight or self.retrying):
+        if self.in_place and (self.in_flight or self.retrying):
             return self._found("poison_message", f"the handler fails again and again at {self.oldest}")
         if self.retrying or (self.in_flight and self.call_seconds is None):
             told = f"no broker takes back what the handler failed at; first unfinished is {self.oldest}"

@@ -68,7 +68,7 @@ class AssignmentStatus(ABC):
         self.tick()
         context, queue, process_queues = self._context, self._message_queue, self.process_queues
         stats, cached = context.stats[queue.topic], sum(one.cached_count for one in process_queues)
-        waiting = sum(len(one.pending) + len(one.paused) + one.retrying for one in process_queues)
+        waiting = sum(one.waiting_count + one.retrying for one in process_queues)
         # a pop retry topic counts as the group's retry topic does, and has a queue of the same number
         is_pop_retry = topic_of_pop_retry(context.options.group, queue.topic) is not None
         return QueueSnapshot(
@@ -97,11 +97,11 @@ class AssignmentStatus(ABC):
             self._named(),
             paused=context.pauses.hold(queue),
             locked_out=not context.ownership.holds(queue),
-            orderly=context.options.consume_mode == "orderly",
+            in_place=context.options.repeats_in_place,
             failure=self.failure,
             retrying=sum(one.retrying for one in process_queues),
             in_flight=sum(one.in_flight for one in process_queues),
-            pending=sum(len(one.pending) for one in process_queues),
+            pending=sum(one.waiting_count for one in process_queues),
             uncommitted=sum(len(one.uncommitted) for one in process_queues),
             oldest=""
             if oldest is None

@@ -2,7 +2,8 @@
 
 Messages are finished in any order, and committed in the order of their offsets: ProcessQueue keeps what lies between.
 
-    process_queue  ProcessQueue: messages pulled, handed out, finished; which offset may be committed
-    flow_control   Thresholds: when a queue is not pulled because its cache is full
-    rate_limit     RateLimit: a group's messages per second
+    process_queue        ProcessQueue: messages pulled, handed out, finished; which offset may be committed
+    keyed_process_queue  KeyedProcessQueue: the same, with one message of each key handed out at a time
+    flow_control         Thresholds: when a queue is not pulled because its cache is full
+    rate_limit           RateLimit: a group's messages per second
 """

@@ -106,13 +106,12 @@ class ProcessQueue:
             messages.clear()
             return
         self.blocks.append(block)
-        waiting = self.paused if self.is_paused else self.pending
         if held:
-            waiting.extend([message for message in messages if not (message.finished or message in held)])
+            self._add([message for message in messages if not (message.finished or message in held)])
         elif block.unfinished == len(messages):
-            waiting.extend(messages)
+            self._add(messages)
         else:
-            waiting.extend([message for message in messages if not message.finished])
+            self._add([message for message in messages if not message.finished])
         self.put_count += block.unfinished
         self.cached_count += block.unfinished
         self.cached_bytes += block.size_bytes
@@ -142,12 +141,16 @@ class ProcessQueue:
     def end_turn(self) -> None:
         """The worker's last batch has ended."""
         self.in_flight -= 1
-        if self._idle is not None and not self.in_flight and not self._idle.done():
-            self._idle.set_result(None)
+        self._tell_idle()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a handler has a batch; also, in a queue that is left, whether one is still to have some."""
+        return self.in_flight > 0
 
     async def wait_idle(self) -> None:
-        """Wait until no handler has a batch; for one waiter at a time."""
-        if self.in_flight:
+        """Wait until the queue is not busy; for one waiter at a time."""
+        if self.is_busy:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
@@ -172,8 +175,13 @@ class ProcessQueue:
 
     @property
     def waiting(self) -> deque[Message]:
-        """The messages that no handler has."""
+        """The messages that no handler has, and that could be handed out next."""
         return self.paused if self.is_paused else self.pending
+
+    @property
+    def waiting_count(self) -> int:
+        """How many messages no handler has."""
+        return len(self.pending) + len(self.paused)
 
     def pause(self) -> None:
         """Hand out nothing more until `resume`; handlers finish what they have."""
@@ -311,6 +319,13 @@ class ProcessQueue:
         """Greatest minus smallest cached offset."""
         oldest = self.oldest()
         return 0 if oldest is None else self.blocks[-1].messages[-1].queue_offset - oldest.queue_offset
+
+    def _add(self, messages: Sequence[Message]) -> None:
+        self.waiting.extend(messages)
+
+    def _tell_idle(self) -> None:
+        if self._idle is not None and not self.is_busy and not self._idle.done():
+            self._idle.set_result(None)
 
     def _order(self, message: Message) -> Any:
         return message.queue_offset

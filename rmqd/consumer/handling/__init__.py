@@ -11,9 +11,11 @@ a concurrent group hands batches of a queue out side by side, an orderly one a b
     apart               calls that operators ask for: outside of the slots, without consequences
     concurrently        the service of concurrent and popping groups
     orderly             the service of orderly groups
+    by_key              the service of groups with `order_by`
     verdict             what a handler call means for each message of its batch
     settlement          what becomes of each message: acknowledge, retry, dead-letter
     orderly_settlement  the same in order: what failed is repeated before what follows
+    keyed_settlement    the same by key: what failed is repeated before the next one of its key
     send_back           SendBack: retries and dead letters as requests to a broker
     copies              what a copy of a message in another topic keeps
     message_trace       RocketMQ's message trace: a hook that makes records

@@ -30,9 +30,7 @@ class Line:
 
     def submit(self, process_queue: ProcessQueue) -> None:
         """Put a queue into the line if it has messages to hand out."""
-        if process_queue.pending and process_queue not in self.queued:
-            self.queued.add(process_queue)
-            (self._held if self.paused else self.queues).append(process_queue)
+        self.keep(process_queue)
         if not self.queues or not self.can_wake or self._wake_planned:
             return
         if len(process_queue.pending) <= TRICKLE:
@@ -40,6 +38,12 @@ class Line:
         else:  # one turn of the loop later, so that the next pulls leave before handlers take the loop
             self._wake_planned = True
             asyncio.get_running_loop().call_soon(self._wake_now)
+
+    def keep(self, process_queue: ProcessQueue) -> None:
+        """Put a queue into the line as `submit` does, and wake nobody: the worker that calls this comes next."""
+        if process_queue.pending and process_queue not in self.queued:
+            self.queued.add(process_queue)
+            (self._held if self.paused else self.queues).append(process_queue)
 
     def pause(self) -> None:
         """Hand out no queue until `resume`."""

@@ -41,7 +41,7 @@ def reconsume_limit(options: ConsumerOptions) -> int:
     """How often a failed message is tried again before it is given up."""
     if options.max_reconsume_times != -1:
         return options.max_reconsume_times
-    return ORDERLY_MAX_RECONSUME_TIMES if options.consume_mode == "orderly" else CONCURRENT_MAX_RECONSUME_TIMES
+    return ORDERLY_MAX_RECONSUME_TIMES if options.repeats_in_place else CONCURRENT_MAX_RECONSUME_TIMES
 
 
 class SendBack:

@@ -102,14 +102,21 @@ class Settlement:
             return
         process_queue.finish(done)
         if failed:
-            log.warning(
-                "retry.postponed",
-                queue=str(process_queue.message_queue),
-                messages=len(failed),
-                seconds=LOCAL_RETRY_SECONDS,
-            )
-            process_queue.postpone(failed)
-            self._clock.call_later(LOCAL_RETRY_SECONDS, self._again, process_queue, failed)
+            self._postpone(process_queue, failed, self._rest_seconds(process_queue, failed, error))
+
+    def _rest_seconds(self, process_queue: ProcessQueue, failed: list[Message], _error: BaseException | None) -> float:
+        """How long messages wait that no broker took."""
+        log.warning(
+            "retry.postponed",
+            queue=str(process_queue.message_queue),
+            messages=len(failed),
+            seconds=LOCAL_RETRY_SECONDS,
+        )
+        return LOCAL_RETRY_SECONDS
+
+    def _postpone(self, process_queue: ProcessQueue, messages: list[Message], seconds: float) -> None:
+        process_queue.postpone(messages)
+        self._clock.call_later(seconds, self._again, process_queue, messages)
 
     async def _return_one(
         self, stats: TopicStats, message: Message, decision: Decision, error: BaseException | None

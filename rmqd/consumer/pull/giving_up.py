@@ -58,6 +58,7 @@ class GivingUp:
             # an operator's reset that the answer to the last pull brings is for the next ownership of the queue
             loop.request.successor = partial(context.move, message_queue)
             process_queue.leave()
+            context.service.submit(process_queue)  # a group by key has some of it handled still
             drained = await self._drain(loop)
             self._prolong()
             if moved_to() is None or not context.ownership.holds(message_queue):
@@ -115,7 +116,7 @@ class GivingUp:
         # a reset leaves batches of the former cache with handlers: their results are ignored, but they must end before
         # the next owner begins
         process_queues = (*loop.formers, loop.process_queue)
-        if not any(one.in_flight for one in process_queues):
+        if not any(one.is_busy for one in process_queues):
             return True
         # commit beside the wait: once the time has run out nothing may be committed, and the next owner would handle
         # again what is finished already

@@ -17,10 +17,12 @@ from rmqd.clock import wait_within
 from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.loop import Loop
 from rmqd.consumer.cache.flow_control import Reason, exceeded
+from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue, key_by
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.backoff import EXCEPTION_DELAY_SECONDS
 from rmqd.consumer.pull.request import PullRequest
+from rmqd.consumer.stats.counters import TopicStats
 from rmqd.diagnosis.causes import Problem
 from rmqd.errors import RmqdError
 from rmqd.wire.command import RemotingCommand
@@ -43,7 +45,7 @@ class PulledQueue(Loop):
     def __init__(self, context: GroupContext, message_queue: MessageQueue, offset: int) -> None:
         super().__init__(context, message_queue)
         options, topic = context.options, message_queue.topic
-        self.process_queue = ProcessQueue(message_queue, offset, context.stats[topic], options.namespace)
+        self.process_queue = self._cache(offset, context.stats[topic])
         self.formers: list[ProcessQueue] = []  # those before it, of which handlers may still have batches
         self.request = PullRequest(context.client, options.group, message_queue, context.subscriptions[topic])
         self.stuck: Problem | None = None  # why nothing is pulled until an operator acts
@@ -73,13 +75,17 @@ class PulledQueue(Loop):
         """
         process_queue = self.process_queue
         process_queue.drop(because)
-        self.formers = [former for former in (*self.formers, process_queue) if former.in_flight]
+        self.formers = [former for former in (*self.formers, process_queue) if former.is_busy]
         self.stuck = None
-        self.process_queue = ProcessQueue(
-            self._message_queue, offset, process_queue.stats, self._context.options.namespace
-        )
+        self.process_queue = self._cache(offset, process_queue.stats)
         self.begun_at = self._context.clock.wall()
         self.apply_pauses()
+
+    def _cache(self, offset: int, stats: TopicStats) -> ProcessQueue:
+        options = self._context.options
+        if options.order_by:
+            return KeyedProcessQueue(self._message_queue, offset, stats, options.namespace, key_by(options.order_by))
+        return ProcessQueue(self._message_queue, offset, stats, options.namespace)
 
     async def probe(self, offset: int | None = None) -> None:
         """Ask for one message, without waiting and without taking it: an operator's reset is told in such a reply.

@@ -79,7 +79,12 @@ class Case:
             holds=lambda queue: self.holds, linger=lambda queue: self.linger, release=self._release
         )
         self.context: Any = SimpleNamespace(
-            ownership=ownership, store=self.store, clock=clock, floors={}, move=lambda queue, offset: None
+            ownership=ownership,
+            store=self.store,
+            clock=clock,
+            floors={},
+            move=lambda queue, offset: None,
+            service=SimpleNamespace(submit=lambda process_queue: None),
         )
         self.queue = ProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False))
         self.queue.put(block_of(range(10), store_timestamp=7000), 10)

@@ -1,0 +1,156 @@
+"""The cache of a queue whose messages are handed out in order and one at a time for each key: `order_by`.
+
+A key is *held* by one message of it: by the first that is not finished. That one waits for a handler, is with one, or
+rests after a failure. The later messages of the key stand *behind* it, and none of them can be taken. When the holder
+is finished, the next one holds the key. Messages without the key hold nothing, and wait for nothing.
+
+So finished messages may lie far above one that waits behind a slow key. The commit offset stays below that one, and a
+next owner that began there would handle the finished ones again. Therefore a queue that is left goes on for a while:
+what lies below a message that a handler had or has is still handed out, and only what lies above is let go.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.stats.counters import TopicStats
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
+from rmqd.wire.messages.properties import KEYS, SHARDING_KEY
+
+KeyOf = Callable[[Message], str | None]
+NAMED: Final = {"keys": KEYS, "sharding_key": SHARDING_KEY}
+PROPERTY: Final = "property:"
+NONE_OF_THEM: Final = -1
+
+
+def key_by(order_by: str) -> KeyOf:
+    """What returns a message's key, by a group's `order_by`; None or an empty text is no key.
+
+    A message with several keys (RocketMQ separates them by spaces) has their whole text as its key here.
+    """
+    name = NAMED.get(order_by) or order_by.removeprefix(PROPERTY)
+    return lambda message: message.stored_properties.get(name)
+
+
+class _Held:
+    __slots__ = ("behind", "holder")
+
+    def __init__(self, holder: Message) -> None:
+        self.holder = holder
+        self.behind: deque[Message] = deque()
+
+
+class KeyedProcessQueue(ProcessQueue):
+    """The cache of one MessageQueue, from which at most one message of each key is taken at a time."""
+
+    __slots__ = ("_finished_to", "_held", "_key_of")
+
+    def __init__(
+        self, message_queue: MessageQueue, next_offset: int, stats: TopicStats, namespace: str, key_of: KeyOf
+    ) -> None:
+        super().__init__(message_queue, next_offset, stats, namespace)
+        self._key_of = key_of
+        self._held: dict[str, _Held] = {}
+        self._finished_to = NONE_OF_THEM  # the highest offset that is finished
+
+    @property
+    def waiting_count(self) -> int:
+        """How many messages no handler has."""
+        return super().waiting_count + sum(len(held.behind) for held in self._held.values())
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a handler has a batch or, in a queue that is left, is still to have what lies below one."""
+        return self.in_flight > 0 or (self.leaving and bool(self.pending))
+
+    def finish(self, messages: list[Message]) -> None:
+        """Mark messages as done, and let the next ones of their keys be taken."""
+        if len(messages) > 1:  # keys are taken in any order, and blocks rely on that of the queue
+            messages = sorted(messages, key=self._order)
+        super().finish(messages)
+        if messages:
+            self._finished_to = max(self._finished_to, messages[-1].queue_offset)
+        for message in messages:
+            self._release(message)
+
+    def let_go(self, is_wanted: Callable[[Message], bool]) -> int:
+        """Take what waits and is not wanted any more as finished; returns how many messages that are."""
+        unwanted = []
+        for held in self._held.values():
+            unwanted += [message for message in held.behind if not is_wanted(message)]
+            held.behind = deque(message for message in held.behind if is_wanted(message))
+        self.finish(unwanted)
+        return len(unwanted) + super().let_go(is_wanted)
+
+    def leave(self) -> None:
+        """Hand out only what lies below a message that a handler had or has; nothing at all of a paused queue."""
+        below = NONE_OF_THEM if self.is_paused else max(self._finished_to, self._handed_out_to())
+        self.leaving = True
+        self.resume()
+        self._let_go_from(below)
+
+    def finished_above(self) -> int:
+        """After `leave`: how many finished messages lie above the commit offset; gaps in between count too."""
+        offsets = (message.queue_offset for block in self.blocks for message in block.messages if not message.finished)
+        unfinished = sum(offset < self._finished_to for offset in offsets)
+        return max(0, self._finished_to + 1 - self.commit_offset() - unfinished)
+
+    def give_up_waiting(self) -> None:
+        """Hand out nothing more of a queue that is left."""
+        self._let_go_from(NONE_OF_THEM)
+        self._tell_idle()
+
+    def drop(self, because: str) -> None:
+        """End this ownership: results that come later change nothing."""
+        super().drop(because)
+        self._held.clear()
+
+    def _add(self, messages: Sequence[Message]) -> None:
+        waiting, held_keys, key_of = self.waiting, self._held, self._key_of
+        for message in messages:
+            key = key_of(message)
+            if not key:
+                waiting.append(message)
+            elif (held := held_keys.get(key)) is not None:
+                held.behind.append(message)
+            else:
+                held_keys[key] = _Held(message)
+                waiting.append(message)
+
+    def _release(self, message: Message) -> None:
+        key = self._key_of(message)
+        held = self._held.get(key) if key else None
+        if held is None or held.holder is not message:  # without a key, corrupt, or let go from behind another
+            return
+        if held.behind:
+            held.holder = held.behind.popleft()
+            self.waiting.append(held.holder)
+        else:
+            del self._held[key]  # type: ignore[arg-type]
+
+    def _handed_out_to(self) -> int:
+        """The highest offset of the messages that handlers have, or that rest."""
+        waiting = {id(message) for message in self._all_waiting()}
+        for block in reversed(self.blocks):
+            for message in reversed(block.messages):
+                if not message.finished and id(message) not in waiting:
+                    return message.queue_offset
+        return NONE_OF_THEM
+
+    def _all_waiting(self) -> Iterator[Message]:
+        yield from self.waiting
+        for held in self._held.values():
+            yield from held.behind
+
+    def _let_go_from(self, offset: int) -> None:
+        """Let what waits from an offset on go, unfinished."""
+        self.cached_count -= sum(message.queue_offset >= offset for message in self._all_waiting())
+        waiting = [message for message in self.waiting if message.queue_offset < offset]
+        self.waiting.clear()
+        self.waiting.extend(waiting)
+        for held in self._held.values():
+            held.behind = deque(message for message in held.behind if message.queue_offset < offset)

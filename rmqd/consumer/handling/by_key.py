@@ -1,0 +1,128 @@
+"""Consumption by key (`order_by`): messages of one key in order and one at a time, other keys side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from rmqd.clock import Clock
+from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.keyed_settlement import KeyedSettlement
+from rmqd.consumer.handling.slots import HandlerSlots
+from rmqd.consumer.handling.verdict import EXPIRED
+from rmqd.consumer.handling.worker import Turn, Worker
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.services import Leases, WaysBack
+from rmqd.handler_api import Batch, LoadedHandler, OrderlyBatch
+from rmqd.wire.message_queue import MessageQueue
+
+
+class ConsumeMessageByKeyService(HandlerSlots):
+    """Hands batches to `concurrency` workers, with at most one message of each key with handlers at a time.
+
+    The process queue knows which messages can be taken (KeyedProcessQueue). In an orderly group, which has `leases`,
+    they are taken only while the queue's lock is ours.
+
+    A call past its deadline that has not ended keeps the keys of its batch: nothing of them may be handled beside it.
+    """
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        handler: LoadedHandler,
+        send_back: WaysBack,
+        leases: Leases | None,
+        clock: Clock,
+    ) -> None:
+        super().__init__(options, handler, clock)
+        self.submit = self._submit
+        self._settlement = KeyedSettlement(send_back, options, self.submit, clock)
+        self._leases = leases
+        self._serving: dict[MessageQueue, ProcessQueue] = {}  # of which handlers have batches
+        self._following: dict[MessageQueue, ProcessQueue] = {}  # what replaced one of those meanwhile, and waits for it
+        self._hanging: set[Batch] = set()  # of calls that nobody waits for
+
+    def begin_turn(self) -> Turn | None:
+        """Take the next queue, which stays in the line for other workers too, until they find it empty."""
+        line = self.line
+        process_queue = line.queues[0]
+        message_queue = process_queue.message_queue
+        if self._serving.get(message_queue, process_queue) is not process_queue:
+            line.queues.popleft()  # it stays `queued`, so that it does not come back before `_end_turn` says so
+            if (former := self._following.get(message_queue)) is not None:
+                line.queued.discard(former)
+            self._following[message_queue] = process_queue
+            return None
+        make: Callable[..., Batch] = Batch
+        if self._leases is not None:
+            lease = self._leases.lease(message_queue)
+            if lease is None:  # it comes back with its next messages, or when its lock is won back
+                line.queued.discard(line.queues.popleft())
+                if process_queue.leaving:
+                    _keyed(process_queue).give_up_waiting()
+                return None
+            make = partial(OrderlyBatch, lease)
+        line.queues.rotate(-1)
+        self._serving[message_queue] = process_queue
+        process_queue.begin_turn()
+        return process_queue, make, process_queue.pending, self._end_turn
+
+    def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
+        """Acknowledge the batch, if the handler said nothing else about any message."""
+        return False if self._settlement.acknowledge(process_queue, batch) else None
+
+    async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
+        """Acknowledge, repeat or dead-letter each message; the queue goes on with other keys meanwhile."""
+        if batch not in self._hanging:
+            await self._settlement.settle(process_queue, batch, error)
+        return False
+
+    def is_settling(self) -> bool:
+        """Return False: the batch of a call that hung stays in its queue, so there is nothing to wait for."""
+        return False
+
+    def _submit(self, process_queue: ProcessQueue) -> None:
+        if process_queue.leaving and self.line.paused:
+            _keyed(process_queue).give_up_waiting()
+        else:
+            self.line.submit(process_queue)
+
+    def _end_turn(self, process_queue: ProcessQueue) -> None:
+        """Keep the queue in the line while it has messages that can be taken."""
+        process_queue.end_turn()
+        self.line.keep(process_queue)
+        message_queue = process_queue.message_queue
+        if process_queue.in_flight or self._serving.get(message_queue) is not process_queue:
+            return
+        del self._serving[message_queue]
+        if (following := self._following.pop(message_queue, None)) is not None:
+            self.line.queued.discard(following)
+            self.submit(following)
+
+    def _give_up(self, worker: Worker) -> Callable[[], None]:
+        process_queue, batch = worker.process_queue, worker.batch
+        assert process_queue is not None
+        assert batch is not None
+        self._hanging.add(batch)
+        if not worker.replaced:  # the worker ends its turn and takes others; a replaced one does not
+            process_queue.begin_turn()
+        return partial(self._call_ended, process_queue, batch)
+
+    def _call_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
+        """Settle the batch of a call past its deadline that has come back: only now may it be repeated."""
+        self._came_back()
+        self._hanging.discard(batch)
+        if not self.ended:
+            self._apart.add(asyncio.create_task(self._settle_ended(process_queue, batch), name="settle-expired"))
+
+    async def _settle_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
+        await self._settlement.settle(process_queue, batch, EXPIRED)
+        self._end_turn(process_queue)
+        self.submit(process_queue)
+
+
+def _keyed(process_queue: ProcessQueue) -> KeyedProcessQueue:
+    assert isinstance(process_queue, KeyedProcessQueue)
+    return process_queue

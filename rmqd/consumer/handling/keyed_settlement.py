@@ -1,0 +1,46 @@
+"""What becomes of a batch where each message keeps its place among those of its key: what fails is repeated here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rmqd.clock import Clock
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.orderly_settlement import rest_seconds
+from rmqd.consumer.handling.settlement import Settlement, given_up
+from rmqd.consumer.handling.verdict import EXPIRED, dead_letter_cause
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.services import WaysBack
+from rmqd.consumer.stats.counters import TopicStats
+from rmqd.handler_api import Decision
+from rmqd.wire.messages.message import Message
+
+
+class KeyedSettlement(Settlement):
+    """Carries out a handler's decisions about a batch with at most one message of each key.
+
+    A message that failed is handed to the handler again after a rest, with one more attempt counted; its key waits, and
+    the queue goes on with others. It is dead-lettered, and passed, where the handler says so or its attempts are used
+    up; if no broker takes the dead letter, it is repeated.
+    """
+
+    def __init__(
+        self, send_back: WaysBack, options: ConsumerOptions, resubmit: Callable[[ProcessQueue], None], clock: Clock
+    ) -> None:
+        super().__init__(send_back, options.delay_level_when_next_consume, resubmit, clock)
+        self._usual_seconds = options.suspend_current_queue_time_seconds
+
+    async def _return_one(
+        self, stats: TopicStats, message: Message, decision: Decision, error: BaseException | None
+    ) -> str | None:
+        level = self._delay_level if decision.delay_level is None else decision.delay_level
+        reason = given_up(self._send_back, message, decision, level)
+        if reason is not None and await self._send_back.dead_letter(message, reason, error):
+            stats.of(message).dead_lettered(dead_letter_cause(decision, level), reason)
+            return "dead_lettered"
+        message.count_attempt()
+        stats.of(message).count("expired" if error is EXPIRED else "retried")
+        return None
+
+    def _rest_seconds(self, _process_queue: ProcessQueue, _failed: list[Message], error: BaseException | None) -> float:
+        return rest_seconds(error, self._usual_seconds)

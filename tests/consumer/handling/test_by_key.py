@@ -1,0 +1,230 @@
+"""How a group by key hands out batches: one at a time for each key, and what becomes of those that fail or hang."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.handler_api import Batch, DeadLetter
+from tests.client.peer import Reply
+from tests.clock import ManualClock
+from tests.consumer.pool import TIMEOUT_SECONDS, StartPool, done, handled
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
+
+GRACE_SECONDS = 5.5  # and a little: for a cancelled handler to end
+BY_KEY: dict[str, Any] = {"order_by": "keys", "suspend_current_queue_time_seconds": 0.02}
+
+
+class Noted:
+    """A handler that notes by key what it gets, and how much at once; a test may hold keys, or have them fail."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, list[int]] = defaultdict(list)
+        self.attempts: dict[str, list[int]] = defaultdict(list)
+        self.now: Counter[str] = Counter()
+        self.most_of_a_key = self.most = 0
+        self.held: dict[str, asyncio.Event] = {}
+        self.failures: Counter[str] = Counter()
+        self.error: Exception = RuntimeError("no")
+
+    async def __call__(self, batch: Batch) -> None:
+        keys = [message.keys or "" for message in batch]
+        self.now.update(keys)
+        self.most = max(self.most, self.now.total())
+        self.most_of_a_key = max([self.most_of_a_key, *(self.now[key] for key in keys if key)])
+        try:
+            for key, message in zip(keys, batch, strict=True):
+                self.seen[key].append(message.queue_offset)
+                self.attempts[key].append(message.reconsume_times)
+                if key in self.held:
+                    await self.held[key].wait()
+                else:
+                    await asyncio.sleep(0)
+                if self.failures[key]:
+                    self.failures[key] -= 1
+                    raise self.error
+        finally:
+            self.now.subtract(keys)
+
+
+@pytest.mark.parametrize("size", [1, 7])
+async def test_each_key_keeps_its_order_and_others_are_handled_beside_it(pool: StartPool, size: int) -> None:
+    draw, handle = random.Random(7), Noted()
+    async with pool(handle, concurrency=8, consume_message_batch_max_size=size, **BY_KEY) as running:
+        queue = running.keyed(draw.choice(["", "a", "b", "c", "d"]) for _ in range(200))
+        running.give_keys(queue, (draw.choice("abc") for _ in range(50)))
+        await eventually(done(queue), "all is handled")
+    assert queue.commit_offset() == 250
+    assert sum(map(len, handle.seen.values())) == 250
+    assert all(offsets == sorted(offsets) for key, offsets in handle.seen.items() if key)
+    assert handle.most_of_a_key == 1
+    assert handle.most > 1
+
+
+async def test_a_slow_key_holds_up_none_but_its_own_messages(pool: StartPool) -> None:
+    """Nor the commit of what lies before it."""
+    handle = Noted()
+    handle.held["slow"] = asyncio.Event()
+    async with pool(handle, concurrency=4, **BY_KEY) as running:
+        queue = running.keyed(["a", "slow", "slow", "a", "b", "slow", "", "b"])
+        await eventually(lambda: handle.seen["a"] == [0, 3] and handle.seen["b"] == [4, 7], "others are through")
+        assert (handle.seen["slow"], handle.seen[""]) == ([1], [6])
+        assert queue.commit_offset() == 1
+        handle.held["slow"].set()
+        await eventually(done(queue), "all is handled")
+    assert handle.seen["slow"] == [1, 2, 5]
+    assert queue.commit_offset() == 8
+
+
+async def test_what_fails_is_repeated_before_what_follows_it_in_its_key(
+    pool: StartPool, broker: ScriptedBroker
+) -> None:
+    """Nothing is sent back, each attempt counts in the message, and other keys go on."""
+    handle = Noted()
+    handle.failures["a"] = 3
+    async with pool(handle, **BY_KEY) as running:
+        queue = running.keyed(["a", "b", "a", "b"])
+        await eventually(done(queue), "all is handled")
+    assert (handle.seen["a"], handle.attempts["a"]) == ([0, 0, 0, 0, 2], [0, 1, 2, 3, 0])
+    assert handle.seen["b"] == [1, 3]
+    assert handled(queue) == {"acked": 4, "retried": 3}
+    assert not broker.sent_back
+    assert not broker.sent
+
+
+@pytest.mark.parametrize(("limit", "error"), [(2, RuntimeError("no")), (-1, DeadLetter("bad"))])
+async def test_a_key_goes_on_after_a_dead_letter(
+    pool: StartPool, broker: ScriptedBroker, limit: int, error: Exception
+) -> None:
+    """Where the attempts are used up, or the handler says so."""
+    handle = Noted()
+    handle.failures["a"], handle.error = 3 if limit > 0 else 1, error
+    async with pool(handle, max_reconsume_times=limit, **BY_KEY) as running:
+        queue = running.keyed(["a", "a"])
+        await eventually(done(queue), "all is handled")
+    assert handle.seen["a"] == ([0, 0, 0, 1] if limit > 0 else [0, 1])
+    assert handled(queue)["dead_lettered"] == 1
+    assert [sent.header.topic for sent in broker.sent] == ["%DLQ%g1"]
+
+
+async def test_a_queue_that_is_left_has_handled_what_lies_below_a_handled_one(pool: StartPool) -> None:
+    """So that the next owner, which begins at the commit offset, repeats nothing; what lies above is let go."""
+    handle = Noted()
+    handle.held["slow"] = asyncio.Event()
+    handle.held["last"] = asyncio.Event()
+    async with pool(handle, concurrency=2, **BY_KEY) as running:
+        queue = running.keyed(["slow", "slow", "a", "slow", "last", "last", "slow", "b"])
+        await eventually(lambda: bool(handle.seen["last"]), "the slots are taken")
+        queue.leave()
+        running.service.submit(queue)
+        handle.held["slow"].set()
+        await eventually(lambda: handle.seen["slow"] == [0, 1, 3], "what lies below is handled")
+        assert queue.is_busy
+        handle.held["last"].set()
+        await asyncio.wait_for(queue.wait_idle(), 5)
+    assert (handle.seen["last"], handle.seen["b"]) == ([4], [])
+    assert (queue.commit_offset(), queue.finished_above(), queue.cached_count) == (5, 0, 0)
+
+
+@pytest.mark.parametrize("scope", ["group", "queue"])
+async def test_a_paused_queue_that_is_left_hands_out_nothing(pool: StartPool, scope: str) -> None:
+    """Its finished messages above the commit offset are counted: the next owner handles them again."""
+    handle = Noted()
+    handle.held["slow"] = asyncio.Event()
+    async with pool(handle, concurrency=4, **BY_KEY) as running:
+        queue = running.keyed(["slow", "slow", "a", "b"])
+        await eventually(lambda: handle.seen["b"] == [3] and handle.now.total() == 1, "others are through")
+        if scope == "group":
+            running.service.pause()
+        else:
+            queue.pause()
+        queue.leave()
+        running.service.submit(queue)
+        handle.held["slow"].set()
+        await asyncio.wait_for(queue.wait_idle(), 5)
+    assert handle.seen["slow"] == [0]
+    assert (queue.commit_offset(), queue.finished_above()) == (1, 2)
+
+
+async def test_a_queue_that_was_replaced_waits_for_the_batches_of_its_former_self(pool: StartPool) -> None:
+    """After a reset, say: a key never has two messages with handlers at once."""
+    handle = Noted()
+    handle.held["a"] = asyncio.Event()
+    async with pool(handle, concurrency=4, **BY_KEY) as running:
+        former = running.keyed(["a", "b"])
+        await eventually(lambda: handle.seen["b"] == [1], "one is handled")
+        former.drop("offset_moved")
+        queue = running.keyed(["a", "b"])
+        other = running.keyed(["c"], 1)
+        await eventually(done(other), "another queue goes on")
+        assert (handle.seen["a"], handle.seen["b"]) == ([0], [1])
+        handle.held["a"].set()
+        await eventually(done(queue), "the new one is handled")
+    assert (handle.seen["a"], handle.seen["b"]) == ([0, 0], [1, 1])
+    assert former.stats.snapshot().duplicates == {"offset_moved": 1}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_call_past_its_deadline_keeps_its_key_until_it_ends(pool: StartPool, is_async: bool) -> None:
+    """A thread cannot be cancelled, and a coroutine may ignore it; its slot and other keys go on."""
+    clock, let_go = ManualClock(), threading.Event()
+    seen: list[tuple[int, int]] = []
+
+    def is_hung(batch: Batch) -> bool:
+        seen.append((batch[0].queue_offset, batch[0].reconsume_times))
+        return batch[0].keys == "hung" and batch[0].reconsume_times == 0 and batch[0].queue_offset == 0
+
+    def handle(batch: Batch) -> None:
+        if is_hung(batch):
+            let_go.wait(20)
+
+    async def ignore_cancellation(batch: Batch) -> None:
+        is_held = is_hung(batch)
+        while is_held and not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    function: Any = ignore_cancellation if is_async else handle
+    async with pool(function, is_async=is_async, clock=clock, concurrency=2, **BY_KEY) as running:
+        queue = running.keyed(["hung", "hung", "a"])
+        await eventually(lambda: len(seen) == 2, "the other key is handled")
+        await clock.advance(TIMEOUT_SECONDS + 1)
+        if is_async:
+            await asyncio.sleep(0.6)
+            await clock.advance(GRACE_SECONDS)
+        await eventually(lambda: running.service.abandoned == 1, "the call is left to itself")
+        running.give_keys(queue, ["hung", "b", "c"])
+        await eventually(lambda: {(4, 0), (5, 0)} <= set(seen), "other keys go on")
+        assert queue.is_busy
+        assert queue.commit_offset() == 0
+        let_go.set()
+        await clock.until(done(queue), "all is handled")
+        assert running.service.abandoned == 0
+    assert [one for one in seen if one[0] in (0, 1, 3)] == [(0, 0), (0, 1), (1, 0), (3, 0)]
+    assert handled(queue) == {"acked": 6, "expired": 1}
+
+
+async def test_a_dead_letter_that_no_broker_takes_holds_its_key(pool: StartPool, broker: ScriptedBroker) -> None:
+    """The message is handed over again after each rest."""
+    handle = Noted()
+    handle.failures["a"], handle.error = 99, DeadLetter("never")
+    refused = Reply(ResponseCode.SYSTEM_ERROR, "no")
+    broker.peer.on(RequestCode.SEND_MESSAGE_V2, refused)
+    broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, refused)
+    async with pool(handle, **BY_KEY) as running:
+        queue = running.keyed(["a", "a", "b"])
+        await eventually(lambda: len(handle.seen["a"]) >= 3, "it is tried again")
+        assert queue.commit_offset() == 0
+        handle.failures["a"] = 1
+        broker.peer.on(RequestCode.SEND_MESSAGE_V2, broker.send)
+        await eventually(done(queue), "a broker took it")
+    assert set(handle.seen["a"][:-1]) == {0}
+    assert (handle.seen["a"][-1], handle.seen["b"]) == (1, [2])
