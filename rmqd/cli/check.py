@@ -94,16 +94,23 @@ def _spark_problems(config: RootConfig) -> list[object]:
         return []
     import os
 
-    from rmqd.errors import RmqdError
+    from rmqd.errors import ConfigError, RmqdError
     from rmqd.spark import check_versions
+    from rmqd.spark.handlers.group_options import check_spark_options
     from rmqd.spark.java import find_java
 
+    wrong: list[object] = []
+    for name, group in on_spark:
+        try:
+            check_spark_options(name, group)
+        except ConfigError as error:
+            wrong += error.problems
     try:
         check_versions()
         find_java(os.environ)
     except RmqdError as error:
-        return [group.problem(name, ("engine",), str(error)) for name, group in on_spark]
-    return []
+        wrong += [group.problem(name, ("engine",), str(error)) for name, group in on_spark]
+    return wrong
 
 
 def _ok_lines(config: RootConfig) -> list[str]:

@@ -293,6 +293,13 @@ def test_a_group_on_spark_needs_pyspark_and_a_java(monkeypatch: pytest.MonkeyPat
     assert (result.code, result.err) == (0, "")
     assert result.out.splitlines()[1].endswith("to handler log on Spark (local[*,4])")
 
+    wrong = GOOD.replace("    handler:", "    engine: spark\n    spark: {options: {minBytes: 4}}\n    handler:")
+    Path("rmqd.yaml").write_text(wrong)
+    result = rmqd("check", "--config", "rmqd.yaml")
+    assert result.code == 78
+    assert "spark.options: minBytes: there is no such option; there are " in result.err
+    Path("rmqd.yaml").write_text(wrong.replace("minBytes", "maxBytesPerTrigger"))
+
     def no_java(environ: object) -> None:
         raise RmqdError("Spark needs Java 17 or later, and there is none")
 

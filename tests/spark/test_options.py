@@ -60,6 +60,17 @@ def test_offsets_are_named_by_queue() -> None:
     assert options.starting == Bound("offsets", by_queue=by_queue)
 
 
+@pytest.mark.parametrize(
+    ("text", "timestamp_ms"),
+    [("1772359200000", 1772359200000), ("2026-03-01T11:00:00+01:00", 1772359200000), ("-90m", 1772362800000 - 5400000)],
+)
+def test_times_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch, text: str, timestamp_ms: int) -> None:
+    """What is relative counts from now."""
+    monkeypatch.setattr("time.time", lambda: 1772362800.0)
+    options = parse_options({**NEEDED, "startingTimestamp": text, "endingTimestamp": text})
+    assert options.starting == options.ending == Bound("timestamp", timestamp_ms=timestamp_ms)
+
+
 def test_everything_that_is_wrong_is_said_at_once() -> None:
     """A notebook's user corrects it in one go."""
     said = problems(minPartitions="0", failOnDataLoss="yes", subscrib="x", sql="a > 1", tags="b", nameserver="nohost")
@@ -85,7 +96,9 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         ({"subscribe": "or ders"}, "or ders"),
         ({"groupId": "DEFAULT_CONSUMER"}, "reserved"),
         ({"tags": "||"}, "names no tag"),
-        ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
+        ({"startingTimestamp": "yesterday"}, "'yesterday' is no time: accepted are milliseconds since 1970"),
+        ({"endingTimestamp": "2026-03-01T10:00:00"}, "has no time zone"),
+        ({"endingTimestamp": "-1w"}, "'-1w' is no time"),
         ({"includeRetryTopic": "true"}, "needs groupId"),
         ({"queueRetention": "3d"}, "no duration such as"),
         ({"mode": "DROPMALFORMED"}, "neither FAILFAST nor PERMISSIVE"),

@@ -40,6 +40,9 @@ class SparkConfig(Section):
         "when a micro-batch starts: so often (a duration), or empty: when the one before is done; "
         "available_now: handle what is there, and end",
     )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="options of the source rocketmq, such as minPartitions; docs/spark.md"
+    )
     max_offsets_per_trigger: Annotated[int, Whole(0)] = setting(0, "messages per micro-batch at most; 0: no limit")
 
 

@@ -11,6 +11,7 @@ from rmqd.config.model.spark import SparkConfig
 from rmqd.errors import ConfigError
 from rmqd.plugins.runnable import load_runnable
 from rmqd.spark.group_order import GroupOrder
+from rmqd.spark.handlers.group_options import check_spark_options
 
 
 def order_of(path: Path | None, group: str = "", overrides: tuple[str, ...] = ()) -> GroupOrder:
@@ -26,6 +27,7 @@ def order_of(path: Path | None, group: str = "", overrides: tuple[str, ...] = ()
         raise ConfigError(
             [f"{path}: groups.{name}.engine: {config.groups[name].engine} is not run by Spark; accepted: spark"]
         )
+    check_spark_options(name, config.groups[name])
     return GroupOrder(name, _placed(config, name), tuple(os.path.abspath(one) for one in sys.path))
 
 

@@ -11,6 +11,7 @@ from rmqd.spark.engine.listener import BatchProgress, ProgressListener
 from rmqd.spark.engine.presence import Held, Presence
 from rmqd.spark.engine.queue_places import QueuePlaces
 from rmqd.spark.group_order import GroupOrder
+from rmqd.spark.handlers.group_options import check_spark_options
 from rmqd.spark.handlers.outcome import OnBatch
 from rmqd.spark.session import build_session
 from rmqd.spark.source.offsets import ByQueue
@@ -44,9 +45,11 @@ class SparkParts:
         return QueuePlaces(self._order, figures, self._clock)
 
     def session(self, on_progress: Callable[[BatchProgress], None]) -> SparkSession:
-        """Start Spark. `on_progress` is called in a thread of Spark's. Raises RmqdError for what is missing or too old
-        here.
+        """Start Spark. `on_progress` is called in a thread of Spark's.
+
+        Raises RmqdError for what is missing or too old here, ConfigError for what is wrong with `spark.options`.
         """
+        check_spark_options(self._order.name, self._order.settings)
         session = build_session(self._order)
         self._on_session(session)
         session.streams.addListener(ProgressListener(on_progress))

@@ -5,6 +5,7 @@ and settlement are those of `consumer.handling`.
 
     handler_query                 the streaming query, on the driver
     handler_source, group_source  the source whose tasks handle messages; what sources of a group share
+    group_options                 options of the source that a configuration has
     handler_process               the handler in one of Spark's Python processes
     range_run                     RangeRun: one range, from the first pull to the last finished message
     range_pulls                   RangePulls: its pulls, in an event loop

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from rmqd.spark.cluster import cluster_of, everyone
 from rmqd.spark.handlers.batch_time import BatchTimes
+from rmqd.spark.handlers.group_options import with_spark_options
 from rmqd.spark.handlers.pace import TARGET_SECONDS, Pace
 from rmqd.spark.handlers.watched_offsets import WatchedOffsets
 from rmqd.spark.queue_range import Filter, PullSettings
@@ -45,15 +46,17 @@ class GroupPlan:
         return max(0.1, min(TARGET_SECONDS, self.order.settings.shutdown_timeout / DRAIN_PART))
 
     def source_options(self) -> SourceOptions:
-        """The options of the source. The retry topic is read only for a handler, since a pipeline sends nothing
-        back."""
+        """The options of the source, with those of `spark.options`. Raises ConfigError for what is wrong with these.
+
+        The retry topic is read only for a handler, since a pipeline sends nothing back.
+        """
         order, settings = self.order, self.order.settings
         options = order.options
         filters = {topic: Filter(one.kind, one.expression) for topic, one in options.subscriptions.items()}
         is_spread = settings.pull_interval == 0
         is_pipeline = settings.handler is None
         permissive = is_pipeline and settings.on_corrupt_message == "skip"
-        return SourceOptions(
+        own = SourceOptions(
             access=order.access,
             topics=tuple(options.subscriptions),
             filters=filters,
@@ -72,6 +75,7 @@ class GroupPlan:
                 in_flight=PULLS_UNDER_WAY if is_spread else 1,
             ),
         )
+        return with_spark_options(own, order.name, settings)
 
 
 class GroupStreamReader(RocketMQStreamReader):

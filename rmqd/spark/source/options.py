@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rmqd.errors import ConfigError
@@ -41,7 +41,7 @@ _OTHERS: Final = tuple(
 )
 NAMES: Final = (*access.NAMES, *_OTHERS)
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _WHAT: Final = ("subscribe", "subscribePattern", "assign")
 _MAXIMUM: Final = ("maxOffsetsPerTrigger", "maxRowsPerTrigger")
 
@@ -155,6 +155,19 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
     return _Reading(values, NAMES).options()
 
 
+def with_more(options: SourceOptions, given: GivenOptions) -> SourceOptions:
+    """The options with what each of the given ones says by itself. Problems are noted in `given`."""
+    fields = given.fields(_LIMITS) | given.fields(_FIELDS)
+    pull = _pull_fields(given, fields)
+    columns = given.read("columns", column_names, options.columns)
+    return replace(options, **fields, columns=columns, pull=replace(options.pull, **pull))
+
+
+def _pull_fields(given: GivenOptions, fields: Mapping[str, Any]) -> dict[str, Any]:
+    patience = {"patience_seconds": fields["tolerance_seconds"]} if "tolerance_seconds" in fields else {}
+    return patience | given.fields(_PULL)
+
+
 class _Reading(GivenOptions):
     """One look through all options, which collects what is wrong."""
 
@@ -162,7 +175,7 @@ class _Reading(GivenOptions):
         group = self.read("groupId", check_group, "")
         if "tags" in self.values and "sql" in self.values:
             self.problem("sql", "tags is set too; a subscription has one of them")
-        self._only_one(_STARTS)
+        self._only_one(STARTS)
         self._only_one(BATCH_ONLY)
         self._only_one(_MAXIMUM)
         # a query that starts elsewhere than its group is mostly a look at what somebody else consumes
@@ -189,7 +202,6 @@ class _Reading(GivenOptions):
         if len(named) != 1:
             self.problem("subscribe", f"one of {', '.join(_WHAT)} says what to read; {len(named)} of them are set")
         fields = self.fields(_FIELDS)
-        pull = {"patience_seconds": fields["tolerance_seconds"]} if "tolerance_seconds" in fields else {}
         values: dict[str, Any] = {
             "access": reached,
             "subscription": self._filter(),
@@ -201,7 +213,7 @@ class _Reading(GivenOptions):
             "ending": self._ending(),
             "given": frozenset(self.values),
             "permissive": permissive,
-            "pull": PullSettings(group=group or TOOLS_GROUP, **pull, **self.fields(_PULL)),
+            "pull": PullSettings(group=group or TOOLS_GROUP, **_pull_fields(self, fields)),
         }
         if self.problems:
             raise ConfigError(self.problems)
@@ -227,7 +239,7 @@ class _Reading(GivenOptions):
 
     def _starts_elsewhere(self) -> bool:
         """Whether an option says where to start, other than where the group is."""
-        given = [self.values[name].strip().lower() for name in _STARTS if name in self.values]
+        given = [self.values[name].strip().lower() for name in STARTS if name in self.values]
         return any(value != "committed" for value in given)
 
     def _ending(self) -> Bound:

@@ -1,12 +1,18 @@
-"""How the values of the source's options are read. Pure; each raises ValueError or RmqdError with what is accepted."""
+"""How the values of the source's options are read; each raises ValueError or RmqdError with what is accepted.
+
+Pure, but for the time of day, from which `-1h` counts.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Final
 
+from rmqd.config.model.quantities import parse_duration_ms
 from rmqd.spark.queue_range import Filter
 from rmqd.spark.source.bounds import Bound, Kind
 from rmqd.spark.source.columns import COLUMNS
@@ -16,6 +22,9 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import check_topic
 
 _DURATION: Final = re.compile(r"([0-9]+)(ms|s|m|h)")
+_TIME_FORMS: Final = (
+    "accepted are milliseconds since 1970, ISO 8601 with a zone such as 2026-03-01T10:00:00Z, and so long ago: -1h"
+)
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -89,10 +98,19 @@ def by_sql(text: str) -> Filter:
 
 
 def time_ms(text: str) -> Bound:
-    """A time in milliseconds since 1970, as a bound."""
-    if not text.strip().isdecimal():
-        raise ValueError(f"{text!r} is no time in milliseconds since 1970")
-    return Bound("timestamp", timestamp_ms=int(text))
+    """A time as a bound: milliseconds since 1970, ISO 8601 with a zone, or so long before now (`-1h`)."""
+    word = text.strip()
+    if word.isdecimal():
+        return Bound("timestamp", timestamp_ms=int(word))
+    try:
+        if word.startswith("-"):
+            return Bound("timestamp", timestamp_ms=round(time.time() * 1000 - parse_duration_ms(word[1:])))
+        moment = datetime.fromisoformat(word)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time: {_TIME_FORMS}") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone: {_TIME_FORMS}")
+    return Bound("timestamp", timestamp_ms=round(moment.timestamp() * 1000))
 
 
 def words(*words: Kind) -> Callable[[str], Bound]:

@@ -1,0 +1,93 @@
+"""Options of the source in a group's configuration: which there are, and what is said of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmqd.client.options import ClientOptions
+from rmqd.config.model.group import GroupConfig
+from rmqd.config.model.root import RootConfig
+from rmqd.errors import ConfigError
+from rmqd.spark.access import Access
+from rmqd.spark.handlers.group_options import with_spark_options
+from rmqd.spark.source.columns import PERMISSIVE_COLUMNS
+from rmqd.spark.source.options import NAMES, SourceOptions
+from tests.spark.needed import need
+
+PIPELINE: dict[str, Any] = {
+    "pipeline": {"plugin": "archive"},
+    "sink": {"format": "parquet", "path": "/data/archive"},
+}
+HANDLER: dict[str, Any] = {"handler": {"plugin": "log"}}
+
+
+def group(work: dict[str, Any], options: dict[str, Any]) -> GroupConfig:
+    values = {"engine": "spark", "subscriptions": {"orders": "*"}, "spark": {"options": options}, **work}
+    return RootConfig.model_validate({"nameserver": "ns:1", "groups": {"g": values}}).groups["g"]
+
+
+def given(work: dict[str, Any], **base: Any) -> Any:
+    """What becomes of options."""
+    own = SourceOptions(access=Access(ClientOptions(nameservers=("ns:1",))), **base)
+    return lambda **options: with_spark_options(own, "g", group(work, options))
+
+
+def problems(work: dict[str, Any], options: dict[str, Any]) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        given(work)(**options)
+    return [str(problem) for problem in raised.value.problems]
+
+
+def test_they_are_those_of_load() -> None:
+    """Written as YAML writes them."""
+    found = given(PIPELINE)(
+        minPartitions=16, MAXBYTESPERTRIGGER="5000", checkCrc=False, unavailableToleranceMs=5000, pullParallelism=4
+    )
+    assert (found.min_partitions, found.max_bytes, found.check_crc, found.tolerance_seconds) == (16, 5000, False, 5.0)
+    assert (found.pull.in_flight, found.pull.patience_seconds) == (4, 5.0)
+
+
+def test_a_pipelines_columns_have_what_its_rows_are_counted_by() -> None:
+    """Whatever it asks for."""
+    assert given(PIPELINE)(columns=["body", "keys"]).columns == ("topic", "body", "keys")
+    permissive = given(PIPELINE, permissive=True, columns=PERMISSIVE_COLUMNS)
+    assert permissive(columns="topic,body").columns == ("decode_error", "topic", "body")
+    assert permissive().columns == PERMISSIVE_COLUMNS
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    """With what was meant, or where a group says it."""
+    wrong = {"minPartition": 4, "maxPartitions": "many", "startingOffsets": "earliest", "failOnDataLoss": True}
+    assert [text.partition("groups.g.spark.options: ")[2] for text in problems(PIPELINE, wrong)] == [
+        "minPartition: there is no such option; did you mean minPartitions?",
+        "startingOffsets: not here; accepted: consume_from_where and consume_timestamp of the group",
+        "failOnDataLoss: not here; accepted: on_offset_illegal of the group",
+        "maxPartitions: 'many' is no number above 0",
+    ]
+
+
+def test_a_handler_has_no_rows() -> None:
+    """What is about them is for pipelines."""
+    assert given(HANDLER)(queueRetention="1h").queue_retention_seconds == 3600.0
+    [text] = problems(HANDLER, {"columns": "body"})
+    assert text.endswith("columns: not here; accepted: a pipeline, which has rows")
+    [text] = problems({**HANDLER, "pull_interval": "1s"}, {"pullParallelism": 4})
+    assert text.endswith("accepted: no pull_interval, which has one pull at a time")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_option_is_taken_or_refused_with_a_place(name: str) -> None:
+    """A source's new option is one of pipelines, or gets its line here."""
+    assert problems(PIPELINE, {name: "\0"})
+
+
+def test_the_rows_of_a_pipeline_have_its_columns() -> None:
+    """And one more, for its driver."""
+    need("pyspark", "pyarrow")
+    from rmqd.spark.pipelines.pipeline_source import pipeline_source
+    from tests.spark.archive_driver import order_of
+
+    order = order_of("ns:1", spark={"options": {"columns": ["body"]}}, **PIPELINE)
+    assert pipeline_source(order, None, "pause")(options={}).schema() == "topic string, body binary, rmqd_lost bigint"
