@@ -25,8 +25,9 @@ from rmqd.spark.handlers.handler_process import handler_process
 from rmqd.spark.handlers.range_pulls import Pulled
 from rmqd.spark.queue_range import PullSettings, QueueRange
 from rmqd.spark.source.arrow import BatchBuilder
-from rmqd.spark.source.columns import DEFAULT_COLUMNS, ddl
+from rmqd.spark.source.columns import DEFAULT_COLUMNS, Decoding, ddl
 from rmqd.spark.source.framed_reply import FramedReply
+from rmqd.spark.source.records import Origin
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
@@ -74,10 +75,10 @@ def answers(queue_id: int) -> tuple[bytes, ...]:
 @functools.cache
 def rows(queue_id: int) -> tuple[pa.RecordBatch, ...]:
     """The same records as the source's rows, in batches of its size."""
-    builder = BatchBuilder(DEFAULT_COLUMNS, MessageQueue(TOPIC, BROKER, queue_id))
+    builder, origin = BatchBuilder(Decoding(DEFAULT_COLUMNS)), Origin(MessageQueue(TOPIC, BROKER, queue_id))
     batches = []
     for number, answer in enumerate(answers(queue_id), 1):
-        builder.records.add(FramedReply(answer, 0), 0, HELD)
+        builder.records.add(FramedReply(answer, 0), 0, HELD, origin)
         if number * PULL_BATCH % ROWS_PER_BATCH == 0:
             batches.append(builder.finish())
     return tuple(batches)

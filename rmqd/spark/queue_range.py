@@ -82,10 +82,6 @@ class QueueRange:
     subscription: Filter = field(default_factory=Filter)
     pull: PullSettings = field(default_factory=PullSettings)
     fail_on_data_loss: bool = True
-    permissive: bool = False
-    """Whether a corrupt message becomes a row without a body, in place of an error."""
-    check_crc: bool = True
-    """Whether a message is corrupt whose body does not match the CRC that its producer's broker has stored."""
 
     @property
     def queue(self) -> MessageQueue:

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rmqd.errors import ProtocolError
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import BatchMember, StoredMessage, encode_message
@@ -21,15 +22,16 @@ from tests.wire.messages.test_message import PLAIN, QUEUE, STORED
 need("pyarrow")
 
 from rmqd.spark.source.arrow import BatchBuilder  # noqa: E402
-from rmqd.spark.source.columns import COLUMNS  # noqa: E402
+from rmqd.spark.source.columns import COLUMNS, Decoding  # noqa: E402
 from rmqd.spark.source.framed_reply import FramedReply  # noqa: E402
-from rmqd.spark.source.records import Records  # noqa: E402
+from rmqd.spark.source.records import Origin, Records  # noqa: E402
 
-ALL = (0, 2**63 - 1)
+LAST = 2**63 - 1
+ALL = (0, LAST, Origin(QUEUE))
 HOSTS = ["127.0.0.1:1", "[0000:0000:0000:0000:0000:0000:0000:0001]:1"]
 BEYOND_ARROW = 2**63 // 1000  # milliseconds whose microseconds do not fit
 STORABLE = PLAIN.filter(
-    lambda stored: max(stored.born_timestamp, stored.store_timestamp) < BEYOND_ARROW and stored.queue_offset < ALL[1]
+    lambda stored: max(stored.born_timestamp, stored.store_timestamp) < BEYOND_ARROW and stored.queue_offset < LAST
 )
 AS_STORED = (
     "queue_offset", "msg_id", "offset_msg_id", "keys", "tags", "body", "flag", "sys_flag", "born_host", "store_host",
@@ -42,7 +44,7 @@ TIMELESS = tuple(name for name in COLUMNS if name not in TIMES)  # Python's date
 
 
 def table(data: bytes, *columns: str) -> dict[str, list[Any]]:
-    builder, reply = BatchBuilder(columns, QUEUE), FramedReply(data, 0)
+    builder, reply = BatchBuilder(Decoding(columns)), FramedReply(data, 0)
     if reply.broken is not None:
         raise ProtocolError(reply.broken)
     builder.records.add(reply, *ALL)
@@ -50,8 +52,11 @@ def table(data: bytes, *columns: str) -> dict[str, list[Any]]:
     return found
 
 
-def offsets(records: Records, tags: frozenset[str] = frozenset()) -> list[int]:
-    found: list[int] = records.finish(tags).fixed("queue_offset").tolist()
+def offsets(data: bytes, low: int = 0, high: int = LAST, *tags: str) -> list[int]:
+    """The offsets of those records that are wanted."""
+    records = Records()
+    records.add(FramedReply(data, 0), low, high, Origin(QUEUE, frozenset(tags)))
+    found: list[int] = records.finish().fixed("queue_offset").tolist()
     return found
 
 
@@ -63,7 +68,7 @@ def offsets(records: Records, tags: frozenset[str] = frozenset()) -> list[int]:
 def test_every_field_of_every_layout(stored: list[StoredMessage]) -> None:
     """Several records in a row, in two replies, with IPv4 and IPv6 in any mixture."""
     data = list(map(encode_message, stored))
-    builder = BatchBuilder(tuple(COLUMNS), QUEUE)
+    builder = BatchBuilder(Decoding(tuple(COLUMNS)))
     for part in (data[:2], data[2:]):
         builder.records.add(FramedReply(b"head" + b"".join(part), 4), *ALL)
     assert len(builder.records) == len(stored)
@@ -83,7 +88,7 @@ def test_every_field_of_every_layout(stored: list[StoredMessage]) -> None:
 def test_a_time_that_no_timestamp_can_have_is_the_last_one() -> None:
     """A producer's clock may say anything; one message is no reason to read none."""
     stored = replace(STORED, born_timestamp=2**63 - 1)
-    builder = BatchBuilder(("born_timestamp",), QUEUE)
+    builder = BatchBuilder(Decoding(("born_timestamp",)))
     builder.records.add(FramedReply(encode_message(stored), 0), *ALL)
     assert builder.finish().column(0).cast("int64").to_pylist() == [(2**63 - 1) // 1000 * 1000]
 
@@ -104,7 +109,7 @@ def test_members_of_a_batch_are_rows(kind: CompressionType | None) -> None:
     """As handlers see them; a range may begin and end within a batch."""
     single = encode_message(replace(STORED, queue_offset=3))
     reply = encode_message(batch_of(BATCH, 0, STORED, kind)) + single
-    builder = BatchBuilder(tuple(COLUMNS), QUEUE)
+    builder = BatchBuilder(Decoding(tuple(COLUMNS)))
     builder.records.add(FramedReply(reply, 0), *ALL)
     batch = builder.finish()
     batch.validate(full=True)
@@ -113,11 +118,8 @@ def test_members_of_a_batch_are_rows(kind: CompressionType | None) -> None:
     assert found["body"] == [view.body for view in views] == [b"0", b"1", b"", STORED.body]
     assert found["queue_offset"] == [0, 1, 2, 3]
     assert [dict(entries) for entries in found["properties"]] == [view.properties for view in views]
-    records = Records()
-    records.add(FramedReply(reply, 0), 1, 2)
-    assert offsets(records) == [1]
-    records.add(FramedReply(reply, 0), *ALL)
-    assert offsets(records, frozenset({"x"})) == [0, 3]
+    assert offsets(reply, 1, 2) == [1]
+    assert offsets(reply, 0, LAST, "x") == [0, 3]
 
 
 @pytest.mark.parametrize("low", [0, 1])
@@ -125,10 +127,9 @@ def test_a_batch_that_cannot_be_taken_apart_is_told(low: int) -> None:
     """Also where it begins before the range: one of its members may be in it."""
     bad = replace(batch_of(BATCH, 0, STORED), body=b"no batch")
     records = Records()
-    records.add(FramedReply(encode_message(bad), 0), low, 10)
+    records.add(FramedReply(encode_message(bad), 0), low, 10, Origin(QUEUE))
     with pytest.raises(ProtocolError, match="message 1 of a batch"):
         records.finish()
-    records.add(FramedReply(encode_message(bad), 0), low, 10)
     assert "of a batch" in records.finish(permissive=True).errors[0]
 
 
@@ -147,12 +148,29 @@ def test_offsets_and_tags_choose() -> None:
             [{"TAGS": "x"}, {"A": "b", "TAGS": "x"}, {"A": "b", "TAGS": "xy", "C": "d"}, {"TAGS": "x"}, {"A": "b"}]
         )
     )
-    records = Records()
-    records.add(FramedReply(data, 0), 1, 5)
-    assert offsets(records, frozenset({"x", "z"})) == [1, 3]
-    records.add(FramedReply(data, 0), 2, 4)
-    assert offsets(records) == [1, 2, 3, 4, 2, 3]
-    assert len(records.finish(frozenset({"none"})).bodies) == 0
+    assert offsets(data, 1, 5, "x", "z") == [1, 3]
+    assert offsets(data, 2, 4) == [2, 3]
+    assert offsets(data, 0, LAST, "none") == []
+
+
+def test_a_batch_may_have_messages_of_several_queues() -> None:
+    """Each by its queue's offsets and tags, with its queue's place, and retries by the topic that they were sent to."""
+    retry = {"RETRY_TOPIC": "orders", "TAGS": "y"}
+    builder = BatchBuilder(Decoding(("topic", "source_topic", "broker", "queue_id", "queue_offset", "tags")))
+    for queue, tags, properties in (
+        (MessageQueue("orders", "a", 7), frozenset({"x"}), {"TAGS": "x"}),
+        (MessageQueue("%RETRY%group", "b", 0), frozenset[str](), retry),
+        (MessageQueue("orders", "a", 1), frozenset({"x"}), {"TAGS": "z"}),
+    ):
+        data = [
+            encode_message(replace(STORED, topic=queue.topic, queue_offset=offset, properties=properties))
+            for offset in range(2)
+        ]
+        builder.records.add(FramedReply(b"".join(data), 0), 1, 9, Origin(queue, tags))
+    assert list(map(list, zip(*builder.finish().to_pydict().values(), strict=True))) == [
+        ["orders", "orders", "a", 7, 1, "x"],
+        ["orders", "%RETRY%group", "b", 0, 1, "y"],
+    ]
 
 
 def test_a_corrupt_body_is_told_with_its_offset() -> None:
@@ -163,11 +181,9 @@ def test_a_corrupt_body_is_told_with_its_offset() -> None:
     for data, reason in ((bytes(damaged), "the CRC"), (packed, "the body is not a ZLIB stream")):
         records = Records()
         records.add(FramedReply(data, 0), *ALL)
-        with pytest.raises(ProtocolError, match=f"the message at offset 7 is corrupt: {reason}"):
+        with pytest.raises(ProtocolError, match=f"{QUEUE}: the message at offset 7 is corrupt: {reason}"):
             records.finish()
-    records = Records()
-    records.add(FramedReply(bytes(damaged), 0), 8, 9)
-    assert offsets(records) == []
+    assert offsets(bytes(damaged), 8, 9) == []
     records = Records()
     records.add(FramedReply(bytes(damaged) + good + packed, 0), *ALL)
     found = records.finish(permissive=True)

@@ -27,7 +27,8 @@ from rmqd.spark.cluster import cluster_of  # noqa: E402
 from rmqd.spark.handlers.range_pulls import Pulled, RangePulls  # noqa: E402
 from rmqd.spark.queue_range import QueueRange  # noqa: E402
 from rmqd.spark.source import range_plan  # noqa: E402
-from rmqd.spark.source.fetch import read_range  # noqa: E402
+from rmqd.spark.source.columns import Decoding  # noqa: E402
+from rmqd.spark.source.fetch import read_ranges  # noqa: E402
 from tests.spark.range_cases import (  # noqa: E402
     AWAY,
     BROKER,
@@ -113,7 +114,7 @@ async def by_source(queue_range: QueueRange) -> list[int]:
 
     def read() -> list[int]:
         cluster_of(queue_range.access).queues([OTHER_TOPIC])
-        batches = read_range(queue_range, ["queue_offset"])
+        batches = read_ranges([queue_range], Decoding(("queue_offset",)))
         return [row["queue_offset"] for batch in batches for row in batch.to_pylist()]
 
     return await asyncio.to_thread(read)

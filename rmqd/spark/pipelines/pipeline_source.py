@@ -77,8 +77,8 @@ class PipelineStreamReader(GroupStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition of a micro-batch; called by Spark on executors."""
-        columns = self._options.columns
-        return with_lost_row(read_partition(partition, columns), arrow_schema(columns))
+        decoding = self._options.decoding
+        return with_lost_row(read_partition(partition, decoding), arrow_schema(decoding.columns))
 
 
 def bound_sink(options: SinkOptions) -> type[DataSource]:

@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from rmqd.spark.source.columns import COLUMNS
+from rmqd.spark.source.columns import COLUMNS, Decoding
 from rmqd.spark.source.property_arrays import PropertyArrays
 from rmqd.spark.source.records import Decoded, Records
-from rmqd.spark.source.slices import of_equal_length, texts
-from rmqd.wire.message_queue import MessageQueue
+from rmqd.spark.source.slices import of_equal_length
 from rmqd.wire.messages.message_id import format_host, offset_message_id
 from rmqd.wire.messages.properties import KEYS, RETRY_TOPIC, SHARDING_KEY, TAGS, UNIQ_KEY
-from rmqd.wire.topics import RETRY_PREFIX
+from rmqd.wire.topics import is_retry_topic
 
 _TYPES: Final = {
     "string": pa.string(),
@@ -39,23 +38,11 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 class BatchBuilder:
-    """Collects one queue's messages, and makes batches of them. With `tags`, of those that have one of them."""
+    """Collects messages, and makes batches of them."""
 
-    def __init__(
-        self,
-        columns: Sequence[str],
-        queue: MessageQueue,
-        *,
-        tags: frozenset[str] = frozenset(),
-        permissive: bool = False,
-        check_crc: bool = True,
-    ) -> None:
-        self._columns = tuple(columns)
-        self._schema = arrow_schema(columns)
-        self._queue = queue
-        self._tags = tags
-        self._permissive = permissive
-        self._check_crc = check_crc
+    def __init__(self, decoding: Decoding) -> None:
+        self._decoding = decoding
+        self._schema = arrow_schema(decoding.columns)
         self.records = Records()
 
     def finish(self) -> pa.RecordBatch:
@@ -64,8 +51,9 @@ class BatchBuilder:
         Raises ProtocolError for what is damaged; a corrupt message is a row without body where that is permitted.
         """
         records, self.records = self.records, Records()
-        rows = _Rows(records.finish(self._tags, permissive=self._permissive, check_crc=self._check_crc))
-        return pa.RecordBatch.from_arrays([self._array(name, rows) for name in self._columns], schema=self._schema)
+        decoding = self._decoding
+        rows = _Rows(records.finish(permissive=decoding.permissive, check_crc=decoding.check_crc))
+        return pa.RecordBatch.from_arrays([self._array(name, rows) for name in decoding.columns], schema=self._schema)
 
     def _array(self, name: str, rows: _Rows) -> pa.Array:
         make = _MAKERS.get(name)
@@ -80,19 +68,22 @@ class BatchBuilder:
         return rows.messages.bodies
 
     def _broker(self, rows: _Rows) -> pa.Array:
-        return pa.repeat(pa.scalar(self._queue.broker_name, pa.string()), len(rows.messages))
+        messages = rows.messages
+        return messages.by_queue([queue.broker_name for queue in messages.queues], pa.string())
 
     def _queue_id(self, rows: _Rows) -> pa.Array:
-        return pa.repeat(pa.scalar(self._queue.queue_id, pa.int32()), len(rows.messages))
+        messages = rows.messages
+        return messages.by_queue([queue.queue_id for queue in messages.queues], pa.int32())
 
     def _source_topic(self, rows: _Rows) -> pa.Array:
-        return texts(rows.messages.topics())
+        return rows.messages.topics()
 
     def _topic(self, rows: _Rows) -> pa.Array:
-        names = self._source_topic(rows)
-        if self._queue.topic.startswith(RETRY_PREFIX):
-            names = pc.coalesce(rows.properties.column(RETRY_TOPIC), names)
-        return names
+        names, are_retries = self._source_topic(rows), [is_retry_topic(queue.topic) for queue in rows.messages.queues]
+        if not any(are_retries):
+            return names
+        first_sent_to = pc.coalesce(rows.properties.column(RETRY_TOPIC), names)
+        return pc.if_else(rows.messages.by_queue(are_retries, pa.bool_()), first_sent_to, names)
 
     def _properties(self, rows: _Rows) -> pa.Array:
         return rows.properties.map()
@@ -137,6 +128,8 @@ def _host(name: str) -> Callable[[BatchBuilder, _Rows], Any]:
     def make(_: BatchBuilder, rows: _Rows) -> pa.Array:
         """A topic has few hosts: each is written once."""
         hosts = rows.messages.hosts(name)
+        if not isinstance(hosts, list) and len(hosts) and (hosts == hosts[0]).all():
+            return pa.repeat(pa.scalar(format_host(hosts[:1].tobytes()), pa.string()), len(hosts))
         stored = pa.array(hosts if isinstance(hosts, list) else hosts.view(np.int64)).dictionary_encode()
         different = stored.dictionary.to_pylist()
         if not isinstance(hosts, list):

@@ -12,6 +12,7 @@ from rmqd.spark.cluster import Cluster, cluster_of, everyone
 from rmqd.spark.patience import patiently
 from rmqd.spark.queue_range import QueueRange, share_tasks, split_ranges
 from rmqd.spark.source.bounds import Bound
+from rmqd.spark.source.columns import Decoding
 from rmqd.spark.source.fetch import read_ranges
 from rmqd.spark.source.narrowing import Narrowing
 from rmqd.spark.source.options import SourceOptions
@@ -41,7 +42,7 @@ class RocketMQBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called on executors; Spark makes a partition of None where there is nothing to read."""
-        return read_partition(partition, self._options.columns)
+        return read_partition(partition, self._options.decoding)
 
     def _ranges(self, cluster: Cluster) -> list[QueueRange]:
         options = self._options
@@ -82,8 +83,6 @@ def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue
             subscription=options.filter_of(queue.topic),
             pull=options.pull,
             fail_on_data_loss=options.fail_on_data_loss,
-            permissive=options.permissive,
-            check_crc=options.check_crc,
         )
         for queue, (low, high) in sorted(spans.items())
         if low < high
@@ -97,12 +96,12 @@ def as_partitions(options: SourceOptions, ranges: list[QueueRange]) -> list[Inpu
     return [InputPartition(task) for task in share_tasks(pieces, options.max_partitions, most)]
 
 
-def read_partition(partition: InputPartition, columns: tuple[str, ...]) -> Generator[pa.RecordBatch, None, int]:
+def read_partition(partition: InputPartition, decoding: Decoding) -> Generator[pa.RecordBatch, None, int]:
     """The batches of a partition, none for one of None. Returns how many messages were lost."""
     if partition.value is None:
         return 0
     try:
-        return (yield from read_ranges(partition.value, columns))
+        return (yield from read_ranges(partition.value, decoding))
     finally:
         freeze_imports()  # now that all is imported
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from rmqd.errors import ConfigError
@@ -35,6 +36,17 @@ COLUMNS: Final = {
 }
 DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("source_topic", "decode_error"))
 PERMISSIVE_COLUMNS: Final = (*DEFAULT_COLUMNS, "decode_error")
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What an executor makes of messages: which columns, and how strictly it reads. Pickles."""
+
+    columns: tuple[str, ...]
+    permissive: bool = False
+    """Whether a corrupt message becomes a row without a body, in place of an error."""
+    check_crc: bool = True
+    """Whether a message is corrupt whose body does not match the CRC that is stored with it."""
 
 
 def names_of_schema(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:

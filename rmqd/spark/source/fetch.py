@@ -6,18 +6,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
-from rmqd.errors import ProtocolError, RmqdError
+from rmqd.errors import RmqdError
 from rmqd.spark.cluster import cluster_of
 from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.source.arrow import BatchBuilder
+from rmqd.spark.source.columns import Decoding
 from rmqd.spark.source.framed_reply import FramedReply
 from rmqd.spark.source.pull_connection import PullConnection, keep_connection, take_connection
 from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
+from rmqd.spark.source.records import Origin
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -28,46 +30,28 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-def read_ranges(ranges: Iterable[QueueRange], columns: Sequence[str]) -> Generator[pa.RecordBatch, None, int]:
-    """The messages of a task's ranges, one range after the other. Returns how many were lost.
+def read_ranges(ranges: Sequence[QueueRange], decoding: Decoding) -> Generator[pa.RecordBatch, None, int]:
+    """The messages of a task's ranges as record batches, one range after the other, each in its queue's order.
 
-    Raises what `read_range` raises.
-    """
-    lost = 0
-    for queue_range in ranges:
-        lost += yield from read_range(queue_range, columns)
-    return lost
-
-
-def read_range(queue_range: QueueRange, columns: Sequence[str]) -> Generator[pa.RecordBatch, None, int]:
-    """The messages of a range as record batches of `columns`, in the queue's order. Returns how many were lost.
-
-    Raises DataLossError where the broker no longer has all of them and that is to fail, ProtocolError for a message
-    that is corrupt unless the range is permissive, and what the plan fails by where no replica gives an answer that can
-    be read for `patience_seconds`.
+    Returns how many messages were lost. Raises DataLossError where a broker no longer has all of them and that is to
+    fail, ProtocolError for a message that is corrupt unless that is permitted, and what the plan fails by where no
+    replica gives an answer that can be read for `patience_seconds`.
     """
     log_to_stderr()
-    puller = RangePuller(queue_range)
-    # brokers compare hashes of tags; the tags themselves are compared when all is decoded
-    tags = queue_range.subscription.tags
-    permissive, check_crc = queue_range.permissive, queue_range.check_crc
-    builder = BatchBuilder(columns, queue_range.queue, tags=tags, permissive=permissive, check_crc=check_crc)
-    settings = queue_range.pull
-    for reply, low, high in puller.answers():
-        builder.records.add(reply, low, high)
-        records = builder.records
-        if len(records) >= settings.rows_per_batch or records.size_bytes >= settings.bytes_per_batch:
-            yield _batch(builder, queue_range)
+    builder, lost = BatchBuilder(decoding), 0
+    for queue_range in ranges:
+        # brokers compare hashes of tags; the tags themselves are compared when all is decoded
+        origin, settings = Origin(queue_range.queue, queue_range.subscription.tags), queue_range.pull
+        puller = RangePuller(queue_range)
+        for reply, low, high in puller.answers():
+            records = builder.records
+            records.add(reply, low, high, origin)
+            if len(records) >= settings.rows_per_batch or records.size_bytes >= settings.bytes_per_batch:
+                yield builder.finish()
+        lost += puller.lost
     if builder.records:
-        yield _batch(builder, queue_range)
-    return puller.lost
-
-
-def _batch(builder: BatchBuilder, queue_range: QueueRange) -> pa.RecordBatch:
-    try:
-        return builder.finish()
-    except ProtocolError as error:
-        raise ProtocolError(f"{queue_range.queue}: {error}") from error
+        yield builder.finish()
+    return lost
 
 
 class RangePuller:

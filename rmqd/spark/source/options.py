@@ -13,7 +13,7 @@ from rmqd.spark.access import Access
 from rmqd.spark.option_values import GivenOptions, milliseconds, positive
 from rmqd.spark.queue_range import Filter, PullSettings
 from rmqd.spark.source.bounds import Bound, Kind, offsets_bound, timestamps_bound
-from rmqd.spark.source.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
+from rmqd.spark.source.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS, Decoding
 from rmqd.spark.source.source_values import (
     by_sql,
     by_tags,
@@ -127,6 +127,11 @@ class SourceOptions:
     check_crc: bool = True
     pushdown: bool = False
     pull: PullSettings = field(default_factory=PullSettings)
+
+    @property
+    def decoding(self) -> Decoding:
+        """What executors are told of the columns."""
+        return Decoding(self.columns, self.permissive, self.check_crc)
 
     @property
     def retry_topic(self) -> str:

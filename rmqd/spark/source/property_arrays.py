@@ -1,13 +1,17 @@
-"""The properties of many messages as Arrow arrays, found by their separators: no Python object for each message."""
+"""The properties of many messages as Arrow arrays, found by their separators: no Python object for each message.
+
+Messages of one producer mostly have the same names in the same order; then the names are looked at once.
+"""
 
 from __future__ import annotations
 
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from rmqd.spark.source.slices import Ints, cut
+from rmqd.spark.source.slices import Ints, common_value, cut
 from rmqd.wire.messages.properties import ENTRY_END, KEY_END, parse_properties
 
 _STRING: Final = pa.string()
@@ -22,10 +26,7 @@ class PropertyArrays:
         split = _split(raw)
         if split is None:  # something is not as producers write it
             split = _parsed(raw)
-        self._firsts, self._names, self._values = split
-        coded = self._names.dictionary_encode()
-        self._codes = coded.indices.to_numpy()
-        self._known = {name: code for code, name in enumerate(coded.dictionary.to_pylist())}
+        self._firsts, self._row_names, self._names, self._values = split
 
     def map(self) -> pa.Array:
         """One map for each message."""
@@ -35,7 +36,11 @@ class PropertyArrays:
     def column(self, name: str) -> pa.Array:
         """The value of a property for each message, null where it has none; the last one where it comes twice."""
         rows = len(self._firsts) - 1
-        code = self._known.get(name)
+        if name in self._row_names:
+            width = len(self._row_names)
+            last = width - 1 - self._row_names[::-1].index(name)
+            return self._values.take(pa.array(np.arange(last, rows * width, width)))
+        code = None if self._row_names else self._known.get(name)
         if code is None:
             return pa.nulls(rows, _STRING)
         entries = np.flatnonzero(self._codes == code)
@@ -44,16 +49,32 @@ class PropertyArrays:
         chosen[owners] = entries  # of two for the same row numpy keeps the last
         return self._values.take(pa.array(chosen, mask=chosen < 0))
 
+    @cached_property
+    def _coded(self) -> pa.DictionaryArray:
+        return self._names.dictionary_encode()
 
-def _split(raw: pa.Array) -> tuple[Ints, pa.Array, pa.Array] | None:
-    """Where each message's entries begin, and one more; their names, their values.
+    @cached_property
+    def _codes(self) -> Ints:
+        codes: Ints = self._coded.indices.to_numpy()
+        return codes
+
+    @cached_property
+    def _known(self) -> dict[str, int]:
+        return {name: code for code, name in enumerate(self._coded.dictionary.to_pylist())}
+
+
+_Split = tuple[Ints, tuple[str, ...], pa.Array, pa.Array]
+
+
+def _split(raw: pa.Array) -> _Split | None:
+    """Where each message's entries begin, and one more; a message's names if all have the same; all names, all values.
 
     None where an entry is not a name and a value, or something is not UTF-8.
     """
     _, bounds_buffer, data = raw.buffers()
     bounds: Ints = np.frombuffer(bounds_buffer, np.int32, len(raw) + 1, 4 * raw.offset).astype(np.int64)
     if data is None or bounds[0] == bounds[-1]:
-        return np.zeros(len(raw) + 1, np.int64), pa.array([], _STRING), pa.array([], _STRING)
+        return np.zeros(len(raw) + 1, np.int64), (), pa.array([], _STRING), pa.array([], _STRING)
     octets = np.frombuffer(data, np.uint8, int(bounds[-1]))
     marks = np.flatnonzero(octets - _KEY_END < 2)  # the two separators are neighbours, and what is below wraps around
     kinds = octets[marks]
@@ -76,17 +97,37 @@ def _split(raw: pa.Array) -> tuple[Ints, pa.Array, pa.Array] | None:
     if not filled.all() or (name_ends <= name_starts).any() or (value_ends <= name_ends + 1).any():
         return None
     try:
-        names = cut(data, name_starts, name_ends).cast(_STRING)
-        return firsts, names, cut(data, name_ends + 1, value_ends).cast(_STRING)
-    except pa.ArrowInvalid:
+        row_names = _common_names(data, firsts, name_starts, name_ends)
+        names = _tiled(row_names, len(raw)) if row_names else cut(data, name_starts, name_ends).cast(_STRING)
+        return firsts, row_names, names, cut(data, name_ends + 1, value_ends).cast(_STRING)
+    except (pa.ArrowInvalid, UnicodeDecodeError):
         return None
 
 
-def _parsed(raw: pa.Array) -> tuple[Ints, pa.Array, pa.Array]:
+def _common_names(data: pa.Buffer, firsts: Ints, starts: Ints, ends: Ints) -> tuple[str, ...]:
+    """The names of each message where all have the same in the same order, else nothing. Raises UnicodeDecodeError."""
+    width = int(firsts[1])
+    if (np.diff(firsts) != width).any():
+        return ()
+    found = []
+    for place in range(width):
+        name = common_value(data, starts[place::width], ends[place::width])
+        if name is None:
+            return ()
+        found.append(name.decode())
+    return tuple(found)
+
+
+@lru_cache(maxsize=8)
+def _tiled(names: tuple[str, ...], rows: int) -> pa.Array:
+    return pa.array(names, _STRING).take(pa.array(np.tile(np.arange(len(names)), rows)))
+
+
+def _parsed(raw: pa.Array) -> _Split:
     firsts, names, values = [0], list[str](), list[str]()
     for stored in raw.to_pylist():
         entries = parse_properties(stored.decode("utf-8", "replace"))
         names += entries
         values += entries.values()
         firsts.append(len(names))
-    return np.array(firsts, np.int64), pa.array(names, _STRING), pa.array(values, _STRING)
+    return np.array(firsts, np.int64), (), pa.array(names, _STRING), pa.array(values, _STRING)

@@ -7,6 +7,7 @@ then each field of all of them is read in one go. What is done for each message 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
 
@@ -17,13 +18,12 @@ from rmqd.errors import ProtocolError
 from rmqd.spark.source.framed_reply import FramedReply
 from rmqd.spark.source.inner_batches import unwrapped, why_closed
 from rmqd.spark.source.property_arrays import PropertyArrays
-from rmqd.spark.source.slices import Ints, cut
+from rmqd.spark.source.slices import Array, Ints, common_value, cut, gather, texts
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import decompress
 from rmqd.wire.messages.properties import TAGS
 from rmqd.wire.messages.record import MAGIC_V2
 from rmqd.wire.messages.sys_flag import BORN_HOST_V6, COMPRESSED, KNOWN, NEED_UNWRAP, STORE_HOST_V6
-
-Array = np.ndarray[tuple[int], np.dtype[Any]]
 
 V4_BYTES: Final = 8
 V6_BYTES: Final = 20
@@ -47,56 +47,67 @@ _TAIL: Final = np.dtype([("reconsume_times", ">i4"), ("prepared_transaction_offs
 _LONG: Final = np.dtype(">i8")
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The queue that messages are of. With `tags`, only those are wanted that have one of them."""
+
+    queue: MessageQueue
+    tags: frozenset[str] = frozenset()
+
+
 class Records:
     """Grows by replies; `finish` decodes all of them."""
 
-    __slots__ = ("_parts", "_rows", "_spans", "_starts", "size_bytes")
+    __slots__ = ("_origins", "_parts", "_rows", "_spans", "_starts", "size_bytes")
 
     def __init__(self) -> None:
         self.size_bytes = 0
+        self._origins: list[Origin] = []
         self._parts: list[memoryview] = []
         self._starts: list[int] = []
-        self._spans: list[tuple[int, int, int]] = []  # offsets, and how far the reply's records move in `_parts`
+        # offsets, how far the reply's records move in `_parts`, and whose they are
+        self._spans: list[tuple[int, int, int, int]] = []
         self._rows: list[int] = []
 
     def __len__(self) -> int:
         """How many there are, those that are not to be taken included."""
         return len(self._starts)
 
-    def add(self, reply: FramedReply, low: int, high: int) -> None:
+    def add(self, reply: FramedReply, low: int, high: int, origin: Origin) -> None:
         """Take the records of a reply that they fill: those of the offsets from `low` to before `high`."""
+        if not self._origins or self._origins[-1] is not origin:
+            self._origins.append(origin)
         self._parts.append(memoryview(reply.data)[reply.start :])
         self._starts += reply.starts
         self._rows.append(len(reply.starts))
-        self._spans.append((low, high, self.size_bytes - reply.start))
+        self._spans.append((low, high, self.size_bytes - reply.start, len(self._origins) - 1))
         self.size_bytes += len(reply.data) - reply.start
 
-    def finish(
-        self, tags: frozenset[str] = frozenset(), *, permissive: bool = False, check_crc: bool = True
-    ) -> Decoded:
-        """Decode all that was added. With `tags`, only what has one of them.
+    def finish(self, *, permissive: bool = False, check_crc: bool = True) -> Decoded:
+        """Decode all that was added and is wanted.
 
         Raises ProtocolError, unless it is `permissive`, for a record that is taken and whose body cannot be
         decompressed or, with `check_crc`, does not match its CRC.
         """
         data = b"".join(self._parts)
-        spans = np.array(self._spans or [(0, 0, 0)], np.int64).T
-        lows, highs, shifts = (np.repeat(each, self._rows or [0]) for each in spans)
+        spans = np.array(self._spans or [(0, 0, 0, 0)], np.int64).T
+        lows, highs, shifts, origins = (np.repeat(each, self._rows or [0]) for each in spans)
         starts = np.array(self._starts, np.int64) + shifts
         layout = _Layout(data, starts)
         batches = frozenset(np.flatnonzero(layout.head["sys_flag"] & NEED_UNWRAP).tolist())
         if batches:
             data, starts, rows = unwrapped(data, starts, layout.ends, batches)
-            layout, lows, highs = _Layout(data, starts), lows[rows], highs[rows]
+            layout, lows, highs, origins = _Layout(data, starts), lows[rows], highs[rows], origins[rows]
         offsets, is_batch = layout.head["queue_offset"], (layout.head["sys_flag"] & NEED_UNWRAP) != 0
         # a batch that could not be taken apart may begin before the range and have members in it
         taken = ((lows <= offsets) | is_batch) & (offsets < highs)
-        if tags:
-            present = PropertyArrays(layout.properties()).column(TAGS)
-            taken &= np.array([tag in tags for tag in present.to_pylist()], np.bool_)
+        if any(origin.tags for origin in self._origins):
+            present = PropertyArrays(layout.properties()).column(TAGS).to_pylist()
+            wanted = [self._origins[place].tags for place in origins.tolist()]
+            taken &= np.array([not tags or tag in tags for tag, tags in zip(present, wanted, strict=True)], np.bool_)
         if not taken.all():
-            layout = _Layout(data, starts[taken])
-        return Decoded(layout, permissive=permissive, check_crc=check_crc)
+            layout, origins = _Layout(data, starts[taken]), origins[taken]
+        return Decoded(layout, self._origins, origins, permissive=permissive, check_crc=check_crc)
 
 
 class _Layout:
@@ -105,7 +116,7 @@ class _Layout:
     def __init__(self, data: bytes, starts: Ints) -> None:
         self.data = data
         self.starts = self.ends = starts
-        self.head = _gather(data, _HEAD, starts)
+        self.head = gather(data, _HEAD, starts)
         sizes = self.head["store_size"].astype(np.int64)
         is_v2 = self.head["magic"] == MAGIC_V2
         flags = self.head["sys_flag"]
@@ -121,7 +132,7 @@ class _Layout:
 
     def _lay_out_rest(self, tails: Ints, is_v2: Array) -> None:
         self.body_starts = tails + _TAIL.itemsize
-        self.tail = _gather(self.data, _TAIL, tails)
+        self.tail = gather(self.data, _TAIL, tails)
         self.body_ends = self.body_starts + self.tail["body_size"]
         octets = np.frombuffer(self.data, np.uint8)
         topic_sizes = octets[self.body_ends].astype(np.int64)
@@ -141,7 +152,12 @@ class _Layout:
 class Decoded:
     """The messages of a batch. `bodies` are decompressed; `errors` has, by row, why one has no body."""
 
-    def __init__(self, layout: _Layout, *, permissive: bool, check_crc: bool) -> None:
+    def __init__(
+        self, layout: _Layout, origins: list[Origin], origin_of: Ints, *, permissive: bool, check_crc: bool
+    ) -> None:
+        self.queues = [origin.queue for origin in origins]
+        """The queues that messages may be of."""
+        self._queue_of = origin_of
         self._layout = layout
         self.errors: dict[int, str] = {}
         if check_crc:
@@ -155,14 +171,24 @@ class Decoded:
     def fixed(self, name: str) -> Array:
         """A field of fixed place and size, as the machine has its numbers."""
         if name == "store_timestamp":
-            values = _gather(self._layout.data, _LONG, self._layout.store_timestamps)
+            values = gather(self._layout.data, _LONG, self._layout.store_timestamps)
         else:
             values = (self._layout.head if name in (_HEAD.names or ()) else self._layout.tail)[name]
         return values.astype(values.dtype.newbyteorder("="))
 
+    def by_queue(self, values: list[Any], kind: pa.DataType) -> pa.Array:
+        """For each message the value of its queue: `values` are in the order of `queues`."""
+        if len(values) == 1:
+            return pa.repeat(pa.scalar(values[0], kind), len(self))
+        return pa.array(values, kind).take(pa.array(self._queue_of))
+
     def topics(self) -> pa.Array:
-        """The names that the records have, as bytes."""
-        return cut(self._layout.data, self._layout.topic_starts, self._layout.topic_ends)
+        """The names that the records have."""
+        data, starts, ends = self._layout.data, self._layout.topic_starts, self._layout.topic_ends
+        name = common_value(data, starts, ends)
+        if name is None:
+            return texts(cut(data, starts, ends))
+        return pa.repeat(pa.scalar(name.decode("utf-8", "replace"), pa.string()), len(self))
 
     def properties(self) -> pa.Array:
         """The properties as they are stored, as bytes."""
@@ -175,7 +201,7 @@ class Decoded:
             (layout.born_hosts, layout.born_long) if name == "born_host" else (layout.store_hosts, layout.store_long)
         )
         if not layout.any_long:
-            return _gather(layout.data, _LONG, starts)
+            return gather(layout.data, _LONG, starts)
         ends = starts + _host_bytes(long)
         return [layout.data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
@@ -214,18 +240,9 @@ class Decoded:
 
     def _corrupt(self, row: int, reason: str, *, permissive: bool) -> None:
         if not permissive:
-            offset = self._layout.head["queue_offset"][row]
-            raise ProtocolError(f"the message at offset {offset} is corrupt: {reason}")
+            queue, offset = self.queues[self._queue_of[row]], self._layout.head["queue_offset"][row]
+            raise ProtocolError(f"{queue}: the message at offset {offset} is corrupt: {reason}")
         self.errors[row] = reason
-
-
-def _gather(data: bytes, what: np.dtype[Any], places: Ints) -> Array:
-    """What lies at these places, wherever they are: to numpy an item begins at each byte of the buffer."""
-    if not len(places):
-        return np.empty(0, what)
-    # as bytes without a meaning, which numpy copies ten times as fast as fields
-    whole: Array = np.ndarray((len(data) - what.itemsize + 1,), f"V{what.itemsize}", data, strides=(1,))
-    return whole[places].view(what)
 
 
 def _host_bytes(is_long: Array) -> Ints:

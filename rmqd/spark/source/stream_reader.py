@@ -133,7 +133,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition of a micro-batch; called by Spark on executors."""
-        return read_partition(partition, self._options.columns)
+        return read_partition(partition, self._options.decoding)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Called when the batch after this one is made; `latestOffset` has committed it already, where it is asked."""
