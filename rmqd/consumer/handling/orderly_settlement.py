@@ -10,7 +10,7 @@ import structlog
 
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.settlement import alone, given_up, report
+from rmqd.consumer.handling.settlement import alone, given_up, report, still_ours
 from rmqd.consumer.handling.verdict import EXPIRED, dead_letter_cause, default_decision, rest_asked_for
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import WaysBack
@@ -54,7 +54,7 @@ class OrderlySettlement:
             return False
         reasons = self._reasons(batch, default_decision(error))
         lost = await self._dead_letter(batch, reasons, error) if reasons else {}
-        if process_queue.dropped:
+        if not still_ours(process_queue, batch):
             return False
         return self._carry_out(process_queue, batch, error, lost)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 import structlog
@@ -98,7 +98,7 @@ class Settlement:
             else:
                 done.append(message)
                 process_queue.stats.of(message).count(result)
-        if process_queue.dropped:
+        if not still_ours(process_queue, [message for message, _ in returned]):
             return
         process_queue.finish(done)
         if failed:
@@ -151,8 +151,13 @@ def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | Non
             _report_error(process_queue, [batch[index]], decision.error, at)
     if error is not None:
         _report_error(process_queue, batch, error, at)
+    return still_ours(process_queue, batch)
+
+
+def still_ours(process_queue: ProcessQueue, messages: Iterable[Message]) -> bool:
+    """Whether the queue was not dropped, so that it may pass these messages. Counts them as handled twice if it was."""
     if process_queue.dropped:
-        for message in batch:
+        for message in messages:
             process_queue.stats.of(message).may_repeat(process_queue.dropped_because, 1)
     return not process_queue.dropped
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler_api import Batch, DeadLetter, Retry
+from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Reply
 from tests.consumer.pool import StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -165,6 +167,26 @@ async def test_those_behind_a_dead_letter_that_was_refused_wait(pool: StartPool,
         await eventually(done(queue), "all is done")
     assert handle.seen == [[0, 1, 2], [1, 2]]
     assert handled(queue) == {"acked": 3, "retried": 2}
+
+
+async def test_a_dead_letter_under_way_when_its_queue_is_dropped_counts_as_handled_twice(
+    pool: StartPool, broker: ScriptedBroker
+) -> None:
+    """The next owner has the message, and those of its batch, again."""
+    taken_up = asyncio.Event()
+
+    async def take_up_later(command: RemotingCommand) -> Reply:
+        await taken_up.wait()
+        return Reply(ResponseCode.SUCCESS)
+
+    broker.peer.on(RequestCode.SEND_MESSAGE_V2, take_up_later)
+    async with pool(Script(lambda batch: batch.dead_letter(batch[1], "broken")), **BATCHES) as running:
+        queue = running.queue(2)
+        await broker.peer.received(RequestCode.SEND_MESSAGE_V2)
+        queue.drop("offset_moved")
+        taken_up.set()
+        await eventually(lambda: queue.stats.snapshot().duplicates == {"offset_moved": 2}, "both count")
+    assert handled(queue) == {}
 
 
 async def test_without_auto_commit_the_offset_stays_until_the_handler_commits(pool: StartPool) -> None:

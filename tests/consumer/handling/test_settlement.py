@@ -22,6 +22,7 @@ from rmqd.consumer.stats.counters import TopicStats
 from rmqd.consumer.stats.snapshot import MOST_ERRORS, MOST_REASONS
 from rmqd.handler_api import Batch, DeadLetter, Retry
 from rmqd.testing.clock import JumpingClock
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.message import Message, MessageBlock
@@ -329,6 +330,26 @@ async def test_results_for_a_dropped_queue_are_thrown_away(case: Case, error: Ex
     assert not case.broker.sent_back
     assert handled(queue) == {}
     assert queue.stats.snapshot().duplicates == {"handed_over": 3}
+
+
+async def test_what_was_on_its_way_back_when_its_queue_was_dropped_counts_as_handled_twice(case: Case) -> None:
+    """Seed 9740959: it comes as a retry, and the next owner has the message itself, as no commit has passed it."""
+    queue, batch = batch_of(3)
+    batch.ack(batch[0])
+    taken_up = asyncio.Event()
+
+    async def take_up_later(command: RemotingCommand) -> Reply:
+        await taken_up.wait()
+        return Reply(ResponseCode.SUCCESS)
+
+    case.broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, take_up_later)
+    settling = asyncio.create_task(case.settlement().settle(queue, batch, RuntimeError("no")))
+    await case.broker.peer.received(RequestCode.CONSUMER_SEND_MSG_BACK, 2)
+    queue.drop("handed_over")
+    taken_up.set()
+    await settling
+    assert queue.stats.snapshot().duplicates == {"handed_over": 2}
+    assert handled(queue) == {"acked": 1, "retried": 2}
 
 
 @pytest.mark.parametrize(
