@@ -272,7 +272,7 @@ class RemoteBrokerOffsetStore:
             if self._epoch(queue) != epoch or not may_commit():
                 return False
             asked_at = self._clock.monotonic()
-            is_taken = await self._update(queue, offset)
+            is_taken, on = await self._update(queue, offset)
         if self._epoch(queue) != epoch:
             return False
         watch = self._watches.get(queue)
@@ -284,23 +284,25 @@ class RemoteBrokerOffsetStore:
             watch.highest = max(watch.highest, offset)
         self._resets.discard(queue)
         self._unheard.stored(queue, asked_at)
-        self._written[queue] = _Written(self._clock.monotonic(), self._connection(queue))
+        self._written[queue] = _Written(self._clock.monotonic(), on)
         if self.committed.get(queue) != offset:
             self.committed[queue] = offset
             self.committed_at[queue] = self._clock.wall()
         return True
 
-    async def _update(self, queue: MessageQueue, offset: int) -> bool:
-        """Send one commit. Returns False where the broker refuses it because an operator's reset waits for a pull."""
+    async def _update(self, queue: MessageQueue, offset: int) -> tuple[bool, RemotingConnection | None]:
+        """Send one commit. Returns whether it was stored, and the connection to whoever answered.
+
+        It is not stored where an operator's reset waits for a pull. Who answered may be a slave whose master routes
+        name by then.
+        """
+        remoting = self._client.remoting
         try:
-            return await update_consumer_offset(
-                self._client.remoting,
-                self._address(queue),
-                self._group,
-                queue,
-                offset,
-                timeout_seconds=OFFSET_TIMEOUT_SECONDS,
+            address = self._address(queue)
+            is_taken = await update_consumer_offset(
+                remoting, address, self._group, queue, offset, timeout_seconds=OFFSET_TIMEOUT_SECONDS
             )
+            return is_taken, remoting.connected(address)
         except RmqdError as error:
             self._unheard.failed(queue, offset, error)
             self.failures += 1

@@ -11,7 +11,7 @@ from rmqd.codes import ResponseCode
 from rmqd.consumer.offsets.broker_store import REPEAT_SECONDS, RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS
 from rmqd.wire.command import RemotingCommand
-from tests.client.peer import Reply
+from tests.client.peer import Peer, Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.offsets.owner import UPDATE, Overlaps, Owner
@@ -93,6 +93,30 @@ async def test_offset_that_a_restarted_broker_has_lost_is_what_the_queue_is_give
     await owner.lose_connection()
     await owner.store.commit_upward(owner.queue, 9)
     assert owner.stored == 9
+
+
+async def test_offset_that_a_slave_took_while_its_master_came_back_is_stored_there_too(owner: Owner) -> None:
+    """Seed 9740181: the answer was the slave's, and routes named the master when it came."""
+    async with Peer() as slave:
+        taken = asyncio.Event()
+
+        async def take_later(command: RemotingCommand) -> Reply:
+            await taken.wait()
+            return Reply()
+
+        owner.broker.serve(slave, 1, with_master=False)
+        slave.on(UPDATE, take_later)
+        await owner.client.routes.refresh(TOPIC)
+        commit = asyncio.create_task(owner.persist(7))
+        await slave.received(UPDATE)
+        owner.broker.serve(slave, 1, with_master=True)
+        slave.on(UPDATE, take_later)
+        await owner.client.routes.refresh(TOPIC)
+        taken.set()
+        await commit
+        assert owner.stored == 4
+        await owner.persist(7)
+    assert owner.stored == 7
 
 
 async def test_nothing_lower_is_stored_on_a_restarted_broker(owner: Owner) -> None:
