@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.first_commits import FirstCommits
 from rmqd.consumer.offsets.offset_watch import OffsetWatch
@@ -31,6 +32,7 @@ from tests.simulation.planted.registry import (
     tries,
 )
 
+Answer = tuple[bool, RemotingConnection | None]
 pulls = either(concurrently, orderly)
 
 
@@ -88,7 +90,7 @@ def committed_before_the_answer(patch: pytest.MonkeyPatch) -> None:
     """A commit counts as stored once it is sent, also if it then fails, and is not tried again."""
     right = RemoteBrokerOffsetStore._update
 
-    async def update(self: RemoteBrokerOffsetStore, queue: MessageQueue, offset: int) -> bool:
+    async def update(self: RemoteBrokerOffsetStore, queue: MessageQueue, offset: int) -> Answer:
         self.committed[queue] = offset
         return await right(self, queue, offset)
 
@@ -100,11 +102,11 @@ def refused_commit_counts(patch: pytest.MonkeyPatch) -> None:
     """A commit that fails counts as stored."""
     right = RemoteBrokerOffsetStore._update
 
-    async def update(self: RemoteBrokerOffsetStore, queue: MessageQueue, offset: int) -> bool:
+    async def update(self: RemoteBrokerOffsetStore, queue: MessageQueue, offset: int) -> Answer:
         try:
             return await right(self, queue, offset)
         except RmqdError:
-            return True
+            return True, self._connection(queue)
 
     patch.setattr(RemoteBrokerOffsetStore, "_update", update)
 
