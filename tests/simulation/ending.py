@@ -62,11 +62,12 @@ async def come_to_rest(history: History) -> bool:
         history.due_seconds = max(history.due_seconds, latest_retry(history, waiting, quiet_at))
         if not waiting or history.timeline.now() > quiet_at + PATIENCE_SECONDS + history.due_seconds:
             break
-        delivered = _delivered(history)
+        before = delivered(history)
         await asyncio.sleep(1.0)
-        history.idle_seconds += delivered == _delivered(history)
+        history.idle_seconds += before == delivered(history)
     return not waiting
 
 
-def _delivered(history: History) -> int:
+def delivered(history: History) -> int:
+    """How many deliveries there were."""
     return sum(ledger.delivered for ledger in history.ledgers)

@@ -14,7 +14,7 @@ from rmqd.broker.store.record_log import RecordRow
 from rmqd.consumer.handling.send_back import reconsume_limit
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.wire.bodies.pop import MessageRequestMode
-from rmqd.wire.topics import dlq_topic
+from rmqd.wire.topics import dlq_topic, topic_of_pop_retry
 from tests.simulation.cluster import Broker
 from tests.simulation.commit_threads import CommitThreads
 from tests.simulation.ending import calm, come_to_rest
@@ -300,6 +300,8 @@ class History:
             self.passed.tags[place] = self.timeline.now(), chr(row.tags_code)
         elif row.topic == dlq_topic(GROUP):
             self.ledger.died(broker, key_of(row.record))
+        elif topic_of_pop_retry(GROUP, row.topic) is not None:
+            self.ledger.shown_again(broker, row.record)
 
     def _explains_unheeded(self, reset: Reset) -> bool:
         return reset in self.unheard or self.java.explains_unheeded(reset) or self.causes.explain_unheeded(reset)

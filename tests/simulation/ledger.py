@@ -26,6 +26,15 @@ class Stored(NamedTuple):
     offset: int
 
 
+class Copy(NamedTuple):
+    """A message that a broker shows again in a pop retry topic. `at` is in seconds since the beginning."""
+
+    at: float
+    broker: str
+    attempt: int
+    """How often it was popped before."""
+
+
 class Verdict(enum.Enum):
     """What a handler decided about one message of its batch."""
 
@@ -101,6 +110,8 @@ class Ledger:
         self._drops = drops
         self.dead: dict[str, list[float]] = defaultdict(list)
         """When brokers stored a message among the dead letters, by its key."""
+        self.copies: dict[str, list[Copy]] = defaultdict(list)
+        """What brokers show again of what was popped, by the message's key, in the order of time."""
         self._held: dict[tuple[str, int], list[Call]] = defaultdict(list)
 
     def begin(self, member: str, message: Message) -> Call:
@@ -163,6 +174,11 @@ class Ledger:
         """A broker has stored a message among the dead letters."""
         self.dead[key].append(self._timeline.now())
         self._timeline.note(broker, f"has {key} among the dead letters", key)
+
+    def shown_again(self, broker: str, record: bytes) -> None:
+        """A broker has stored a message in a pop retry topic."""
+        message = decode_record(record)
+        self.copies[message.properties["KEYS"]].append(Copy(self._timeline.now(), broker, message.reconsume_times))
 
     def cut_short(self, call: Call, timeout_seconds: float) -> None:
         """The handler was cancelled. If it has had its time, the message is sent back, and may be committed."""

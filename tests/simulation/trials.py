@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.simulation import hand_overs, offset_trials, plain_trials, reset_trials, trials_of_lines, trials_of_members
+from tests.simulation.ending import PATIENCE_SECONDS, delivered
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.names import GROUP, TOPIC
 from tests.simulation.sender import Sender
@@ -93,6 +94,7 @@ async def undergo(history: History) -> None:
     sender = Sender(history)
     for name in history.plan.trials:
         await asyncio.sleep(CALM_SECONDS - WATCH_SECONDS)
+        await _stand_still(history)
         before = changes(history)
         await asyncio.sleep(WATCH_SECONDS)
         if not history.switched:  # who pulls again gives its pop retry topics up once they have been empty for long
@@ -112,6 +114,20 @@ async def undergo(history: History) -> None:
         await asyncio.sleep(COMMIT_SECONDS)
         history.trial_wrong += _uncommitted(history, name)
     await sender.end()
+
+
+async def _stand_still(history: History) -> None:
+    """Wait for the end of what a reset repeats that nobody waits for, as it may have had no effect.
+
+    What a trial sends comes behind it. The group may be some hundred messages away from that, with handlers that are
+    slow.
+    """
+    since = history.timeline.now()
+    while history.passed.repeats_unawaited() and history.timeline.now() < since + PATIENCE_SECONDS:
+        before = delivered(history)
+        await asyncio.sleep(WATCH_SECONDS)
+        if before == delivered(history):
+            break
 
 
 def _late_seconds(history: History, name: str) -> float:

@@ -142,6 +142,11 @@ class Passed:
                     found.append(resets[-1])
         return found
 
+    def repeats_unawaited(self) -> bool:
+        """Whether some queue's last reset may have had no effect: who rests may still be at what it repeats."""
+        lasts = (resets[-1] for resets in self._resets.values() if resets)
+        return any(last.offset < last.end and self._may_be_lost(last) for last in lasts)
+
     def _may_be_lost(self, reset: Reset) -> bool:
         """Whether a reset may have had no effect: by a trouble, or as the owner does not look any more."""
         others = (one for one in self._resets[reset.broker, reset.queue] if one is not reset)

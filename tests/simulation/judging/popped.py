@@ -17,7 +17,7 @@ from tests.simulation.cluster import FLUSH_SECONDS
 from tests.simulation.judging.trouble import HARMLESS, Trouble
 from tests.simulation.judging.twice import counted_twice
 from tests.simulation.judging.wrong import Wrong
-from tests.simulation.ledger import Call, Verdict
+from tests.simulation.ledger import Call, Copy, Verdict
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -161,13 +161,30 @@ def _is_of_switch(history: History, at: float, former: Call, again: Call) -> boo
 
 
 def _forgotten(history: History, calls: list[Call], again: Call) -> str | None:
-    """Whether a broker has forgotten that it had handed a message out: by a crash there are two copies from then on."""
+    """Whether a broker has forgotten that it had handed a message out: by a crash there are two copies from then on.
+
+    That is seen where a handler had it then. Where none did, as it was popped and left to others for long, the broker
+    shows the same attempt twice.
+    """
     before = 2 * history.most_invisible_seconds
+    twice = list(_shown_twice(history, again))
     for crash in (one for one in history.causes if one.what == "crashed" and one.is_of((again,))):
         for call in calls:
             if call.began <= again.began and call.began - before <= crash.at <= call.began + FLUSH_SECONDS:
                 return crash.what
+        if any(one.broker in crash.who and crash.at <= one.at <= crash.until + before for one in twice):
+            return crash.what
     return None
+
+
+def _shown_twice(history: History, again: Call) -> Iterator[Copy]:
+    """The copies up to a delivery that are of the same attempt as one before."""
+    seen = set[tuple[str, int]]()
+    for copy in history.ledger.copies.get(again.key, ()):
+        if copy.at <= again.began:
+            if copy[1:] in seen:
+                yield copy
+            seen.add(copy[1:])
 
 
 def _explains(history: History, trouble: Trouble, former: Call, again: Call) -> bool:

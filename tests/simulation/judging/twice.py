@@ -92,9 +92,11 @@ def _cause(history: History, calls: list[Call], pair: tuple[Call, Call], settled
     """What explains that a message was done twice in turn."""
     pairs = [pair]
     if pair[0].is_retry or pair[1].is_retry:
-        # copies come of the message itself: it may have been delivered twice, or been sent back twice
+        # copies come of the message itself, or of a retry that failed: it may have been delivered twice, or been sent
+        # back twice
         origins = sorted((call for call in calls if not call.is_retry), key=lambda call: call.began)
         pairs += [*itertools.pairwise(origins), *((origin, pair[1]) for origin in origins)]
+        pairs += _retries_delivered_twice(calls, pair[1])
     for done, again in pairs:
         at = max(settled.get((done.is_retry, done.place), 0.0), done.until or done.began)
         for trouble in history.causes:
@@ -106,6 +108,15 @@ def _cause(history: History, calls: list[Call], pair: tuple[Call, Call], settled
             return BEHIND
     same = [call for call in calls if pair[0].place != pair[1].place or call.place == pair[0].place]
     return CAUSE if history.java.explains(same, settled) else None
+
+
+def _retries_delivered_twice(calls: list[Call], again: Call) -> Iterator[tuple[Call, Call]]:
+    """Deliveries in turn of one retry up to `again`, of which the former made another copy as it failed."""
+    retries = [call for call in calls if call.is_retry and call.began <= again.began]
+    for place in {call.place: None for call in retries}:
+        for former, latter in itertools.pairwise(call for call in retries if call.place == place):
+            if former.verdict is Verdict.FAILED:
+                yield former, latter
 
 
 def _is_behind_a_failed_one(history: History, done: Call, again: Call) -> bool:
