@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from rmqd.spark.sink import sink_options
 from rmqd.spark.source.columns import COLUMNS
 from rmqd.spark.source.options import NAMES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "spark.md").read_text()
 
 
-def section(title: str) -> str:
-    return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+def section(title: str, page: str = PAGE) -> str:
+    return page.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
 def test_every_option_is_listed_and_no_other() -> None:
@@ -27,3 +29,15 @@ def test_every_column_is_listed_with_its_type() -> None:
     """And what it holds."""
     rows = re.findall(r"^\| `(\w+)` \| `(.*?)` \| (.*) \|$", section("Columns"), re.MULTILINE)
     assert {name: (kind, text) for name, kind, text in rows} == COLUMNS
+
+
+def test_what_users_of_kafka_are_shown_is_there() -> None:
+    """The second column has names of ours, and "the same" where both have one."""
+    page = (DOCS / "from-kafka.md").read_text()
+    known = {"Options of the source": {*NAMES}, "Columns": {*COLUMNS}, "The sink": {*sink_options.NAMES, *COLUMNS}}
+    for title, names in known.items():
+        rows = re.findall(r"^\| (.*?) \| (.*?) \|", section(title, page), re.MULTILINE)[2:]
+        assert rows
+        for kafkas, ours in rows:
+            named = re.findall(r"`([^` ]+)`", kafkas if ours == "the same" else ours)
+            assert set(named) - {"string", "binary"} <= names, (title, ours)
