@@ -96,6 +96,27 @@ def parse_value(text: object) -> Value:
 MessageValue = Annotated[Value, BeforeValidator(parse_value, json_schema_input_type=str)]
 
 
+def as_text(value: Any) -> str:
+    """A value as text: JSON but for texts and bodies. Raises InvalidBodyError for bytes that are not UTF-8."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidBodyError(f"the body is not UTF-8: {error}") from None
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, Decimal) else to_json(value)
+
+
+def to_json(value: Any) -> str:
+    """JSON in which a Decimal is the number that it was read from."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(str(key))}:{to_json(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(to_json, value)) + "]"
+    return str(value) if isinstance(value, Decimal) else json.dumps(value)
+
+
 def _key(step: re.Match[str]) -> str | int:
     return int(step[2]) if step[2] is not None else cast(str, step[1] or step[3] or step[4])
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, Self
 from tests.rocketmq import RealCluster
 from tests.servers.http_sink import HttpSink
 from tests.servers.postgresql import PostgresqlServer
+from tests.servers.redis import RedisServer
 
 
 class Counterpart(Protocol):
@@ -99,9 +100,47 @@ class WebhookSink:
         return Counter(self._server.keys())
 
 
+class RedisKey:
+    """A stream or a list of a Redis, which remembers messages or not."""
+
+    plugin = "redis"
+
+    def __init__(self, mode: str, *, remembers: bool) -> None:
+        self.is_once = remembers
+        self._mode = mode
+        self._server = RedisServer()
+
+    def __enter__(self) -> Self:
+        self._server.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
+
+    def options(self) -> dict[str, Any]:
+        what = {"fields": {"key": "keys"}} if self._mode == "stream" else {"value": "keys"}
+        return {"url": self._server.url, "key": "handled", "mode": self._mode, **what} | (
+            {"remember": "1h", "remember_by": "keys"} if self.is_once else {}
+        )
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    def start(self) -> None:
+        self._server.start()
+
+    def arrived(self) -> Counter[str]:
+        with self._server.client() as client:
+            if self._mode == "stream":
+                return Counter(entry[b"key"].decode() for _, entry in client.xrange("handled"))
+            return Counter(key.decode() for key in client.lrange("handled", 0, -1))
+
+
 COUNTERPARTS: Final[dict[str, Callable[[RealCluster], Counterpart]]] = {
     "postgresql-insert": lambda _: PostgresqlTable("insert", key=True),
     "postgresql-upsert": lambda _: PostgresqlTable("upsert", key=True),
     "postgresql-copy": lambda _: PostgresqlTable("copy", key=True),
     "webhook": lambda _: WebhookSink(),
+    "redis-stream": lambda _: RedisKey("stream", remembers=True),
+    "redis-list": lambda _: RedisKey("list", remembers=False),
 }

@@ -11,8 +11,8 @@ from tests.rocketmq import RealCluster
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("postgresql")
-@pytest.mark.parametrize("counterpart", ["postgresql-insert", "webhook"])
+@pytest.mark.usefixtures("postgresql", "redis_server")
+@pytest.mark.parametrize("counterpart", ["postgresql-insert", "webhook", "redis-stream"])
 def test_a_counterpart_that_is_killed_under_load_loses_nothing(
     rocketmq: RealCluster, tmp_path: Path, counterpart: str
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.rocketmq.fixtures import left_out
 from tests.servers.postgresql import PostgresqlServer
 from tests.servers.process import ServerMissing
+from tests.servers.redis import RedisServer
 
 LEFT_OUT = "no server"  # a property of the report, which comes from pytest-xdist's workers too
 
@@ -42,6 +43,27 @@ def postgresql(_postgresql: PostgresqlServer | str, request: pytest.FixtureReque
 def database(postgresql: PostgresqlServer) -> str:
     """The URL of an empty database of the test's own."""
     return postgresql.database()
+
+
+@pytest.fixture(scope="session")
+def _redis() -> Iterator[RedisServer | str]:
+    try:
+        server = RedisServer()
+    except ServerMissing as error:
+        yield str(error)
+        return
+    with server:
+        yield server
+
+
+@pytest.fixture
+def redis_server(_redis: RedisServer | str, request: pytest.FixtureRequest) -> RedisServer:
+    """A Redis for the whole run, empty. A test may kill it, and starts it again."""
+    if isinstance(_redis, str):
+        leave_out(_redis, request)
+    with _redis.client() as client:
+        client.flushall()
+    return _redis
 
 
 def leave_out(reason: str, request: pytest.FixtureRequest) -> NoReturn:

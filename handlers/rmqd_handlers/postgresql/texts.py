@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any, Final
 
-from rmqd_handlers.message_values import InvalidBodyError, Value
+from rmqd_handlers.message_values import Value, as_text, to_json
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -38,35 +36,15 @@ class Column:
             return _as_array(value)
         if self.category == "D" and self.value.is_timestamp:
             return (EPOCH + timedelta(milliseconds=value)).isoformat()
-        return _as_text(value)
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError as error:
-            raise InvalidBodyError(f"the body is not UTF-8: {error}") from None
-    if isinstance(value, str):
-        return value
-    return str(value) if isinstance(value, Decimal) else to_json(value)
+        return as_text(value)
 
 
 def _as_bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else _as_text(value).encode(errors="surrogatepass")
+    return value if isinstance(value, bytes) else as_text(value).encode(errors="surrogatepass")
 
 
 def _as_json(value: Any) -> str:
-    return _as_text(value) if isinstance(value, bytes) else to_json(value)
-
-
-def to_json(value: Any) -> str:
-    """JSON in which a Decimal is the number that it was read from."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(str(key))}:{to_json(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(to_json, value)) + "]"
-    return str(value) if isinstance(value, Decimal) else json.dumps(value)
+    return as_text(value) if isinstance(value, bytes) else to_json(value)
 
 
 def _as_array(values: list[Any]) -> str:
@@ -78,5 +56,5 @@ def _as_element(value: Any) -> str:
         return "NULL"
     if isinstance(value, list):
         return _as_array(value)
-    escaped = _as_text(value).replace("\\", "\\\\").replace('"', '\\"')
+    escaped = as_text(value).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -1,0 +1,173 @@
+"""The handler `redis`: a batch is one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from rmqd import Batch, Message
+from rmqd_handlers.away import RETRY_FOR, AwayError, try_again
+from rmqd_handlers.extras import need
+from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened, Value, as_text, parse_value
+from rmqd_handlers.refused import ON_INVALID, OnInvalid, refuse
+from rmqd_handlers.units import DurationSeconds
+
+from .script import Entry, Target
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+FIELDS: Final[Mapping[str, Value]] = {
+    name: parse_value(name) for name in ("body", "topic", "msg_id", "keys", "tags", "born_timestamp")
+}
+BODY: Final = parse_value("body")
+MSG_ID: Final = parse_value("msg_id")
+
+
+class RedisHandler:
+    """Adds each message to a stream or a list of Redis."""
+
+    class Options(BaseModel):
+        model_config = ConfigDict(extra="forbid", validate_default=True)
+
+        url: SecretStr = Field(description="redis://user:password@host:6379/0; rediss:// with TLS; or unix:///path")
+        key: str = Field(description="the key of the stream or the list", min_length=1)
+        mode: Literal["stream", "list", "list_left"] = Field(
+            "stream", description="stream: XADD; list: RPUSH, at its end; list_left: LPUSH, at its head"
+        )
+        fields: dict[str, MessageValue] = Field(
+            default_factory=dict,
+            description="for a stream, each field of an entry and its value: a JSON path into the body, a field such "
+            "as msg_id, or properties.NAME; by default body, topic, msg_id, keys, tags and born_timestamp",
+        )
+        value: MessageValue | None = Field(None, description="for a list, the value of an element; by default the body")
+        max_length: Annotated[int, Field(ge=0)] = Field(
+            0, description="how long it may become: the oldest are dropped, by a stream somewhat later; 0: no limit"
+        )
+        remember: DurationSeconds | None = Field(
+            None, description="for how long a message that comes again is left out; by default it is added again"
+        )
+        remember_by: MessageValue = Field(
+            "msg_id",  # type: ignore[assignment]
+            description="what makes a message the same one",
+        )
+        wait_replicas: Annotated[int, Field(ge=0)] = Field(
+            0, description="how many replicas must have a batch before it is acknowledged"
+        )
+        on_invalid: OnInvalid = ON_INVALID
+        timeout: Annotated[DurationSeconds, Field(gt=0)] = Field(
+            "5s",  # type: ignore[assignment]
+            description="how long Redis may take to accept a connection, to answer, and to reach replicas",
+        )
+        max_connections: Annotated[int, Field(ge=1, le=1000)] = Field(
+            4, description="connections of this process; batches beyond wait for one"
+        )
+        retry_for: DurationSeconds = RETRY_FOR
+
+        @model_validator(mode="after")
+        def _fit(self) -> Self:
+            if self.mode == "stream" and self.value is not None:
+                raise ValueError("value is for lists; a stream's entries have fields")
+            if self.mode != "stream" and self.fields:
+                raise ValueError("fields are for mode: stream; a list's elements have a value")
+            if self.remember is not None and self.remember < 0.001:
+                raise ValueError("remember is at least 1ms")
+            return self
+
+    def __init__(self, options: Options) -> None:
+        need("redis", "redis")
+        self._options = options
+        self._values = dict(options.fields or FIELDS)
+        self._target = Target(
+            options.key,
+            {"stream": "XADD", "list": "RPUSH", "list_left": "LPUSH"}[options.mode],
+            options.max_length,
+            round((options.remember or 0) * 1000),
+        )
+        self._slots = asyncio.Semaphore(options.max_connections)
+        self._client: Redis
+
+    async def start(self) -> None:
+        """Connect now: a wrong password, or a Redis that is away, fails the start instead of each message."""
+        from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        self._client = Redis.from_url(
+            self._options.url.get_secret_value(),
+            max_connections=self._options.max_connections,
+            socket_connect_timeout=self._options.timeout,
+            # WAIT itself takes up to the timeout
+            socket_timeout=self._options.timeout * (2 if self._options.wait_replicas else 1),
+            retry=Retry(NoBackoff(), 0),  # ours knows for how long
+        )
+        await self._client.ping()
+
+    async def stop(self) -> None:
+        await self._client.aclose()
+
+    async def handle(self, batch: Batch) -> None:
+        from redis import exceptions
+
+        entries = [entry for message in batch if (entry := self._entry(batch, message)) is not None]
+        if entries:
+            away = (
+                exceptions.ConnectionError,  # also while it loads its file
+                exceptions.TimeoutError,
+                exceptions.MasterDownError,
+                exceptions.ReadOnlyError,
+                AwayError,
+            )
+            await try_again(lambda: self._add(entries), away, self._options.retry_for, "redis")
+
+    def _entry(self, batch: Batch, message: Message) -> Entry | None:
+        opened = Opened(message)
+        try:
+            mark = as_text(_given(self._options.remember_by(opened), message.msg_id)) if self._options.remember else ""
+            return Entry(mark, tuple(self._parts(opened)))
+        except InvalidBodyError as error:
+            refuse(batch, message, error, self._options.on_invalid)
+            return None
+
+    def _parts(self, opened: Opened) -> list[bytes | str]:
+        if self._options.mode != "stream":
+            value = (self._options.value or BODY)(opened)
+            if value is None:
+                raise InvalidBodyError(f"the message has no {self._options.value and self._options.value.text}")
+            return [_as_part(value)]
+        parts: list[bytes | str] = []
+        for name, of in self._values.items():
+            value = of(opened)
+            if value is not None:
+                parts += [name, _as_part(value)]
+        if not parts:
+            raise InvalidBodyError(f"the message has none of {', '.join(of.text for of in self._values.values())}")
+        return parts
+
+    async def _add(self, entries: list[Entry]) -> None:
+        from redis.exceptions import ReadOnlyError
+
+        wanted = self._options.wait_replicas
+        async with self._slots:
+            try:
+                async with self._client.pipeline(transaction=False) as pipeline:
+                    pipeline.execute_command("EVAL", *self._target.call(entries))
+                    if wanted:  # counts what came before it on this connection
+                        pipeline.execute_command("WAIT", wanted, round(self._options.timeout * 1000))
+                    answers = await pipeline.execute()
+            except ReadOnlyError:
+                await self._client.connection_pool.disconnect()  # the next ones may lead to the new master
+                raise
+        if wanted and answers[1] < wanted:
+            raise AwayError(f"{answers[1]} of {wanted} replicas have the batch")
+
+
+def _given(value: Any, otherwise: str) -> Any:
+    return otherwise if value is None else value
+
+
+def _as_part(value: Any) -> bytes | str:
+    return value if isinstance(value, bytes) else as_text(value)

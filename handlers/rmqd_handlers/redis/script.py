@@ -1,0 +1,67 @@
+"""What Redis does with a batch. A script runs alone: no other client sees half of a batch.
+
+A script that fails keeps what it did before. So an entry is added before its mark is set: no mark stands without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+SCRIPT: Final = """
+local target, add, most, remember_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local at, added = 4, 0
+for number = 2, #KEYS do
+    local count = tonumber(ARGV[at])
+    if remember_ms == '0' or redis.call('EXISTS', KEYS[number]) == 0 then
+        local parts = {}
+        for place = 1, count do parts[place] = ARGV[at + place] end
+        if add == 'XADD' and most ~= '0' then
+            redis.call('XADD', target, 'MAXLEN', '~', most, '*', unpack(parts))
+        elseif add == 'XADD' then
+            redis.call('XADD', target, '*', unpack(parts))
+        else
+            redis.call(add, target, unpack(parts))
+        end
+        if remember_ms ~= '0' then redis.call('SET', KEYS[number], 1, 'PX', remember_ms) end
+        added = added + 1
+    end
+    at = at + count + 1
+end
+if most ~= '0' and add == 'RPUSH' then redis.call('LTRIM', target, -most, -1) end
+if most ~= '0' and add == 'LPUSH' then redis.call('LTRIM', target, 0, most - 1) end
+return added
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message, as Redis gets it."""
+
+    mark: str
+    """What is remembered of it."""
+    parts: tuple[bytes | str, ...]
+    """Names and values of a stream's entry, or the one element of a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where entries go."""
+
+    key: str
+    add: str
+    """XADD, RPUSH or LPUSH."""
+    max_length: int
+    """0: without a limit."""
+    remember_ms: int
+    """0: nothing is remembered."""
+
+    def call(self, entries: Sequence[Entry]) -> list[bytes | str | int]:
+        """The arguments of EVAL."""
+        # the braces have a cluster keep the marks where the key is
+        keys = [self.key, *(f"rmqd:{{{self.key}}}:{entry.mark}" for entry in entries)]
+        arguments: list[bytes | str | int] = [self.add, self.max_length, self.remember_ms]
+        for entry in entries:
+            arguments += [len(entry.parts), *entry.parts]
+        return [SCRIPT, len(keys), *keys, *arguments]
