@@ -55,6 +55,8 @@ class ConsumerOptions:
     allocate_strategy: AllocateStrategy
     concurrency: int
     consume_message_batch_max_size: int
+    consume_message_batch_max_wait_seconds: float
+    """How long the oldest message waits for a full batch; 0: it does not."""
     consume_timeout_seconds: float
     max_reconsume_times: int
     """-1: as Java, 16 in concurrent groups and no limit where what fails is repeated in place."""

@@ -145,15 +145,18 @@ class HandlerRun:
 def is_at_rest(process_queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
     """Whether nothing happens in a queue: its pull is held, or its messages wait for a delay."""
     queue = process_queue.message_queue
-    is_held = not process_queue.pending and (queue.topic, queue.queue_id) in held
+    is_held = (not process_queue.pending or process_queue.gathering) and (queue.topic, queue.queue_id) in held
     return not process_queue.in_flight and (process_queue.retrying > 0 or is_held)
 
 
 def pops_rest(assignment: PopAssignment, held: set[Place]) -> bool:
-    """Whether nothing happens in a popped assignment: no message is cached or being acknowledged, and a pop is held."""
+    """Whether nothing happens in a popped assignment: a pop is held, and nothing is cached but what waits for more."""
     queue = assignment.message_queue
     places = [place for place in held if (place.topic, place.queue_id) == (queue.topic, queue.queue_id)]
-    return assignment.is_acknowledged and assignment.loop.pops_under_way == len(places) == 1
+    queues = assignment.loop.process_queues
+    gathers = any(one.gathering for one in queues) and all(one.gathering or not one.cached_count for one in queues)
+    is_still = assignment.is_acknowledged or (gathers and not any(one.in_flight for one in queues))
+    return is_still and assignment.loop.pops_under_way == len(places) == 1
 
 
 def _only_one(error: BaseException) -> BaseException:

@@ -28,6 +28,7 @@ _DEFAULTS = ConsumerOptions(
     allocate_strategy=AllocateStrategy("averagely", averagely),
     concurrency=20,
     consume_message_batch_max_size=1,
+    consume_message_batch_max_wait_seconds=0.0,
     consume_timeout_seconds=900.0,
     max_reconsume_times=-1,
     delay_level_when_next_consume=0,

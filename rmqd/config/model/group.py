@@ -117,6 +117,9 @@ class GroupConfig(Section):
     consume_message_batch_max_size: Annotated[int, Whole(1, 1024)] = setting(
         1, "messages in a batch at most, 1 to 1024"
     )
+    consume_message_batch_max_wait: Annotated[float, Duration("0s", "5m")] = setting(
+        "0s", "a duration, 0s to 5m: how long the oldest message waits for a full batch; 0s: batches are what is there"
+    )
     consume_timeout: Annotated[float, Duration("1ms")] = setting(
         "15m", "a duration: how long a handler may take for a batch before it is sent back for a retry"
     )

@@ -108,6 +108,10 @@ def _pop_findings(group: GroupConfig) -> Iterator[Finding]:
     if group.message_model == "broadcasting":
         message = "broadcasting members each get every message, and a popped one goes to one of them"
         yield Finding(("consume_mode",), f"pop: {message}; accepted: concurrently | orderly")
+    wait, hidden = group.consume_message_batch_max_wait, group.pop_invisible_time
+    if wait > hidden / 2:
+        message = f"popped messages are hidden for {hidden:g} s, and would be late after waiting for {wait:g} s"
+        yield Finding(("consume_message_batch_max_wait",), f"{message}; accepted: half of pop_invisible_time at most")
     if group.engine == "local" and group.allocate_strategy not in BROKERS_NAMES:
         message = f"{group.allocate_strategy}: in POP mode the brokers divide the queues"
         yield Finding(("allocate_strategy",), f"{message}; accepted: {' | '.join(BROKERS_NAMES)}")

@@ -36,6 +36,9 @@ def spark_findings(group: GroupConfig) -> Iterator[Finding]:
     if not group.auto_commit:
         why = "the checkpoint has the offsets of whole micro-batches, and a handler cannot hold them back"
         yield Finding(("auto_commit",), f"false is not for Spark: {why}; accepted: true")
+    if group.consume_message_batch_max_wait:
+        why = "a micro-batch has all the messages that there are, and none to wait for"
+        yield Finding(("consume_message_batch_max_wait",), f"of no use with engine: spark: {why}; accepted: 0s")
     if group.allocate_strategy != "averagely":
         why = "Spark divides the queues among its tasks by itself"
         yield Finding(("allocate_strategy",), f"of no use with engine: spark: {why}; accepted: leave it out")

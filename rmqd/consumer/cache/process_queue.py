@@ -50,6 +50,7 @@ class ProcessQueue:
         "cached_count",
         "dropped",
         "dropped_because",
+        "gathering",
         "handed_as",
         "handed_out_to",
         "in_flight",
@@ -81,6 +82,7 @@ class ProcessQueue:
         self.cached_count = 0  # not finished: waiting or being handled
         self.cached_bytes = 0
         self.in_flight = 0  # turns of workers at this queue; in each of them a handler has at most one batch
+        self.gathering = False  # its messages wait for more of them, to be handed out as one batch
         self.retrying = 0  # messages that wait for another try of their send-back
         self.leaving = False  # it is being given up: nothing more is handed out, what handlers have may finish
         self.dropped = False  # it is not owned any more: results that still come are thrown away

@@ -5,6 +5,7 @@ A handler's failure is an outcome of its batch; any other failure ends the group
 a concurrent group hands batches of a queue out side by side, an orderly one a batch at a time under the queue's lock.
 
     line                Line: the queues with messages, and the workers that sleep until there are some
+    gathering           GatheringLine: queues that wait until they fill a batch
     slots               HandlerSlots: the workers and their deadlines (`consume_timeout`)
     worker              Worker: takes a batch, calls the handler, finishes or settles
     threads             a thread for each slot of a synchronous handler; calls of a handler's `start` and `stop`

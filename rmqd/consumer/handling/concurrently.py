@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.gathering import Make
 from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.handling.verdict import EXPIRED
@@ -29,7 +30,9 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         process_queue = queues[0]
         queues.rotate(-1)  # whoever comes next begins with the next queue
         process_queue.begin_turn()
-        return process_queue, Batch, process_queue.pending, ProcessQueue.end_turn
+        gathering = self._gathering
+        make: Make = Batch if gathering is None else gathering.making(process_queue, Batch, self.halt)
+        return process_queue, make, process_queue.pending, ProcessQueue.end_turn
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
         """Acknowledge the batch, if the handler said nothing else about any message."""

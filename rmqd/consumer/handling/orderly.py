@@ -8,6 +8,7 @@ from functools import partial
 
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.gathering import Make
 from rmqd.consumer.handling.orderly_settlement import OrderlySettlement
 from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.handling.verdict import EXPIRED
@@ -57,7 +58,10 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         process_queue.begin_turn()
         if line.queues and line.can_wake:
             line.wake()
-        return process_queue, partial(self._batch_type, lease), NOTHING, self._end_turn
+        make: Make = partial(self._batch_type, lease)
+        if self._gathering is not None:
+            make = self._gathering.making(process_queue, make, self.halt)
+        return process_queue, make, NOTHING, self._end_turn
 
     def _end_turn(self, process_queue: ProcessQueue) -> None:
         """Put the queue back into the line, unless it rests, or a call of it still runs."""

@@ -20,6 +20,7 @@ import structlog
 
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.gathering import GatheringLine
 from rmqd.consumer.handling.line import Line
 from rmqd.consumer.handling.threads import HandlerThread, call_handler
 from rmqd.consumer.handling.worker import Worker, WorkerService
@@ -38,6 +39,15 @@ class HandlerHungError(RmqdError):
     """Every slot of the group is taken by a call that did not end at its deadline."""
 
 
+def _line(options: ConsumerOptions, clock: Clock) -> tuple[Line, GatheringLine | None]:
+    """The line, and the same where it waits for full batches: a batch of one message is full."""
+    size, wait = options.consume_message_batch_max_size, options.consume_message_batch_max_wait_seconds
+    if size == 1 or not wait:
+        return Line(), None
+    gathering = GatheringLine(size, wait, clock)
+    return gathering, gathering
+
+
 class HandlerSlots(WorkerService):
     """`concurrency` workers and the line that they serve."""
 
@@ -45,7 +55,7 @@ class HandlerSlots(WorkerService):
         self.clock = clock
         self.handler_name = handler.name
         self.batch_size = options.consume_message_batch_max_size
-        self.line = Line()
+        self.line, self._gathering = _line(options, clock)
         self.submit = self.line.submit
         self.wall_offset = clock.wall() - clock.monotonic()
         self.abandoned = 0  # calls past their deadline that have not ended

@@ -109,13 +109,18 @@ class Watchdog:
         if assigned.is_leaving or moved or not assigned.status.has_work():
             watch.stands_since, watch.seen_cause = now, ""
             return None
-        if now - watch.stands_since < STALL_SECONDS + self._context.options.pull_interval_seconds:
+        if now - watch.stands_since < self._patience():
             return None
         problem = assigned.status.explain()
         # "nobody has the messages" is true for a moment whenever one part hands them to the next: it must be seen twice
         is_sure = problem.cause != "stalled_queue" or watch.seen_cause == problem.cause
         watch.seen_cause = problem.cause
         return problem if is_sure else assigned.status.stall
+
+    def _patience(self) -> float:
+        """For how many seconds a queue may stand still: with waits that its group asked for."""
+        options = self._context.options
+        return STALL_SECONDS + options.pull_interval_seconds + options.consume_message_batch_max_wait_seconds
 
     def _is_news(self, watch: _Watch, problem: Problem, now: float) -> bool:
         if watch.told_cause == problem.cause and now - watch.told_at < REPEAT_SECONDS:

@@ -1,0 +1,87 @@
+"""The line of a group that waits for full batches (`consume_message_batch_max_wait`)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from rmqd.clock import Clock
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.line import Line
+from rmqd.handler_api import Batch
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
+
+Make = Callable[[list[Message], MessageQueue], Batch]
+
+
+class GatheringLine(Line):
+    """A queue stands in line once its messages fill a batch, or the oldest of them has waited long enough.
+
+    Times are by the wall clock, which tests have jump. Where it is set back, a queue waits twice as long at most.
+    """
+
+    __slots__ = ("_armed", "_arrivals", "_clock", "_ripe", "_size", "_wait")
+
+    def __init__(self, size: int, wait_seconds: float, clock: Clock) -> None:
+        super().__init__()
+        self._size = size
+        self._wait = wait_seconds
+        self._clock = clock
+        # by queue, how many messages had come and when; from the oldest waiting one on
+        self._arrivals: dict[ProcessQueue, deque[tuple[int, float]]] = {}
+        self._armed: set[ProcessQueue] = set()  # those that a timer looks at
+        self._ripe: set[ProcessQueue] = set()  # those whose oldest message has waited long enough
+
+    def submit(self, process_queue: ProcessQueue) -> None:
+        """Put a queue into the line if it has a batch to hand out; else have it wait."""
+        arrivals = self._arrivals.setdefault(process_queue, deque())
+        if not arrivals or arrivals[-1][0] != process_queue.put_count:
+            arrivals.append((process_queue.put_count, self._clock.wall()))
+        if self._has_batch(process_queue):
+            super().submit(process_queue)
+        else:
+            self._gather(process_queue)
+
+    def making(self, process_queue: ProcessQueue, make: Make, halt: Callable[[ProcessQueue], None]) -> Make:
+        """Have batches of a queue made by `make`, and the turns at it halted once what is left is no batch."""
+
+        def made(messages: list[Message], message_queue: MessageQueue) -> Batch:
+            self._ripe.discard(process_queue)
+            if not self._has_batch(process_queue):
+                if process_queue in self.queues:
+                    self.queues.remove(process_queue)
+                    self.queued.discard(process_queue)
+                halt(process_queue)
+                self._gather(process_queue)
+            return make(messages, message_queue)
+
+        return made
+
+    def _has_batch(self, process_queue: ProcessQueue) -> bool:
+        return len(process_queue.pending) >= self._size or process_queue in self._ripe
+
+    def _gather(self, process_queue: ProcessQueue) -> None:
+        process_queue.gathering = bool(process_queue.pending)
+        if process_queue.gathering and process_queue not in self._armed:
+            self._armed.add(process_queue)
+            self._clock.call_later(self._left(process_queue), self._look, process_queue)
+
+    def _look(self, process_queue: ProcessQueue) -> None:
+        """The oldest message of a while ago has waited long enough, if it is still there."""
+        self._armed.discard(process_queue)
+        process_queue.gathering = False
+        if not process_queue.pending:
+            del self._arrivals[process_queue]
+        elif self._left(process_queue) > 0:
+            self._gather(process_queue)
+        else:
+            self._ripe.add(process_queue)
+            super().submit(process_queue)
+
+    def _left(self, process_queue: ProcessQueue) -> float:
+        """Seconds until the oldest waiting message has waited long enough."""
+        arrivals, before = self._arrivals[process_queue], process_queue.put_count - len(process_queue.pending)
+        while len(arrivals) > 1 and arrivals[0][0] <= before:
+            arrivals.popleft()
+        return min(max(arrivals[0][1] + self._wait - self._clock.wall(), 0.0), self._wait)
