@@ -80,7 +80,8 @@ class Slave:
         self.is_cut_off = False
         """Whether nothing comes from the master."""
         self.synced_at = 0.0
-        """The loop's time when it had the master's offsets."""
+        """The loop's time when it had the master's offsets; after a crash, those that it had written down."""
+        self._written_at = 0.0
         self._ip = ip
         self._loop = loop
         self._master = master
@@ -95,11 +96,17 @@ class Slave:
         self.host = Host(self._loop, f"{self.name}/{self._lives}")
         await self.host.spawn(self._start())
 
+    @property
+    def master(self) -> str:
+        """The name of its broker."""
+        return self._master.name
+
     def kill(self) -> None:
         """End the process at once."""
         self.is_up = False
         self.host.kill()
         self.disk.crash()
+        self.synced_at = self._written_at
 
     async def _start(self) -> None:
         settings = replace(BrokerSettings(), brokerName=self._master.name, brokerIP1=self._ip)
@@ -151,6 +158,7 @@ class Slave:
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
             self.disk.flush()
+            self._written_at = self.synced_at
 
     async def _register(self) -> None:
         while True:
@@ -216,3 +224,11 @@ def leave_to_slaves(history: History, brokers: Collection[str], seconds: float) 
             history.causes.add(Trouble(synced_at, until, "behind", (broker.name,)))
             if history.switched and history.switched[-1] > synced_at:  # by what it says the group does as before
                 history.switched += [history.timeline.now(), until]
+
+
+def forget(history: History, slave: Slave) -> None:
+    """Note that a slave, which may be taken for its broker just now, has lost what it had not written down."""
+    now = history.timeline.now()
+    for one in list(history.causes):
+        if one.what == "behind" and slave.master in one.who and one.until >= now:
+            history.causes.add(one._replace(at=min(one.at, slave.synced_at - START_SECONDS)))

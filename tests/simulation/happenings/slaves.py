@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.happenings.registry import happening
+from tests.simulation.slave import forget
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -58,6 +59,7 @@ async def lose_slave(history: History, chance: random.Random) -> None:
         seconds = chance.uniform(*AWAY_SECONDS)
         history.timeline.note(slave.name, f"crashed for {seconds:g} s")
         slave.kill()
+        forget(history, slave)
         await asyncio.sleep(seconds)
         history.timeline.note(slave.name, "starts again")
         await slave.start()
