@@ -18,6 +18,7 @@ from rmqd.spark.pipelines.parquet_batch import ParquetBatch
 from rmqd.spark.pipelines.pipeline_counts import CountingListener, observed
 from rmqd.spark.pipelines.pipeline_sinks import make_sink
 from rmqd.spark.pipelines.pipeline_source import NAME, pipeline_source
+from rmqd.spark.pipelines.used_columns import note_used_columns, used_columns
 from rmqd.spark.sink.writer import QUERY_ID
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def pipeline_query(
     if namespace:
         read = _plain(read, namespace)
     frame = _applied(load_pipeline(order.name, settings), settings.pipeline.plugin, read, spark)
+    note_used_columns(pause_file, used_columns(frame, NAME))
     sink = make_sink(spark, order)
     sink.prepare(frame.schema)
     plans = HadoopFolder(spark, checkpoint)

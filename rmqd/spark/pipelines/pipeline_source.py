@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamReader, InputPartition
@@ -13,6 +13,7 @@ from rmqd.config.model.spark import SparkConfig
 from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader
 from rmqd.spark.handlers.pace import Pace
 from rmqd.spark.pipelines.lost_rows import LOST_DDL, with_lost_row
+from rmqd.spark.pipelines.used_columns import noted_columns
 from rmqd.spark.sink.sink_options import SinkOptions
 from rmqd.spark.sink.writer import RocketMQWriter
 from rmqd.spark.source.arrow import arrow_schema
@@ -69,11 +70,15 @@ class PipelineSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader, which connects to nothing until it is asked."""
-        return PipelineStreamReader(self.plan, self.plan.pace())
+        return PipelineStreamReader(self.plan)
 
 
 class PipelineStreamReader(GroupStreamReader):
-    """Its tasks tell what they have lost."""
+    """Its tasks decode the columns that the pipeline uses, and tell what they have lost."""
+
+    def __init__(self, plan: PipelinePlan) -> None:
+        super().__init__(plan, plan.pace())
+        self._options = replace(self._options, used_columns=noted_columns(plan.pause_file))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition of a micro-batch; called by Spark on executors."""

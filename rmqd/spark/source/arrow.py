@@ -56,6 +56,8 @@ class BatchBuilder:
         return pa.RecordBatch.from_arrays([self._array(name, rows) for name in decoding.columns], schema=self._schema)
 
     def _array(self, name: str, rows: _Rows) -> pa.Array:
+        if self._decoding.used is not None and name not in self._decoding.used:
+            return pa.nulls(len(rows.messages), _TYPES[COLUMNS[name][0]])
         make = _MAKERS.get(name)
         if make is not None:
             return make(self, rows)

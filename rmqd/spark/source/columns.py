@@ -43,6 +43,8 @@ class Decoding:
     """What an executor makes of messages: which columns, and how strictly it reads. Pickles."""
 
     columns: tuple[str, ...]
+    used: frozenset[str] | None = None
+    """Those that are decoded, the others being null; None for all."""
     permissive: bool = False
     """Whether a corrupt message becomes a row without a body, in place of an error."""
     check_crc: bool = True

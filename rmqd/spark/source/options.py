@@ -101,6 +101,8 @@ class SourceOptions:
     filters: Mapping[str, Filter] = field(default_factory=dict)
     """By topic, in place of `subscription`."""
     columns: tuple[str, ...] = DEFAULT_COLUMNS
+    used_columns: frozenset[str] | None = None
+    """Of these, those that the query uses, where that is known; the others are null."""
     group: str = ""
     commit_offsets: bool = False
     starting: Bound | None = None
@@ -131,7 +133,7 @@ class SourceOptions:
     @property
     def decoding(self) -> Decoding:
         """What executors are told of the columns."""
-        return Decoding(self.columns, self.permissive, self.check_crc)
+        return Decoding(self.columns, used=self.used_columns, permissive=self.permissive, check_crc=self.check_crc)
 
     @property
     def retry_topic(self) -> str:
