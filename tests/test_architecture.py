@@ -43,8 +43,8 @@ BELOW = {
     ),
     "broker": (f"{PLAIN} wire", "structlog"),
     "spark": (
-        f"{PLAIN} wire handler_api diagnosis client consumer config plugins process daemon",
-        "structlog pyspark pyarrow py4j numpy psycopg",
+        f"{PLAIN} wire handler_api typed diagnosis client consumer config plugins process daemon",
+        "structlog pyspark pyarrow py4j numpy psycopg fastavro google",
     ),
     "testing": (
         f"{PLAIN} wire handler_api client consumer config plugins process daemon broker",
@@ -86,7 +86,7 @@ FLOORS = {
     "trying": "dead_letters places | order | handler_process selection verdicts | calls trial | bisect handler_main",
     "spark": "answers hadoop_folder java option_values patience process_log queue_ends queue_questions spark_output "
     "worker_garbage "
-    "| access prepare | queue_range | cluster group_order | source | handlers sink | format pipelines "
+    "| access prepare values | queue_range | cluster group_order | source | handlers sink | format pipelines "
     "| __init__ | discovery session | engine | driver submit",
 }
 PURE = set("access_refusal backoff codes errors exit_codes histogram plain_text wire handler_api diagnosis".split())

@@ -9,6 +9,7 @@ by `handlers` or `pipelines` on executors.
 
     format                     the format `rocketmq`, as Spark finds it
     source, sink               reading topics; writing them
+    values                     bodies as a column of a schema: JSON, Avro, Protobuf
     engine                     one group, as the driver runs it
     handlers, pipelines        a group's handler on executors; a group's pipeline and its sinks
     submit                     groups on clusters: packed environments, spark-submit

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from rmqd.errors import ConfigError
 from rmqd.spark.source.columns import ddl, names_of_schema
 from rmqd.spark.source.options import SourceOptions, parse_options
+from rmqd.spark.values.value_format import BAD_ROW, VALUE
 
 if TYPE_CHECKING:
     from rmqd.spark.source.stream_reader import RocketMQStreamReader
@@ -40,7 +41,8 @@ class RocketMQSource(DataSource):
     def schema(self) -> str:
         """The columns; called by `load()`. Raises ConfigError with all that is wrong with the options."""
         with reason_first():
-            return ddl(self._parsed().columns)
+            options = self._parsed()
+            return ddl(options.columns, options.value)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader behind `spark.read`, for a bounded read."""
@@ -89,7 +91,12 @@ class RocketMQSource(DataSource):
             options = self._parsed()
             if schema is None or not schema.fields:
                 return options
-            names = names_of_schema([(field.name, field.dataType.simpleString()) for field in schema.fields])
+            fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+            names = names_of_schema(fields, options.value)
+            if options.value is not None and VALUE in names:
+                options = replace(options, value=options.value.with_kind(dict(fields)[VALUE]))
+            if VALUE in names or BAD_ROW in names:
+                ddl(names, options.value)  # a column of bodies whose type nothing says
             if names != options.columns and "columns" in options.given:
                 raise ConfigError(["columns: schema() says which columns there are; give one of them"])
             return replace(options, columns=names)

@@ -32,8 +32,15 @@ def reader_of(payload: Payload) -> Callable[[bytes], Any]:
     except Exception as error:  # noqa: BLE001  fastavro raises many kinds
         raise HandlerFormError(f"the schema is none of Avro: {error!r}; accepted: {_ACCEPTED}") from None
 
+    return record_reader(schema, is_registered=payload.is_registered)
+
+
+def record_reader(schema: Any, *, is_registered: bool) -> Callable[[bytes], Any]:
+    """The function that reads a body's record by a schema that fastavro has parsed; it raises any error for a body
+    without one."""
+
     def read(body: bytes) -> Any:
-        record = record_of(body) if payload.is_registered else body
+        record = record_of(body) if is_registered else body
         stream = io.BytesIO(record)
         value = fastavro.schemaless_reader(stream, schema, None)
         if behind := len(record) - stream.tell():

@@ -42,7 +42,7 @@ _WORDS: Final = (
     ".inf", "1_000", "99999999999999999999", "5s", "1.5h", "0ms", "16MiB", "1GiB", "1.5KiB", "a:1", "a:1;b:2",
     "[::1]:9876", "127.0.0.1:0", "host:99999", "http://a:b@c/d", "2026-01-01T00:00:00Z", "@1700000000000",
     "mailer:handle",
-    "rmqd_handlers.log:Log", "log", "jsonl", "exec", "archive", "per_minute", "%RETRY%a", "%DLQ%a",
+    "rmqd_handlers.log:Log", "log", "jsonl", "exec", "archive", "per_minute", "select", "%RETRY%a", "%DLQ%a",
     '"\\0"', '"\\uD800"', "'", '"', ": ", "- ", "#", "\t", "\\x00",
     "set groups.mailer.pull_batch_size=1", "set log.level=debug",
 )  # fmt: skip

@@ -98,7 +98,7 @@ def test_a_sinks_function_is_given_options_as_they_are() -> None:
 FORM = "accepted: a function of (frame, spark) or (frame, spark, options)"
 REFUSED = {
     "{plugin: absent}": "6:24: groups.archive.pipeline.plugin: no pipeline 'absent' is installed; accepted: archive, "
-    "per_minute, or module:attribute",
+    "per_minute, select, or module:attribute",
     "{plugin: 'flow:twoo'}": "6:24: groups.archive.pipeline.plugin: the module flow has no twoo: unknown name; did you "
     "mean two?",
     "{plugin: 'nowhere:two'}": "6:24: groups.archive.pipeline.plugin: the module nowhere cannot be imported: "

@@ -113,7 +113,7 @@ class EmbeddedBroker:
     def send(
         self,
         topic: str,
-        *bodies: str,
+        *bodies: str | bytes,
         queue_id: int = 0,
         tags: str = "",
         properties: dict[str, str] | None = None,
@@ -124,9 +124,8 @@ class EmbeddedBroker:
         async def send() -> None:
             await self._client.routes.refresh(topic)  # its queues may be others by now
             for body in bodies:
-                message = OutgoingMessage(
-                    topic, body.encode(), tags=tags, properties=properties or {}, sys_flag=sys_flag
-                )
+                content = body.encode() if isinstance(body, str) else body
+                message = OutgoingMessage(topic, content, tags=tags, properties=properties or {}, sys_flag=sys_flag)
                 await self._client.producer.send(message, selector=by_id(queue_id, ""))
 
         self._run(send)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from rmqd.spark.sink import sink_options
-from rmqd.spark.source.columns import COLUMNS
+from rmqd.spark.source.columns import COLUMNS, VALUE_COLUMNS
 from rmqd.spark.source.options import NAMES
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -41,3 +41,8 @@ def test_what_users_of_kafka_are_shown_is_there() -> None:
         for kafkas, ours in rows:
             named = re.findall(r"`([^` ]+)`", kafkas if ours == "the same" else ours)
             assert set(named) - {"string", "binary"} <= names, (title, ours)
+
+
+def test_the_columns_of_bodies_are_listed() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.*) \|$", section("Bodies as columns"), re.MULTILINE)
+    assert {name: (kind, text) for name, kind, text in rows} == VALUE_COLUMNS

@@ -91,3 +91,14 @@ def test_the_rows_of_a_pipeline_have_its_columns() -> None:
 
     order = order_of("ns:1", spark={"options": {"columns": ["body"]}}, **PIPELINE)
     assert pipeline_source(order, None, "pause")(options={}).schema() == "topic string, body binary, rmqd_lost bigint"
+
+
+def test_bodies_become_columns_of_a_pipeline() -> None:
+    """With the schema that the configuration has: there is no `schema()` that would say it."""
+    found = given(PIPELINE, columns=("topic", "body"))(value="json", valueSchema="id bigint")
+    assert found.columns == ("topic", "body", "value", "_bad_row")
+    assert found.value.sql == "struct<id:bigint>"
+    assert given(PIPELINE)(value="json", valueSchema="id int", columns=["value"]).columns == ("topic", "value")
+    assert "valueSchema: missing; accepted: columns as SQL writes them" in problems(PIPELINE, {"value": "json"})[0]
+    assert "valueSchema: bigit is no type" in problems(PIPELINE, {"value": "json", "valueSchema": "id bigit"})[0]
+    assert "value: not here; accepted: a pipeline" in problems(HANDLER, {"value": "json"})[0]

@@ -16,6 +16,7 @@ from rmqd.spark import access
 from rmqd.spark.access import Access
 from rmqd.spark.option_values import GivenOptions
 from rmqd.spark.source.options import BATCH_ONLY, NAMES, STARTS, SourceOptions, with_more
+from rmqd.spark.values import value_format
 
 _STARTING: Final = "consume_from_where and consume_timestamp of the group"
 _INSTEAD: Final[Mapping[str, str]] = {
@@ -35,7 +36,10 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "drainFile": "rmqd pause, and a graceful stop",
 }
 """What is accepted in place of an option that a group cannot have."""
-_OF_ROWS: Final = tuple("columns rowsPerBatch minPartitions maxPartitions maxRecordsPerPartition checkCrc".split())
+_OF_ROWS: Final = (
+    *"columns rowsPerBatch minPartitions maxPartitions maxRecordsPerPartition checkCrc".split(),
+    *value_format.NAMES,
+)
 
 
 def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig) -> SourceOptions:

@@ -16,8 +16,7 @@ from rmqd.spark.pipelines.lost_rows import LOST_DDL, with_lost_row
 from rmqd.spark.pipelines.used_columns import noted_columns
 from rmqd.spark.sink.sink_options import SinkOptions
 from rmqd.spark.sink.writer import RocketMQWriter
-from rmqd.spark.source.arrow import arrow_schema
-from rmqd.spark.source.batch_reader import read_partition
+from rmqd.spark.source.batch_reader import read_partition, schema_of
 from rmqd.spark.source.columns import ddl
 
 if TYPE_CHECKING:
@@ -66,7 +65,8 @@ class PipelineSource(DataSource):
 
     def schema(self) -> str:
         """The columns of `spark.readStream.format("rocketmq")`, and that of losses."""
-        return f"{ddl(self.plan.source_options().columns)}, {LOST_DDL}"
+        options = self.plan.source_options()
+        return f"{ddl(options.columns, options.value)}, {LOST_DDL}"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader, which connects to nothing until it is asked."""
@@ -83,7 +83,7 @@ class PipelineStreamReader(GroupStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition of a micro-batch; called by Spark on executors."""
         decoding = self._options.decoding
-        return with_lost_row(read_partition(partition, decoding), arrow_schema(decoding.columns))
+        return with_lost_row(read_partition(partition, decoding), schema_of(decoding))
 
 
 def bound_sink(options: SinkOptions) -> type[DataSource]:

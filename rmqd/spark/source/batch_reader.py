@@ -12,7 +12,7 @@ from rmqd.spark.cluster import Cluster, cluster_of, everyone
 from rmqd.spark.patience import patiently
 from rmqd.spark.queue_range import QueueRange, share_tasks, split_ranges
 from rmqd.spark.source.bounds import Bound
-from rmqd.spark.source.columns import Decoding
+from rmqd.spark.source.columns import VALUE_COLUMNS, Decoding
 from rmqd.spark.source.fetch import read_ranges
 from rmqd.spark.source.narrowing import Narrowing
 from rmqd.spark.source.options import SourceOptions
@@ -101,9 +101,31 @@ def read_partition(partition: InputPartition, decoding: Decoding) -> Generator[p
     if partition.value is None:
         return 0
     try:
-        return (yield from read_ranges(partition.value, decoding))
+        if not decoding.has_values:
+            return (yield from read_ranges(partition.value, decoding))
+        from rmqd.spark.values.value_columns import ValueColumns
+
+        assert decoding.value is not None
+        made = ValueColumns(decoding.value, decoding.columns, decoding.used)
+        stored = replace(decoding, columns=made.stored, used=made.used)
+        return (yield from made.over(read_ranges(partition.value, stored)))
     finally:
         freeze_imports()  # now that all is imported
+
+
+def schema_of(decoding: Decoding) -> pa.Schema:
+    """The schema of the batches that `read_partition` gives."""
+    import pyarrow as pa
+
+    from rmqd.spark.source.arrow import arrow_schema
+
+    stored = arrow_schema([name for name in decoding.columns if name not in VALUE_COLUMNS])
+    kinds = {field.name: field.type for field in stored}
+    if decoding.value is not None:
+        from rmqd.spark.values.value_columns import value_types
+
+        kinds |= value_types(decoding.value)
+    return pa.schema([(name, kinds[name]) for name in decoding.columns])
 
 
 def check_filter(cluster: Cluster, options: SourceOptions, queues: frozenset[MessageQueue]) -> None:

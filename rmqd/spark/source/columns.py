@@ -8,6 +8,7 @@ from typing import Final
 
 from rmqd.errors import ConfigError
 from rmqd.spark.option_values import meant_or_all
+from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
 
 # name: (SQL type, what it holds)
 COLUMNS: Final = {
@@ -36,6 +37,11 @@ COLUMNS: Final = {
 }
 DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("source_topic", "decode_error"))
 PERMISSIVE_COLUMNS: Final = (*DEFAULT_COLUMNS, "decode_error")
+# beside them with the option `value`
+VALUE_COLUMNS: Final = {
+    VALUE: ("struct", "the decoded body, of the fields that its schema has; null where it does not fit"),
+    BAD_ROW: ("string", "why the body does not fit its schema; null where it does"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +55,29 @@ class Decoding:
     """Whether a corrupt message becomes a row without a body, in place of an error."""
     check_crc: bool = True
     """Whether a message is corrupt whose body does not match the CRC that is stored with it."""
+    value: ValueFormat | None = None
+    """How bodies become a column of their own, if they do."""
+
+    @property
+    def has_values(self) -> bool:
+        """Whether bodies have to be decoded for the columns."""
+        return self.value is not None and not VALUE_COLUMNS.keys().isdisjoint(self.columns)
 
 
-def names_of_schema(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+def names_of_schema(fields: Sequence[tuple[str, str]], value: ValueFormat | None = None) -> tuple[str, ...]:
     """The columns that a reader asks for by `schema()`: names, and types as SQL writes them.
 
-    Raises ConfigError with a line for each that the source does not have.
+    Raises ConfigError with a line for each that the source does not have, and for a type of bodies that is not theirs.
     """
     problems: list[object] = []
     names = [name for name, _ in fields]
+    known = (*COLUMNS, *(VALUE_COLUMNS if value is not None else ()))
     for name, kind in fields:
-        if name not in COLUMNS:
-            problems.append(f"schema: {name} is no column; {meant_or_all(name, tuple(COLUMNS))}")
-        elif kind != COLUMNS[name][0]:
+        if name not in known:
+            problems.append(f"schema: {name} is no column; {meant_or_all(name, known)}")
+        elif name == VALUE and value is not None:
+            problems += value.problems_with(kind)
+        elif name != BAD_ROW and kind != COLUMNS[name][0]:
             problems.append(f"schema: {name} is {kind}; accepted: {COLUMNS[name][0]}, and a cast of what is read")
         elif names.count(name) > 1:
             problems.append(f"schema: {name} is there more than once")
@@ -70,6 +86,9 @@ def names_of_schema(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def ddl(names: Iterable[str]) -> str:
-    """The schema as SQL writes it."""
-    return ", ".join(f"{name} {COLUMNS[name][0]}" for name in names)
+def ddl(names: Iterable[str], value: ValueFormat | None = None) -> str:
+    """The schema as SQL writes it. Raises ConfigError where the type of bodies is not known."""
+    kinds = {name: kind for name, (kind, _) in COLUMNS.items()}
+    if value is not None:
+        kinds |= {VALUE: value.sql, BAD_ROW: "string"}
+    return ", ".join(f"{name} {kinds[name]}" for name in names)

@@ -13,7 +13,7 @@ from rmqd.spark.access import Access
 from rmqd.spark.option_values import GivenOptions, milliseconds, positive
 from rmqd.spark.queue_range import Filter, PullSettings
 from rmqd.spark.source.bounds import Bound, Kind, offsets_bound, timestamps_bound
-from rmqd.spark.source.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS, Decoding
+from rmqd.spark.source.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS, VALUE_COLUMNS, Decoding
 from rmqd.spark.source.source_values import (
     by_sql,
     by_tags,
@@ -28,6 +28,8 @@ from rmqd.spark.source.source_values import (
     topic_pattern,
     words,
 )
+from rmqd.spark.values import value_format
+from rmqd.spark.values.value_format import MISSING, ValueFormat, read_value
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import TOOLS_GROUP, check_group, retry_topic
 
@@ -39,7 +41,7 @@ _OTHERS: Final = tuple(
     "routeRefreshMs unavailableToleranceMs pullBatchSize pullParallelism pullTimeoutMs rowsPerBatch drainFile "
     "includeRetryTopic mode checkCrc pushdown queueRetention".split()
 )
-NAMES: Final = (*access.NAMES, *_OTHERS)
+NAMES: Final = (*access.NAMES, *_OTHERS, *value_format.NAMES)
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _WHAT: Final = ("subscribe", "subscribePattern", "assign")
@@ -128,12 +130,20 @@ class SourceOptions:
     """Whether a message that is corrupt becomes a row with its error, in place of failing its task."""
     check_crc: bool = True
     pushdown: bool = False
+    value: ValueFormat | None = None
+    """How bodies become a column of their own, if they do."""
     pull: PullSettings = field(default_factory=PullSettings)
 
     @property
     def decoding(self) -> Decoding:
         """What executors are told of the columns."""
-        return Decoding(self.columns, used=self.used_columns, permissive=self.permissive, check_crc=self.check_crc)
+        return Decoding(
+            self.columns,
+            used=self.used_columns,
+            permissive=self.permissive,
+            check_crc=self.check_crc,
+            value=self.value,
+        )
 
     @property
     def retry_topic(self) -> str:
@@ -166,8 +176,17 @@ def with_more(options: SourceOptions, given: GivenOptions) -> SourceOptions:
     """The options with what each of the given ones says by itself. Problems are noted in `given`."""
     fields = given.fields(_LIMITS) | given.fields(_FIELDS)
     pull = _pull_fields(given, fields)
-    columns = given.read("columns", column_names, options.columns)
-    return replace(options, **fields, columns=columns, pull=replace(options.pull, **pull))
+    decoded = _decoded(given, options.columns)
+    if decoded["value"] is not None and decoded["value"].kind is None:  # a group has no schema() that would say it
+        given.problem("valueSchema", MISSING["json"])
+    return replace(options, **fields, **decoded, pull=replace(options.pull, **pull))
+
+
+def _decoded(given: GivenOptions, default: tuple[str, ...]) -> dict[str, Any]:
+    """Which columns there are, of which bodies may have two; the default where no option says it."""
+    more = tuple(VALUE_COLUMNS) if "value" in given.values else ()
+    columns = given.read("columns", lambda text: column_names(text, more), (*default, *more))
+    return {"columns": columns, "value": read_value(given, flag)}
 
 
 def _pull_fields(given: GivenOptions, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,7 +232,7 @@ class _Reading(GivenOptions):
             "access": reached,
             "subscription": self._filter(),
             "include_retry_topic": retries,
-            "columns": self.read("columns", column_names, PERMISSIVE_COLUMNS if permissive else DEFAULT_COLUMNS),
+            **_decoded(self, PERMISSIVE_COLUMNS if permissive else DEFAULT_COLUMNS),
             "group": group,
             "commit_offsets": commits,
             "starting": starting,

@@ -78,12 +78,12 @@ def queues_by_broker(text: str) -> tuple[MessageQueue, ...]:
     return tuple(sorted(set(queues)))
 
 
-def column_names(text: str) -> tuple[str, ...]:
-    """The source's columns, separated by commas."""
+def column_names(text: str, more: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The source's columns, separated by commas; `more` are those that other options have added."""
     names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
-    unknown = [name for name in names if name not in COLUMNS]
+    unknown = [name for name in names if name not in (*COLUMNS, *more)]
     if unknown or not names:
-        raise ValueError(f"{', '.join(unknown) or repr(text)} is no column; there are {', '.join(COLUMNS)}")
+        raise ValueError(f"{', '.join(unknown) or repr(text)} is no column; there are {', '.join((*COLUMNS, *more))}")
     return names
 
 

@@ -1,0 +1,119 @@
+"""Avro: a schema as a type, and the records of bodies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from rmqd.spark.values.kinds import Kind
+
+_PLAIN: Final = {
+    "boolean": "boolean",
+    "int": "int",
+    "long": "bigint",
+    "float": "float",
+    "double": "double",
+    "bytes": "binary",
+    "fixed": "binary",
+    "string": "string",
+    "enum": "string",
+}
+_LOGICAL: Final = {
+    "date": "date",
+    "timestamp-millis": "timestamp",
+    "timestamp-micros": "timestamp",
+    "local-timestamp-millis": "timestamp_ntz",
+    "local-timestamp-micros": "timestamp_ntz",
+    "uuid": "string",
+}
+_UNREAD: Final = ("time-millis", "time-micros", "duration")
+
+
+def avro_kind(text: str) -> Kind:
+    """The struct of a record's schema. Raises ValueError for what is no schema, or has no such type."""
+    kind = _Walk().kind(_parsed(text))
+    if kind.name != "struct":
+        raise ValueError(f"the schema is of {kind.sql}; accepted: a record")
+    return kind
+
+
+def avro_reader(text: str, *, is_registered: bool) -> Callable[[bytes], Any]:
+    """The function that reads a body's record; it raises any error for a body that has none."""
+    import fastavro
+
+    from rmqd.typed.avro import record_reader
+
+    return record_reader(fastavro.parse_schema(_parsed(text)), is_registered=is_registered)
+
+
+def _parsed(text: str) -> Any:
+    import fastavro
+
+    try:
+        schema = json.loads(text)
+        fastavro.parse_schema(schema)
+    except ValueError as error:
+        raise ValueError(f"no JSON: {error}") from None
+    except Exception as error:  # noqa: BLE001  fastavro raises many kinds
+        raise ValueError(f"no schema of Avro: {error!r}") from None
+    return schema
+
+
+class _Walk:
+    """One look through a schema, which knows the names that it has met."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Kind] = {}
+        self._under_way: list[str] = []
+
+    def kind(self, schema: Any) -> Kind:
+        if isinstance(schema, list):
+            return self._union(schema)
+        if isinstance(schema, str):
+            return self._by_name(schema)
+        name = schema["type"]
+        if not isinstance(name, str):
+            return self.kind(name)
+        if logical := schema.get("logicalType"):
+            if logical == "decimal":
+                return Kind("decimal", precision=schema["precision"], scale=schema.get("scale", 0))
+            if logical in _UNREAD:
+                raise ValueError(f"{logical} has no type of Spark's here; accepted: the schema without it")
+            if logical in _LOGICAL:
+                return Kind(_LOGICAL[logical])
+        if name == "record":
+            return self._record(schema)
+        if name == "array":
+            return Kind("array", (("element", self.kind(schema["items"])),))
+        if name == "map":
+            return Kind("map", (("value", self.kind(schema["values"])),))
+        kind = self._by_name(name)
+        if "name" in schema:
+            self._named[schema["name"]] = kind
+        return kind
+
+    def _record(self, schema: Mapping[str, Any]) -> Kind:
+        self._under_way.append(schema["name"])
+        kind = Kind("struct", tuple((field["name"], self.kind(field["type"])) for field in schema["fields"]))
+        self._under_way.pop()
+        self._named[schema["name"]] = kind
+        return kind
+
+    def _union(self, members: list[Any]) -> Kind:
+        others = [member for member in members if member != "null"]
+        if len(others) != 1:
+            raise ValueError(
+                f"the union {json.dumps(members)[:60]} has no type of Spark's; accepted: null and one other"
+            )
+        return self.kind(others[0])
+
+    def _by_name(self, name: str) -> Kind:
+        if name in _PLAIN:
+            return Kind(_PLAIN[name])
+        short = name.rpartition(".")[2]
+        if short in self._named:
+            return self._named[short]
+        if short in self._under_way:
+            raise ValueError(f"the record {short} has itself in it, and no type of Spark's is so deep")
+        raise ValueError(f"{name} has no type of Spark's")

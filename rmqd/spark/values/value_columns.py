@@ -1,0 +1,99 @@
+"""The columns `value` and `_bad_row` of a batch, made of its bodies on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from rmqd.spark.values.kinds import Kind
+from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
+
+BODY: Final = "body"
+NO_BODY: Final = "the message is corrupt, and has no body"
+_MOST_CHARACTERS: Final = 300  # of a reason
+
+
+class ValueColumns:
+    """Makes batches of the columns that a read has, of those that the source itself has."""
+
+    def __init__(self, value: ValueFormat, columns: Sequence[str], used: frozenset[str] | None = None) -> None:
+        """Of the columns only those that are used need to be more than null; None for all."""
+        self._columns = tuple(columns)
+        self._is_decoded = used is None or not used.isdisjoint((VALUE, BAD_ROW))
+        self.used = used if used is None or not self._is_decoded else used | {BODY}
+        """Which columns the source has to decode."""
+        self._decode = value.decoder()
+        self._types = value_types(value)
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The columns that the source has to read."""
+        stored = [name for name in self._columns if name not in (VALUE, BAD_ROW)]
+        return tuple(stored if BODY in stored else [*stored, BODY])
+
+    def over(self, read: Generator[pa.RecordBatch, None, int]) -> Generator[pa.RecordBatch, None, int]:
+        """All batches of a read. Returns what the read returns."""
+        while True:
+            try:
+                batch = next(read)
+            except StopIteration as end:
+                return int(end.value)
+            yield self.of(batch)
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch with the columns that the read has, in their order."""
+        values: list[Any] = [None] * len(batch)
+        reasons: list[str | None] = [None] * len(batch)
+        if self._is_decoded:
+            for place, body in enumerate(batch.column(BODY).to_pylist()):
+                values[place], reasons[place] = self._decoded(body)
+        made = {name: pa.array(column, self._types[name]) for name, column in ((VALUE, values), (BAD_ROW, reasons))}
+        return pa.RecordBatch.from_arrays(
+            [made[name] if name in made else batch.column(name) for name in self._columns], names=list(self._columns)
+        )
+
+    def _decoded(self, body: bytes | None) -> tuple[Any, str | None]:
+        if body is None:
+            return None, NO_BODY
+        try:
+            return self._decode(body), None
+        except Exception as error:  # noqa: BLE001  whatever a reader of bodies raises
+            return None, (str(error) or type(error).__name__)[:_MOST_CHARACTERS]
+
+
+def value_types(value: ValueFormat) -> dict[str, pa.DataType]:
+    """The types of Arrow that Spark expects of the two columns."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    assert value.kind is not None
+    return {VALUE: to_arrow_type(_spark_type(value.kind), timezone="UTC"), BAD_ROW: pa.string()}
+
+
+def _spark_type(kind: Kind) -> Any:
+    from pyspark.sql import types
+
+    if kind.name == "struct":
+        return types.StructType([types.StructField(name, _spark_type(inner)) for name, inner in kind.fields])
+    if kind.name == "array":
+        return types.ArrayType(_spark_type(kind.fields[0][1]))
+    if kind.name == "map":
+        return types.MapType(types.StringType(), _spark_type(kind.fields[0][1]))
+    if kind.name == "decimal":
+        return types.DecimalType(kind.precision, kind.scale)
+    return _SPARK_TYPES[kind.name]()
+
+
+def _spark_types() -> dict[str, Any]:
+    from pyspark.sql import types
+
+    found = [
+        types.BooleanType, types.ByteType, types.ShortType, types.IntegerType, types.LongType, types.FloatType,
+        types.DoubleType, types.StringType, types.BinaryType, types.DateType, types.TimestampType,
+        types.TimestampNTZType,
+    ]  # fmt: skip
+    return {kind().simpleString(): kind for kind in found}
+
+
+_SPARK_TYPES: Final = _spark_types()

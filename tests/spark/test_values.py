@@ -1,0 +1,314 @@
+"""Bodies decoded by the source: what fits a schema, what does not, and schemas that are refused."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rmqd.errors import ConfigError
+from rmqd.spark.values.fitting import fit_of
+from rmqd.spark.values.kinds import parse_kind
+from tests.spark.embedded_broker import EmbeddedBroker
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow", "fastavro", "google.protobuf")
+
+import fastavro  # noqa: E402
+from google.protobuf import descriptor_pb2  # noqa: E402
+from pyspark.sql.types import StructType  # noqa: E402
+
+from rmqd.spark.format import RocketMQSource  # noqa: E402
+from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
+from tests.spark.test_batch_reader import read  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ORDER = "id bigint, lines array<struct<sku:string,price:double>>, paid boolean"
+PLACE = "queue_offset,value,_bad_row"
+
+
+@pytest.mark.parametrize(
+    ("text", "sql"),
+    [
+        ("id BIGINT, Name string", "struct<id:bigint,Name:string>"),
+        ("a: long, b struct<c: decimal(12, 3), `d e`: int>", "struct<a:bigint,b:struct<c:decimal(12,3),`d e`:int>>"),
+        (
+            "m map<string, array<timestamp_ntz>>, n decimal",
+            "struct<m:map<string,array<timestamp_ntz>>,n:decimal(10,0)>",
+        ),
+    ],
+)
+def test_a_schema_is_read_as_sql_writes_it(text: str, sql: str) -> None:
+    assert parse_kind(text).sql == sql
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id", "ends where a type is expected"),
+        ("", "ends where the name of a field is expected"),
+        ("id bigit", "bigit is no type; there are boolean, tinyint"),
+        ("id bigint name string", "'name' stands where 'the end or a comma' is expected"),
+        ("id bigint, ID int", "ID is there more than once"),
+        ("a array<int", "'the end' stands where '>' is expected"),
+        ("a map<int,int>", "the keys of a map are strings"),
+        ("n decimal(40,1)", "at most 38 digits"),
+        ("a int;", "';' is not understood"),
+    ],
+)
+def test_what_is_no_schema_is_told(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_kind(text)
+
+
+TIME = datetime(2026, 3, 1, 10, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "fitted"),
+    [
+        ("tinyint", 127, 127),
+        ("double", 1, 1.0),
+        ("decimal(5,2)", 1.5, Decimal("1.50")),
+        ("decimal(5,2)", "123.45", Decimal("123.45")),
+        ("string", {"a": [1]}, '{"a": [1]}'),
+        ("string", 7, "7"),
+        ("binary", base64.b64encode(b"\x00\xff").decode(), b"\x00\xff"),
+        ("date", "2026-03-01", date(2026, 3, 1)),
+        ("timestamp", "2026-03-01T10:00:00Z", TIME),
+        ("timestamp", "2026-03-01T10:00:00", TIME),
+        ("timestamp_ntz", "2026-03-01T10:00:00", TIME.replace(tzinfo=None)),
+        ("map<string,int>", {"a": 1}, [("a", 1)]),
+        ("array<int>", [1, None], [1, None]),
+        ("struct<a:int,b:int>", {"a": 1, "more": 2}, {"a": 1, "b": None}),
+        ("boolean", None, None),
+    ],
+)
+def test_what_fits_a_type(kind: str, given: Any, fitted: Any) -> None:
+    assert fit_of(parse_kind(f"v {kind}"))({"v": given}) == {"v": fitted}
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        ("tinyint", 128, "v: 128 is too large for tinyint"),
+        ("bigint", 1.5, "v: 1.5 is no bigint"),
+        ("bigint", True, "v: True is no bigint"),
+        ("double", "1", "v: '1' is no double"),
+        ("float", 1e39, "is too large for float"),
+        ("decimal(3,1)", 1.25, "v: 1.25 has more digits than decimal"),
+        ("decimal(3,1)", 1000, "v: 1000 has more digits than decimal"),
+        ("decimal(3,1)", "x", "v: 'x' is no decimal"),
+        ("boolean", 1, "v: 1 is no boolean"),
+        ("binary", "%", "v: '%' is no base64"),
+        ("date", "2026", "v: '2026' is no date such as"),
+        ("timestamp", "noon", "v: 'noon' is no time such as"),
+        ("array<int>", [1, "x"], "v: 1: 'x' is no int"),
+        ("map<string,int>", [], r"v: \[\] is no object"),
+        ("struct<a:struct<b:int>>", {"a": {"b": "x"}}, "v: a: b: 'x' is no int"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_its_place(kind: str, given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fit_of(parse_kind(f"v {kind}"))({"v": given})
+
+
+def test_bodies_of_json_become_a_column(broker: EmbeddedBroker) -> None:
+    """What is none, or does not fit, is null, and the column beside it says why: nothing ends the read."""
+    broker.create_topic("orders", 1)
+    bodies = [
+        '{"id": 7, "lines": [{"sku": "x", "price": 2}], "more": 1}',
+        '{"id": "7"}',
+        "[]",
+        " ",
+        '{"id": NaN}',
+        "null",
+    ]
+    broker.send("orders", *bodies)
+    rows = read(broker, value="json", valueSchema=ORDER, columns=PLACE)
+    assert [row["queue_offset"] for row in rows] == [0, 1, 2, 3, 4, 5]
+    assert rows[0]["value"] == {"id": 7, "lines": [{"sku": "x", "price": 2.0}], "paid": None}
+    assert rows[0]["_bad_row"] is None
+    assert [row["value"] for row in rows[1:]] == [None] * 5
+    assert rows[1]["_bad_row"] == "id: '7' is no bigint"
+    assert rows[2]["_bad_row"] == "[] is no object"
+    assert rows[4]["_bad_row"] == "NaN is no JSON"
+    assert all(row["_bad_row"] for row in rows[1:])
+
+
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "note", "type": ["null", "string"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+        {"name": "tags", "type": {"type": "map", "values": "Kind"}},
+    ],
+}
+RECORD = {"id": 7, "note": None, "at": TIME, "price": Decimal("1.25"), "kind": "B", "tags": {"x": "A"}}
+
+
+def avro_body() -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(AVRO), RECORD)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("is_registered", [False, True])
+def test_records_of_avro_become_a_column(broker: EmbeddedBroker, tmp_path: Path, is_registered: bool) -> None:
+    """By a schema in a file, with and without what clients of RocketMQ's schema registry write in front."""
+    broker.create_topic("orders", 1)
+    (tmp_path / "order.avsc").write_text(json.dumps(AVRO))
+    prefix = b"\x20" + (42).to_bytes(8) + bytes(8) if is_registered else b""
+    broker.send("orders", prefix + avro_body(), prefix + avro_body() + b"more", "no record")
+    good, longer, bad = read(
+        broker,
+        value="avro",
+        valueSchema=str(tmp_path / "order.avsc"),
+        valueRegistered=str(is_registered),
+        columns="_bad_row,value",
+    )
+    assert good == {"_bad_row": None, "value": {**RECORD, "tags": [("x", "A")]}}
+    assert longer == {"_bad_row": "4 bytes stand behind the record", "value": None}
+    assert bad["value"] is None
+    assert bad["_bad_row"]
+
+
+def descriptors() -> bytes:
+    """What protoc would write of a message."""
+    field = descriptor_pb2.FieldDescriptorProto
+    message = descriptor_pb2.DescriptorProto(name="Order")
+    line = message.nested_type.add(name="Line")
+    line.field.add(name="sku", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
+    message.enum_type.add(name="Kind").value.add(name="OPEN", number=0)
+    message.enum_type[0].value.add(name="PAID", number=1)
+    message.field.add(name="id", number=1, type=field.TYPE_UINT64, label=field.LABEL_OPTIONAL)
+    message.field.add(
+        name="lines", number=2, type=field.TYPE_MESSAGE, label=field.LABEL_REPEATED, type_name=".shop.Order.Line"
+    )
+    message.field.add(
+        name="kind", number=3, type=field.TYPE_ENUM, label=field.LABEL_OPTIONAL, type_name=".shop.Order.Kind"
+    )
+    message.field.add(name="raw", number=4, type=field.TYPE_BYTES, label=field.LABEL_OPTIONAL)
+    message.field.add(
+        name="first", number=5, type=field.TYPE_MESSAGE, label=field.LABEL_OPTIONAL, type_name=".shop.Order.Line"
+    )
+    file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
+    file.message_type.add().CopyFrom(message)
+    content: bytes = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    return content
+
+
+def test_messages_of_protobuf_become_a_column(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """By a descriptor file; what is not set has its default where it has no presence, and is null where it has."""
+    broker.create_topic("orders", 1)
+    (tmp_path / "order.desc").write_bytes(descriptors())
+    broker.send("orders", b"\x08\x07\x12\x03\x0a\x01x\x18\x01", b"\x08\x07\x12\x7f", b"\x78\x01")
+    options = {"value": "protobuf", "valueSchema": str(tmp_path / "order.desc"), "valueMessage": "shop.Order"}
+    good, bad, empty = read(broker, **options, columns="value,_bad_row")
+    assert good["value"] == {"id": 7, "lines": [{"sku": "x"}], "kind": "PAID", "raw": b"", "first": None}
+    assert bad["value"] is None
+    assert bad["_bad_row"]
+    assert empty["value"] == {"id": 0, "lines": [], "kind": "OPEN", "raw": b"", "first": None}
+
+
+RECURSIVE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+UNION = {"type": "record", "name": "Two", "fields": [{"name": "a", "type": ["int", "string"]}]}
+REFUSED: dict[str, tuple[dict[str, str], str]] = {
+    "a format": ({"value": "xml"}, "value: 'xml' is none; accepted: json | avro | protobuf"),
+    "no value": ({"valueSchema": "id int"}, "valueSchema: of no use without value"),
+    "no schema": ({"value": "json"}, "valueSchema: missing; accepted: columns as SQL writes them"),
+    "wrong ddl": ({"value": "json", "valueSchema": "id"}, "valueSchema: 'id' ends where a type is expected"),
+    "no avro": ({"value": "avro", "valueSchema": "{}"}, "valueSchema: no schema of Avro"),
+    "no json": ({"value": "avro", "valueSchema": "x"}, "valueSchema: no JSON"),
+    "recursive": ({"value": "avro", "valueSchema": json.dumps(RECURSIVE)}, "the record Node has itself in it"),
+    "union": ({"value": "avro", "valueSchema": json.dumps(UNION)}, "has no type of Spark's; accepted: null and one"),
+    "no file": ({"value": "avro", "valueSchema": "absent.avsc"}, "valueSchema: absent.avsc cannot be read: No such"),
+    "no message": ({"value": "protobuf", "valueSchema": "DESCRIPTORS"}, "valueMessage: missing"),
+    "other message": (
+        {"value": "protobuf", "valueSchema": "DESCRIPTORS", "valueMessage": "shop.Odor"},
+        "valueSchema: shop.Odor is no message of the file; it has shop.Order",
+    ),
+    "another's": (
+        {"value": "json", "valueSchema": "id int", "valueRegistered": "true"},
+        "valueRegistered: of no use with value=json; accepted: with value=avro",
+    ),
+    "no column": ({"columns": "value"}, "columns: value is no column"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
+def test_wrong_options_are_refused_at_once(options: dict[str, str], message: str, tmp_path: Path) -> None:
+    """No broker is asked."""
+    (tmp_path / "order.desc").write_bytes(descriptors())
+    options = {name: text.replace("DESCRIPTORS", str(tmp_path / "order.desc")) for name, text in options.items()}
+    source = RocketMQSource({"nameserver": "127.0.0.1:1", "subscribe": "orders", **options})
+    with pytest.raises(ConfigError, match=message):
+        source.schema()
+
+
+SCHEMAS: dict[str, tuple[StructType, str]] = {
+    "another type": (StructType.fromJson({"type": "struct", "fields": [
+        {"name": "value", "nullable": True, "metadata": {}, "type": {"type": "struct", "fields": [
+            {"name": "id", "type": "string", "nullable": True, "metadata": {}}]}}]}),
+        "schema: value is struct<id:string>; accepted: struct<id:bigint>, as valueSchema says"),
+    "no struct": (StructType().add("value", "string"), "schema: value is string; accepted: a struct"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "message"), SCHEMAS.values(), ids=SCHEMAS)
+def test_another_schema_than_the_bodies_is_refused(schema: StructType, message: str) -> None:
+    source = RocketMQSource(
+        {"nameserver": "127.0.0.1:1", "subscribe": "orders", "value": "json", "valueSchema": "id bigint"}
+    )
+    with pytest.raises(ConfigError, match=message):
+        source.reader(schema)
+
+
+def test_a_reader_says_what_bodies_have(spark: SparkSession, broker: EmbeddedBroker) -> None:
+    """In SQL, by `schema()`, of all kinds that a body can have: Spark takes the rows as they come."""
+    broker.create_topic("orders", 1)
+    broker.send("orders", '{"n": "1.50", "day": "2026-03-01", "at": "2026-03-01T10:00:00Z", "m": {"k": [1]}}', "no")
+
+    def reader() -> Any:
+        return spark.read.format("rocketmq").options(nameserver=broker.nameserver, subscribe="orders", value="json")
+
+    kinds = "n decimal(5,2), day date, at timestamp, local timestamp_ntz, m map<string,array<int>>, b binary"
+    typed = f"struct<{kinds.replace(', ', ',').replace(' ', ':')}>"
+    asked = reader().schema(f"queue_offset bigint, value {typed}").load()
+    given = reader().option("valueSchema", kinds).load()
+    simple = reader().option("valueSchema", typed).load()
+    for frame in (asked, given, simple):
+        rows = frame.selectExpr("value.n", "value.day", "value.m['k'][0] AS m", "value.local").collect()
+        assert [tuple(row) for row in rows] == [(Decimal("1.50"), date(2026, 3, 1), 1, None), (None,) * 4]
+    assert given.where("_bad_row IS NULL").selectExpr("unix_seconds(value.at)").collect() == [(1772359200,)]
+
+
+SELECTED = {"columns": ["value.id", "value.lines[0].sku AS sku"], "where": "_bad_row IS NULL"}
+
+
+def test_a_group_selects_fields_of_bodies(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """From YAML alone."""
+    for topic in ("orders", "refunds"):
+        broker.create_topic(topic, 1)
+    broker.send("orders", '{"id": 7, "lines": [{"sku": "x"}]}', "no JSON", '{"id": 8}')
+    spark_keys = {"trigger": "available_now", "options": {"value": "json", "valueSchema": ORDER}}
+    group = {
+        "pipeline": {"plugin": "select", "options": SELECTED},
+        "sink": {"format": "parquet", "path": str(tmp_path / "orders")},
+        "spark": spark_keys,
+    }
+    assert start(spark, order_of(broker.nameserver, **group), tmp_path).awaitTermination(SECONDS)
+    assert sorted(map(tuple, spark.read.parquet(str(tmp_path / "orders")).collect())) == [(7, "x"), (8, None)]
