@@ -50,6 +50,7 @@ BELOW = {
         f"{PLAIN} wire handler_api client consumer config plugins process daemon broker",
         "pytest structlog yaml pydantic",
     ),
+    "forwarding": (f"{PLAIN} wire handler_api client config", "structlog pydantic"),
     "replaying": (f"{PLAIN} wire handler_api client consumer plugins", "structlog"),
     "trying": (f"{PLAIN} wire handler_api client consumer config plugins process", ""),
     "demo": (f"{PLAIN} wire handler_api client consumer config plugins process daemon broker", "structlog rich"),
@@ -82,6 +83,7 @@ FLOORS = {
     "| channel groups key_values offsets static_topics store system_topics "
     "| broker_stats filter held_pulls members server timers topics "
     "| housekeeping pop schedule | controller | name_server runtime_info | processors | embedded",
+    "forwarding": "copies | handler",
     "replaying": "plan | shadow ways_back | run",
     "trying": "dead_letters places | order | handler_process selection verdicts | calls trial | bisect handler_main",
     "spark": "answers hadoop_folder java option_values patience process_log queue_ends queue_questions spark_output "

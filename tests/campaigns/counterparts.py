@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol, Self
 
-from tests.rocketmq import RealCluster
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.wire.message_queue import MessageQueue
+from tests.campaigns.durability_load import pull
+from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq.offsets import Queue
+from tests.rocketmq.spec import ClusterSpec
 from tests.servers.http_sink import HttpSink
 from tests.servers.postgresql import PostgresqlServer
 from tests.servers.redis import RedisServer
+
+TOPIC: Final = "handled"
+QUEUES: Final = 4
 
 
 class Counterpart(Protocol):
@@ -136,11 +145,61 @@ class RedisKey:
             return Counter(key.decode() for key in client.lrange("handled", 0, -1))
 
 
-COUNTERPARTS: Final[dict[str, Callable[[RealCluster], Counterpart]]] = {
-    "postgresql-insert": lambda _: PostgresqlTable("insert", key=True),
-    "postgresql-upsert": lambda _: PostgresqlTable("upsert", key=True),
-    "postgresql-copy": lambda _: PostgresqlTable("copy", key=True),
-    "webhook": lambda _: WebhookSink(),
-    "redis-stream": lambda _: RedisKey("stream", remembers=True),
-    "redis-list": lambda _: RedisKey("list", remembers=False),
+class OtherTopic:
+    """A topic of another cluster, whose broker is killed: of one that is given, or one of its own."""
+
+    plugin = "rocketmq"
+    is_once = False
+
+    def __init__(self, cluster: RealCluster | None = None) -> None:
+        self._owned = cluster is None
+        self._cluster = cluster or RealCluster.start(ClusterSpec(heap="384m"))
+        self._read: dict[Queue, int] = {}
+        self._arrived: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        self._cluster.create_topic(TOPIC, QUEUES)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._owned:
+            self._cluster.stop()
+
+    def options(self) -> dict[str, Any]:
+        return {"nameserver": self._cluster.nameservers, "topic": TOPIC}
+
+    def kill(self) -> None:
+        self._cluster.kill()
+
+    def start(self) -> None:
+        self._cluster.restart()
+
+    def arrived(self) -> Counter[str]:
+        asyncio.run(self._read_on())
+        return self._arrived
+
+    async def _read_on(self) -> None:
+        remoting = RemotingClient()
+        try:
+            for queue, address in offsets.queues(self._cluster, TOPIC).items():
+                place = MessageQueue(TOPIC, queue.broker, queue.queue_id)
+                while True:
+                    at = self._read.get(queue, 0)
+                    _, messages = await pull(remoting, address, place, at)
+                    if not messages:
+                        break
+                    self._read[queue] = messages[-1].queue_offset + 1
+                    self._arrived.update(message.keys or "" for message in messages)
+        finally:
+            await remoting.close()
+
+
+COUNTERPARTS: Final[dict[str, Callable[[], Counterpart]]] = {
+    "postgresql-insert": lambda: PostgresqlTable("insert", key=True),
+    "postgresql-upsert": lambda: PostgresqlTable("upsert", key=True),
+    "postgresql-copy": lambda: PostgresqlTable("copy", key=True),
+    "webhook": WebhookSink,
+    "redis-stream": lambda: RedisKey("stream", remembers=True),
+    "redis-list": lambda: RedisKey("list", remembers=False),
+    "rocketmq": OtherTopic,
 }

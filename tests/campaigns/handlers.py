@@ -92,12 +92,15 @@ class Handlers:
         self._topic = f"handlers-{plan.counterpart}-{plan.seed}"
         self._group = f"{self._topic}-group"
 
-    def run(self) -> HandlersResult:
-        """Send, kill the counterpart and start it again, wait for the rest, and judge."""
+    def run(self, given: Counterpart | None = None) -> HandlersResult:
+        """Send, kill the counterpart and start it again, wait for the rest, and judge.
+
+        `given` is one that the caller has, in place of a new one of the plan's name.
+        """
         begin, plan = time.monotonic(), self._plan
         (self._directory / "plan.json").write_text(json.dumps(asdict(plan)))
         self._cluster.create_topic(self._topic, QUEUES)
-        with COUNTERPARTS[plan.counterpart](self._cluster) as counterpart:
+        with given or COUNTERPARTS[plan.counterpart]() as counterpart:
             daemon = RmqdProcess(
                 self._directory / "rmqd", self._cluster.nameservers, {self._group: self._settings(counterpart)}
             )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.campaigns.counterparts import OtherTopic
 from tests.campaigns.handlers import Handlers, HandlersPlan
 from tests.rocketmq import RealCluster
 
@@ -19,6 +20,19 @@ def test_a_counterpart_that_is_killed_under_load_loses_nothing(
     plan = HandlersPlan(counterpart, 1, messages=1000, kills=2, away_seconds=(0.2, 1.5), retry_for_seconds=1.0)
 
     result = Handlers(plan, rocketmq, tmp_path / "run").run()
+
+    print(result.report())
+    assert result.passed, result.report()
+    assert result.again, "some batches failed, and were retried"
+
+
+@pytest.mark.slow
+def test_a_cluster_whose_broker_is_killed_under_load_loses_nothing(
+    rocketmq: RealCluster, rocketmq_faulty: RealCluster, tmp_path: Path
+) -> None:
+    plan = HandlersPlan("rocketmq", 1, messages=1000, kills=1, away_seconds=(0.2, 1.5), retry_for_seconds=1.0)
+
+    result = Handlers(plan, rocketmq, tmp_path / "run").run(OtherTopic(rocketmq_faulty))
 
     print(result.report())
     assert result.passed, result.report()

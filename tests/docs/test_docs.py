@@ -35,9 +35,13 @@ from tests.handlers.messages import make_batch, make_message
 
 TOP = PAGE.parent.parent
 TABLES = {"rmqd_batches"}  # of databases, that rmqd makes
-SHIPPED: dict[str, str] = tomllib.loads((TOP / "handlers" / "pyproject.toml").read_text())["project"]["entry-points"][
-    "rmqd.handlers"
-]
+SHIPPED: dict[str, str] = {
+    name: target
+    for folder in (TOP, TOP / "handlers")
+    for name, target in tomllib.loads((folder / "pyproject.toml").read_text())["project"]["entry-points"][
+        "rmqd.handlers"
+    ].items()
+}
 PAGES = [
     TOP / "README.md",
     TOP / "CONTRIBUTING.md",
@@ -185,7 +189,7 @@ def test_every_option_of_the_handlers_is_described_with_its_default(plugin: str)
         if field.is_required():
             assert rows[name] == "required"
         elif isinstance(field.default, str):
-            assert rows[name] == f"`{field.default}`"
+            assert rows[name] == (f"`{field.default}`" if field.default else "none")
 
 
 def test_the_settings_of_the_embedded_broker_are_listed_with_their_defaults() -> None:

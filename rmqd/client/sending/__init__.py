@@ -4,6 +4,7 @@ All tries of a send share one deadline. After a lost answer it is tried again, s
 
     producer          Producer: one message, in up to three tries at different brokers; takes timer messages back
     outgoing_message  a message to send, and where it was stored
+    passing           may_pass: whether a send that failed may succeed a moment later
     queue_selector    which queue an ordered message goes to
     trace_dispatcher  TraceDispatcher: message trace in batches, never in the way of anything else
     traced_producer   a producer whose messages are traced

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors import InvalidMessageError
 from rmqd.spark.sink.sink_options import SINK_COLUMNS
-from rmqd.wire.messages.properties import SHARDING_KEY
+from rmqd.wire.messages.properties import SET_BY_ROCKETMQ, SHARDING_KEY
 from rmqd.wire.topics import wrap_namespace
 
 if TYPE_CHECKING:
@@ -19,16 +19,6 @@ QUERY: Final = "RMQD_QUERY"
 BATCH: Final = "RMQD_BATCH"
 PART: Final = "RMQD_PART"
 SEQUENCE: Final = "RMQD_SEQ"
-
-# What brokers and clients set for their own use: in the copy of a message it would delay it again, or name another one.
-# KEYS, TAGS and the sharding key are not among them, so that a copy has them without columns of their own.
-SET_BY_ROCKETMQ: Final = frozenset(
-    "WAIT DELAY RETRY_TOPIC ORIGIN_MESSAGE_ID ORIGIN_GROUP RECONSUME_TIME MAX_RECONSUME_TIMES REAL_TOPIC REAL_QID "
-    "UNIQ_KEY MIN_OFFSET MAX_OFFSET CONSUME_START_TIME MSG_REGION TRACE_ON CLUSTER POP_CK 1ST_POP_TIME PGROUP TRAN_MSG "
-    "__transactionId__ INSTANCE_ID TIMER_DELIVER_MS TIMER_DELAY_SEC TIMER_DELAY_MS TIMER_OUT_MS TIMER_ENQUEUE_MS "
-    "TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_DEL_UNIQKEY INNER_NUM INNER_BASE INNER_MULTI_DISPATCH "
-    "INNER_MULTI_QUEUE_OFFSET DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID".split()
-)
 
 
 @dataclass(frozen=True, slots=True)

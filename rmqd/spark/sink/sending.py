@@ -16,11 +16,12 @@ from typing import Final
 
 import structlog
 
-from rmqd.broker_errors import BrokerError, BrokerFailureError
+from rmqd.broker_errors import BrokerError
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
+from rmqd.client.sending.passing import may_pass
 from rmqd.client.sending.queue_selector import MessageQueueSelector, by_hash, by_id
-from rmqd.errors import InvalidMessageError, RemotingError, RmqdError, RouteNotFoundError
+from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.spark.access import Access
 from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.sink.bundles import bundles
@@ -103,7 +104,7 @@ class Sender:
             try:
                 await self._store(bundle, tolerance)
             except (BrokerError, InvalidMessageError) as error:
-                if self._may_pass(error):
+                if may_pass(error, self._served):
                     raise
             else:
                 return
@@ -122,19 +123,12 @@ class Sender:
                 self._served.add(topic)
                 return
             except RmqdError as error:
-                if not self._may_pass(error) or asyncio.get_running_loop().time() + PAUSE_SECONDS > until:
+                if not may_pass(error, self._served) or asyncio.get_running_loop().time() + PAUSE_SECONDS > until:
                     raise
                 log.warning("spark.send_retried", topic=topic, error=str(error))
             await asyncio.sleep(PAUSE_SECONDS)
             with contextlib.suppress(RmqdError):
                 await self._client.routes.refresh(topic)
-
-    def _may_pass(self, error: RmqdError) -> bool:
-        if isinstance(error, RouteNotFoundError):
-            return error.topic in self._served  # else it is an answer: waiting makes no topic
-        if isinstance(error, BrokerError):
-            return error.retriable or isinstance(error, BrokerFailureError)
-        return isinstance(error, RemotingError)
 
 
 class _Turn:

@@ -1,0 +1,134 @@
+"""The handler `rocketmq`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Annotated, Final, Self
+
+import structlog
+from pydantic import Field, model_validator
+
+from rmqd.backoff import doubled, spread
+from rmqd.broker_errors import MessageIllegalError
+from rmqd.client.instance import ClientInstance
+from rmqd.client.sending.passing import may_pass
+from rmqd.client.sending.queue_selector import by_hash
+from rmqd.config.model.cluster import ClusterConfig
+from rmqd.config.model.kinds import Duration
+from rmqd.config.model.section import setting
+from rmqd.errors import InvalidMessageError, RmqdError
+from rmqd.forwarding.copies import copy_of, hops, order_key
+from rmqd.handler_api import Batch
+from rmqd.wire.messages.message import Message
+from rmqd.wire.topics import wrap_namespace
+
+log = structlog.get_logger(__name__)
+
+FIRST_SECONDS: Final = 0.1
+MOST_SECONDS: Final = 2.0
+
+
+class RocketMqOptions(ClusterConfig):
+    """The cluster that messages go to, as the configuration has clusters, and what is kept of them."""
+
+    topic: str = setting("", "the topic to send to; by default the message's own")
+    order_by: Annotated[str, Field(pattern=r"^(sharding_key|keys|queue|property:.+)$")] = setting(
+        "sharding_key",
+        "what is sent in order, to one queue: messages of the same sharding_key, keys, queue, or property:NAME; the "
+        "others go to all queues in turn",
+    )
+    max_hops: Annotated[int, Field(ge=1, le=1000)] = setting(
+        1, "how often a message may be passed on; one that was so often already is acknowledged, and goes nowhere"
+    )
+    in_flight: Annotated[int, Field(ge=1, le=1000)] = setting(
+        32, "how many messages of a batch are sent side by side, those of one key aside"
+    )
+    retry_for: Annotated[float, Duration("0s")] = setting(
+        "30s",
+        "how long a message is tried again in place while brokers cannot be had, before its batch is sent back for a "
+        "retry; keep it below consume_timeout",
+    )
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if not self.is_named:
+            raise ValueError("nameserver is missing: where to send to, also where that is the group's own cluster")
+        return self
+
+
+class RocketMq:
+    """Passes messages on to another topic or cluster; the order of messages of one key is kept."""
+
+    Options = RocketMqOptions
+
+    def __init__(self, options: RocketMqOptions) -> None:
+        self._options = options
+        self._client: ClientInstance
+        self._running: asyncio.Task[None]
+        self._served: set[str] = set()
+
+    async def start(self) -> None:
+        """Begin to keep routes up to date. A cluster that is away does not fail the start."""
+        self._client = ClientInstance(self._options.client_options())
+        self._running = asyncio.create_task(self._client.run(), name="rocketmq handler: client")
+
+    async def stop(self) -> None:
+        self._running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._running
+
+    async def handle(self, batch: Batch) -> None:
+        slots = asyncio.Semaphore(self._options.in_flight)
+        failures = await asyncio.gather(
+            *(self._send_in_order(batch, key, messages, slots) for key, messages in self._lanes(batch)),
+            return_exceptions=True,  # what is under way is not cut off
+        )
+        for failure in failures:
+            if failure is not None:
+                raise failure
+
+    def _lanes(self, batch: Batch) -> list[tuple[str | None, list[Message]]]:
+        """The messages to send: those of one key together, in their order."""
+        lanes: dict[object, tuple[str | None, list[Message]]] = {}
+        for message in batch:
+            if hops(message) >= self._options.max_hops:
+                log.debug("forward.left_out", msg_id=message.msg_id, hops=hops(message))
+                batch.ack(message)
+                continue
+            key = order_key(message, batch.message_queue, self._options.order_by)
+            lanes.setdefault(object() if key is None else key, (key, []))[1].append(message)
+        return list(lanes.values())
+
+    async def _send_in_order(
+        self, batch: Batch, key: str | None, messages: list[Message], slots: asyncio.Semaphore
+    ) -> None:
+        async with slots:
+            for message in messages:
+                try:
+                    await self._send(message, key)
+                except (InvalidMessageError, MessageIllegalError) as error:
+                    batch.dead_letter(message, error)
+                else:
+                    batch.ack(message)  # whatever becomes of the others
+
+    async def _send(self, message: Message, key: str | None) -> None:
+        """Store a copy. Raises the RmqdError of the last try."""
+        copy = copy_of(message, wrap_namespace(self._options.topic or message.topic, self._options.client.namespace))
+        selector = None if key is None else by_hash(key)
+        loop = asyncio.get_running_loop()
+        until, tries = loop.time() + self._options.retry_for, 0
+        while True:
+            try:
+                await self._client.producer.send(copy, selector=selector)
+                self._served.add(copy.topic)
+                return
+            except RmqdError as error:
+                tries += 1
+                pause_seconds = spread(doubled(FIRST_SECONDS, tries, MOST_SECONDS))
+                if not may_pass(error, self._served) or loop.time() + pause_seconds > until:
+                    raise
+                log.warning("forward.retried", topic=copy.topic, error=str(error))
+            await asyncio.sleep(pause_seconds)
+            with contextlib.suppress(RmqdError):
+                await self._client.routes.refresh(copy.topic)
