@@ -1,7 +1,7 @@
 """rmqd runs Apache RocketMQ consumer groups declared in YAML.
 
 What a handler needs is here, and nothing else: `Batch`, `Message`, `MessageQueue`, `Retry`, `DeadLetter`, `Suspend`,
-and `handler` and `Depends` for typed ones.
+`AlreadyHandled`, and `handler` and `Depends` for typed ones.
 
 The packages, from the top: `cli` the commands; `demo`, `testing` and `spark`; `daemon` the process; `plugins` and
 `process`; `config`; `consumer` the engine of one group; `client` the connections to RocketMQ; `wire` bytes to values
@@ -13,18 +13,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rmqd.handler_api import Batch, DeadLetter, Retry, Suspend
+    from rmqd.handler_api import AlreadyHandled, Batch, DeadLetter, Retry, Suspend
     from rmqd.typed.decorator import Depends, handler
     from rmqd.wire.message_queue import MessageQueue
     from rmqd.wire.messages.message import Message
 
-__all__ = ["Batch", "DeadLetter", "Depends", "Message", "MessageQueue", "Retry", "Suspend", "__version__", "handler"]
+__all__ = [
+    "AlreadyHandled",
+    "Batch",
+    "DeadLetter",
+    "Depends",
+    "Message",
+    "MessageQueue",
+    "Retry",
+    "Suspend",
+    "__version__",
+    "handler",
+]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     # Loaded at the first use: every command imports this package, and help needs none of them.
-    if name in ("Batch", "DeadLetter", "Retry", "Suspend"):
+    if name in ("AlreadyHandled", "Batch", "DeadLetter", "Retry", "Suspend"):
         import rmqd.handler_api
 
         return getattr(rmqd.handler_api, name)

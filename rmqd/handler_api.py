@@ -257,7 +257,22 @@ class Suspend(Exception):
         return "suspend" if self.seconds is None else f"suspend for {self.seconds} s"
 
 
-for _public in (Retry, DeadLetter, Suspend):
+class AlreadyHandled(Exception):
+    """Raised by `message.once`: the mark of a message stands, so what its handler does was done by an earlier attempt.
+
+    A handler that lets it pass has the message acknowledged. Where its batch has several messages nothing says which of
+    the others were handled, so that they come again: catch it around each message there.
+    """
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.message.msg_id} was handled before"
+
+
+for _public in (Retry, DeadLetter, Suspend, AlreadyHandled):
     _public.__module__ = "rmqd"  # where authors import them from: so tracebacks and dead letters name them
 
 
@@ -272,6 +287,8 @@ def decision_of(error: BaseException | None) -> Decision:
     # classes that inherit from ours may set the attributes later, to anything
     if isinstance(error, Retry):
         return Decision(Outcome.RETRY, delay_level=asked(error, "delay_level", checked_level))
+    if isinstance(error, AlreadyHandled):
+        return ACK
     if isinstance(error, DeadLetter):
         return Decision(Outcome.DEAD_LETTER, reason=asked(error, "reason", reason_text) or "")
     return Decision(Outcome.RETRY)

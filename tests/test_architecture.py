@@ -31,9 +31,10 @@ BELOW = {
     "wire": ("codes errors", "lz4 zstandard"),
     "handler_api": ("errors plain_text wire", ""),
     "typed": ("errors handler_api own_threads plain_text wire", "pydantic msgspec fastavro"),
+    "once": ("handler_api wire", "psycopg sqlalchemy"),
     "diagnosis": ("broker_errors errors wire", ""),
     "client": (f"{PLAIN} wire diagnosis", "structlog"),
-    "consumer": (f"{PLAIN} wire handler_api diagnosis client", "structlog"),
+    "consumer": (f"{PLAIN} wire handler_api once diagnosis client", "structlog"),
     "config": (f"{PLAIN} wire client consumer", "yaml pydantic pydantic_core"),
     "plugins": (f"{PLAIN} wire handler_api typed client consumer config", "structlog pydantic pydantic_core"),
     "process": (f"{PLAIN} wire handler_api consumer config", "structlog uvloop opentelemetry"),
@@ -43,7 +44,7 @@ BELOW = {
     ),
     "broker": (f"{PLAIN} wire", "structlog"),
     "spark": (
-        f"{PLAIN} wire handler_api typed diagnosis client consumer config plugins process daemon",
+        f"{PLAIN} wire handler_api once typed diagnosis client consumer config plugins process daemon",
         "structlog pyspark pyarrow py4j numpy psycopg fastavro google",
     ),
     "testing": (
@@ -52,7 +53,7 @@ BELOW = {
     ),
     "forwarding": (f"{PLAIN} wire handler_api client config", "structlog pydantic"),
     "replaying": (f"{PLAIN} wire handler_api client consumer plugins", "structlog"),
-    "trying": (f"{PLAIN} wire handler_api client consumer config plugins process", ""),
+    "trying": (f"{PLAIN} wire handler_api once client consumer config plugins process", ""),
     "demo": (f"{PLAIN} wire handler_api client consumer config plugins process daemon broker", "structlog rich"),
     "cli": (
         f"{PLAIN} wire handler_api diagnosis client consumer config plugins process daemon broker spark testing trying "
@@ -65,6 +66,7 @@ BELOW = {
 FLOORS = {
     "wire": "acl binary_header frame java_properties limits loose_json namespace schema_registry topics trace version "
     "| command fields message_queue | lite pop recall | bodies | filter headers topic_kinds | messages",
+    "once": "mark | psycopg_connection sqlalchemy_connection | group",
     "diagnosis": "causes facts subscriptions | failures finding | cluster daemon members progress | judge",
     "client": "client_id coalesce options | remoting | api membership pushed_resets | routing | heartbeat sending "
     "| instance | group_lag | looks | resets",
@@ -93,7 +95,7 @@ FLOORS = {
 }
 PURE = set("access_refusal backoff codes errors exit_codes histogram plain_text wire handler_api diagnosis".split())
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
-PUBLIC = set("Batch Message MessageQueue Retry DeadLetter Suspend handler Depends __version__".split())
+PUBLIC = set("AlreadyHandled Batch Message MessageQueue Retry DeadLetter Suspend handler Depends __version__".split())
 MOST_LINES = 400
 
 MODULES = sorted(ROOT.rglob("*.py"))

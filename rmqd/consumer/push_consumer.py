@@ -30,9 +30,11 @@ from rmqd.consumer.services import WaysBack
 from rmqd.consumer.stats.snapshot import GroupSnapshot
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.handler_api import LoadedHandler
+from rmqd.once.group import once_of
 from rmqd.wire.bodies.heartbeat import ConsumeFromWhere, ConsumerData, MessageModel
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.once import once_in_group
 from rmqd.wire.topics import retry_topic, unwrap_namespace
 
 log = structlog.get_logger(__name__)
@@ -78,6 +80,7 @@ class PushConsumer:
     async def run(self) -> None:
         """Consume until `stop`."""
         with structlog.contextvars.bound_contextvars(group=self.group):
+            once_in_group.set(once_of(self.group))
             try:
                 if await call_start_or_stop(self._handler.start, self._context.clock, self._stopping):
                     try:
@@ -163,6 +166,7 @@ class PushConsumer:
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
         """Answer a broker's request for this group."""
+        once_in_group.set(once_of(self.group))  # it may have the handler called, in a task of the client's
         return await self._requests.answer(command)
 
     async def _consume(self) -> None:

@@ -121,7 +121,7 @@ class Recorder:
     def _after(self, batch: Batch, context: HookContext) -> None:
         self.handling.pop(id(batch), None)
         calls: Sequence[_Call] = context.values["calls"]
-        decisions, rest = batch.decisions(), default_decision(context.exception)
+        decisions, rest = batch.decisions(), default_decision(context.exception, batch)
         for index, call in enumerate(calls):
             decision = decisions.get(index, rest)
             call.error = decision.error or context.exception

@@ -11,6 +11,7 @@ from rmqd.consumer.assembly import assemble
 from rmqd.consumer.handling.apart import batch_apart, called_apart
 from rmqd.consumer.handling.threads import HandlerNotAwaitedError, call_start_or_stop
 from rmqd.handler_api import Batch, Closing, ManualBatch
+from rmqd.once.group import once_of
 from rmqd.plain_text import describe
 from rmqd.plugins.consumer_options import consumer_options
 from rmqd.plugins.handlers import load_handler
@@ -18,6 +19,7 @@ from rmqd.plugins.hooks import load_hooks
 from rmqd.trying.order import CallResult
 from rmqd.trying.places import Author, place_of
 from rmqd.trying.verdicts import is_failure, verdicts_of
+from rmqd.wire.messages.once import once_in_group
 
 if TYPE_CHECKING:
     from rmqd.config.model.root import RootConfig
@@ -47,6 +49,7 @@ class HandlerCalls:
 
     async def call(self, messages: list[Message]) -> CallResult:
         """Call the handler with messages of one queue. Raises HandlerNotAwaitedError."""
+        once_in_group.set(once_of(self._options.group))
         batch = batch_apart(self._options, messages)
         started = time.monotonic()
         error = await called_apart(self._context.service, batch)

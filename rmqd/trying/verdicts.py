@@ -35,7 +35,7 @@ def verdicts_of(
 def _each_alone(
     batch: Batch, error: BaseException | None, options: ConsumerOptions, ways_back: WaysBack
 ) -> Iterator[Verdict]:
-    decisions, rest = batch.decisions(), default_decision(error)
+    decisions, rest = batch.decisions(), default_decision(error, batch)
     for index, message in enumerate(batch):
         decision = decisions.get(index, rest)
         level = decision.delay_level
@@ -54,7 +54,7 @@ def _each_alone(
 def _in_order(
     batch: Batch, error: BaseException | None, options: ConsumerOptions, ways_back: WaysBack
 ) -> Iterator[Verdict]:
-    decisions, rest = batch.decisions(), default_decision(error)
+    decisions, rest = batch.decisions(), default_decision(error, batch)
     again = Verdict("retried", rest_seconds=rest_seconds(error, options.suspend_current_queue_time_seconds))
     is_rolled_back = isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK
     has_failed = False

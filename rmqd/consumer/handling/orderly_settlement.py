@@ -52,7 +52,7 @@ class OrderlySettlement:
         """Finish what is done, and have the rest repeated later. Returns whether the queue rests until then."""
         if not report(process_queue, batch, error, self._clock.wall()):
             return False
-        reasons = self._reasons(batch, default_decision(error))
+        reasons = self._reasons(batch, default_decision(error, batch))
         lost = await self._dead_letter(batch, reasons, error) if reasons else {}
         if not still_ours(process_queue, batch):
             return False
@@ -80,7 +80,7 @@ class OrderlySettlement:
         manual = batch if isinstance(batch, ManualBatch) else None
         if manual is not None and manual.closing is Closing.ROLLBACK:
             return self._roll_back(process_queue, batch, error)
-        decisions, default = batch.decisions(), default_decision(error)
+        decisions, default = batch.decisions(), default_decision(error, batch)
         done: list[Message] = []
         gone: list[Message] = []
         again: list[Message] = []

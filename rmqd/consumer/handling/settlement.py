@@ -13,7 +13,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.verdict import DEAD_LETTER_LEVEL, EXPIRED, dead_letter_cause, default_decision
 from rmqd.consumer.services import WaysBack
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.handler_api import Batch, DeadLetter, Decision, InvalidPayloadError, Outcome, Retry, Suspend
+from rmqd.handler_api import AlreadyHandled, Batch, DeadLetter, Decision, InvalidPayloadError, Outcome, Retry, Suspend
 from rmqd.plain_text import class_name, text_of
 from rmqd.wire.messages.message import Message
 
@@ -61,7 +61,7 @@ class Settlement:
         """Acknowledge, send back or dead-letter each message of the batch, as decided or as the exception says."""
         if not report(process_queue, batch, error, self._clock.wall()):
             return
-        rest = default_decision(error)
+        rest = default_decision(error, batch)
         decisions, stats = batch.decisions(), process_queue.stats
         acknowledged: list[Message] = []
         returned: list[tuple[Message, Decision]] = []
@@ -195,6 +195,10 @@ async def alone(message: Message, sending: Awaitable[T]) -> T | None:
 
 def _report_error(process_queue: ProcessQueue, messages: Sequence[Message], error: BaseException, at: float) -> None:
     first, stats = messages[0], process_queue.stats.of(messages[0])
+    if isinstance(error, AlreadyHandled):
+        stats.deduplicated += 1
+        log.info("message.already_handled", msg_id=error.message.msg_id, queue=str(process_queue.message_queue))
+        return
     text = text_of(error, repr)
     is_invalid = isinstance(error, InvalidPayloadError)
     is_decision = isinstance(error, Retry | DeadLetter | Suspend)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rmqd.handler_api import (
+    AlreadyHandled,
     Batch,
     Closing,
     Decision,
@@ -35,13 +36,15 @@ def not_acknowledged(batch: Batch, error: BaseException | None) -> Mapping[int, 
         return {}
     if isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK:
         return dict.fromkeys(range(len(batch)), Decision(Outcome.RETRY))
-    decisions, rest = batch.decisions(), default_decision(error)
+    decisions, rest = batch.decisions(), default_decision(error, batch)
     decided = ((index, decisions.get(index, rest)) for index in range(len(batch)))
     return {index: decision for index, decision in decided if decision.outcome is not Outcome.ACK}
 
 
-def default_decision(error: BaseException | None) -> Decision:
+def default_decision(error: BaseException | None, batch: Batch) -> Decision:
     """What the end of a call means for the messages that the handler did not decide about."""
+    if isinstance(error, AlreadyHandled) and len(batch) > 1:  # it is about one of them
+        return Decision(Outcome.RETRY)
     return _EXPIRED_DECISION if error is EXPIRED else decision_of(error)
 
 

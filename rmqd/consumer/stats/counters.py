@@ -47,6 +47,7 @@ class TopicStats:
         "age",
         "dead_letter_reasons",
         "dead_letters",
+        "deduplicated",
         "duplicates",
         "duration",
         "errors",
@@ -78,6 +79,7 @@ class TopicStats:
         self.retries: dict[int, int] = {}  # by delay level, of what was sent back
         self.dead_letters = dict.fromkeys(DEAD_LETTER_CAUSES, 0)
         self.dead_letter_reasons: dict[str, int] = {}
+        self.deduplicated = 0  # messages that were not handled, as an earlier attempt's mark stands
         self.falls = dict.fromkeys(FALL_CAUSES, 0)  # of a queue's offset below what was committed
         self.invalid_payloads = 0  # bodies that a typed handler does not take
         self.lost = 0  # messages that the broker had deleted before they were pulled
@@ -204,6 +206,7 @@ class TopicStats:
             held_seconds=dict(self.held_seconds),
             retries=dict(self.retries),
             dead_letters=dict(self.dead_letters),
+            deduplicated=self.deduplicated,
             falls=dict(self.falls),
             lost=self.lost,
             invalid_payloads=self.invalid_payloads,

@@ -80,6 +80,12 @@ INVALID_PAYLOADS = Metric(
     _TOPIC,
     "Attempts at messages whose body a typed handler does not take; on_invalid says what became of them.",
 )
+DEDUPLICATED = Metric(
+    "rmqd_deduplicated_total",
+    "counter",
+    _GROUP,
+    "Messages that were acknowledged without an effect, as an earlier attempt had it: message.once.",
+)
 DUPLICATES = Metric(
     "rmqd_duplicates_total",
     "counter",

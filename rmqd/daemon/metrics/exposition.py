@@ -153,6 +153,7 @@ def _group_series(series: _Series, group: GroupSnapshot) -> None:
     series.add(names.HANDOVER_TIMEOUTS, labels, group.handover_timeouts)
     series.add(names.COMMIT_FAILURES, labels, group.commit_failures)
     series.add(names.HANDLER_HUNG, labels, int(group.handler_hung))
+    series.add(names.DEDUPLICATED, labels, sum(topic.deduplicated for topic in group.topics))
     for hook, count in group.hook_failures.items():
         series.add(names.HOOK_FAILURES, (*labels, hook), count)
     for hook, count in group.left_out_by_hooks.items():

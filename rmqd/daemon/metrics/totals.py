@@ -214,6 +214,7 @@ def _add_topic(one: TopicSnapshot, other: TopicSnapshot) -> TopicSnapshot:
         dead_letters=_add(one.dead_letters, other.dead_letters),
         falls=_add(one.falls, other.falls),
         lost=one.lost + other.lost,
+        deduplicated=one.deduplicated + other.deduplicated,
         invalid_payloads=one.invalid_payloads + other.invalid_payloads,
         handler_duration=one.handler_duration.merge(other.handler_duration),
         message_age=one.message_age.merge(other.message_age),

@@ -28,6 +28,7 @@ from rmqd.consumer.handling.threads import call_start_or_stop
 from rmqd.consumer.hooks import GroupHooks
 from rmqd.errors import RmqdError
 from rmqd.handler_api import LoadedHandler
+from rmqd.once.group import once_of
 from rmqd.plugins.handlers import load_handler
 from rmqd.plugins.hooks import load_hooks
 from rmqd.process.garbage import collect_as_memory_grows
@@ -37,6 +38,7 @@ from rmqd.spark.handlers.outcome import RangeOutcome
 from rmqd.spark.handlers.range_run import RangeRun
 from rmqd.spark.handlers.worker_end import at_worker_end
 from rmqd.spark.worker_garbage import is_spark_worker, settle_worker
+from rmqd.wire.messages.once import once_in_group
 from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:
@@ -138,6 +140,7 @@ class HandlerProcess:
 
     async def _start(self) -> None:
         order, options = self._order, self._options
+        once_in_group.set(once_of(options.group))
         self._client = ClientInstance(order.client_options)
         handler = load_handler(order.name, order.settings)
         hooks = load_hooks()

@@ -8,6 +8,7 @@ CorruptMessage and never lost silently.
     decode       finds and checks the records of a reply
     record       Record: the fields of one stored message, read from its bytes
     message      Message: a record as handlers see it; MessageBlock: what one reply brought
+    once         what `message.once` calls
     unreadable   a record that cannot be decoded, as a message
     opening      opens compressed bodies and batches, as far as there is room
     compression  ZLIB, LZ4 and ZSTD, to a bounded size

@@ -10,9 +10,11 @@ from struct import Struct
 from typing import Self
 
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.once import Once, once_in_group
 from rmqd.wire.messages.properties import (
     KEYS,
     LITE_TOPIC,
+    ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
     TAGS,
     TRANSACTION_PREPARED,
@@ -180,6 +182,28 @@ class Message(Record):
     def msg_id(self) -> str:
         """The producer's unique id, or where there is none the offset id."""
         return self.stored_properties.get(UNIQ_KEY) or self.offset_msg_id
+
+    @property
+    def lasting_id(self) -> str:
+        """As `msg_id`, and the same in every copy of the message, also where its producer gave it no id.
+
+        Copies in a group's retry topic have an offset id of their own, and name that of the first one.
+        """
+        properties = self.stored_properties
+        return properties.get(UNIQ_KEY) or properties.get(ORIGIN_MESSAGE_ID) or self.offset_msg_id
+
+    def once(self, connection: object) -> Once:
+        """Have what follows happen once: `async with message.once(connection):`, or `with` in a synchronous handler.
+
+        The mark of this message is written in the connection's transaction, with what the block writes there. Raises
+        `rmqd.AlreadyHandled` where the group's mark stands already, TypeError for a connection that is none of psycopg
+        or SQLAlchemy, and RuntimeError outside of a group's handler.
+        """
+        try:
+            make = once_in_group.get()
+        except LookupError:
+            raise RuntimeError("message.once is for handlers: no group is handling this message here") from None
+        return make(self, connection)
 
     @property
     def transaction_id(self) -> str | None:

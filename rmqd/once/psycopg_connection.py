@@ -1,0 +1,87 @@
+"""Marks by connections of psycopg 3."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from psycopg import AsyncConnection, Connection
+
+from rmqd.handler_api import AlreadyHandled
+from rmqd.once.mark import TABLE, Mark
+
+_EXISTS: Final = f"SELECT to_regclass('{TABLE}') IS NOT NULL"
+_LOCK: Final = f"SELECT pg_advisory_xact_lock(hashtext('{TABLE}'))"  # two that make a table at once would fail
+_CREATE: Final = (
+    f"CREATE TABLE IF NOT EXISTS {TABLE} (consumer_group text NOT NULL, topic text NOT NULL, msg_id text NOT NULL, "
+    "handled_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (consumer_group, topic, msg_id))"
+)
+_INSERT: Final = f"INSERT INTO {TABLE} (consumer_group, topic, msg_id) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
+_seen: set[tuple[str, int, str, str]] = set()
+"""The databases, with their users, where this process has seen the table."""
+
+
+class PsycopgOnce:
+    """A block in a transaction of psycopg, or in a savepoint of the one that is open."""
+
+    def __init__(self, mark: Mark, connection: Any) -> None:
+        self._mark = mark
+        self._connection: AsyncConnection[Any] | Connection[Any] = connection
+        self._transaction: Any = None
+
+    def __enter__(self) -> None:
+        connection = self._connection
+        if not isinstance(connection, Connection):
+            raise TypeError("message.once: an AsyncConnection of psycopg is for `async with`")
+        self._transaction = connection.transaction()
+        self._transaction.__enter__()
+        try:
+            if self._is_new() and not _is_true(connection.execute(_EXISTS).fetchone(), self._place):
+                connection.execute(_LOCK)
+                connection.execute(_CREATE)
+            self._check(connection.execute(_INSERT, self._mark.row).rowcount)
+        except BaseException as error:
+            self._transaction.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def __exit__(self, *raised: Any) -> None:
+        self._transaction.__exit__(*raised)
+
+    async def __aenter__(self) -> None:
+        connection = self._connection
+        if not isinstance(connection, AsyncConnection):
+            raise TypeError("message.once: a Connection of psycopg is for `with`, without `async`")
+        self._transaction = connection.transaction()
+        await self._transaction.__aenter__()
+        try:
+            if self._is_new():
+                cursor = await connection.execute(_EXISTS)
+                if not _is_true(await cursor.fetchone(), self._place):
+                    await connection.execute(_LOCK)
+                    await connection.execute(_CREATE)
+            self._check((await connection.execute(_INSERT, self._mark.row)).rowcount)
+        except BaseException as error:
+            await self._transaction.__aexit__(type(error), error, error.__traceback__)
+            raise
+
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._transaction.__aexit__(*raised)
+
+    @property
+    def _place(self) -> tuple[str, int, str, str]:
+        info = self._connection.info
+        return info.host, info.port, info.dbname, info.user
+
+    def _is_new(self) -> bool:
+        return self._place not in _seen
+
+    def _check(self, rows: int) -> None:
+        if not rows:
+            raise AlreadyHandled(self._mark.message)
+
+
+def _is_true(row: tuple[Any, ...] | Any, place: tuple[str, int, str, str]) -> bool:
+    """Whether the table is there; where it is, that is not asked again. One that is made here may be rolled back."""
+    (is_there,) = row.values() if isinstance(row, dict) else row
+    if is_there:
+        _seen.add(place)
+    return bool(is_there)

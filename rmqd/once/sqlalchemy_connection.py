@@ -1,0 +1,82 @@
+"""Marks by connections and sessions of SQLAlchemy 2, on any database that it knows."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import Column, Connection, DateTime, MetaData, String, Table, func, insert
+from sqlalchemy.engine import NestedTransaction
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session, SessionTransaction
+
+from rmqd.handler_api import AlreadyHandled
+from rmqd.once.mark import TABLE, Mark
+
+_LONGEST: Final = 255  # three of them in four bytes a character are as long as a key of MySQL may be
+_HANDLED: Final = Table(
+    TABLE,
+    MetaData(),
+    Column("consumer_group", String(_LONGEST), primary_key=True),
+    Column("topic", String(_LONGEST), primary_key=True),
+    Column("msg_id", String(_LONGEST), primary_key=True),
+    Column("handled_at", DateTime, nullable=False, server_default=func.now()),
+)
+_seen: set[str] = set()
+"""The databases where this process has seen the table, by their URLs."""
+
+
+class SQLAlchemyOnce:
+    """A block in a savepoint of the transaction that is open; the caller commits that as usual."""
+
+    def __init__(self, mark: Mark, connection: Any) -> None:
+        self._mark = mark
+        self._connection = connection
+        self._savepoint: NestedTransaction | SessionTransaction | None = None
+
+    def __enter__(self) -> None:
+        if not isinstance(self._connection, Connection | Session):
+            raise TypeError("message.once: an asynchronous connection of SQLAlchemy is for `async with`")
+        self._begin(self._connection)
+
+    def __exit__(self, *raised: Any) -> None:
+        self._end(raised[0] is None)
+
+    async def __aenter__(self) -> None:
+        if not hasattr(self._connection, "run_sync"):
+            raise TypeError("message.once: a synchronous connection of SQLAlchemy is for `with`, without `async`")
+        await self._connection.run_sync(self._begin)
+
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._connection.run_sync(lambda _: self._end(raised[0] is None))
+
+    def _begin(self, connection: Connection | Session) -> None:
+        self._savepoint = connection.begin_nested()
+        try:
+            direct = connection.connection() if isinstance(connection, Session) else connection
+            _make_table(direct)
+            names = ("consumer_group", "topic", "msg_id")
+            direct.execute(insert(_HANDLED).values(dict(zip(names, self._mark.row, strict=True))))
+        except IntegrityError:
+            self._end(is_done=False)
+            raise AlreadyHandled(self._mark.message) from None
+        except BaseException:
+            self._end(is_done=False)
+            raise
+
+    def _end(self, is_done: bool) -> None:
+        assert self._savepoint is not None
+        if is_done:
+            self._savepoint.commit()
+        elif self._savepoint.is_active:
+            self._savepoint.rollback()
+
+
+def _make_table(connection: Connection) -> None:
+    """Make the table where it is missing. One that is made here may be rolled back, so that it is looked for again."""
+    url = connection.engine.url.render_as_string(hide_password=True)
+    if url in _seen:
+        return
+    if connection.dialect.has_table(connection, TABLE):
+        _seen.add(url)
+    else:
+        _HANDLED.create(connection, checkfirst=True)

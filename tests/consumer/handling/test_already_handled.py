@@ -1,0 +1,86 @@
+"""What a group makes of `AlreadyHandled`, and where `message.once` can be called."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections import defaultdict
+
+import pytest
+
+from rmqd import AlreadyHandled
+from rmqd.handler_api import Batch
+from rmqd.once.group import once_of
+from rmqd.wire.messages.once import once_in_group
+from tests.consumer.blocks import block_of
+from tests.consumer.pool import StartPool, done, handled
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.once.test_psycopg import message_of
+from tests.waiting import eventually
+
+
+@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
+async def test_a_mark_that_stands_acknowledges(pool: StartPool, broker: ScriptedBroker, mode: str) -> None:
+    """It counts as such, and is no failure."""
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset != 1:
+            raise AlreadyHandled(batch[0])
+
+    async with pool(handle, consume_mode=mode) as running:
+        queue = running.queue(3)
+        await eventually(done(queue), "all is acknowledged")
+    snapshot = queue.stats.snapshot()
+    assert (handled(queue), snapshot.deduplicated, snapshot.exceptions) == ({"acked": 3}, 2, {})
+    assert not broker.sent_back
+
+
+async def test_of_several_messages_none_is_lost_by_the_mark_of_one(pool: StartPool, broker: ScriptedBroker) -> None:
+    """Nothing says which of the others were handled: they come again, and the marks of those that were stand."""
+
+    async def handle(batch: Batch) -> None:
+        raise AlreadyHandled(batch[1])
+
+    async with pool(handle, consume_message_batch_max_size=3) as running:
+        queue = running.queue(3)
+        await eventually(done(queue), "the batch is settled")
+    assert handled(queue) == {"retried": 3}
+    assert len(broker.sent_back) == 3
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_calls_know_their_group(pool: StartPool, is_async: bool) -> None:
+    """In the threads of synchronous handlers too: what is refused here is the connection."""
+    said: dict[int, str] = defaultdict(str)
+
+    def ask(batch: Batch) -> None:
+        try:
+            batch[0].once(object())
+        except TypeError as error:
+            said[threading.get_ident()] = str(error)
+
+    async def ask_async(batch: Batch) -> None:
+        ask(batch)
+
+    once_in_group.set(once_of("shop"))  # as PushConsumer does for its tasks
+    async with pool(ask_async if is_async else ask, is_async=is_async) as running:
+        queue = running.queue(1)
+        await eventually(done(queue), "it is handled")
+    assert list(said.values()) == [
+        "message.once was given a builtins.object; accepted: a connection of psycopg, or a connection or session of "
+        "SQLAlchemy"
+    ]
+
+
+def test_outside_of_a_handler_there_is_no_group() -> None:
+    with pytest.raises(RuntimeError, match="no group is handling this message here"):
+        contextvars.Context().run(message_of("a").once, object())
+
+
+def test_all_copies_of_a_message_have_one_id() -> None:
+    """Those in the retry topic of one that was sent without an id of its own, too."""
+    [sent] = block_of([7]).messages
+    [copy] = block_of([9], properties={"ORIGIN_MESSAGE_ID": "7F00000100002A9F00000000000000AA"}).messages
+    assert sent.lasting_id == sent.msg_id
+    assert copy.lasting_id == "7F00000100002A9F00000000000000AA" != copy.msg_id
+    assert message_of("unique").lasting_id == "unique"

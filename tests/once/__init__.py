@@ -1,0 +1,1 @@
+"""`message.once`: on psycopg and SQLAlchemy, and in a group."""

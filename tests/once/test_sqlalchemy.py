@@ -1,0 +1,86 @@
+"""Marks by SQLAlchemy, in SQLite's files and in PostgreSQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from rmqd import AlreadyHandled
+from tests.once.test_psycopg import message_of
+
+INSERT = text("INSERT INTO orders VALUES ('a')")
+COUNT = text("SELECT count(*) FROM orders")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A database with a table of orders."""
+    url = f"sqlite:///{tmp_path}/shop.db"
+    with create_engine(url).begin() as connection:
+        connection.execute(text("CREATE TABLE orders (id text)"))
+    return url
+
+
+def attempt(connection: Connection | Session, *, fails: bool = False) -> None:
+    with message_of("a").once(connection):
+        connection.execute(INSERT)
+        if fails:
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("kind", ["connection", "session"])
+def test_a_second_attempt_is_told_that_it_is_one(url: str, kind: str) -> None:
+    engine = create_engine(url)
+
+    with pytest.raises(ZeroDivisionError), engine.begin() as connection:
+        attempt(connection, fails=True)
+    for is_first in (True, False, False):
+        with Session(engine) as session, engine.connect() as connection:
+            one = connection if kind == "connection" else session
+            if is_first:
+                attempt(one)
+            else:
+                with pytest.raises(AlreadyHandled):
+                    attempt(one)
+            one.commit()
+    with engine.connect() as connection:
+        assert connection.execute(COUNT).scalar() == 1
+
+
+@pytest.mark.parametrize("kind", ["connection", "session"])
+async def test_asynchronous_ones_too(url: str, kind: str) -> None:
+    engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+
+    async def once() -> None:
+        async with AsyncSession(engine) as session, engine.connect() as connection:
+            one = connection if kind == "connection" else session
+            async with message_of("a").once(one):
+                await one.execute(INSERT)
+            await one.commit()
+
+    await once()
+    with pytest.raises(AlreadyHandled):
+        await once()
+    async with engine.connect() as connection:
+        assert (await connection.execute(COUNT)).scalar() == 1
+    await engine.dispose()
+
+
+@pytest.mark.process
+def test_postgresql_by_sqlalchemy(database: str) -> None:
+    """A savepoint keeps the caller's transaction of use after a mark that stands."""
+    engine = create_engine(database.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (id text)"))
+        attempt(connection)
+    with engine.begin() as connection:
+        with pytest.raises(AlreadyHandled):
+            attempt(connection)
+        connection.execute(text("INSERT INTO orders VALUES ('another')"))
+    with engine.connect() as connection:
+        assert connection.execute(COUNT).scalar() == 2
+    engine.dispose()
