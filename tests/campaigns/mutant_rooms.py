@@ -38,9 +38,17 @@ def _named(folder: str, names: str) -> tuple[str, ...]:
 ROOMS = {
     room.name: room
     for room in (
-        Room("process_queue", ("cache/process_queue", "pop/process_queue"), ("cache", "pop")),
-        Room("slots", _named("handling", "slots line worker"), ("handling",)),
-        Room("settlement", _named("handling", "settlement orderly_settlement send_back verdict"), ("handling",)),
+        Room(
+            "process_queue",
+            ("cache/process_queue", "cache/keyed_process_queue", "pop/process_queue"),
+            ("cache", "pop"),
+        ),
+        Room("slots", _named("handling", "slots line worker by_key"), ("handling",)),
+        Room(
+            "settlement",
+            _named("handling", "settlement orderly_settlement keyed_settlement send_back verdict"),
+            ("handling",),
+        ),
         Room("receipts", _named("pop", "receipts retries send_back"), ("pop",)),
         Room(
             "hand_over",
