@@ -198,6 +198,15 @@ class ProcessQueue:
         self.paused.clear()
         self._wake()
 
+    def gather(self) -> bool:
+        """Have the messages that no handler has wait until they fill a batch; returns whether there are any."""
+        self.gathering = bool(self.pending)
+        return self.gathering
+
+    def end_gathering(self) -> None:
+        """They have waited long enough."""
+        self.gathering = False
+
     def finish(self, messages: list[Message]) -> None:
         """Mark messages as done: acknowledged, sent back, or dead-lettered."""
         count = len(messages)

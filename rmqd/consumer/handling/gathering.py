@@ -62,15 +62,14 @@ class GatheringLine(Line):
         return len(process_queue.pending) >= self._size or process_queue in self._ripe
 
     def _gather(self, process_queue: ProcessQueue) -> None:
-        process_queue.gathering = bool(process_queue.pending)
-        if process_queue.gathering and process_queue not in self._armed:
+        if process_queue.gather() and process_queue not in self._armed:
             self._armed.add(process_queue)
             self._clock.call_later(self._left(process_queue), self._look, process_queue)
 
     def _look(self, process_queue: ProcessQueue) -> None:
         """The oldest message of a while ago has waited long enough, if it is still there."""
         self._armed.discard(process_queue)
-        process_queue.gathering = False
+        process_queue.end_gathering()
         if not process_queue.pending:
             del self._arrivals[process_queue]
         elif self._left(process_queue) > 0:
