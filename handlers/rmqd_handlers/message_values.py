@@ -43,8 +43,7 @@ class Value:
             return _follow(opened.document(), self.path)
         if self.of_property is not None:
             return opened.message.properties.get(self.of_property)
-        value = getattr(opened.message, self.text)
-        return dict(value) if self.text == "properties" else bytes(value) if self.text == "body" else value
+        return field_of(opened.message, self.text)
 
     @property
     def is_timestamp(self) -> bool:
@@ -68,6 +67,12 @@ class Opened:
             self._document = parse_json(bytes(self.message.body))
             self._is_parsed = True
         return self._document
+
+
+def field_of(message: Message, name: str) -> Any:
+    """A field of `FIELDS`, as plain data."""
+    value = getattr(message, name)
+    return dict(value) if name == "properties" else bytes(value) if name == "body" else value
 
 
 def parse_json(body: bytes) -> Any:

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from rmqd import Message
 
+from .message_values import FIELDS, field_of
+
 
 def to_json_lines(messages: Iterable[Message]) -> bytes:
     """The messages as JSON, one a line, each line ended by a newline."""
@@ -20,21 +22,7 @@ def to_record(message: Message) -> dict[str, object]:
     A body that is UTF-8 stands under `body`, any other under `body_base64`: a reader that looks for the wrong
     one gets a missing key, never a wrong text.
     """
-    record: dict[str, object] = {
-        "topic": message.topic,
-        "broker_name": message.broker_name,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "msg_id": message.msg_id,
-        "offset_msg_id": message.offset_msg_id,
-        "keys": message.keys,
-        "tags": message.tags,
-        "properties": dict(message.properties),
-        "born_timestamp": message.born_timestamp,
-        "store_timestamp": message.store_timestamp,
-        "born_host": message.born_host,
-        "reconsume_times": message.reconsume_times,
-    }
+    record: dict[str, object] = {name: field_of(message, name) for name in FIELDS if name != "body"}
     body = bytes(message.body)
     try:
         record["body"] = body.decode()

@@ -1,0 +1,34 @@
+"""A library that is not installed: the handler is listed and checked all the same; its start says what to install."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from rmqd.errors import ConfigError
+from rmqd.plugins.catalogue import describe_installed
+from rmqd.plugins.handlers import load_handler
+from tests.config.configuration import GROUP, load
+
+MODULES = {"postgresql": "psycopg_pool", "webhook": "httpx", "redis": "redis"}
+OPTIONS: dict[str, dict[str, object]] = {
+    "postgresql": {"url": "postgresql://", "table": "orders", "columns": {"id": "keys"}},
+    "webhook": {"url": "http://localhost/"},
+    "redis": {"url": "redis://localhost", "key": "orders"},
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_start_says_which_extra_is_missing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, MODULES[name], None)  # as if it were not installed
+    handler = json.dumps({"plugin": name, "options": OPTIONS[name]})
+
+    config = load(GROUP.replace("{plugin: log}", handler), to_run=True)
+    assert [one.error for one in describe_installed() if one.name == name] == [None]
+    with pytest.raises(ConfigError, match=re.escape(f"pip install 'rmqd-handlers[{name}]'")):
+        load_handler("mailer", config.groups["mailer"])
