@@ -1,0 +1,118 @@
+"""`python -m bench.spark_before CHECKOUT`: Spark's source and sink beside those of an older checkout of this project.
+
+On one real RocketMQ, in turns, each part in sessions of its own:
+
+- source: the whole topic into a sink that takes nothing, all columns and three;
+- queues: CPU seconds of Spark's processes for a read of 1,000 queues with a message each, here with `maxPartitions`;
+- batches: the median micro-batch of 8 queues with a message each, beside that of a source of 8 partitions in memory;
+- sink: rows of 256 bytes, in two tasks.
+
+The older checkout needs no environment of its own: it runs in this one's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from bench import contenders, spark_source
+from bench.goals import table
+from bench.machine import wait_until_quiet
+from bench.scenarios import BROKER_HEAP, TIMEOUT_SECONDS, WARM_UP_DRAINS, say
+from bench.spark_probe import BATCHES, QUEUES
+from tests.rocketmq import ClusterSpec, RealCluster
+from tests.rocketmq.archives import prepare as prepare_archives
+
+MANY: Final = 1000
+TOPICS: Final = {"source": spark_source.TOPIC, "queues": "bench_many", "batches": "bench_batches", "sink": "bench_sink"}
+OPTIONS: Final = {"queues": {"maxPartitions": "4"}}
+"""Of this checkout; the older one may not know them."""
+
+Figures = dict[str, list[float]]
+
+
+def prepare(cluster: RealCluster, part: str, messages: int) -> None:
+    """Make a part's topic, with what it is to hold."""
+    topic = TOPICS[part]
+    if part == "source":
+        spark_source.fill(cluster.nameserver, messages)
+        for _ in range(WARM_UP_DRAINS):
+            spark_source.raw(cluster.nameserver, messages)
+        return
+    queues = MANY if part == "queues" else QUEUES
+    cluster.create_topic(topic, queues=queues)
+    if part == "sink":
+        return
+    each = BATCHES if part == "batches" else 1
+    load = {"namesrv": cluster.nameserver, "topic": topic, "messages": queues * each, "bytes": 256, "queues": queues}
+    arguments = [word for name, value in load.items() for word in (f"--{name}", str(value))]
+    subprocess.run(
+        [*contenders.java("Load"), *arguments, "--batch", "1", "--inflight", "64"],
+        cwd=contenders.ROOT, env=contenders.environment(), timeout=TIMEOUT_SECONDS, check=True, stdout=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def probe(checkout: Path, part: str, nameserver: str, messages: int, runs: int, options: dict[str, str]) -> Figures:
+    """A part's figures of one checkout, run by run."""
+    script = Path(__file__).with_name("spark_probe.py")
+    done = subprocess.run(
+        [sys.executable, "-P", str(script), part, "--nameserver", nameserver, "--topic", TOPICS[part], "--runs", str(runs),
+         "--messages", str(messages), "--options", json.dumps(options)],
+        cwd=checkout, env={**contenders.environment(checkout), "PYTHONPATH": os.fspath(checkout)},
+        timeout=TIMEOUT_SECONDS, check=True, text=True, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    found: Figures = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("{"):
+            for name, value in json.loads(line).items():
+                found.setdefault(name, []).append(value)
+    return found
+
+
+def main() -> int:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.spark_before",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("checkout", type=Path, help="the older one")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(TOPICS)} (default: all)")
+    parser.add_argument("--messages", type=int, default=2_000_000, help="messages of the source's topic")
+    parser.add_argument("--runs", type=int, default=3, help="runs that count, of each (default 3)")
+    parser.add_argument("--patience", type=float, default=20, help="seconds to wait for other work to end (default 20)")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - set(TOPICS):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(TOPICS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what was started, as Ctrl-C does
+    prepare_archives()
+    contenders.build(("java",))
+    rows = []
+    with contextlib.ExitStack() as ending:
+        spec = ClusterSpec(version="5.5.0", heap=BROKER_HEAP, is_measured=True)
+        cluster = ending.enter_context(RealCluster.start(spec))
+        for part in options.parts or TOPICS:
+            prepare(cluster, part, options.messages)
+            both: dict[str, Figures] = {}
+            for which, checkout in (("before", options.checkout.resolve()), ("now", contenders.ROOT)):
+                wait_until_quiet(options.patience)
+                more = OPTIONS.get(part, {}) if which == "now" else {}
+                both[which] = probe(checkout, part, cluster.nameserver, options.messages, options.runs, more)
+                say(f"{part}, {which}: {both[which]}")
+            for name, values in both["now"].items():
+                before, now = statistics.median(both["before"][name]), statistics.median(values)
+                rows.append((f"{part}: {name}", f"{before:,.2f}", f"{now:,.2f}", f"{now / before:.2f}"))
+    print(f"medians of {options.runs} runs\n\n{table(('', 'before', 'now', 'now over before'), rows)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
