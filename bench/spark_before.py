@@ -31,6 +31,7 @@ from bench.spark_probe import BATCHES, QUEUES
 from tests.rocketmq import ClusterSpec, RealCluster
 from tests.rocketmq.archives import prepare as prepare_archives
 
+PROBE_SECONDS: Final = 1800.0  # an old checkout takes minutes to read 1,000 queues
 MANY: Final = 1000
 TOPICS: Final = {"source": spark_source.TOPIC, "queues": "bench_many", "batches": "bench_batches", "sink": "bench_sink"}
 OPTIONS: Final = {"queues": {"maxPartitions": "4"}}
@@ -64,10 +65,10 @@ def probe(checkout: Path, part: str, nameserver: str, messages: int, runs: int, 
     """A part's figures of one checkout, run by run."""
     script = Path(__file__).with_name("spark_probe.py")
     done = subprocess.run(
-        [sys.executable, "-P", str(script), part, "--nameserver", nameserver, "--topic", TOPICS[part], "--runs", str(runs),
-         "--messages", str(messages), "--options", json.dumps(options)],
+        [sys.executable, "-P", str(script), part, "--nameserver", nameserver, "--topic", TOPICS[part],
+         "--runs", str(runs), "--messages", str(messages), "--options", json.dumps(options)],
         cwd=checkout, env={**contenders.environment(checkout), "PYTHONPATH": os.fspath(checkout)},
-        timeout=TIMEOUT_SECONDS, check=True, text=True, stdout=subprocess.PIPE,
+        timeout=PROBE_SECONDS, check=True, text=True, stdout=subprocess.PIPE,
     )  # fmt: skip
     found: Figures = {}
     for line in done.stdout.splitlines():

@@ -45,7 +45,7 @@ BELOW = {
     "broker": (f"{PLAIN} wire", "structlog"),
     "spark": (
         f"{PLAIN} wire handler_api once typed diagnosis client consumer config plugins process daemon",
-        "structlog pyspark pyarrow py4j numpy psycopg fastavro google",
+        "structlog pyspark pyarrow py4j numpy psycopg zlib_ng fastavro google",
     ),
     "testing": (
         f"{PLAIN} wire handler_api client consumer config plugins process daemon broker",

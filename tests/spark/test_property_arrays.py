@@ -22,6 +22,12 @@ PROPER = st.builds(lambda text, end: (text if end else text[:-1]).encode(), WRIT
 
 @settings(deadline=None)  # Arrow's first call takes longer
 @example([b"A\x01x\x02A\x01y", b"B\x01x"])
+@example([b"A\x01x\x02A\x01y\x02"] * 2)
+@example([b"A\x01x\x02B\x01y\x02", b"A\x01x\x02C\x01y\x02"])
+@example([b"A\x01x\x02B\x01y\x02", b"A\x02x\x01B\x01y\x02"])
+@example([b"A\x01x  B y\x02", b"A\x01x\x02B\x01y\x02"])
+@example([b"\xff\x01x\x02", b"\xff\x01y\x02"])
+@example([b"A\x01\xff\x02", b"A\x01y\x02"])
 @given(st.lists(PROPER, max_size=6) | st.lists(PROPER | ANYTHING, max_size=6))
 def test_maps_and_columns_are_what_the_parser_reads(raw: list[bytes]) -> None:
     """Whether all are as producers write them, or some are not; an entry's end may be missing from the last."""

@@ -64,6 +64,9 @@ class PropertyArrays:
 
 
 _Split = tuple[Ints, tuple[str, ...], pa.Array, pa.Array]
+_Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
+_Places = tuple[Ints, Ints, Ints, Ints]
+"""Where each message's entries begin, and one more; of all entries the names' starts and ends, and the values' ends."""
 
 
 def _split(raw: pa.Array) -> _Split | None:
@@ -76,6 +79,48 @@ def _split(raw: pa.Array) -> _Split | None:
     if data is None or bounds[0] == bounds[-1]:
         return np.zeros(len(raw) + 1, np.int64), (), pa.array([], _STRING), pa.array([], _STRING)
     octets = np.frombuffer(data, np.uint8, int(bounds[-1]))
+    places, are_alike = _places_alike(octets, bounds), True
+    if places is None:
+        places, are_alike = _places(octets, bounds), False
+    if places is None:
+        return None
+    firsts, name_starts, name_ends, value_ends = places
+    try:
+        if are_alike:
+            width = int(firsts[1])
+            bounds_of_names = zip(name_starts[:width].tolist(), name_ends[:width].tolist(), strict=True)
+            row_names = tuple(octets[start:end].tobytes().decode() for start, end in bounds_of_names)
+        else:
+            row_names = _common_names(data, firsts, name_starts, name_ends)
+        names = _tiled(row_names, len(raw)) if row_names else cut(data, name_starts, name_ends).cast(_STRING)
+        return firsts, row_names, names, cut(data, name_ends + 1, value_ends).cast(_STRING)
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return None
+
+
+def _places_alike(octets: _Octets, bounds: Ints) -> _Places | None:
+    """The places of entries if all messages have the same names at the same places, else None."""
+    size, rows = int(bounds[1] - bounds[0]), len(bounds) - 1
+    if not size or (np.diff(bounds) != size).any():
+        return None
+    table = octets[bounds[0] :].reshape(rows, size)
+    is_mark = table - _KEY_END < 2
+    first = _places(octets[: bounds[1]], bounds[:2])
+    if first is None or not is_mark[0, -1] or (is_mark != is_mark[0]).any():
+        return None
+    starts, ends, value_ends = (each - bounds[0] for each in first[1:])
+    is_fixed = is_mark[0].copy()
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        is_fixed[start:end] = True
+    if ((table != table[0]) & is_fixed).any():
+        return None
+    firsts = np.arange(rows + 1) * len(starts)
+    begins = bounds[:-1, np.newaxis]
+    return firsts, (begins + starts).ravel(), (begins + ends).ravel(), (begins + value_ends).ravel()
+
+
+def _places(octets: _Octets, bounds: Ints) -> _Places | None:
+    """The places of entries; None where an entry is not a name and a value."""
     marks = np.flatnonzero(octets - _KEY_END < 2)  # the two separators are neighbours, and what is below wraps around
     kinds = octets[marks]
     firsts = np.searchsorted(marks, bounds)
@@ -96,12 +141,7 @@ def _split(raw: pa.Array) -> _Split | None:
     filled = np.where(has_any, np.append(value_ends, 0)[firsts[1:] - 1] + 1 >= bounds[1:], bounds[:-1] == bounds[1:])
     if not filled.all() or (name_ends <= name_starts).any() or (value_ends <= name_ends + 1).any():
         return None
-    try:
-        row_names = _common_names(data, firsts, name_starts, name_ends)
-        names = _tiled(row_names, len(raw)) if row_names else cut(data, name_starts, name_ends).cast(_STRING)
-        return firsts, row_names, names, cut(data, name_ends + 1, value_ends).cast(_STRING)
-    except (pa.ArrowInvalid, UnicodeDecodeError):
-        return None
+    return firsts, name_starts, name_ends, value_ends
 
 
 def _common_names(data: pa.Buffer, firsts: Ints, starts: Ints, ends: Ints) -> tuple[str, ...]:

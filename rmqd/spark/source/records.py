@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -24,6 +23,11 @@ from rmqd.wire.messages.compression import decompress
 from rmqd.wire.messages.properties import TAGS
 from rmqd.wire.messages.record import MAGIC_V2
 from rmqd.wire.messages.sys_flag import BORN_HOST_V6, COMPRESSED, KNOWN, NEED_UNWRAP, STORE_HOST_V6
+
+try:
+    from zlib_ng.zlib_ng import crc32
+except ImportError:  # an older environment on a cluster, or a machine that it is not built for
+    from zlib import crc32
 
 V4_BYTES: Final = 8
 V6_BYTES: Final = 20
