@@ -119,6 +119,10 @@ class Batch(Sequence["Message"]):
             self.decided = {}
         self.decided.setdefault(index, decision)
 
+    def part(self, indexes: Sequence[int]) -> Batch:
+        """A batch of some of these messages, about which nothing is decided yet."""
+        return Batch([self._messages[index] for index in indexes], self.message_queue)
+
     def decisions(self) -> Mapping[int, Decision]:
         """The decisions so far, by the message's index in the batch, as the engine reads them."""
         return _NOTHING_DECIDED if self.decided is None else self.decided
@@ -185,6 +189,9 @@ class OrderlyBatch(Batch):
     @property
     def revoked(self) -> bool:
         return not self._lease.valid
+
+    def part(self, indexes: Sequence[int]) -> Batch:
+        return type(self)(self._lease, [self._messages[index] for index in indexes], self.message_queue)
 
 
 class Closing(enum.Enum):

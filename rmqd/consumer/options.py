@@ -34,6 +34,20 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
+class FailureOptions:
+    """What a group does about what its handler raises, before a message is sent back."""
+
+    in_place: int
+    """How often the handler is called again in its slot."""
+    backoff_seconds: float
+    max_backoff_seconds: float
+    retry_on: frozenset[str]
+    """Names of exceptions after which it is called again in place; empty: all."""
+    dead_letter_on: frozenset[str]
+    """Names of exceptions whose messages go to the dead letters at once."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerOptions:
     """Everything that the engine must know about one group."""
 
@@ -88,6 +102,8 @@ class ConsumerOptions:
     """Decompressed; a larger body is corrupt."""
     on_corrupt_message: OnCorruptMessage
     on_offset_illegal: OnOffsetIllegal
+    failures: FailureOptions | None
+    """None: what is raised is sent back, as in Java."""
     trace: TraceOptions | None
     """Where message trace goes; None for a group without."""
 

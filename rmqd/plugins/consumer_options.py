@@ -12,7 +12,7 @@ from typing import Any, Final
 from rmqd.client.options import TraceOptions
 from rmqd.config.model.group import GroupConfig
 from rmqd.config.model.root import RootConfig
-from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.options import ConsumerOptions, FailureOptions
 from rmqd.plugins.strategies import load_strategy
 from rmqd.wire.topics import wrap_namespace
 
@@ -44,6 +44,15 @@ def options_of_group(settings: GroupConfig, name: str, offsets_directory: str, n
         "consume_timestamp_ms": settings.consume_timestamp_ms(),
         "allocate_strategy": load_strategy(name, settings, namespace),
         "concurrency": settings.handler.concurrency if settings.handler else 1,
+        "failures": _failures(settings),
         "trace": TraceOptions(settings.trace_topic, settings.trace_msg_batch_num) if settings.enable_trace else None,
     }
     return ConsumerOptions(**options)
+
+
+def _failures(settings: GroupConfig) -> FailureOptions | None:
+    """What the group does about failures of its handler; None where it does nothing of its own."""
+    retry, dead_letter_on = settings.retry, frozenset(settings.dead_letter.on)
+    if not retry.in_place and not dead_letter_on:
+        return None
+    return FailureOptions(retry.in_place, retry.backoff, retry.max_backoff, frozenset(retry.on), dead_letter_on)

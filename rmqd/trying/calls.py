@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.assembly import assemble
 from rmqd.consumer.handling.apart import batch_apart, called_apart
+from rmqd.consumer.handling.failures import give_up
 from rmqd.consumer.handling.threads import HandlerNotAwaitedError, call_start_or_stop
 from rmqd.handler_api import Batch, Closing, ManualBatch
 from rmqd.once.group import once_of
@@ -56,6 +57,8 @@ class HandlerCalls:
         seconds = time.monotonic() - started
         if isinstance(error, HandlerNotAwaitedError):
             raise error
+        if self._options.failures is not None:
+            give_up(batch, error, self._options.failures.dead_letter_on)
         verdicts = verdicts_of(batch, error, self._options, self._context.send_back)
         if error is None:  # one that was raised for a message alone
             error = next((one.error for one in batch.decisions().values() if one.error is not None), None)

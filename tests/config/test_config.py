@@ -16,7 +16,7 @@ from rmqd.config.model.group import GroupConfig
 from rmqd.config.model.root import RootConfig
 from rmqd.config.reading.source import ANY_NAME, SECRET_KEYS
 from rmqd.consumer.allocate import AllocateStrategy, averagely, consistent_hash
-from rmqd.consumer.options import ConsumerOptions, Subscription
+from rmqd.consumer.options import ConsumerOptions, FailureOptions, Subscription
 from rmqd.errors import ConfigError
 from rmqd.plugins.consumer_options import options_of_group
 from rmqd.plugins.runnable import load_runnable
@@ -110,6 +110,7 @@ def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
         max_body_size_bytes=16 * MIB,
         on_corrupt_message="stop",
         on_offset_illegal="correct",
+        failures=None,
         trace=None,
     )
 
@@ -130,6 +131,8 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         "handler.concurrency": "3",
         "consume_message_batch_max_size": "4",
         "consume_message_batch_max_wait": "9s",
+        "retry": "{in_place: 3, backoff: 100ms, max_backoff: 2s, on: [TimeoutError]}",
+        "dead_letter.on": "[shop.Wrong]",
         "consume_timeout": "500ms",
         "max_reconsume_times": "5",
         "delay_level_when_next_consume": "6",
@@ -195,6 +198,7 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         max_body_size_bytes=5 * MIB,
         on_corrupt_message="skip",
         on_offset_illegal="stop",
+        failures=FailureOptions(3, 0.1, 2.0, frozenset({"TimeoutError"}), frozenset({"shop.Wrong"})),
         trace=TraceOptions("traces", 18),
     )
 

@@ -51,6 +51,7 @@ _DEFAULTS = ConsumerOptions(
     max_body_size_bytes=16 << 20,
     on_corrupt_message="stop",
     on_offset_illegal="correct",
+    failures=None,
     trace=None,
 )
 

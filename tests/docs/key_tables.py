@@ -23,6 +23,8 @@ SECTIONS = {
     "log.": "`log`",
     "groups.NAME.": "`groups.NAME`: one consumer group",
     "groups.NAME.handler.": "`groups.NAME.handler`",
+    "groups.NAME.retry.": "`groups.NAME.retry`: calls again in place",
+    "groups.NAME.dead_letter.": "`groups.NAME.dead_letter`",
     "groups.NAME.spark.": "`groups.NAME.spark`",
     "groups.NAME.pipeline.": "`groups.NAME.pipeline`",
     "groups.NAME.sink.": "`groups.NAME.sink`",

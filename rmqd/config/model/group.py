@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from rmqd.client.options import MOST_TRACE_CALLS
+from rmqd.config.model.failures import DeadLetterConfig, RetryConfig
 from rmqd.config.model.forms import PointInTime, StrategyName, SubscriptionForm, is_topic
 from rmqd.config.model.kinds import Choice, Duration, Flag, Size, Text, Whole
 from rmqd.config.model.section import Section, setting
@@ -133,6 +134,13 @@ class GroupConfig(Section):
     )
     delay_level_when_next_consume: Annotated[int, Whole(-1)] = setting(
         0, "delay level of a retry; 0: the broker decides (3 + times); -1: straight to the dead letters"
+    )
+    retry: RetryConfig = Field(
+        default_factory=RetryConfig,
+        description="a handler that failed is called again in its slot, before the broker is asked for a retry",
+    )
+    dead_letter: DeadLetterConfig = Field(
+        default_factory=DeadLetterConfig, description="failures that are dead letters at once, and not retried"
     )
     suspend_current_queue_time: Annotated[float, Duration("10ms", "30s")] = setting(
         "1s",

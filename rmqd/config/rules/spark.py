@@ -67,6 +67,11 @@ def _pipeline_findings(group: GroupConfig) -> Iterator[Finding]:
     if group.consume_mode == "orderly":
         why = "a pipeline has no order but what it makes itself"
         yield Finding(("consume_mode",), f"orderly is of no use with a pipeline: {why}; accepted: concurrently")
+    for key in ("retry", "dead_letter"):
+        if key in group.model_fields_set:
+            yield Finding(
+                (key,), "of no use with a pipeline, which calls no handler; accepted: beside handler", at_key=True
+            )
     if group.on_corrupt_message == "dead_letter":
         why = "a pipeline sends nothing back, and so has no dead letters"
         yield Finding(("on_corrupt_message",), f"dead_letter is not for pipelines: {why}; accepted: stop | skip")

@@ -9,6 +9,7 @@ a concurrent group hands batches of a queue out side by side, an orderly one a b
     slots               HandlerSlots: the workers and their deadlines (`consume_timeout`)
     worker              Worker: takes a batch, calls the handler, finishes or settles
     threads             a thread for each slot of a synchronous handler; calls of a handler's `start` and `stop`
+    failures            around calls of groups that ask for it: retries in place, dead letters by exception
     apart               calls that operators ask for: outside of the slots, without consequences
     concurrently        the service of concurrent and popping groups
     orderly             the service of orderly groups

@@ -146,8 +146,10 @@ def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | Non
     If the queue was dropped meanwhile, somebody else has it and handles the batch again. To send messages back would
     only add copies.
     """
+    told: set[int] = set()
     for index, decision in batch.decisions().items():
-        if decision.error is not None:
+        if decision.error is not None and id(decision.error) not in told:
+            told.add(id(decision.error))
             _report_error(process_queue, [batch[index]], decision.error, at)
     if error is not None:
         _report_error(process_queue, batch, error, at)

@@ -20,6 +20,7 @@ import structlog
 
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.failures import FailurePolicy
 from rmqd.consumer.handling.gathering import GatheringLine
 from rmqd.consumer.handling.line import Line
 from rmqd.consumer.handling.threads import HandlerThread, call_handler
@@ -63,6 +64,7 @@ class HandlerSlots(WorkerService):
         self.calls_left = True  # until the end shows that there are none
         self._hung = False  # all slots are abandoned: the group is about to fail
         self._handler = handler
+        self._failures = None if options.failures is None else FailurePolicy(options, clock)
         self._concurrency = options.concurrency
         self._timeout = options.consume_timeout_seconds
         self._workers: dict[Worker, asyncio.Task[None]] = {}
@@ -125,6 +127,8 @@ class HandlerSlots(WorkerService):
         if not self._handler.is_async:
             thread = HandlerThread(self._handler, number)
             call = thread.call
+        if self._failures is not None:
+            call = self._failures.around(call, lambda: worker.process_queue)
         worker = Worker(self, call, number)
         if thread is not None:
             self._threads[worker] = thread

@@ -1,0 +1,177 @@
+"""What a group does about what its handler raises: calls again in place, and dead letters by exception.
+
+Only groups that ask for it have this around their calls: it stands between a worker and the handler.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final
+
+import structlog
+
+from rmqd.backoff import doubled
+from rmqd.clock import Clock
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.threads import HandlerNotAwaitedError
+from rmqd.consumer.options import ConsumerOptions, FailureOptions
+from rmqd.handler_api import (
+    ACK,
+    Batch,
+    DeadLetter,
+    Decision,
+    InvalidPayloadError,
+    ManualBatch,
+    Outcome,
+    Retry,
+    Suspend,
+)
+from rmqd.plain_text import describe, text_of
+from rmqd.wire.messages.message import Message
+
+log = structlog.get_logger(__name__)
+
+_DECISIONS: Final = (Retry, DeadLetter, Suspend, InvalidPayloadError)
+
+Call = Callable[[Batch], Awaitable[object]]
+
+
+class FailurePolicy:
+    """What one group does about failures; it has no state."""
+
+    def __init__(self, options: ConsumerOptions, clock: Clock) -> None:
+        assert options.failures is not None
+        self.options: FailureOptions = options.failures
+        self.timeout = options.consume_timeout_seconds
+        self.clock = clock
+
+    def around(self, call: Call, queue: Callable[[], ProcessQueue | None]) -> Call:
+        """A call for one worker. `queue` tells the queue of its turn."""
+
+        async def guarded(batch: Batch) -> object:
+            return await _GuardedCall(self, call, batch, queue()).run()
+
+        return guarded
+
+    def is_retried(self, error: BaseException) -> bool:
+        """Whether what raised this is called again in place."""
+        return not self.options.retry_on or is_named(error, self.options.retry_on)
+
+
+class _GuardedCall:
+    """One batch, until its attempt has ended."""
+
+    def __init__(self, policy: FailurePolicy, call: Call, batch: Batch, process_queue: ProcessQueue | None) -> None:
+        self._policy = policy
+        self._call = call
+        self._batch = batch
+        self._queue = process_queue
+        self._began = policy.clock.monotonic()
+
+    async def run(self) -> object:
+        """Call the handler, and again as the policy says. Raises what it raised last about what is undecided."""
+        policy, batch, indexes = self._policy, self._batch, list(range(len(self._batch)))
+        for number in itertools.count(1):
+            part = batch if len(indexes) == len(batch) else batch.part(indexes)
+            result, error = await self._called(part)
+            if part is not batch:
+                self._take_over(part, indexes)
+            give_up(batch, error, policy.options.dead_letter_on)
+            again = [index for index, one in failures_of(batch, error).items() if policy.is_retried(one)]
+            pause = doubled(policy.options.backoff_seconds, number, policy.options.max_backoff_seconds)
+            if not again or number > policy.options.in_place or not self._can_repeat(pause):
+                break
+            self._note(failures_of(batch, error)[again[0]], batch[again[0]], number, pause)
+            indexes = self._hand_out_again(again)
+            await policy.clock.sleep(pause)
+        try:
+            if error is not None and len(batch.decisions()) < len(batch):
+                raise error
+            return result
+        finally:
+            del error  # its traceback refers to this frame, and so would keep the batch alive
+
+    async def _called(self, part: Batch) -> tuple[object, Exception | None]:
+        try:
+            return await self._call(part), None
+        except HandlerNotAwaitedError:
+            raise  # not the messages' fault
+        except Exception as error:  # noqa: BLE001  whatever a handler raises is its result
+            return None, error
+
+    def _hand_out_again(self, again: list[int]) -> list[int]:
+        """Clear what was decided about these, and what waits behind them; acknowledge what is undecided otherwise."""
+        decided = dict(self._batch.decisions())
+        behind = [index for index, decision in decided.items() if decision.outcome is Outcome.AGAIN]
+        indexes = sorted({*again, *behind})
+        for index in indexes:
+            decided.pop(index, None)
+        for index in range(len(self._batch)):
+            if index not in indexes:
+                decided.setdefault(index, ACK)
+        self._batch.decided = decided
+        return indexes
+
+    def _take_over(self, part: Batch, indexes: list[int]) -> None:
+        for place, decision in part.decisions().items():
+            self._batch.decide(indexes[place], decision)
+        if isinstance(part, ManualBatch) and isinstance(self._batch, ManualBatch):
+            self._batch.closing = part.closing
+
+    def _can_repeat(self, pause: float) -> bool:
+        """Whether one more call is of use: the deadline is not near, and the queue is not being given up.
+
+        A handler that has asked for a commit or a rollback has ended its attempt by itself.
+        """
+        if isinstance(self._batch, ManualBatch) and self._batch.closing is not None:
+            return False
+        passed = self._policy.clock.monotonic() - self._began
+        is_ours = self._queue is None or not (self._queue.leaving or self._queue.dropped)
+        return is_ours and not self._batch.revoked and passed + pause < self._policy.timeout
+
+    def _note(self, error: BaseException, message: Message, number: int, pause: float) -> None:
+        text = text_of(error, repr)
+        if self._queue is not None:
+            self._queue.stats.of(message).raised(error, text, message, self._policy.clock.wall())
+        log.warning(
+            "handler.retried_in_place",
+            queue=str(message.message_queue),
+            msg_id=message.msg_id,
+            error=text,
+            retry=number,
+            seconds=pause,
+        )
+
+
+def failures_of(batch: Batch, error: BaseException | None) -> Mapping[int, BaseException]:
+    """By index: what was raised for messages about which the handler decided nothing, where a call raised `error`."""
+    found: dict[int, BaseException] = {}
+    decisions = batch.decisions()
+    for index in range(len(batch)):
+        decision = decisions.get(index)
+        one = error if decision is None else decision.error if decision.outcome is Outcome.RETRY else None
+        if one is not None and not isinstance(one, _DECISIONS):
+            found[index] = one
+    return found
+
+
+def give_up(batch: Batch, error: BaseException | None, names: Collection[str]) -> None:
+    """Decide that messages are dead letters for which an exception of one of these names was raised."""
+    for index, one in failures_of(batch, error).items():
+        if is_named(one, names):
+            decision = Decision(Outcome.DEAD_LETTER, reason=describe(one), error=one)
+            batch.decided = {**batch.decisions(), index: decision}
+
+
+def is_named(error: BaseException, names: Collection[str]) -> bool:
+    """Whether the exception's class, or one that it inherits from, has one of these names.
+
+    A name may have the class's module in front, or a package that this is in: `asyncpg.PostgresError`.
+    """
+    return any(_has_name(one, name) for one in type(error).__mro__ for name in names)
+
+
+def _has_name(kind: type, name: str) -> bool:
+    package, _, own = name.rpartition(".")
+    return own == kind.__name__ and (not package or f"{kind.__module__}.".startswith(f"{package}."))

@@ -1,0 +1,167 @@
+"""`retry` and `dead_letter` of a group: calls again in place, and dead letters, by exception."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import rmqd
+from rmqd import Batch, DeadLetter
+from rmqd.errors import ConfigError
+from rmqd.testing import RocketMQ, RunResult
+
+Run = Callable[..., RunResult]
+QUICK = {"in_place": 3, "backoff": "1ms"}
+
+
+class Away(ConnectionError):
+    """A database is away."""
+
+
+class Wrong(ValueError):
+    """A message is wrong."""
+
+
+def send(rocketmq: RocketMQ, *bodies: str) -> None:
+    rocketmq.create_topic("orders")
+    for body in bodies:
+        rocketmq.send("orders", body, keys=body)
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+@pytest.mark.parametrize("mode", ["concurrently", "orderly", "pop"])
+def test_a_call_that_failed_is_made_again_in_its_slot(
+    rocketmq: RocketMQ, run_handler: Run, mode: str, is_async: bool
+) -> None:
+    calls: Counter[str] = Counter()
+
+    def handle(batch: Batch) -> None:
+        calls[batch[0].keys or ""] += 1
+        if batch[0].keys == "late" and calls["late"] < 4:
+            raise Away
+
+    async def handle_async(batch: Batch) -> None:
+        handle(batch)
+
+    send(rocketmq, "late", "next")
+    result = run_handler(
+        handle_async if is_async else handle, topic="orders", group="mailer", consume_mode=mode, retry=QUICK
+    )
+    assert calls == {"late": 4, "next": 1}
+    assert {message.reconsume_times for message in result.acked} == {0}
+    assert rocketmq.retries("mailer") == []
+
+
+def test_after_the_last_one_the_attempt_has_failed(rocketmq: RocketMQ, run_handler: Run) -> None:
+    def handle(batch: Batch) -> None:
+        raise Away("no answer")
+
+    send(rocketmq, "late")
+    result = run_handler(handle, topic="orders", group="mailer", retry=QUICK, max_reconsume_times=1)
+    assert len(result.attempts) == 8
+    (dead,) = result.dead_letters
+    assert dead.properties["RMQD_EXCEPTION"].endswith("Away: no answer\n")
+
+
+@pytest.mark.parametrize("names", [["ConnectionError"], ["test_failures.Away", "OSError"]])
+def test_only_named_exceptions_are_worth_it(rocketmq: RocketMQ, run_handler: Run, names: list[str]) -> None:
+    """By the class's own name, or that of a class that it inherits from."""
+    calls: Counter[str] = Counter()
+
+    async def handle(batch: Batch) -> None:
+        calls[batch[0].keys or ""] += 1
+        raise Away if batch[0].keys == "away" else DeadLetter("x") if batch[0].keys == "dead" else KeyError
+
+    send(rocketmq, "away", "key", "dead")
+    run_handler(handle, topic="orders", group="mailer", retry=QUICK | {"on": names}, max_reconsume_times=0)
+    assert calls == {"away": 4, "key": 1, "dead": 1}
+
+
+def test_exceptions_that_are_not_worth_a_retry(rocketmq: RocketMQ, run_handler: Run) -> None:
+    async def handle(batch: Batch) -> None:
+        raise Wrong("no customer") if batch[0].keys == "wrong" else Away
+
+    send(rocketmq, "wrong", "away")
+    result = run_handler(
+        handle, topic="orders", group="mailer", dead_letter={"on": ["ValueError"]}, max_reconsume_times=1
+    )
+    assert {key: len(result.attempts_of(key)) for key in ("wrong", "away")} == {"wrong": 1, "away": 2}
+    reasons = {letter.keys: letter.properties["RMQD_REASON"] for letter in result.dead_letters}
+    assert reasons["wrong"] == "Wrong: no customer"
+
+
+@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
+def test_of_a_batch_only_what_failed_is_handled_again(rocketmq: RocketMQ, run_handler: Run, mode: str) -> None:
+    """Message by message for a typed handler; what it acknowledged stays acknowledged."""
+    calls: list[str] = []
+
+    @rmqd.handler(decode=bytes.decode)
+    async def handle(order: str) -> None:
+        calls.append(order)
+        if order == "b" and calls.count("b") < 3:
+            raise Away
+        if order == "c":
+            raise Wrong
+
+    send(rocketmq, "a", "b", "c", "d")
+    result = run_handler(
+        handle,
+        topic="orders",
+        group="mailer",
+        consume_mode=mode,
+        retry=QUICK,
+        dead_letter={"on": ["Wrong"]},
+        consume_message_batch_max_size=10,
+    )
+    assert calls == (["a", "b", "b", "b", "c", "d"] if mode == "orderly" else ["a", "b", "c", "d", "b", "b"])
+    assert [letter.keys for letter in result.dead_letters] == ["c"]
+    assert rocketmq.retries("mailer") == []
+
+
+def test_a_plain_handler_gets_what_it_did_not_decide_about(rocketmq: RocketMQ, run_handler: Run) -> None:
+    calls: list[list[str | None]] = []
+
+    async def handle(batch: Batch) -> None:
+        calls.append([message.keys for message in batch])
+        batch.ack(batch[0])
+        if len(calls) < 3:
+            raise Away
+
+    send(rocketmq, "a", "b", "c")
+    run_handler(handle, topic="orders", group="mailer", retry=QUICK, consume_message_batch_max_size=10)
+    assert calls == [["a", "b", "c"], ["b", "c"], ["c"]]
+
+
+def test_no_call_is_made_behind_the_deadline(rocketmq: RocketMQ, run_handler: Run) -> None:
+    calls: list[int] = []
+
+    async def handle(batch: Batch) -> None:
+        calls.append(batch[0].reconsume_times)
+        raise Away
+
+    send(rocketmq, "late")
+    run_handler(
+        handle,
+        topic="orders",
+        group="mailer",
+        retry={"in_place": 3, "backoff": "1m", "max_backoff": "1m"},
+        consume_timeout="50s",
+        max_reconsume_times=1,
+    )
+    assert calls == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"retry": {"in_place": 101}}, "retry.in_place: 101 is out of range"),
+        ({"retry": {"on": ["a b"]}}, r"retry.on\[0\]: 'a b' is not accepted; accepted: the name of an exception"),
+        ({"dead_letter": {"on": [7]}}, r"dead_letter.on\[0\]: 7 is not text"),
+    ],
+)
+def test_wrong_settings(run_handler: Run, keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        run_handler(lambda batch: None, topic="orders", group="mailer", **keys)
