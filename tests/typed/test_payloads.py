@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 import rmqd
-from rmqd import Batch, DeadLetter, Message, Retry
+from rmqd import Batch, DeadLetter, Message, Retry, Suspend
 from rmqd.testing import RocketMQ, RunResult
 
 Run = Callable[..., RunResult]
@@ -256,3 +256,42 @@ async def test_a_marked_function_is_called_as_it_is_written() -> None:
         return order.number
 
     assert await handle(Model(number=3)) == 3
+
+
+@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
+def test_by_key_each_message_of_a_batch_is_for_itself(rocketmq: RocketMQ, run_handler: Run, mode: str) -> None:
+    handled: list[int] = []
+
+    @rmqd.handler(json=Model)
+    async def handle(order: Model, message: Message) -> None:
+        if order.number == 2 and message.reconsume_times < 2:
+            raise ValueError(order.number)
+        handled.append(order.number)
+
+    rocketmq.create_topic("orders")
+    send(rocketmq, *({"number": number} for number in range(1, 5)))
+    result = run_handler(
+        handle,
+        topic="orders",
+        group="mailer",
+        consume_mode=mode,
+        order_by="keys",
+        consume_message_batch_max_size=10,
+        max_reconsume_times=2,
+    )
+    assert sorted(handled) == [1, 2, 3, 4]
+    assert {key: len(result.attempts_of(f"order-{key}")) for key in range(1, 5)} == {1: 1, 2: 3, 3: 1, 4: 1}
+
+
+def test_a_rest_that_one_message_asks_for_is_that_of_its_queue(rocketmq: RocketMQ, run_handler: Run) -> None:
+    @rmqd.handler(json=Model)
+    async def handle(order: Model, message: Message) -> None:
+        if order.number == 2 and not message.reconsume_times:
+            raise Suspend(20)
+
+    rocketmq.create_topic("orders")
+    send(rocketmq, *({"number": number} for number in range(1, 4)))
+    result = run_handler(
+        handle, topic="orders", group="mailer", consume_mode="orderly", consume_message_batch_max_size=10
+    )
+    assert result.elapsed_seconds >= 20

@@ -89,6 +89,9 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Fi
     yield from _lite_findings(group)
     if group.order_by:
         yield from _order_findings(group)
+    if group.order_by and group.consume_message_batch_max_wait:
+        message = "beside order_by, with which a batch has one message of each key"
+        yield Finding(("consume_message_batch_max_wait",), f"{message}; accepted: 0s")
 
 
 def _order_findings(group: GroupConfig) -> Iterator[Finding]:

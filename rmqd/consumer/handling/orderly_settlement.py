@@ -101,6 +101,7 @@ class OrderlySettlement:
                 stats.count("expired" if error is EXPIRED else "retried")
                 if outcome is not Outcome.ACK:
                     message.count_attempt()
+                    error = error or decisions.get(index, default).error  # may ask for a rest of its own
                 again.append(message)
         process_queue.finish(gone)
         if manual is None:

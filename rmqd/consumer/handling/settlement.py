@@ -64,16 +64,22 @@ class Settlement:
         rest = default_decision(error, batch)
         decisions, stats = batch.decisions(), process_queue.stats
         acknowledged: list[Message] = []
+        again: list[Message] = []
         returned: list[tuple[Message, Decision]] = []
         for index, message in enumerate(batch):
             decision = decisions.get(index, rest)
             if decision.outcome is Outcome.ACK:
                 acknowledged.append(message)
+            elif decision.outcome is Outcome.AGAIN:
+                again.append(message)
             else:
                 returned.append((message, decision))
         process_queue.finish(acknowledged)
         for message in acknowledged:
             stats.of(message).acked += 1
+        if again:
+            process_queue.postpone(again)
+            self._again(process_queue, again)
         self.busy += 1
         try:
             await self._return(process_queue, returned, error)
@@ -90,7 +96,9 @@ class Settlement:
         if not returned:
             return
         stats = process_queue.stats
-        results = await asyncio.gather(*(alone(one[0], self._return_one(stats, *one, error)) for one in returned))
+        results = await asyncio.gather(
+            *(alone(one[0], self._return_one(stats, *one, one[1].error or error)) for one in returned)
+        )
         done, failed = [], []
         for (message, _), result in zip(returned, results, strict=True):
             if result is None:
@@ -123,7 +131,6 @@ class Settlement:
     ) -> str | None:
         """How the attempt counts: `retried`, `expired` or `dead_lettered`; None if no broker took the message."""
         level = self._delay_level if decision.delay_level is None else decision.delay_level
-        error = decision.error or error
         reason = given_up(self._send_back, message, decision, level)
         if reason is None:
             if not await self._send_back.retry(message, level):
