@@ -18,6 +18,7 @@ from rmqd.consumer.handling.threads import HandlerNotAwaitedError
 from rmqd.consumer.options import ConsumerOptions, FailureOptions
 from rmqd.handler_api import (
     ACK,
+    AlreadyHandled,
     Batch,
     DeadLetter,
     Decision,
@@ -32,7 +33,7 @@ from rmqd.wire.messages.message import Message
 
 log = structlog.get_logger(__name__)
 
-_DECISIONS: Final = (Retry, DeadLetter, Suspend, InvalidPayloadError)
+_DECISIONS: Final = (Retry, DeadLetter, Suspend, AlreadyHandled, InvalidPayloadError)
 
 Call = Callable[[Batch], Awaitable[object]]
 
