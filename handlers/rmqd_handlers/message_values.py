@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Final, NoReturn, cast
 
@@ -16,6 +17,7 @@ FIELDS: Final = (
     "topic broker_name queue_id queue_offset msg_id offset_msg_id keys tags properties born_timestamp store_timestamp "
     "born_host reconsume_times body"
 ).split()
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TIMESTAMPS: Final = ("born_timestamp", "store_timestamp")
 ACCEPTED: Final = (
     f"a JSON path into the body such as $.order.id or $.items[0], properties.NAME, or one of {', '.join(FIELDS)}"
@@ -24,7 +26,7 @@ _STEP: Final = re.compile(r"\.([^.\[\]'\"$]+)|\[([0-9]+)\]|\['([^']+)'\]|\[\"([^
 
 
 class InvalidBodyError(ValueError):
-    """The body is not what an expression reads it as."""
+    """The message is not what an expression, or the other side, reads it as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,23 +104,43 @@ MessageValue = Annotated[Value, BeforeValidator(parse_value, json_schema_input_t
 
 
 def as_text(value: Any) -> str:
-    """A value as text: JSON but for texts and bodies. Raises InvalidBodyError for bytes that are not UTF-8."""
+    """A value as text: JSON but for texts and bodies. Raises InvalidBodyError for what UTF-8 cannot be, or say."""
     if isinstance(value, bytes):
         try:
             return value.decode()
         except UnicodeDecodeError as error:
             raise InvalidBodyError(f"the body is not UTF-8: {error}") from None
     if isinstance(value, str):
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:  # JSON can name half of a character
+                raise InvalidBodyError(f"a text that is not UTF-8: {error}") from None
         return value
     return str(value) if isinstance(value, Decimal) else to_json(value)
 
 
 def to_json(value: Any) -> str:
-    """JSON in which a Decimal is the number that it was read from."""
+    """JSON, a Decimal as the number that it was read from. Raises InvalidBodyError if it is nested too deeply."""
+    try:
+        return _to_json(value)
+    except RecursionError:
+        raise InvalidBodyError("the body is nested too deeply") from None
+
+
+def time_of(milliseconds: int) -> datetime:
+    """A time of RocketMQ's. Raises InvalidBodyError for one that no calendar has."""
+    try:
+        return EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        raise InvalidBodyError(f"{milliseconds} ms since 1970 is no time of this calendar") from None
+
+
+def _to_json(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(str(key))}:{to_json(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ",".join(f"{json.dumps(str(key))}:{_to_json(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(to_json, value)) + "]"
+        return "[" + ",".join(map(_to_json, value)) + "]"
     return str(value) if isinstance(value, Decimal) else json.dumps(value)
 
 

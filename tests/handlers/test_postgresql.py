@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rmqd import Batch
+from rmqd import Batch, testing
 from rmqd_handlers.postgresql import PostgreSql
 from tests.handlers.messages import make_batch, make_message
 from tests.servers.postgresql import PostgresqlServer
@@ -139,17 +139,32 @@ async def test_what_can_never_be_a_row_is_a_dead_letter_and_the_rest_is_written(
             {"id": "3", "cents": -3},
             {"id": "4\x00", "cents": 4},
             {"cents": 5},
-            {"id": "6", "cents": 6},
+            b'{"id": "half of a character: \\ud800", "cents": 6}',
+            {"id": "".join(map(chr, range(0x4E00, 0x9000))), "cents": 7},
+            b'{"id": ' + b"[" * 900 + b"]" * 900 + b"}",
+            {"id": "9", "cents": 9},
         )
         await handler.handle(batch)
 
-    assert query("SELECT id FROM orders ORDER BY id") == [("1",), ("6",)]
+    assert query("SELECT id FROM orders ORDER BY id") == [("1",), ("9",)]
     reasons = decided(batch)
-    assert {place: outcome for place, (outcome, _) in reasons.items()} == dict.fromkeys(range(1, 6), "dead_letter")
+    assert {place: outcome for place, (outcome, _) in reasons.items()} == dict.fromkeys(range(1, 9), "dead_letter")
     assert "not JSON" in reasons[1][1]
     assert 'invalid input syntax for type bigint: "two"' in reasons[2][1]
     assert "check constraint" in reasons[3][1]
     assert "not-null constraint" in reasons[5][1]
+    assert "not UTF-8" in reasons[6][1]
+    assert "index row" in reasons[7][1]
+    assert "too deeply" in reasons[8][1]
+
+
+async def test_a_time_that_no_calendar_has_is_a_dead_letter(database: str, query: Query) -> None:
+    query("CREATE TABLE orders (id text, born timestamptz)")
+    batch = make_batch(testing.make_message(b"x", born_timestamp=2**62))
+    async with started(database, columns={"id": "msg_id", "born": "born_timestamp"}) as handler:
+        await handler.handle(batch)
+
+    assert decided(batch)[0][0] == "dead_letter"
 
 
 @pytest.mark.parametrize(("on_invalid", "outcome"), [("retry", "retry"), ("skip", "ack")])

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from rmqd import Batch, DeadLetter, Retry
+from rmqd import Batch, DeadLetter, Retry, testing
 from rmqd_handlers.record import to_record
 from rmqd_handlers.webhook import Webhook
 from tests.certificates import CA, CLIENT, certificate, key, server_context
@@ -140,6 +140,19 @@ async def test_cloud_events_of_a_batch_leave_out_what_is_not_as_the_content_type
     assert request.headers["content-type"] == "application/cloudevents-batch+json"
     assert [event["data"] for event in request.document] == [1, 3]
     assert decided(batch) == {1: "dead_letter"}
+
+
+async def test_what_a_producer_wrote_breaks_no_header_and_holds_up_nothing(peer: HttpPeer) -> None:
+    odd = testing.make_message(b"1", msg_id="a\r\nX-Injected: 1", born_timestamp=2**62)
+    for kind, expected in (("body", [b"1", b"2"]), ("cloudevents_binary", [b"2"])):
+        peer.requests.clear()
+        batch = make_batch(odd, make_message(b"2"))
+        async with started(peer.url, format=kind) as handler:
+            await handler.handle(batch)
+        assert peer.contents == expected
+        assert "x-injected" not in peer.requests[0].headers
+
+    assert decided(batch) == {0: "dead_letter", 1: "ack"}
 
 
 @pytest.mark.parametrize(("body", "expected"), [(b"text", {"data": "text"}), (b"\xff", {"data_base64": "/w=="})])

@@ -128,12 +128,12 @@ class PostgreSql:
         return rows
 
     async def _write(self, batch: Batch, rows: Rows) -> None:
-        from psycopg.errors import DataError, IntegrityError, ReadOnlySqlTransaction
+        from psycopg.errors import ReadOnlySqlTransaction
 
         async with self._slots, self._pool.connection() as connection:
             try:
                 await self._write_all(connection, [row for _, row in rows])
-            except (DataError, IntegrityError):
+            except _of_a_row():
                 await self._write_each(connection, batch, rows)
             except ReadOnlySqlTransaction:
                 await connection.close()  # the pool replaces it, by one to the new primary
@@ -155,7 +155,7 @@ class PostgreSql:
 
     async def _write_each(self, connection: AsyncConnection[Any], batch: Batch, rows: Rows) -> None:
         """Write what the database takes, in one transaction, and decide about what it refuses."""
-        from psycopg.errors import DataError, ForeignKeyViolation, IntegrityError
+        from psycopg.errors import ForeignKeyViolation
 
         refused: list[tuple[Message, Exception]] = []
         async with connection.transaction():
@@ -163,10 +163,17 @@ class PostgreSql:
                 try:
                     async with connection.transaction():
                         await connection.execute(self._table.insert(), row)
-                except (DataError, IntegrityError) as error:
+                except _of_a_row() as error:
                     refused.append((message, error))
         for message, why in refused:
             if isinstance(why, ForeignKeyViolation):
                 batch.retry(message)  # what it refers to may be on its way
             else:
                 refuse(batch, message, why, self._options.on_invalid)
+
+
+def _of_a_row() -> tuple[type[Exception], ...]:
+    """What a row is refused with. The last is for what has no room, such as a key that is too long for its index."""
+    from psycopg.errors import DataError, IntegrityError, ProgramLimitExceeded
+
+    return DataError, IntegrityError, ProgramLimitExceeded

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
-from rmqd_handlers.message_values import Value, as_text, to_json
-
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+from rmqd_handlers.message_values import Value, as_text, time_of, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +22,7 @@ class Column:
     value: Value
 
     def text(self, value: Any) -> str | None:
-        """A value as text, as the column's type reads it. Raises InvalidBodyError for bytes that are no text."""
+        """A value as text, as the column's type reads it. Raises InvalidBodyError."""
         if value is None:
             return None
         if self.base in ("json", "jsonb"):
@@ -35,12 +32,12 @@ class Column:
         if self.category == "A" and isinstance(value, list):
             return _as_array(value)
         if self.category == "D" and self.value.is_timestamp:
-            return (EPOCH + timedelta(milliseconds=value)).isoformat()
+            return time_of(value).isoformat()
         return as_text(value)
 
 
 def _as_bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else as_text(value).encode(errors="surrogatepass")
+    return value if isinstance(value, bytes) else as_text(value).encode()
 
 
 def _as_json(value: Any) -> str:

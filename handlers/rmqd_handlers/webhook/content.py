@@ -7,19 +7,17 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from rmqd import Message
-from rmqd_handlers.message_values import InvalidBodyError
+from rmqd_handlers.message_values import InvalidBodyError, time_of
 from rmqd_handlers.record import to_record
 
 Format = Literal["body", "json", "cloudevents", "cloudevents_binary"]
 ONE_BY_ONE: Final = ("body", "cloudevents_binary")
 """Formats whose fields are headers, so that a call has one message."""
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # the printable characters of ASCII that CloudEvents leaves in a header as they are: all but the blank, " and %
 _PLAIN: Final = "".join(map(chr, range(0x21, 0x7F))).replace('"', "").replace("%", "")
 
@@ -44,15 +42,16 @@ class Contents:
     event_type: str
 
     def of_one(self, message: Message) -> Call:
-        """A call with one message. Raises InvalidBodyError where the body is not what `content_type` says."""
+        """A call with one message. Raises InvalidBodyError where that cannot be, as where the body is not JSON."""
         if self.format == "body":
             return self._call(message, {"Content-Type": self.content_type} | _fields(message))
         if self.format == "cloudevents_binary":
             attributes = {f"ce-{name}": as_header(value) for name, value in self._attributes(message).items()}
             return self._call(message, {"Content-Type": self.content_type} | attributes)
         if self.format == "json":
-            return Call(message.msg_id, _as_json(to_record(message)), {"Content-Type": "application/json"})
-        return Call(message.msg_id, _as_json(self._event(message)), {"Content-Type": "application/cloudevents+json"})
+            return self._call(message, {"Content-Type": "application/json"}, _as_json(to_record(message)))
+        headers = {"Content-Type": "application/cloudevents+json"}
+        return self._call(message, headers, _as_json(self._event(message)))
 
     def of_many(self, messages: Sequence[Message]) -> Call:
         """A call with all of them, as a JSON array."""
@@ -65,12 +64,13 @@ class Contents:
         return Call(call_id, content, {"Content-Type": kind})
 
     def check(self, message: Message) -> None:
-        """Raises InvalidBodyError where the message cannot be sent."""
+        """Raises InvalidBodyError where the message cannot be one of many."""
         if self.format == "cloudevents":
             self._event(message)
 
-    def _call(self, message: Message, headers: dict[str, str]) -> Call:
-        return Call(message.msg_id, bytes(message.body), headers)
+    def _call(self, message: Message, headers: dict[str, str], content: bytes | None = None) -> Call:
+        # the id is a producer's property, and may be any text
+        return Call(as_header(message.msg_id), bytes(message.body) if content is None else content, headers)
 
     def _attributes(self, message: Message) -> dict[str, str]:
         attributes = {
@@ -78,7 +78,7 @@ class Contents:
             "id": message.msg_id,
             "source": self.event_source or f"/topics/{quote(message.topic)}",
             "type": self.event_type,
-            "time": (EPOCH + timedelta(milliseconds=message.born_timestamp)).isoformat(timespec="milliseconds"),
+            "time": time_of(message.born_timestamp).isoformat(timespec="milliseconds"),
             "topic": message.topic,
         }
         more = {"subject": message.keys, "tags": message.tags}

@@ -116,26 +116,33 @@ class Webhook:
         await self._client.aclose()
 
     async def handle(self, batch: Batch) -> None:
-        sendable = [message for message in batch if self._is_sendable(batch, message)]
         if self._options.per_call == "batch":
-            if sendable:
-                await self._post(self._contents.of_many(sendable))
+            await self._handle_at_once(batch)
             return
-        for message in sendable:
+        for message in batch:
             try:
-                await self._post(self._contents.of_one(message))
+                call = self._contents.of_one(message)
+            except InvalidBodyError as error:
+                refuse(batch, message, error, self._options.on_invalid)
+                continue
+            try:
+                await self._post(call)
             except DeadLetter as refused:
                 batch.dead_letter(message, refused.reason)
             else:
                 batch.ack(message)  # whatever becomes of those behind it
 
-    def _is_sendable(self, batch: Batch, message: Message) -> bool:
-        try:
-            self._contents.check(message)
-        except InvalidBodyError as error:
-            refuse(batch, message, error, self._options.on_invalid)
-            return False
-        return True
+    async def _handle_at_once(self, batch: Batch) -> None:
+        sendable: list[Message] = []
+        for message in batch:
+            try:
+                self._contents.check(message)
+            except InvalidBodyError as error:
+                refuse(batch, message, error, self._options.on_invalid)
+            else:
+                sendable.append(message)
+        if sendable:
+            await self._post(self._contents.of_many(sendable))
 
     async def _post(self, call: Call) -> None:
         """Send until the server takes it. Raises DeadLetter; and, after `retry_for`, Retry or why it does not."""
