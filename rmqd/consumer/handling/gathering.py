@@ -35,9 +35,13 @@ class GatheringLine(Line):
 
     def submit(self, process_queue: ProcessQueue) -> None:
         """Put a queue into the line if it has a batch to hand out; else have it wait."""
-        arrivals = self._arrivals.setdefault(process_queue, deque())
+        if process_queue not in self._arrivals:
+            self._forget_dropped()
+            self._arrivals[process_queue] = deque()
+        arrivals = self._arrivals[process_queue]
         if not arrivals or arrivals[-1][0] != process_queue.put_count:
             arrivals.append((process_queue.put_count, self._clock.wall()))
+            self._forget_taken(process_queue)
         if self._has_batch(process_queue):
             super().submit(process_queue)
         else:
@@ -80,7 +84,18 @@ class GatheringLine(Line):
 
     def _left(self, process_queue: ProcessQueue) -> float:
         """Seconds until the oldest waiting message has waited long enough."""
+        self._forget_taken(process_queue)
+        arrived_at = self._arrivals[process_queue][0][1]
+        return min(max(arrived_at + self._wait - self._clock.wall(), 0.0), self._wait)
+
+    def _forget_taken(self, process_queue: ProcessQueue) -> None:
+        """Forget when messages came that wait no longer; the last arrival is kept."""
         arrivals, before = self._arrivals[process_queue], process_queue.put_count - len(process_queue.pending)
         while len(arrivals) > 1 and arrivals[0][0] <= before:
             arrivals.popleft()
-        return min(max(arrivals[0][1] + self._wait - self._clock.wall(), 0.0), self._wait)
+
+    def _forget_dropped(self) -> None:
+        """Forget queues that are not ours any more; a timer still looks at those in `_armed`."""
+        for gone in [one for one in self._arrivals if one.dropped and one not in self._armed]:
+            del self._arrivals[gone]
+            self._ripe.discard(gone)
