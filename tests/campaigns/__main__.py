@@ -248,7 +248,7 @@ def handlers(options: argparse.Namespace) -> bool:
     results = []
     try:
         for name in names:
-            plan = HandlersPlan(name, seed, options.messages, options.kills)
+            plan = HandlersPlan(name, seed, options.messages, options.kills, options.daemon_kills)
             results.append(Handlers(plan, cluster, directory / name).run())
             print(results[-1].report(), flush=True)
     finally:
@@ -415,6 +415,7 @@ def main() -> int:
         if call is handlers:
             every = ",".join(COUNTERPARTS)
             sub.add_argument("--kills", type=int, default=5, help="how often each is killed (default %(default)s)")
+            sub.add_argument("--daemon-kills", type=int, default=0, help="how often rmqd is (default %(default)s)")
             sub.add_argument("--counterparts", default=every, help="which, with commas (default %(default)s)")
         if call is pop:
             sub.add_argument("--kills", type=int, default=12, help="how many members are killed (default %(default)s)")

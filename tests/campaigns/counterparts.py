@@ -80,6 +80,24 @@ class PostgresqlTable:
         return Counter(dict(self._server.execute(self._url, "SELECT key, count(*) FROM handled GROUP BY key")))
 
 
+class MarkedTable(PostgresqlTable):
+    """A table without a key, to which a handler of ours adds rows by `message.once`, or without that."""
+
+    plugin = "tests.campaigns.once_handler:OnceHandler"
+
+    def __init__(self, *, marks: bool) -> None:
+        super().__init__("insert", key=False)
+        self._marks = marks
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.is_once = self._marks
+        return self
+
+    def options(self) -> dict[str, Any]:
+        return {"url": self._url, "marks": self._marks}
+
+
 class WebhookSink:
     """An HTTP server that answers some calls with 503 or 429, with half an answer, or not at all."""
 
@@ -198,6 +216,8 @@ COUNTERPARTS: Final[dict[str, Callable[[], Counterpart]]] = {
     "postgresql-insert": lambda: PostgresqlTable("insert", key=True),
     "postgresql-upsert": lambda: PostgresqlTable("upsert", key=True),
     "postgresql-copy": lambda: PostgresqlTable("copy", key=True),
+    "once": lambda: MarkedTable(marks=True),
+    "once-without": lambda: MarkedTable(marks=False),
     "webhook": WebhookSink,
     "redis-stream": lambda: RedisKey("stream", remembers=True),
     "redis-list": lambda: RedisKey("list", remembers=False),

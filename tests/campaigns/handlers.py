@@ -32,6 +32,8 @@ class HandlersPlan:
     seed: int
     messages: int
     kills: int
+    daemon_kills: int = 0
+    """How often rmqd itself is killed -9 and started again, among the kills of the counterpart."""
     per_second: float = 1000.0
     away_seconds: tuple[float, float] = (0.2, 6.0)
     retry_for_seconds: float = 3.0
@@ -68,15 +70,17 @@ class HandlersResult:
 
     def report(self) -> str:
         """For the person who ran it."""
+        plan, forbidden = self.plan, " (FORBIDDEN)" if self.is_once and self.twice else ""
         return (
-            f"handlers {self.plan.counterpart}, seed {self.plan.seed}, {self.seconds:.0f} s: {len(self.sent)} sent, "
-            f"{self.kills} kills, {self.again} attempts failed; lost {len(self.lost)} {self.lost[:5]}, twice "
-            f"{self.twice}{' (FORBIDDEN)' if self.is_once and self.twice else ''}, dead letters {self.dead}"
+            f"handlers {plan.counterpart}, seed {plan.seed}, {self.seconds:.0f} s: {len(self.sent)} sent, "
+            f"{self.kills} kills, {plan.daemon_kills} of rmqd, {self.again} attempts failed; lost {len(self.lost)} "
+            f"{self.lost[:5]}, twice {self.twice}{forbidden}, dead letters {self.dead}"
         )
 
     def cells(self) -> list[object]:
         """For the table of figures."""
-        run = (self.plan.counterpart, self.plan.seed, len(self.sent), self.kills, self.again)
+        kills = f"{self.kills} + {self.plan.daemon_kills}" if self.plan.daemon_kills else self.kills
+        run = (self.plan.counterpart, self.plan.seed, len(self.sent), kills, self.again)
         return [*run, len(self.lost), self.twice, self.dead, f"{self.seconds:.0f}"]
 
 
@@ -108,7 +112,7 @@ class Handlers:
             with daemon, contextlib.ExitStack() as running:
                 daemon.wait_ready()
                 running.enter_context(load)
-                kills = self._kill_under_load(counterpart, load)
+                kills = self._kill_under_load(counterpart, daemon, load)
                 load.wait(plan.messages / plan.per_second * 5 + 60)
                 with contextlib.suppress(AssertionError):  # what is missing shows as lost
                     wait_until(lambda: self._has_all(counterpart, load.sent), "all arrived", DRAIN_SECONDS)
@@ -137,15 +141,23 @@ class Handlers:
             "handler": {"plugin": counterpart.plugin, "options": options, "concurrency": CONCURRENCY},
         }
 
-    def _kill_under_load(self, counterpart: Counterpart, load: Load) -> int:
+    def _kill_under_load(self, counterpart: Counterpart, daemon: RmqdProcess, load: Load) -> int:
+        """Kill at moments of the load. Returns how often the counterpart was killed."""
         shares = sorted(self._random.uniform(*KILLED_BETWEEN) for _ in range(self._plan.kills))
-        for number, share in enumerate(shares):
+        moments = [(share, "counterpart") for share in shares]
+        moments += [(self._random.uniform(*KILLED_BETWEEN), "daemon") for _ in range(self._plan.daemon_kills)]
+        for share, who in sorted(moments):
             at_least = share * self._plan.messages
             wait_until(lambda: len(load.sent) >= at_least, f"{at_least:.0f} are sent", 300)  # noqa: B023 - asked at once
+            if who == "daemon":
+                daemon.kill()
+                daemon.start()
+                daemon.wait_ready()
+                continue
             counterpart.kill()
             # the first is longer than a batch is waited for in place, so that some are sent back
             away = self._plan.away_seconds
-            time.sleep(away[1] if number == 0 else self._random.uniform(*away))
+            time.sleep(away[1] if share == shares[0] else self._random.uniform(*away))
             counterpart.start()
         return len(shares)
 
