@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.handler_api import Batch, DeadLetter
+from rmqd.handler_api import Batch, DeadLetter, Retry
 from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.pool import TIMEOUT_SECONDS, StartPool, done, handled
@@ -100,9 +100,12 @@ async def test_what_fails_is_repeated_before_what_follows_it_in_its_key(
     assert not broker.sent
 
 
-@pytest.mark.parametrize(("limit", "error"), [(2, RuntimeError("no")), (-1, DeadLetter("bad"))])
+@pytest.mark.parametrize(
+    ("limit", "error", "cause"),
+    [(2, RuntimeError("no"), "limit"), (-1, DeadLetter("bad"), "handler"), (-1, Retry(delay_level=-1), "level")],
+)
 async def test_a_key_goes_on_after_a_dead_letter(
-    pool: StartPool, broker: ScriptedBroker, limit: int, error: Exception
+    pool: StartPool, broker: ScriptedBroker, limit: int, error: Exception, cause: str
 ) -> None:
     """Where the attempts are used up, or the handler says so."""
     handle = Noted()
@@ -113,6 +116,7 @@ async def test_a_key_goes_on_after_a_dead_letter(
     assert handle.seen["a"] == ([0, 0, 0, 1] if limit > 0 else [0, 1])
     assert handled(queue)["dead_lettered"] == 1
     assert [sent.header.topic for sent in broker.sent] == ["%DLQ%g1"]
+    assert queue.stats.snapshot().dead_letters[cause] == 1
 
 
 async def test_a_queue_that_is_left_has_handled_what_lies_below_a_handled_one(pool: StartPool) -> None:

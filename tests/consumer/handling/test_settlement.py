@@ -20,7 +20,7 @@ from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.verdict import EXPIRED
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.consumer.stats.snapshot import MOST_ERRORS, MOST_REASONS
-from rmqd.handler_api import Batch, DeadLetter, Retry
+from rmqd.handler_api import Batch, DeadLetter, Decision, InvalidPayloadError, Outcome, Retry
 from rmqd.testing.clock import JumpingClock
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.messages.decode import decode_messages
@@ -332,24 +332,44 @@ async def test_results_for_a_dropped_queue_are_thrown_away(case: Case, error: Ex
     assert queue.stats.snapshot().duplicates == {"handed_over": 3}
 
 
-async def test_what_was_on_its_way_back_when_its_queue_was_dropped_counts_as_handled_twice(case: Case) -> None:
+@pytest.mark.parametrize("answer", [Reply(ResponseCode.SUCCESS), REFUSED], ids=["taken", "refused"])
+async def test_what_was_on_its_way_back_when_its_queue_was_dropped_counts_as_handled_twice(
+    case: Case, answer: Reply
+) -> None:
     """Seed 9740959: it comes as a retry, and the next owner has the message itself, as no commit has passed it."""
     queue, batch = batch_of(3)
     batch.ack(batch[0])
-    taken_up = asyncio.Event()
+    answered = asyncio.Event()
 
-    async def take_up_later(command: RemotingCommand) -> Reply:
-        await taken_up.wait()
-        return Reply(ResponseCode.SUCCESS)
+    async def answer_later(command: RemotingCommand) -> Reply:
+        await answered.wait()
+        return answer
 
-    case.broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, take_up_later)
+    case.broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, answer_later)
+    case.broker.peer.on(RequestCode.SEND_MESSAGE_V2, answer_later)
     settling = asyncio.create_task(case.settlement().settle(queue, batch, RuntimeError("no")))
     await case.broker.peer.received(RequestCode.CONSUMER_SEND_MSG_BACK, 2)
     queue.drop("handed_over")
-    taken_up.set()
+    answered.set()
     await settling
     assert queue.stats.snapshot().duplicates == {"handed_over": 2}
-    assert handled(queue) == {"acked": 1, "retried": 2}
+    assert handled(queue) == ({"acked": 1} if answer is REFUSED else {"acked": 1, "retried": 2})
+    assert queue.retrying == 0
+
+
+async def test_a_payload_that_its_handler_does_not_take_counts_as_that_alone(case: Case) -> None:
+    """The handler of the batch goes on; the message is dead-lettered for its own reason."""
+    queue, batch = batch_of(2)
+    error = InvalidPayloadError("no JSON")
+    batch.decide(1, Decision(Outcome.DEAD_LETTER, reason=str(error), error=error))
+    with capture_logs() as logs:
+        await case.settlement().settle(queue, batch, None)
+    snapshot = queue.stats.snapshot()
+    assert (snapshot.invalid_payloads, handled(queue)) == (1, {"acked": 1, "dead_lettered": 1})
+    told = [
+        (one["event"], one["first_offset"]) for one in logs if one["event"] in ("payload.invalid", "handler.failed")
+    ]
+    assert told == [("payload.invalid", 1)]
 
 
 @pytest.mark.parametrize(
