@@ -65,7 +65,8 @@ class Webhook:
         )
         timeout: Annotated[DurationSeconds, Field(gt=0)] = Field(
             "10s",  # type: ignore[assignment]
-            description="how long a call may take, its answer included",
+            description="how long the server may take for each step: to accept a connection, to take the content, to "
+            "answer; and from then on for the whole answer",
         )
         retry_for: DurationSeconds = RETRY_FOR
         on_invalid: OnInvalid = ON_INVALID
@@ -108,7 +109,8 @@ class Webhook:
             verify=one.tls.context(),
             proxy=one.proxy.get_secret_value() if one.proxy is not None else None,
             limits=limits,
-            timeout=None,  # ours is for the whole call, its answer included
+            # each step's own; a call that is cancelled in place of it would leave its connection in the pool for good
+            timeout=one.timeout,
             trust_env=False,  # a proxy is what the options say
         )
 
@@ -161,11 +163,7 @@ class Webhook:
         if rest_seconds > 0:
             raise AwayError("the server asked to be left alone", rest_seconds)
         async with self._slots:
-            try:
-                async with asyncio.timeout(self._options.timeout):
-                    response, text = await self._exchange(call)
-            except TimeoutError:
-                raise TimeoutError(f"no complete answer within {self._options.timeout:g} s") from None
+            response, text = await self._exchange(call)
         said = f"the server answered {response.status_code} {response.reason_phrase}: {text}".rstrip(": ")
         match action_for(response.status_code, self._options.on_status):
             case "dead_letter":
@@ -180,10 +178,13 @@ class Webhook:
         headers = {"Idempotency-Key": call.id, **call.headers}
         if self._key is not None:
             headers |= signed(self._options.signing, self._key, call.id, call.content)
+        until = time.monotonic() + self._options.timeout
         answer = bytearray()
         async with self._client.stream("POST", self._options.url, content=call.content, headers=headers) as response:
             async for chunk in response.aiter_raw():
                 answer += chunk
                 if len(answer) > ANSWER_BYTES:
                     break
+                if time.monotonic() > until:
+                    raise TimeoutError(f"no complete answer within {self._options.timeout:g} s")
         return response, answer[: 4 * REASON_CHARACTERS].decode(errors="replace").strip()[:REASON_CHARACTERS]
