@@ -89,7 +89,7 @@ FLOORS = {
     "replaying": "plan | shadow ways_back | run",
     "trying": "dead_letters places | order | handler_process selection verdicts | calls trial | bisect handler_main",
     "spark": "answers hadoop_folder java option_values patience process_log queue_ends queue_questions spark_output "
-    "worker_garbage "
+    "views worker_garbage "
     "| access prepare values | queue_range | cluster group_order | source | handlers sink | format pipelines "
     "| __init__ | discovery session | engine | driver submit",
 }

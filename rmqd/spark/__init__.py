@@ -8,6 +8,7 @@ process. Modules that say "Pure" import neither pyspark nor pyarrow, and do no I
 by `handlers` or `pipelines` on executors.
 
     format                     the format `rocketmq`, as Spark finds it
+    views                      topics as views of a session
     source, sink               reading topics; writing them
     values                     bodies as a column of a schema: JSON, Avro, Protobuf
     engine                     one group, as the driver runs it

@@ -15,6 +15,7 @@ need("pyspark", "pyarrow")
 
 from rmqd.spark import register  # noqa: E402
 from rmqd.spark.source.columns import COLUMNS  # noqa: E402
+from rmqd.spark.views import create_views  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +104,7 @@ def test_a_schema_says_which_columns_are_read(spark: SparkSession, broker: Embed
 
 
 def test_sql_has_topics_as_views(spark: SparkSession, broker: EmbeddedBroker) -> None:
-    """As docs/spark.md writes it. A table of the catalog is refused at once, with what there is in its place."""
+    """As docs/spark.md writes it, or several by name. A table is refused at once, with what there is in its place."""
     page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
     create, select = (
         page.split("```sql\n")[1].split("```")[0].replace("127.0.0.1:9876", broker.nameserver).split(";")[:2]
@@ -112,8 +113,15 @@ def test_sql_has_topics_as_views(spark: SparkSession, broker: EmbeddedBroker) ->
     try:
         spark.sql(create)
         assert [row.messages for row in spark.sql(select).collect()] == [6]
+        broker.fill("refunds-eu", 1, 2)
+        create_views(
+            spark, broker.nameserver, ["orders", "refunds-eu"], columns="body,queue_id", startingTimestamp="-1h"
+        )
+        joined = spark.sql("SELECT * FROM orders JOIN `refunds-eu` USING (body)").collect()
+        assert sorted((row.body, len(row)) for row in joined) == [(b"0:0", 3), (b"0:1", 3)]
     finally:
-        spark.catalog.dropTempView("orders")
+        for view in ("orders", "refunds-eu"):
+            spark.catalog.dropTempView(view)
     with pytest.raises(Exception, match="accepted: CREATE TEMPORARY VIEW"):
         spark.sql(create.replace("OR REPLACE TEMPORARY VIEW", "TABLE"))
 
