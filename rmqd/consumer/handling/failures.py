@@ -79,13 +79,16 @@ class _GuardedCall:
             if part is not batch:
                 self._take_over(part, indexes)
             give_up(batch, error, policy.options.dead_letter_on)
-            again = [index for index, one in failures_of(batch, error).items() if policy.is_retried(one)]
+            again = self._to_repeat(error)
             pause = doubled(policy.options.backoff_seconds, number, policy.options.max_backoff_seconds)
             if not again or number > policy.options.in_place or not self._can_repeat(pause):
                 break
             self._note(failures_of(batch, error)[again[0]], batch[again[0]], number, pause)
-            indexes = self._hand_out_again(again)
+            self._acknowledge_all_but(again)
             await policy.clock.sleep(pause)
+            if not self._can_repeat(0):  # the queue may have been given up meanwhile
+                break
+            indexes = self._hand_out_again(again)
         try:
             if error is not None and len(batch.decisions()) < len(batch):
                 raise error
@@ -101,17 +104,27 @@ class _GuardedCall:
         except Exception as error:  # noqa: BLE001  whatever a handler raises is its result
             return None, error
 
+    def _to_repeat(self, error: Exception | None) -> list[int]:
+        """The messages that failed with what is called again in place.
+
+        None, if the call raised something else: that ends the attempt for messages without a decision, and so for all.
+        """
+        failures, decided = failures_of(self._batch, error), self._batch.decisions()
+        again = [index for index, one in failures.items() if self._policy.is_retried(one)]
+        if error is not None and not {*again, *decided}.issuperset(range(len(self._batch))):
+            return []
+        return again
+
+    def _acknowledge_all_but(self, again: list[int]) -> None:
+        for index in set(range(len(self._batch))).difference(again):
+            self._batch.decide(index, ACK)
+
     def _hand_out_again(self, again: list[int]) -> list[int]:
-        """Clear what was decided about these, and what waits behind them; acknowledge what is undecided otherwise."""
+        """Clear what was decided about these, and about what waits behind them. Returns the indexes of both."""
         decided = dict(self._batch.decisions())
         behind = [index for index, decision in decided.items() if decision.outcome is Outcome.AGAIN]
         indexes = sorted({*again, *behind})
-        for index in indexes:
-            decided.pop(index, None)
-        for index in range(len(self._batch)):
-            if index not in indexes:
-                decided.setdefault(index, ACK)
-        self._batch.decided = decided
+        self._batch.decided = {index: decision for index, decision in decided.items() if index not in indexes}
         return indexes
 
     def _take_over(self, part: Batch, indexes: list[int]) -> None:

@@ -10,8 +10,10 @@ from collections import Counter
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.options import FailureOptions
 from rmqd.handler_api import Batch
 from tests.client.peer import Reply
+from tests.clock import ManualClock
 from tests.consumer.pool import Gate, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
@@ -195,3 +197,24 @@ async def test_messages_that_no_broker_takes_are_handled_again(
     assert tries == {0: 1, 1: 3, 2: 1}
     assert queue.commit_offset() == 3
     assert handled(queue) == {"acked": 3}
+
+
+async def test_no_call_is_made_again_for_a_queue_that_was_given_up_in_the_pause(pool: StartPool) -> None:
+    """Another member has its messages by then."""
+    clock, calls = ManualClock(), list[int]()
+
+    async def handle(batch: Batch) -> None:
+        calls.append(batch[0].queue_offset)
+        if len(calls) == 1:
+            raise ConnectionError
+
+    once = FailureOptions(1, 1.0, 1.0, frozenset(), frozenset())
+    async with pool(handle, clock=clock, concurrency=1, failures=once) as running:
+        queue = running.queue(1)
+        await eventually(lambda: calls == [0], "the call has failed")
+        queue.leave()
+        queue.drop("rebalance")
+        await clock.advance(1.5)
+        following = running.queue(1, number=1)
+        await eventually(done(following), "the slot is free again")
+    assert calls == [0, 0]
