@@ -39,6 +39,7 @@ class Decision:
 
 
 ACK = Decision(Outcome.ACK)
+_AGAIN: Final = Decision(Outcome.AGAIN)
 _NOTHING_DECIDED: Mapping[int, Decision] = MappingProxyType({})
 _HIGHEST_LEVEL: Final = 2**31 - 1  # the field that carries it has 32 bits; brokers take the highest that they know
 
@@ -94,6 +95,16 @@ class Batch(Sequence["Message"]):
         The reason may be any object, such as an exception: its text is what is told.
         """
         self._decide(message, Decision(Outcome.DEAD_LETTER, reason=reason_text(reason)))
+
+    def wait_behind(self, message: Message) -> bool:
+        """In an orderly group, have what stands behind this message wait for it. Returns whether it is such a group.
+
+        For a message that is to come again: nothing of its queue may pass it. What stands behind it, and is not decided
+        about, is handed out with it as if it had not been, so that no attempt counts. In other groups this does
+        nothing, and the handler may go on. Raises ValueError for a foreign message.
+        """
+        self._index_of(message)
+        return False
 
     @property
     def ack_index(self) -> int:
@@ -159,14 +170,18 @@ class Batch(Sequence["Message"]):
         )
 
     def _decide(self, message: Message, decision: Decision) -> None:
+        index = self._index_of(message)
+        if self.decided is None:
+            self.decided = {}
+        self.decided[index] = decision
+
+    def _index_of(self, message: Message) -> int:
         if self._positions is None:
             self._positions = {id(own): index for index, own in enumerate(self._messages)}
         index = self._positions.get(id(message))
         if index is None:
             raise ValueError(f"{message!r} is not a message of this batch of {len(self)} from {self.message_queue}")
-        if self.decided is None:
-            self.decided = {}
-        self.decided[index] = decision
+        return index
 
 
 class Lease(Protocol):
@@ -189,6 +204,11 @@ class OrderlyBatch(Batch):
     @property
     def revoked(self) -> bool:
         return not self._lease.valid
+
+    def wait_behind(self, message: Message) -> bool:
+        for index in range(self._index_of(message) + 1, len(self)):
+            self.decide(index, _AGAIN)
+        return True
 
     def part(self, indexes: Sequence[int]) -> Batch:
         return type(self)(self._lease, [self._messages[index] for index in indexes], self.message_queue)

@@ -11,7 +11,6 @@ from rmqd.handler_api import (
     Batch,
     Decision,
     InvalidPayloadError,
-    OrderlyBatch,
     Outcome,
     decision_of,
 )
@@ -20,7 +19,6 @@ from rmqd.typed.decorator import OnInvalid
 from rmqd.typed.form import Form, Source
 from rmqd.wire.messages.message import Message
 
-_AGAIN: Final = Decision(Outcome.AGAIN)
 _OUTCOMES: Final[Mapping[OnInvalid, Outcome]] = {
     "dead_letter": Outcome.DEAD_LETTER,
     "retry": Outcome.RETRY,
@@ -150,7 +148,5 @@ class _Course:
     def _fail(self, index: int, decision: Decision) -> None:
         """Decide about a message. In an orderly group nothing passes one that is to be repeated."""
         self._batch.decide(index, decision)
-        if isinstance(self._batch, OrderlyBatch) and decision.outcome is Outcome.RETRY:
-            self._is_over = True
-            for behind in range(index + 1, len(self._batch)):
-                self._batch.decide(behind, _AGAIN)
+        if decision.outcome is Outcome.RETRY:
+            self._is_over = self._batch.wait_behind(self._batch[index])

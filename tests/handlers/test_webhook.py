@@ -18,8 +18,10 @@ import pytest
 from pydantic import ValidationError
 
 from rmqd import Batch, DeadLetter, Retry, testing
+from rmqd_handlers.away import AwayError
 from rmqd_handlers.record import to_record
 from rmqd_handlers.webhook import Webhook
+from rmqd_handlers.webhook.answers import retry_after_seconds
 from tests.certificates import CA, CLIENT, certificate, key, server_context
 from tests.handlers.messages import make_batch, make_message
 from tests.servers.http_peer import CLOSE, HANG, OK, RESET, Answer, HttpPeer, http_peer, status
@@ -241,6 +243,29 @@ async def test_after_its_time_the_batch_fails_and_what_was_taken_stays_taken(pee
     assert decided(batch) == {0: "ack"}
 
 
+async def test_a_message_that_fails_does_not_take_its_batch_along(peer: HttpPeer) -> None:
+    peer.answers.extend([status(200), status(500), status(200)])
+    batch = batch_of(b"1", b"2", b"3")
+    async with started(peer.url, retry_for="0s") as handler:
+        with pytest.raises(AwayError, match="500"):
+            await handler.handle(batch)
+
+    assert peer.contents == [b"1", b"2", b"3"]
+    assert decided(batch) == {0: "ack", 2: "ack"}
+
+
+async def test_in_an_orderly_group_what_stands_behind_a_message_that_fails_waits(peer: HttpPeer) -> None:
+    """And counts no attempt: it was not tried."""
+    peer.answers.extend([status(200), status(500)])
+    batch = testing.make_batch(*batch_of(b"1", b"2", b"3", b"4"), consume_mode="orderly")
+    async with started(peer.url, retry_for="0s") as handler:
+        with pytest.raises(AwayError, match="500"):
+            await handler.handle(batch)
+
+    assert peer.contents == [b"1", b"2"]
+    assert decided(batch) == {0: "ack", 2: "again", 3: "again"}
+
+
 @pytest.mark.parametrize("as_date", [False, True])
 async def test_a_server_that_asks_for_more_time_than_there_is_gets_it_by_a_delay_level(
     peer: HttpPeer, *, as_date: bool
@@ -255,6 +280,11 @@ async def test_a_server_that_asks_for_more_time_than_there_is_gets_it_by_a_delay
 
     assert retried.value.delay_level == 6  # 2 min, the first that is not shorter
     assert peer.contents == [b"1"]
+
+
+@pytest.mark.parametrize("header", ["999999999", "Fri, 31 Dec 2100 23:59:59 GMT"])
+def test_no_server_is_left_alone_for_more_than_the_longest_delay_level(header: str) -> None:
+    assert retry_after_seconds(header) == 2 * 60 * 60
 
 
 async def test_the_policy_decides_by_status(peer: HttpPeer) -> None:

@@ -173,7 +173,19 @@ class PostgreSql:
 
 
 def _of_a_row() -> tuple[type[Exception], ...]:
-    """What a row is refused with. The last is for what has no room, such as a key that is too long for its index."""
-    from psycopg.errors import DataError, IntegrityError, ProgramLimitExceeded
+    """What a row is refused with.
 
-    return DataError, IntegrityError, ProgramLimitExceeded
+    ProgramLimitExceeded is for what has no room, such as a key that is too long for its index; those behind it are
+    raised by a trigger's function.
+    """
+    from psycopg import errors
+
+    return (
+        errors.DataError,
+        errors.IntegrityError,
+        errors.ProgramLimitExceeded,
+        errors.RaiseException,
+        errors.NoDataFound,
+        errors.TooManyRows,
+        errors.AssertFailure,
+    )

@@ -24,7 +24,7 @@ DEFAULTS: Final[Mapping[str, Action]] = {
 }
 """What is not here is retried: also 401, 403 and 404, which are our configuration's fault or the server's."""
 
-DELAYS_SECONDS: Final = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
+DELAYS_SECONDS: Final[tuple[int, ...]] = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
 """RocketMQ's delay levels, from level 1 on, where a broker's messageDelayLevel is the usual one."""
 
 
@@ -52,18 +52,21 @@ def action_for(status: int, policy: Mapping[str, Action]) -> Action:
 
 
 def retry_after_seconds(header: str | None) -> float:
-    """The header Retry-After, in seconds or as a date; 0 where there is none, or none that can be read."""
+    """The header Retry-After, in seconds or as a date; 0 where there is none, or none that can be read.
+
+    At most as long as the longest delay level: no server keeps messages away for days by one answer.
+    """
     if header is None:
         return 0.0
     if re.fullmatch(r"[0-9]{1,9}", header.strip()):
-        return float(header)
+        return min(float(header), DELAYS_SECONDS[-1])
     try:
         at = parsedate_to_datetime(header)
     except ValueError:
         return 0.0
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    return max(0.0, (at - datetime.now(UTC)).total_seconds())
+    return min(max(0.0, (at - datetime.now(UTC)).total_seconds()), DELAYS_SECONDS[-1])
 
 
 def delay_level(seconds: float) -> int:

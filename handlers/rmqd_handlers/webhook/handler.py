@@ -121,6 +121,8 @@ class Webhook:
         if self._options.per_call == "batch":
             await self._handle_at_once(batch)
             return
+        failure: Exception | None = None
+        until = time.monotonic() + self._options.retry_for
         for message in batch:
             try:
                 call = self._contents.of_one(message)
@@ -128,11 +130,17 @@ class Webhook:
                 refuse(batch, message, error, self._options.on_invalid)
                 continue
             try:
-                await self._post(call)
+                await self._post(call, until)
             except DeadLetter as refused:
                 batch.dead_letter(message, refused.reason)
+            except Exception as error:
+                if batch.wait_behind(message) or isinstance(error, Retry):  # the latter is about all calls
+                    raise
+                failure = failure or error
             else:
-                batch.ack(message)  # whatever becomes of those behind it
+                batch.ack(message)  # whatever becomes of the others
+        if failure is not None:
+            raise failure
 
     async def _handle_at_once(self, batch: Batch) -> None:
         sendable: list[Message] = []
@@ -144,15 +152,15 @@ class Webhook:
             else:
                 sendable.append(message)
         if sendable:
-            await self._post(self._contents.of_many(sendable))
+            await self._post(self._contents.of_many(sendable), time.monotonic() + self._options.retry_for)
 
-    async def _post(self, call: Call) -> None:
-        """Send until the server takes it. Raises DeadLetter; and, after `retry_for`, Retry or why it does not."""
+    async def _post(self, call: Call, until: float) -> None:
+        """Send until the server takes it. Raises DeadLetter; and, after the time `until`, Retry or why it does not."""
         import httpx
 
         away = (httpx.TransportError, TimeoutError, AwayError)
         try:
-            await try_again(lambda: self._attempt(call), away, self._options.retry_for, "webhook")
+            await try_again(lambda: self._attempt(call), away, until - time.monotonic(), "webhook")
         except AwayError as error:
             if error.wait_seconds <= 0:
                 raise
