@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from psycopg import AsyncConnection, Connection
+from psycopg.errors import UndefinedTable
+from psycopg.rows import tuple_row
 
 from rmqd.handler_api import AlreadyHandled
 from rmqd.once.mark import TABLE, Mark
@@ -35,11 +37,13 @@ class PsycopgOnce:
         self._transaction = connection.transaction()
         self._transaction.__enter__()
         try:
-            if self._is_new() and not _is_true(connection.execute(_EXISTS).fetchone(), self._place):
-                connection.execute(_LOCK)
-                connection.execute(_CREATE)
-            self._check(connection.execute(_INSERT, self._mark.row).rowcount)
+            with connection.cursor(row_factory=tuple_row) as cursor:
+                if self._is_new() and not _is_true(cursor.execute(_EXISTS).fetchone(), self._place):
+                    cursor.execute(_LOCK)
+                    cursor.execute(_CREATE)
+                self._check(cursor.execute(_INSERT, self._mark.row).rowcount)
         except BaseException as error:
+            self._forget(error)
             self._transaction.__exit__(type(error), error, error.__traceback__)
             raise
 
@@ -53,13 +57,13 @@ class PsycopgOnce:
         self._transaction = connection.transaction()
         await self._transaction.__aenter__()
         try:
-            if self._is_new():
-                cursor = await connection.execute(_EXISTS)
-                if not _is_true(await cursor.fetchone(), self._place):
-                    await connection.execute(_LOCK)
-                    await connection.execute(_CREATE)
-            self._check((await connection.execute(_INSERT, self._mark.row)).rowcount)
+            async with connection.cursor(row_factory=tuple_row) as cursor:
+                if self._is_new() and not _is_true(await (await cursor.execute(_EXISTS)).fetchone(), self._place):
+                    await cursor.execute(_LOCK)
+                    await cursor.execute(_CREATE)
+                self._check((await cursor.execute(_INSERT, self._mark.row)).rowcount)
         except BaseException as error:
+            self._forget(error)
             await self._transaction.__aexit__(type(error), error, error.__traceback__)
             raise
 
@@ -74,14 +78,19 @@ class PsycopgOnce:
     def _is_new(self) -> bool:
         return self._place not in _seen
 
+    def _forget(self, error: BaseException) -> None:
+        """Have the next attempt look for a table that is gone, or that is not in the schemas of this connection."""
+        if isinstance(error, UndefinedTable):
+            _seen.discard(self._place)
+
     def _check(self, rows: int) -> None:
         if not rows:
             raise AlreadyHandled(self._mark.message)
 
 
-def _is_true(row: tuple[Any, ...] | Any, place: tuple[str, int, str, str]) -> bool:
+def _is_true(row: tuple[Any, ...] | None, place: tuple[str, int, str, str]) -> bool:
     """Whether the table is there; where it is, that is not asked again. One that is made here may be rolled back."""
-    (is_there,) = row.values() if isinstance(row, dict) else row
+    is_there = row is not None and row[0]
     if is_there:
         _seen.add(place)
     return bool(is_there)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from weakref import WeakSet
 
-from sqlalchemy import Column, Connection, DateTime, MetaData, String, Table, func, insert
+from sqlalchemy import Column, Connection, DateTime, Engine, MetaData, String, Table, func, insert
 from sqlalchemy.engine import NestedTransaction
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from rmqd.handler_api import AlreadyHandled
@@ -21,8 +22,8 @@ _HANDLED: Final = Table(
     Column("msg_id", String(_LONGEST), primary_key=True),
     Column("handled_at", DateTime, nullable=False, server_default=func.now()),
 )
-_seen: set[str] = set()
-"""The databases where this process has seen the table, by their URLs."""
+_seen: WeakSet[Engine] = WeakSet()
+"""Where this process has seen the table."""
 
 
 class SQLAlchemyOnce:
@@ -50,16 +51,17 @@ class SQLAlchemyOnce:
         await self._connection.run_sync(lambda _: self._end(raised[0] is None))
 
     def _begin(self, connection: Connection | Session) -> None:
+        direct = connection.connection() if isinstance(connection, Session) else connection
+        _make_table(direct)  # outside of what follows: its errors are none of the mark's
         self._savepoint = connection.begin_nested()
+        names = ("consumer_group", "topic", "msg_id")
         try:
-            direct = connection.connection() if isinstance(connection, Session) else connection
-            _make_table(direct)
-            names = ("consumer_group", "topic", "msg_id")
             direct.execute(insert(_HANDLED).values(dict(zip(names, self._mark.row, strict=True))))
         except IntegrityError:
             self._end(is_done=False)
             raise AlreadyHandled(self._mark.message) from None
         except BaseException:
+            _seen.discard(direct.engine)  # the table may have been dropped: the next attempt looks for it
             self._end(is_done=False)
             raise
 
@@ -72,11 +74,18 @@ class SQLAlchemyOnce:
 
 
 def _make_table(connection: Connection) -> None:
-    """Make the table where it is missing. One that is made here may be rolled back, so that it is looked for again."""
-    url = connection.engine.url.render_as_string(hide_password=True)
-    if url in _seen:
+    """Make the table where it is missing. One that is made here may be rolled back, so that it is looked for again.
+
+    Of two that make it at once the second fails when the first is committed, and finds it then.
+    """
+    if connection.engine in _seen:
         return
     if connection.dialect.has_table(connection, TABLE):
-        _seen.add(url)
-    else:
-        _HANDLED.create(connection, checkfirst=True)
+        _seen.add(connection.engine)
+        return
+    try:
+        with connection.begin_nested():
+            _HANDLED.create(connection, checkfirst=False)
+    except DBAPIError:
+        if not connection.dialect.has_table(connection, TABLE):
+            raise

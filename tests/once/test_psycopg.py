@@ -7,6 +7,8 @@ import contextlib
 
 import psycopg
 import pytest
+from psycopg.errors import UndefinedTable
+from psycopg.rows import scalar_row
 from psycopg_pool import AsyncConnectionPool
 
 from rmqd import AlreadyHandled, Message
@@ -124,3 +126,21 @@ async def test_the_other_with_is_refused_with_what_to_write(orders: str) -> None
     async with await psycopg.AsyncConnection.connect(orders) as asynchronous:
         with pytest.raises(TypeError, match="`async with`"), message_of("a").once(asynchronous):
             pass
+
+
+async def test_a_table_that_is_gone_is_made_again(postgresql: PostgresqlServer, orders: str) -> None:
+    """By the attempt after the one that missed it."""
+    await insert(orders, "a")
+    with pytest.raises(AlreadyHandled):
+        await insert(orders, "a")
+    postgresql.execute(orders, "DROP TABLE rmqd_handled")
+    with pytest.raises(UndefinedTable):
+        await insert(orders, "b")
+    await insert(orders, "b")
+    assert rows(postgresql, orders) == 2
+
+
+async def test_the_connections_own_row_factory_is_left_alone(orders: str) -> None:
+    connecting = psycopg.AsyncConnection.connect(orders, row_factory=scalar_row)
+    async with await connecting as connection, message_of("a").once(connection):
+        assert await (await connection.execute("SELECT 7")).fetchone() == 7

@@ -6,13 +6,14 @@ is finished, the next one holds the key. Messages without the key hold nothing, 
 
 So finished messages may lie far above one that waits behind a slow key. The commit offset stays below that one, and a
 next owner that began there would handle the finished ones again. Therefore a queue that is left goes on for a while:
-what lies below a message that a handler had or has is still handed out, and only what lies above is let go.
+what lies below a message that a handler had or has is still handed out, and only what lies above is let go. A message
+that rests after a failure has one more attempt then, if something above it is finished.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
@@ -47,7 +48,7 @@ class _Held:
 class KeyedProcessQueue(ProcessQueue):
     """The cache of one MessageQueue, from which at most one message of each key is taken at a time."""
 
-    __slots__ = ("_finished_to", "_held", "_key_of")
+    __slots__ = ("_finished_to", "_held", "_key_of", "_last_attempts", "_owed", "_resting")
 
     def __init__(
         self, message_queue: MessageQueue, next_offset: int, stats: TopicStats, namespace: str, key_of: KeyOf
@@ -56,6 +57,10 @@ class KeyedProcessQueue(ProcessQueue):
         self._key_of = key_of
         self._held: dict[str, _Held] = {}
         self._finished_to = NONE_OF_THEM  # the highest offset that is finished
+        self._resting: set[Message] = set()  # what failed, and waits for its next attempt
+        # once the queue is left: those that are to have one more attempt, and those that had it
+        self._owed: set[Message] = set()
+        self._last_attempts: set[Message] = set()
 
     @property
     def waiting_count(self) -> int:
@@ -65,7 +70,7 @@ class KeyedProcessQueue(ProcessQueue):
     @property
     def is_busy(self) -> bool:
         """Whether a handler has a batch or, in a queue that is left, is still to have what lies below one."""
-        return self.in_flight > 0 or (self.leaving and bool(self.pending))
+        return self.in_flight > 0 or (self.leaving and bool(self.pending or self._owed))
 
     def finish(self, messages: list[Message]) -> None:
         """Mark messages as done, and let the next ones of their keys be taken."""
@@ -89,9 +94,31 @@ class KeyedProcessQueue(ProcessQueue):
     def leave(self) -> None:
         """Hand out only what lies below a message that a handler had or has; nothing at all of a paused queue."""
         below = NONE_OF_THEM if self.is_paused else max(self._finished_to, self._handed_out_to())
-        self.leaving = True
+        is_paused, self.leaving = self.is_paused, True
         self.resume()
         self._let_go_from(below)
+        if not is_paused:
+            self._owe(self._resting)
+
+    def postpone(self, messages: list[Message]) -> None:
+        """Keep messages that failed; they wait for `return_postponed`."""
+        super().postpone(messages)
+        self._resting.update(messages)
+        if self.leaving:
+            self._owe(messages)
+
+    def return_postponed(self, messages: list[Message]) -> bool:
+        """Have postponed messages handed out again, but for those that this ownership has no more attempt for."""
+        self._resting.difference_update(messages)
+        if not self.leaving or self.dropped:
+            return super().return_postponed(messages)
+        self.retrying -= len(messages)
+        again = [message for message in messages if message in self._owed]
+        self._owed.difference_update(again)
+        self._last_attempts.update(again)
+        self.put_back(again)
+        self._tell_idle()
+        return bool(again)
 
     def finished_above(self) -> int:
         """After `leave`: how many finished messages lie above the commit offset; gaps in between count too."""
@@ -102,12 +129,15 @@ class KeyedProcessQueue(ProcessQueue):
     def give_up_waiting(self) -> None:
         """Hand out nothing more of a queue that is left."""
         self._let_go_from(NONE_OF_THEM)
+        self._last_attempts |= self._resting
+        self._owed.clear()
         self._tell_idle()
 
     def drop(self, because: str) -> None:
         """End this ownership: results that come later change nothing."""
         super().drop(because)
         self._held.clear()
+        self._owed.clear()
 
     def _add(self, messages: Sequence[Message]) -> None:
         waiting, held_keys, key_of = self.waiting, self._held, self._key_of
@@ -131,6 +161,11 @@ class KeyedProcessQueue(ProcessQueue):
             self.waiting.append(held.holder)
         else:
             del self._held[key]  # type: ignore[arg-type]
+
+    def _owe(self, messages: Iterable[Message]) -> None:
+        """Note that messages are to have one more attempt, where finished ones above them would be handled again."""
+        below = (message for message in messages if message.queue_offset < self._finished_to)
+        self._owed.update(message for message in below if message not in self._last_attempts)
 
     def _handed_out_to(self) -> int:
         """The highest offset of the messages that handlers have, or that rest."""

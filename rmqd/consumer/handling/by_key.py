@@ -42,7 +42,7 @@ class ConsumeMessageByKeyService(HandlerSlots):
         self._leases = leases
         self._serving: dict[MessageQueue, ProcessQueue] = {}  # of which handlers have batches
         self._following: dict[MessageQueue, ProcessQueue] = {}  # what replaced one of those meanwhile, and waits for it
-        self._hanging: set[Batch] = set()  # of calls that nobody waits for
+        self._hanging: set[Batch] = set()  # of calls that nobody waits for, until their workers come to `settle`
 
     def begin_turn(self) -> Turn | None:
         """Take the next queue, which stays in the line for other workers too, until they find it empty."""
@@ -75,7 +75,9 @@ class ConsumeMessageByKeyService(HandlerSlots):
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Acknowledge, repeat or dead-letter each message; the queue goes on with other keys meanwhile."""
-        if batch not in self._hanging:
+        if batch in self._hanging:
+            self._hanging.discard(batch)
+        else:
             await self._settlement.settle(process_queue, batch, error)
         return False
 
@@ -105,15 +107,14 @@ class ConsumeMessageByKeyService(HandlerSlots):
         process_queue, batch = worker.process_queue, worker.batch
         assert process_queue is not None
         assert batch is not None
-        self._hanging.add(batch)
-        if not worker.replaced:  # the worker ends its turn and takes others; a replaced one does not
+        if not worker.replaced:  # the worker comes to `settle`, ends its turn and takes others; a replaced one does not
+            self._hanging.add(batch)
             process_queue.begin_turn()
         return partial(self._call_ended, process_queue, batch)
 
     def _call_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
         """Settle the batch of a call past its deadline that has come back: only now may it be repeated."""
         self._came_back()
-        self._hanging.discard(batch)
         if not self.ended:
             self._apart.add(asyncio.create_task(self._settle_ended(process_queue, batch), name="settle-expired"))
 

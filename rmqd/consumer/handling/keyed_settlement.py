@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.orderly_settlement import rest_seconds
-from rmqd.consumer.handling.settlement import Settlement, given_up
+from rmqd.consumer.handling.settlement import Failed, Settlement, given_up
 from rmqd.consumer.handling.verdict import EXPIRED, dead_letter_cause
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import WaysBack
@@ -45,5 +45,10 @@ class KeyedSettlement(Settlement):
         stats.of(message).count("expired" if error is EXPIRED else "retried")
         return None
 
-    def _rest_seconds(self, _process_queue: ProcessQueue, _failed: list[Message], error: BaseException | None) -> float:
-        return rest_seconds(error, self._usual_seconds)
+    def _set_aside(self, process_queue: ProcessQueue, failed: list[Failed]) -> None:
+        """Have each message rest for as long as its own error asks for."""
+        resting: dict[float, list[Message]] = {}
+        for message, error in failed:
+            resting.setdefault(rest_seconds(error, self._usual_seconds), []).append(message)
+        for seconds, messages in resting.items():
+            self._postpone(process_queue, messages, seconds)

@@ -41,6 +41,8 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self._turns: dict[MessageQueue, ProcessQueue] = {}
         self._resting: set[ProcessQueue] = set()
         self._hanging: set[ProcessQueue] = set()  # a call that nobody waits for keeps them blocked
+        self._in_turn: set[ProcessQueue] = set()  # of those, the ones whose worker has yet to end its turn
+        self._back: dict[ProcessQueue, Batch] = {}  # of those, what came back before that
 
     def begin_turn(self) -> Turn | None:
         """Take the next queue out of the line, under its lock."""
@@ -66,6 +68,9 @@ class ConsumeMessageOrderlyService(HandlerSlots):
     def _end_turn(self, process_queue: ProcessQueue) -> None:
         """Put the queue back into the line, unless it rests, or a call of it still runs."""
         if process_queue in self._hanging:
+            self._in_turn.discard(process_queue)
+            if (batch := self._back.pop(process_queue, None)) is not None:
+                self._settle_apart(process_queue, batch)
             return
         process_queue.end_turn()
         following = self._turns.pop(process_queue.message_queue)
@@ -104,11 +109,22 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         assert process_queue is not None
         assert batch is not None
         self._hanging.add(process_queue)
+        if not worker.replaced:
+            self._in_turn.add(process_queue)
         return partial(self._call_ended, process_queue, batch)
 
     def _call_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
-        """Settle the batch of a call past its deadline that has come back: only now may it be repeated."""
+        """Settle the batch of a call past its deadline that has come back: only now may it be repeated.
+
+        It may come back so soon that its worker has not learnt yet that nobody waits for it.
+        """
         self._came_back()
+        if process_queue in self._in_turn:
+            self._back[process_queue] = batch
+        else:
+            self._settle_apart(process_queue, batch)
+
+    def _settle_apart(self, process_queue: ProcessQueue, batch: Batch) -> None:
         if not self.ended:
             self._apart.add(asyncio.create_task(self._settle_ended(process_queue, batch), name="settle-expired"))
 

@@ -20,6 +20,8 @@ from rmqd.wire.messages.message import Message
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+Failed = tuple[Message, BaseException | None]
+"""A message, and the error that its attempt ended with."""
 
 LOCAL_RETRY_SECONDS: Final = 5.0  # Java: submitConsumeRequestLater
 
@@ -92,17 +94,18 @@ class Settlement:
         late = [message for message, _ in returned if process_queue.is_late(message)]
         if late:
             process_queue.finish(late)
-            returned = [one for one in returned if not one[0].finished]
+            returned = [one for one in returned if one[0] not in late]
         if not returned:
             return
         stats = process_queue.stats
         results = await asyncio.gather(
             *(alone(one[0], self._return_one(stats, *one, one[1].error or error)) for one in returned)
         )
-        done, failed = [], []
-        for (message, _), result in zip(returned, results, strict=True):
+        done: list[Message] = []
+        failed: list[Failed] = []
+        for (message, decision), result in zip(returned, results, strict=True):
             if result is None:
-                failed.append(message)
+                failed.append((message, decision.error or error))
             else:
                 done.append(message)
                 process_queue.stats.of(message).count(result)
@@ -110,17 +113,17 @@ class Settlement:
             return
         process_queue.finish(done)
         if failed:
-            self._postpone(process_queue, failed, self._rest_seconds(process_queue, failed, error))
+            self._set_aside(process_queue, failed)
 
-    def _rest_seconds(self, process_queue: ProcessQueue, failed: list[Message], _error: BaseException | None) -> float:
-        """How long messages wait that no broker took."""
+    def _set_aside(self, process_queue: ProcessQueue, failed: list[Failed]) -> None:
+        """Have messages that no broker took wait for another try."""
         log.warning(
             "retry.postponed",
             queue=str(process_queue.message_queue),
             messages=len(failed),
             seconds=LOCAL_RETRY_SECONDS,
         )
-        return LOCAL_RETRY_SECONDS
+        self._postpone(process_queue, [message for message, _ in failed], LOCAL_RETRY_SECONDS)
 
     def _postpone(self, process_queue: ProcessQueue, messages: list[Message], seconds: float) -> None:
         process_queue.postpone(messages)

@@ -110,16 +110,19 @@ def test_keys_are_taken_in_order_and_nothing_is_forgotten(steps: list[tuple[str,
 def test_a_queue_that_is_left_ends_without_a_gap_below_what_was_handled(
     steps: list[tuple[str, object]], most: int
 ) -> None:
-    """Unless it was paused, or something rests; and how many will be handled again is known."""
+    """Unless it was paused; what rests has one more attempt. How many will be handled again is known."""
     schedule = Schedule()
     queue = schedule.queue
     for what, how in steps:
         schedule.step(what, how)
     had = {message.queue_offset for message in (*schedule.in_hand, *schedule.resting)}
     had |= {message.queue_offset for message in schedule.messages if is_done(message)}
-    is_free = not queue.is_paused and not schedule.resting
+    is_free = not queue.is_paused
     before = set(schedule.handled)
     queue.leave()
+    schedule.end_all(most)
+    while schedule.resting:
+        schedule.step("again", 0)
     schedule.end_all(most)
     offset = queue.commit_offset()
     finished = {message.queue_offset for message in schedule.messages if is_done(message)}
@@ -127,7 +130,7 @@ def test_a_queue_that_is_left_ends_without_a_gap_below_what_was_handled(
     assert queue.finished_above() == sum(one > offset for one in finished)
     assert not queue.is_busy
     if is_free:
-        assert finished == set(range(offset))
+        assert not [one for one in finished if one > offset]
 
 
 def test_corrupt_messages_hold_no_key() -> None:

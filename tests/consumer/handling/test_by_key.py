@@ -7,12 +7,14 @@ import contextlib
 import random
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.handler_api import Batch, DeadLetter, Retry
+from rmqd.consumer.handling.threads import HandlerThread
+from rmqd.handler_api import Batch, DeadLetter, Decision, Outcome, Retry, Suspend
 from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.pool import TIMEOUT_SECONDS, StartPool, done, handled
@@ -138,6 +140,24 @@ async def test_a_queue_that_is_left_has_handled_what_lies_below_a_handled_one(po
     assert (queue.commit_offset(), queue.finished_above(), queue.cached_count) == (5, 0, 0)
 
 
+@pytest.mark.parametrize("failures", [1, 2])
+async def test_what_rests_when_a_queue_is_left_has_one_more_attempt(pool: StartPool, failures: int) -> None:
+    """Else all that is finished above it would be handled again by the next owner."""
+    handle = Noted()
+    handle.failures["a"] = failures
+    async with pool(handle, concurrency=4, order_by="keys", suspend_current_queue_time_seconds=0.3) as running:
+        queue = running.keyed(["a", "b", "c", "b"])
+        await eventually(
+            lambda: queue.retrying == 1 and handle.seen["b"] == [1, 3], "one rests, the others are through"
+        )
+        queue.leave()
+        running.service.submit(queue)
+        assert queue.is_busy
+        await asyncio.wait_for(queue.wait_idle(), 5)
+    assert handle.seen["a"] == [0, 0]
+    assert (queue.commit_offset(), queue.finished_above()) == ((4, 0) if failures == 1 else (0, 3))
+
+
 @pytest.mark.parametrize("scope", ["group", "queue"])
 async def test_a_paused_queue_that_is_left_hands_out_nothing(pool: StartPool, scope: str) -> None:
     """Its finished messages above the commit offset are counted: the next owner handles them again."""
@@ -214,6 +234,51 @@ async def test_a_call_past_its_deadline_keeps_its_key_until_it_ends(pool: StartP
         assert running.service.abandoned == 0
     assert [one for one in seen if one[0] in (0, 1, 3)] == [(0, 0), (0, 1), (1, 0), (3, 0)]
     assert handled(queue) == {"acked": 6, "expired": 1}
+
+
+async def test_a_call_that_ends_as_nobody_waits_for_it_any_more_is_settled_once(
+    pool: StartPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes back between its deadline and the moment at which its worker learns of that."""
+    clock, let_go = ManualClock(), threading.Event()
+    seen: list[tuple[int, int]] = []
+
+    def handle(batch: Batch) -> None:
+        seen.append((batch[0].queue_offset, batch[0].reconsume_times))
+        if len(seen) == 1:
+            let_go.wait(20)
+
+    abandon = HandlerThread.abandon
+
+    def abandon_and_return(thread: HandlerThread, came_back: Callable[[], None]) -> None:
+        abandon(thread, came_back)
+        let_go.set()
+        threading.Event().wait(0.05)  # the loop stands still meanwhile: the call's end is the next that it sees
+
+    monkeypatch.setattr(HandlerThread, "abandon", abandon_and_return)
+    async with pool(handle, is_async=False, clock=clock, **BY_KEY) as running:
+        queue = running.keyed(["a", "a"])
+        await eventually(lambda: bool(seen), "the handler has a message")
+        await clock.advance(TIMEOUT_SECONDS + 1)
+        await clock.until(done(queue), "all is handled")
+    assert seen == [(0, 0), (0, 1), (1, 0)]
+    assert handled(queue) == {"acked": 2, "expired": 1}
+
+
+async def test_each_message_rests_as_its_own_error_asks_for(pool: StartPool) -> None:
+    """A typed handler raises for one message of a batch at a time."""
+    clock, times = ManualClock(), list[float]()
+
+    async def handle(batch: Batch) -> None:
+        times.append(clock.monotonic())
+        if len(times) == 1:
+            batch.decide(0, Decision(Outcome.RETRY, error=Suspend(20.0)))
+
+    async with pool(handle, clock=clock, **BY_KEY) as running:
+        queue = running.keyed(["a"])
+        await eventually(lambda: queue.retrying == 1, "it rests")
+        await clock.until(done(queue), "it is handled")
+    assert times[1] - times[0] >= 20.0
 
 
 async def test_a_dead_letter_that_no_broker_takes_holds_its_key(pool: StartPool, broker: ScriptedBroker) -> None:

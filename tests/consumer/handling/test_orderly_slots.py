@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.slots import HandlerHungError
+from rmqd.consumer.handling.threads import HandlerThread
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler_api import Batch, DeadLetter, Retry, Suspend
 from tests.client.peer import Reply
@@ -273,6 +275,34 @@ async def test_a_call_that_goes_on_past_its_deadline_blocks_its_queue_and_no_slo
         await clock.until(done(queue), "the batch is repeated, and the rest handled")
         assert running.service.abandoned == 0
     assert [offset for number, offset in seen if number == 0] == [0, 0, 1]
+    assert handled(queue) == {"acked": 2, "expired": 1}
+
+
+async def test_a_call_that_ends_as_nobody_waits_for_it_any_more_is_settled_once(
+    pool: StartPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes back between its deadline and the moment at which its worker learns of that."""
+    clock, let_go, seen = ManualClock(), threading.Event(), list[tuple[int, int]]()
+
+    def handle(batch: Batch) -> None:
+        seen.append((batch[0].queue_offset, batch[0].reconsume_times))
+        if len(seen) == 1:
+            let_go.wait(20)
+
+    abandon = HandlerThread.abandon
+
+    def abandon_and_return(thread: HandlerThread, came_back: Callable[[], None]) -> None:
+        abandon(thread, came_back)
+        let_go.set()
+        threading.Event().wait(0.05)  # the loop stands still meanwhile: the call's end is the next that it sees
+
+    monkeypatch.setattr(HandlerThread, "abandon", abandon_and_return)
+    async with pool(handle, is_async=False, clock=clock, **ORDERLY) as running:
+        queue = running.queue(2)
+        await eventually(lambda: bool(seen), "the handler has a message")
+        await clock.advance(TIMEOUT_SECONDS + 1)
+        await clock.until(done(queue), "all is handled")
+    assert seen == [(0, 0), (0, 1), (1, 0)]
     assert handled(queue) == {"acked": 2, "expired": 1}
 
 

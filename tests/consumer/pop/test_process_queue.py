@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+from rmqd.clock import SystemClock
+from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.pop.block import PopBlock
 from rmqd.consumer.pop.process_queue import PopProcessQueue
 from rmqd.consumer.stats.counters import TopicStats
+from rmqd.handler_api import Batch
+from rmqd.wire.messages.message import Message
 from tests.consumer.pop.popped import POPPED, popped
 
 
@@ -111,3 +115,34 @@ def test_postponed_messages_of_a_queue_that_was_dropped_are_forgotten() -> None:
     queue.drop("stopped")
     assert not queue.return_postponed(taken)
     assert (receipts.acknowledged, queue.cached_count, queue.retrying) == ([], 0, 0)
+
+
+class NoWayBack:
+    """Nothing is to be sent back."""
+
+    limit = "none"
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+
+    def is_last_attempt(self, _message: Message) -> bool:
+        return False
+
+    def delay_level(self, _message: Message, level: int) -> int:
+        return level
+
+    async def retry(self, message: Message, _level: int) -> bool:
+        self.sent.append(message.queue_offset)
+        return True
+
+
+async def test_a_whole_block_that_is_late_is_not_sent_back() -> None:
+    """Others see its messages again by now, so that copies would come beside them."""
+    receipts, ways_back = Receipts(), NoWayBack()
+    queue = queue_of(receipts, popped(range(3), 0.0))
+    messages = queue.take(3)
+    receipts.now = float("inf")
+    settlement = Settlement(ways_back, 0, lambda _: None, SystemClock())  # type: ignore[arg-type]
+    await settlement.settle(queue, Batch(messages, POPPED), RuntimeError("no"))
+    assert ways_back.sent == []
+    assert queue.cached_count == 0
