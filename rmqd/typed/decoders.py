@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from rmqd.wire.messages.message import Message
 Decode = Callable[[bytes], Any]
 
 _MOST_FAULTS: Final = 5  # of a body, that its reason names
+_QUOTES_A_VALUE: Final = re.compile(r"Invalid (enum )?value(?= )")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +142,24 @@ def _fault(error: Exception) -> str:
     """What is wrong with a body, without its values: they may be secrets, and reasons are read by many."""
     if isinstance(error, ValidationError):
         faults = [
-            _validation_fault(one["loc"], one["msg"]) for one in error.errors(include_url=False, include_input=False)
+            _validation_fault(one["loc"], one["type"], one["msg"], one.get("ctx", {}))
+            for one in error.errors(include_url=False, include_input=False)
         ]
         more = f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
         return "; ".join(faults[:_MOST_FAULTS]) + more
-    return text_of(error) if type(error).__module__ == "msgspec" else describe(error)
+    return _msgspec_fault(text_of(error)) if type(error).__module__ == "msgspec" else describe(error)
 
 
-def _validation_fault(place: tuple[int | str, ...], text: str) -> str:
+def _validation_fault(place: tuple[int | str, ...], kind: str, text: str, context: Mapping[str, object]) -> str:
+    if kind == "union_tag_invalid":  # its text has the tag of the body
+        text = f"The tag {context['discriminator']} is none of {context['expected_tags']}"
     return f"{'.'.join(map(str, place))}: {text}" if place else text
+
+
+def _msgspec_fault(text: str) -> str:
+    """msgspec's text: "Invalid enum value 'x' - at `$.a`" without the value, which may have any text itself."""
+    quoting = _QUOTES_A_VALUE.match(text)
+    if quoting is None:
+        return text
+    _, at, place = text.rpartition(" - at ")
+    return f"{quoting[0]}{at}{place if at else ''}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +60,12 @@ def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> Form:
 
 
 def name_of(target: Any) -> str:
-    """A type as people write it."""
+    """A type as people write it: a union by its members, without what is annotated beside them."""
+    origin, arguments = typing.get_origin(target), typing.get_args(target)
+    if origin is Annotated:
+        return name_of(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join("None" if one is types.NoneType else name_of(one) for one in arguments)
     return target.__name__ if inspect.isclass(target) and not typing.get_args(target) else str(target)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pydantic
@@ -35,6 +36,22 @@ class Data:
 
 
 Struct = msgspec.defstruct("Struct", [("number", int), ("customer", str, "ada")])
+Stated = msgspec.defstruct("Stated", [("state", enum.Enum("State", {"PAID": "paid"}))])
+
+
+class Paid(pydantic.BaseModel):
+    """One of two kinds."""
+
+    state: Literal["paid"]
+
+
+class Sent(pydantic.BaseModel):
+    """The other kind."""
+
+    state: Literal["sent"]
+
+
+Tagged = Annotated[Paid | Sent, pydantic.Field(discriminator="state")]
 
 
 def send(rocketmq: RocketMQ, *bodies: object) -> None:
@@ -80,6 +97,27 @@ def test_what_cannot_be_decoded_is_a_dead_letter_with_why(
     assert reason.startswith(f"the body is no {kind.__name__} in JSON: ")
     assert "secrets" not in reason
     assert "number" in reason or body in ("oops", "[]")
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "fault"),
+    [
+        (Stated, {"state": "secret - at `x`"}, "Stated in JSON: Invalid enum value - at `$.state`"),
+        (Tagged, {"state": "secret"}, "Paid | Sent in JSON: The tag 'state' is none of 'paid', 'sent'"),
+    ],
+    ids=["enum of msgspec", "tag of pydantic"],
+)
+def test_why_a_body_cannot_be_decoded_is_told_without_its_values(
+    rocketmq: RocketMQ, run_handler: Run, kind: Any, body: dict[str, Any], fault: str
+) -> None:
+    @rmqd.handler(json=kind)
+    async def handle(order: Any) -> None: ...
+
+    send(rocketmq, body)
+    run_handler(handle, topic="orders", group="mailer")
+
+    (dead,) = rocketmq.dead_letters("mailer")
+    assert dead.properties["RMQD_REASON"] == f"the body is no {fault}"
 
 
 @pytest.mark.parametrize(
