@@ -13,10 +13,16 @@ HOPS: Final = "RMQD_HOPS"
 """The property that counts how often a message was passed on."""
 
 
+MOST_HOPS: Final = 9999
+"""Longer numbers count as this one: it is above any `max_hops`, and Python refuses to read numbers of any length."""
+
+
 def hops(message: Message) -> int:
     """How often the message was passed on before; 0 where its property says nothing that is a number."""
     said = message.properties.get(HOPS, "")
-    return int(said) if said.isascii() and said.isdigit() else 0
+    if not (said.isascii() and said.isdigit()):
+        return 0
+    return int(said) if len(said) <= len(str(MOST_HOPS)) else MOST_HOPS
 
 
 def copy_of(message: Message, topic: str) -> OutgoingMessage:

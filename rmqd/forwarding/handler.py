@@ -46,8 +46,8 @@ class RocketMqOptions(ClusterConfig):
     )
     retry_for: Annotated[float, Duration("0s")] = setting(
         "30s",
-        "how long a message is tried again in place while brokers cannot be had, before its batch is sent back for a "
-        "retry; keep it below consume_timeout",
+        "how long a batch is tried again in place while brokers cannot be had, before it is sent back for a retry; "
+        "keep it below consume_timeout",
     )
 
     @model_validator(mode="after")
@@ -80,8 +80,9 @@ class RocketMq:
 
     async def handle(self, batch: Batch) -> None:
         slots = asyncio.Semaphore(self._options.in_flight)
+        until = asyncio.get_running_loop().time() + self._options.retry_for
         failures = await asyncio.gather(
-            *(self._send_in_order(batch, key, messages, slots) for key, messages in self._lanes(batch)),
+            *(self._send_in_order(batch, key, messages, slots, until) for key, messages in self._lanes(batch)),
             return_exceptions=True,  # what is under way is not cut off
         )
         for failure in failures:
@@ -101,23 +102,23 @@ class RocketMq:
         return list(lanes.values())
 
     async def _send_in_order(
-        self, batch: Batch, key: str | None, messages: list[Message], slots: asyncio.Semaphore
+        self, batch: Batch, key: str | None, messages: list[Message], slots: asyncio.Semaphore, until: float
     ) -> None:
         async with slots:
             for message in messages:
                 try:
-                    await self._send(message, key)
+                    await self._send(message, key, until)
                 except (InvalidMessageError, MessageIllegalError) as error:
                     batch.dead_letter(message, error)
                 else:
                     batch.ack(message)  # whatever becomes of the others
 
-    async def _send(self, message: Message, key: str | None) -> None:
-        """Store a copy. Raises the RmqdError of the last try."""
+    async def _send(self, message: Message, key: str | None, until: float) -> None:
+        """Store a copy. It is tried again until the loop's time `until`. Raises the RmqdError of the last try."""
         copy = copy_of(message, wrap_namespace(self._options.topic or message.topic, self._options.client.namespace))
         selector = None if key is None else by_hash(key)
         loop = asyncio.get_running_loop()
-        until, tries = loop.time() + self._options.retry_for, 0
+        tries = 0
         while True:
             try:
                 await self._client.producer.send(copy, selector=selector)

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd import Message
-from rmqd.errors import ConfigError
-from rmqd.forwarding.handler import RocketMq
-from rmqd.testing import RocketMQ, RunResult
+from rmqd.errors import ConfigError, RmqdError
+from rmqd.forwarding.handler import RocketMq, RocketMqOptions
+from rmqd.testing import RocketMQ, RunResult, make_batch, make_message
 
 
 @pytest.fixture
@@ -126,6 +127,27 @@ def test_a_cluster_that_is_away_has_the_messages_retried(here: RocketMQ) -> None
 
     assert len(result.retried) == 1
     assert [bytes(message.body) for message in here.dead_letters("mirror")] == [b"x"]
+
+
+@pytest.mark.parametrize(("said", "outcome"), [("9" * 5000, "nowhere"), ("-1", "passed on"), ("many", "passed on")])
+def test_what_a_producer_wrote_as_hops_fails_nothing(here: RocketMQ, there: RocketMQ, said: str, outcome: str) -> None:
+    here.send("orders", b"x", properties={"RMQD_HOPS": said})
+    result = forward(here, there)
+
+    assert len(result.acked) == 1
+    assert len(there.messages("orders")) == (outcome == "passed on")
+
+
+async def test_a_batch_as_a_whole_waits_for_a_cluster_that_is_away() -> None:
+    """And not each of its messages in turn, which would take it past its deadline."""
+    batch = make_batch(*(make_message(b"x", queue_offset=number) for number in range(30)))
+    handler = RocketMq(RocketMqOptions(nameserver="127.0.0.1:1", retry_for="300ms", in_flight=1))  # type: ignore[arg-type]
+    await handler.start()
+    with capture_logs() as logs, pytest.raises(RmqdError):
+        await handler.handle(batch)
+    await handler.stop()
+
+    assert 0 < [line["event"] for line in logs].count("forward.retried") < len(batch)
 
 
 @pytest.mark.parametrize(
