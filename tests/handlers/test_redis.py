@@ -157,6 +157,15 @@ async def test_a_batch_waits_for_replicas(redis_server: RedisServer, client: Any
             await handler.handle(batch_of(b"3"))
 
 
+async def test_a_batch_that_waits_for_replicas_is_added_once(redis_server: RedisServer, client: Any) -> None:
+    options: dict[str, Any] = {"mode": "list", "wait_replicas": 1, "timeout": "200ms", "retry_for": "1s"}
+    async with started(redis_server, **options) as handler:
+        with pytest.raises(Exception, match="0 of 1 replicas"):
+            await handler.handle(batch_of(b"1"))
+
+    assert client.lrange("orders", 0, -1) == [b"1"]
+
+
 async def test_a_key_of_another_type_fails_the_batch(redis_server: RedisServer, client: Any) -> None:
     client.set("orders", "text")
     async with started(redis_server) as handler:

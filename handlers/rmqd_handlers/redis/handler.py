@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
@@ -119,9 +120,9 @@ class RedisHandler:
                 exceptions.TimeoutError,
                 exceptions.MasterDownError,
                 exceptions.ReadOnlyError,
-                AwayError,
             )
-            await try_again(lambda: self._add(entries), away, self._options.retry_for, "redis")
+            until = time.monotonic() + self._options.retry_for
+            await try_again(lambda: self._add(entries, until), away, self._options.retry_for, "redis")
 
     def _entry(self, batch: Batch, message: Message) -> Entry | None:
         opened = Opened(message)
@@ -147,22 +148,30 @@ class RedisHandler:
             raise InvalidBodyError(f"the message has none of {', '.join(of.text for of in self._values.values())}")
         return parts
 
-    async def _add(self, entries: list[Entry]) -> None:
+    async def _add(self, entries: list[Entry], until: float) -> None:
+        """Add the entries, once, and wait for replicas until the time `until`. Raises AwayError where these are few."""
         from redis.exceptions import ReadOnlyError
 
-        wanted = self._options.wait_replicas
-        async with self._slots:
+        # WAIT counts what came before it on its connection; when that breaks, only adding again makes sure
+        async with self._slots, self._client.client() as connection:
             try:
-                async with self._client.pipeline(transaction=False) as pipeline:
-                    pipeline.execute_command("EVAL", *self._target.call(entries))
-                    if wanted:  # counts what came before it on this connection
-                        pipeline.execute_command("WAIT", wanted, round(self._options.timeout * 1000))
-                    answers = await pipeline.execute()
+                await _ask(connection, "EVAL", *self._target.call(entries))
             except ReadOnlyError:
                 await self._client.connection_pool.disconnect()  # the next ones may lead to the new master
                 raise
-        if wanted and answers[1] < wanted:
-            raise AwayError(f"{answers[1]} of {wanted} replicas have the batch")
+            if self._options.wait_replicas:
+                left_seconds = until - time.monotonic()
+                await try_again(lambda: self._wait_replicas(connection), (AwayError,), left_seconds, "redis")
+
+    async def _wait_replicas(self, connection: Redis) -> None:
+        wanted = self._options.wait_replicas
+        count = await _ask(connection, "WAIT", wanted, round(self._options.timeout * 1000))
+        if count < wanted:
+            raise AwayError(f"{count} of {wanted} replicas have the batch")
+
+
+async def _ask(connection: Redis, *command: bytes | str | int) -> Any:
+    return await connection.execute_command(*command)  # type: ignore[no-untyped-call]
 
 
 def _given(value: Any, otherwise: str) -> Any:
