@@ -29,7 +29,7 @@ def test_what_is_met_and_what_is_missed() -> None:
     ]
     assert lines == [
         ["450", "1,000", "0.45", "≥ 0.6", "MISSED"],
-        ["450", "900", "0.50", "≥ 0.5", "met"],
+        ["450", "900", "0.50", "≥ 1", "MISSED"],
         ["150", "100", "1.50", "≤ 1.5", "met"],
     ]
     assert "mapInArrow alone" in report(measured(**{ENGINE: [7.0], MAP: [10.0]}), 1, 1)

@@ -151,11 +151,6 @@ IN_GROUP = {
         "7:5: groups.mailer.order_by: beside auto_commit: false, which is about the order of whole queues; "
         "accepted: leave it out",
     ),
-    "order beside a wait for full batches": (
-        "consume_message_batch_max_wait: 1s\n    order_by: keys",
-        "7:5: groups.mailer.order_by: beside consume_message_batch_max_wait: a batch has one message of each value; "
-        "accepted: leave it out",
-    ),
     "order on Spark": (
         "engine: spark\n    order_by: keys",
         "7:5: groups.mailer.order_by: Spark hands out ranges of offsets, and knows no keys; accepted: leave it out",

@@ -256,6 +256,7 @@ def test_a_worker_leaves_its_imports_out_of_later_searches_for_garbage(
     before = gc.get_freeze_count()
     read(broker)
     assert gc.get_freeze_count() <= before
+    monkeypatch.setattr(TaskContext, "_taskContext", None)  # what is made next stays there, and ends with the test
     monkeypatch.setattr(TaskContext, "get", TaskContext)  # as in a task
     read(broker)
     assert gc.get_freeze_count() > before

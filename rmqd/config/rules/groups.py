@@ -102,8 +102,6 @@ def _order_findings(group: GroupConfig) -> Iterator[Finding]:
         message = "brokers hand popped messages to several members at once"
     elif not group.auto_commit:
         message = "beside auto_commit: false, which is about the order of whole queues"
-    elif group.consume_message_batch_max_wait:
-        message = "beside consume_message_batch_max_wait: a batch has one message of each value"
     else:
         return
     yield Finding(("order_by",), f"{message}; accepted: leave it out", at_key=True)
