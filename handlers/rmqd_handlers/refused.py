@@ -26,3 +26,15 @@ def refuse(batch: Batch, message: Message, why: object, on_invalid: OnInvalid) -
     else:
         logger.warning("handler.skipped", extra={"msg_id": message.msg_id, "reason": str(why)})
         batch.ack(message)
+
+
+def acknowledge_written(batch: Batch) -> None:
+    """Acknowledge what was written, where messages of its batch are retried: all that is not decided about.
+
+    In an orderly group what stands behind such a message comes again with it, unless it is decided about, and would be
+    written once more.
+    """
+    decided = batch.decisions()
+    if any(one.outcome.value == "retry" for one in decided.values()):
+        for message in [message for index, message in enumerate(batch) if index not in decided]:
+            batch.ack(message)

@@ -189,7 +189,9 @@ async def test_on_invalid_says_what_becomes_of_it(database: str, query: Query, o
     async with started(database, on_invalid=on_invalid) as handler:
         await handler.handle(batch)
 
-    assert {place: what for place, (what, _) in decided(batch).items()} == {0: outcome, 1: outcome}
+    outcomes = {place: what for place, (what, _) in decided(batch).items()}
+    assert outcomes.pop(2, "ack") == "ack"
+    assert outcomes == {0: outcome, 1: outcome}
 
 
 async def test_a_row_that_refers_to_one_that_is_not_there_yet_is_retried(database: str, query: Query) -> None:

@@ -13,6 +13,7 @@ import redis
 from pydantic import ValidationError
 
 from rmqd import Batch
+from rmqd.testing import RocketMQ
 from rmqd_handlers.redis import RedisHandler
 from tests.handlers.messages import make_batch, make_message
 from tests.servers.redis import RedisServer
@@ -141,6 +142,20 @@ async def test_a_redis_that_stays_away_fails_the_batch(redis_server: RedisServer
         await handler.handle(batch)
 
     assert client.lrange("orders", 0, -1) == [b"1"]
+
+
+def test_what_stands_behind_a_message_that_is_retried_is_added_once(redis_server: RedisServer, client: Any) -> None:
+    options = {"url": redis_server.url, "key": "orders", "fields": {"id": "$.id"}, "on_invalid": "retry"}
+    with RocketMQ() as running:
+        running.create_topic("orders")
+        for body in ('{"id": 1}', "no JSON", '{"id": 2}', '{"id": 3}'):
+            running.send("orders", body)
+        keys: dict[str, Any] = {"consume_mode": "orderly", "consume_message_batch_max_size": 10}
+        keys |= {"max_reconsume_times": 2, "suspend_current_queue_time": "10ms"}
+        running.run_handler(RedisHandler, topic="orders", group="stream", options=options, **keys)
+        assert len(running.dead_letters("stream")) == 1
+
+    assert [entry[b"id"] for _, entry in client.xrange("orders")] == [b"1", b"2", b"3"]
 
 
 async def test_a_batch_waits_for_replicas(redis_server: RedisServer, client: Any) -> None:

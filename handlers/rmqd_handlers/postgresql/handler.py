@@ -11,7 +11,7 @@ from rmqd import Batch, Message
 from rmqd_handlers.away import RETRY_FOR, try_again
 from rmqd_handlers.extras import need
 from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened
-from rmqd_handlers.refused import ON_INVALID, OnInvalid, refuse
+from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
 from rmqd_handlers.units import DurationSeconds
 
 from .table import Mode, Table
@@ -112,6 +112,7 @@ class PostgreSql:
         if rows:
             away = (OperationalError, ReadOnlySqlTransaction)  # the second: a former primary that is a standby now
             await try_again(lambda: self._write(batch, rows), away, self._options.retry_for, "postgresql")
+            acknowledge_written(batch)
 
     def _rows(self, batch: Batch) -> Rows:
         rows: Rows = []

@@ -13,7 +13,7 @@ from rmqd import Batch, Message
 from rmqd_handlers.away import RETRY_FOR, AwayError, try_again
 from rmqd_handlers.extras import need
 from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened, Value, as_text, parse_value
-from rmqd_handlers.refused import ON_INVALID, OnInvalid, refuse
+from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
 from rmqd_handlers.units import DurationSeconds
 
 from .script import Entry, Target
@@ -123,6 +123,7 @@ class RedisHandler:
             )
             until = time.monotonic() + self._options.retry_for
             await try_again(lambda: self._add(entries, until), away, self._options.retry_for, "redis")
+            acknowledge_written(batch)
 
     def _entry(self, batch: Batch, message: Message) -> Entry | None:
         opened = Opened(message)

@@ -13,7 +13,7 @@ from rmqd import Batch, DeadLetter, Message, Retry
 from rmqd_handlers.away import RETRY_FOR, AwayError, try_again
 from rmqd_handlers.extras import need
 from rmqd_handlers.message_values import InvalidBodyError
-from rmqd_handlers.refused import ON_INVALID, OnInvalid, refuse
+from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
 from rmqd_handlers.units import DurationSeconds
 
 from .answers import Action, Status, action_for, delay_level, retry_after_seconds
@@ -153,6 +153,7 @@ class Webhook:
                 sendable.append(message)
         if sendable:
             await self._post(self._contents.of_many(sendable), time.monotonic() + self._options.retry_for)
+            acknowledge_written(batch)
 
     async def _post(self, call: Call, until: float) -> None:
         """Send until the server takes it. Raises DeadLetter; and, after the time `until`, Retry or why it does not."""
