@@ -74,6 +74,7 @@ class History:
         """The reconsume times after which a message is given up."""
         self.ledger = self._new_ledger()
         self.causes = Troubles()
+        self.half_known_until = 0.0  # some brokers may not have registered yet at a name server that began anew
         self.unharmed_until = float("inf")
         """When something broke for the first time that is no excuse for what is handled twice, and is not noted."""
         self.changes: list[float] = []

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MOST_MEMBERS = 4
 HANGS = (1, 2, 5)
 RUSHED_SECONDS = (0.0, 0.1, 1.0)
+POLL_SECONDS = 30.0  # of name servers
 PAUSE_SECONDS = (0.5, 5.0, 40.0, 150.0)
 
 
@@ -23,6 +24,9 @@ async def join(history: History, chance: random.Random) -> None:
     """A member comes."""
     if len(history.members) < MOST_MEMBERS:
         history.join()
+        if len(history.brokers) > 1 and history.timeline.now() < history.half_known_until:
+            # it may learn the queues of some brokers alone, and divides these, where the others divide all
+            history.trouble("half a route", history.members[-1].name, seconds=POLL_SECONDS)
 
 
 @happening(is_trouble=False, weight=1.0)

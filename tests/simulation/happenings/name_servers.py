@@ -38,6 +38,7 @@ async def lose_name_server(history: History, chance: random.Random) -> None:
         await asyncio.sleep(seconds)
         if not name_server.is_removed:
             history.timeline.note(name_server.name, "starts again")
+            history.half_known_until = history.timeline.now() + REGISTER_SECONDS
             await name_server.start()
 
 
