@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqd.client.routing.route_table import REFRESH_INTERVAL_SECONDS
 from tests.simulation.members.java_queue import SEND_BACK_AGAIN_SECONDS
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SEEN_SECONDS: Final = REFRESH_INTERVAL_SECONDS + 1.0
 """How long after a change of the topic's queues members may divide them anew: when they read the route."""
+QueueKey = tuple[bool, str, int]
+"""Whether a queue is of the retry topic, its broker, and its number."""
 CAUSE: Final = "Java drops without waiting"
 UNCOMMITTED_SECONDS: Final = 12.0
 """How old what is not committed may be at a hand-over: Java's first commit comes after 10 s, and a moment later."""
@@ -63,23 +65,37 @@ class Owned:
         return is_theirs and begin <= end and is_open and begin <= again.began <= end + SHOWN_SECONDS
 
 
+class Forced(NamedTuple):
+    """A Java member unlocked an orderly queue while its handler had messages of it."""
+
+    member: str
+    queue: QueueKey
+    at: float
+
+
 class JavaQueues:
     """All that Java members had. `changes` are when the topic's queues changed, as brokers came and went, too."""
 
     def __init__(self, timeline: Timeline, changes: list[float]) -> None:
         self._timeline = timeline
         self._changes = changes
-        self._owned: dict[tuple[bool, str, int], list[Owned]] = {}
+        self._owned: dict[QueueKey, list[Owned]] = {}
+        self._forced: list[Forced] = []
 
     def note(self, member: str, queue: MessageQueue, *, is_owned: bool) -> None:
         """A member is about to take a queue, or has given it up."""
-        known = self._owned.setdefault((queue.topic.startswith("%RETRY%"), queue.broker_name, queue.queue_id), [])
+        known = self._owned.setdefault(_key(queue), [])
         if is_owned:
             known.append(Owned(member, self._timeline.now()))
         else:
             last = next(one for one in reversed(known) if one.member == member)
             last.until = min(last.until, self._timeline.now())
         self._timeline.note(member, f"{'takes' if is_owned else 'drops'} {queue}, as Java does")
+
+    def note_forced(self, member: str, queue: MessageQueue) -> None:
+        """A member is about to unlock an orderly queue while a handler has messages of it."""
+        self._forced.append(Forced(member, _key(queue), self._timeline.now()))
+        self._timeline.note(member, f"unlocks {queue} while a handler has messages of it, as Java does")
 
     def of(self, member: str) -> list[tuple[str, int]]:
         """The queues of the topic that a member has now."""
@@ -134,6 +150,16 @@ class JavaQueues:
             for at in self._changes
         )
 
+    def explains_overlap(self, before: Call, call: Call) -> bool:
+        """Whether two members may have had messages of one orderly queue at once, as the former owner unlocked it.
+
+        Java renews the locks of its queues every 20 s, but not those of queues that it has dropped, as it does at a
+        pushed reset. 20 s after the last renewal it unlocks a dropped queue without waiting for the handler.
+        """
+        queue = (before.is_retry, *before.place[:2])
+        own = (one for one in self._forced if (one.member, one.queue) == (before.member, queue))
+        return any(before.began <= one.at <= call.began for one in own)
+
     def explains_lower(self, broker: str, queue: int, at: float) -> bool:
         """Whether a stored offset may fall: Java commits whatever it has, and does not look before."""
         owned = self._owned.get((False, broker, queue), ())
@@ -143,3 +169,7 @@ class JavaQueues:
         """Whether a reset may have been lost with a queue that a Java member gave up, or have met its commits."""
         owned = self._owned.get((False, reset.broker, reset.queue), ())
         return any(min(abs(one.at - reset.at), abs(one.until - reset.at)) < RESET_SECONDS for one in owned)
+
+
+def _key(queue: MessageQueue) -> QueueKey:
+    return queue.topic.startswith("%RETRY%"), queue.broker_name, queue.queue_id

@@ -53,7 +53,7 @@ def overlaps(history: History) -> Iterator[Wrong]:
         for pair in itertools.pairwise(calls):
             before, call = pair
             end = before.until if before.until is not None else history.causes.end_of(before.member)
-            if call.member == before.member or end <= call.began:
+            if call.member == before.member or end <= call.began or history.java.explains_overlap(before, call):
                 continue
             of_java = any(history.java.is_member(one.member) for one in pair)
             if not any(trouble.explains_overlap(list(pair), of_java=of_java) for trouble in history.causes):

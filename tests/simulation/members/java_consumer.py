@@ -44,12 +44,21 @@ RESET_SECONDS: Final = 10.0
 
 OnOwned = Callable[["MessageQueue", bool], object]
 """Called with a queue and True when it is to be taken, and with False when it is given up."""
+OnForced = Callable[["MessageQueue"], object]
+"""Called with an orderly queue that is about to be unlocked while a handler has messages of it."""
 
 
 class JavaConsumer:
     """One group in one Java process."""
 
-    def __init__(self, options: ConsumerOptions, handling: Handling, client: ClientInstance, on_owned: OnOwned) -> None:
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        handling: Handling,
+        client: ClientInstance,
+        on_owned: OnOwned,
+        on_forced: OnForced,
+    ) -> None:
         self.group = options.group
         self.options = options
         self.handling = handling
@@ -58,6 +67,7 @@ class JavaConsumer:
         self.is_suspended = False
         self.most_attempts = reconsume_limit(options)
         self.offsets: dict[MessageQueue, int] = {}
+        self.on_forced = on_forced
         self.slots = asyncio.Semaphore(options.concurrency)
         self.versions = dict.fromkeys((*options.subscriptions, retry_topic(options.group)), 0)
         """Of the subscriptions, by topic: when its queues changed the last time."""

@@ -35,10 +35,13 @@ class JavaMember(Member):
         super().__init__(loop, name, nameservers, options, handling)
 
     def _new_consumer(self, options: ConsumerOptions, handling: Handling, client: ClientInstance) -> Consumer:
-        return JavaConsumer(options, handling, client, self._on_owned)
+        return JavaConsumer(options, handling, client, self._on_owned, self._on_forced)
 
     def _on_owned(self, queue: MessageQueue, is_owned: bool) -> None:
         self._queues.note(self.name, queue, is_owned=is_owned)
+
+    def _on_forced(self, queue: MessageQueue) -> None:
+        self._queues.note_forced(self.name, queue)
 
     async def _run(self) -> None:
         try:

@@ -60,7 +60,11 @@ class JavaQueue:
 
     async def may_unlock(self) -> bool:
         """Whether no handler has messages of an orderly queue, or has had them for too long to be waited for."""
-        if self.locked_at is None or self._now() > self.locked_at + FORCED_UNLOCK_SECONDS:
+        if self.locked_at is None:
+            return True
+        if self._now() > self.locked_at + FORCED_UNLOCK_SECONDS:
+            if self._handling.locked():
+                self._group.on_forced(self.queue)
             return True
         try:
             async with asyncio.timeout(UNLOCK_SECONDS), self._handling:
