@@ -7,13 +7,13 @@ is finished, the next one holds the key. Messages without the key hold nothing, 
 So finished messages may lie far above one that waits behind a slow key. The commit offset stays below that one, and a
 next owner that began there would handle the finished ones again. Therefore a queue that is left goes on for a while:
 what lies below a message that a handler had or has is still handed out, and only what lies above is let go. A message
-that rests after a failure has one more attempt then, if something above it is finished.
+that rests after a failure has one more attempt then, if something above it is finished, or with a handler.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
@@ -163,16 +163,17 @@ class KeyedProcessQueue(ProcessQueue):
             del self._held[key]  # type: ignore[arg-type]
 
     def _owe(self, messages: Iterable[Message]) -> None:
-        """Note that messages are to have one more attempt, where finished ones above them would be handled again."""
-        below = (message for message in messages if message.queue_offset < self._finished_to)
+        """Note that messages are to have one more attempt, where what is above them would be handled again."""
+        handled_to = max(self._finished_to, self._handed_out_to(but=self._resting))
+        below = (message for message in messages if message.queue_offset < handled_to)
         self._owed.update(message for message in below if message not in self._last_attempts)
 
-    def _handed_out_to(self) -> int:
-        """The highest offset of the messages that handlers have, or that rest."""
-        waiting = {id(message) for message in self._all_waiting()}
+    def _handed_out_to(self, but: Collection[Message] = ()) -> int:
+        """The highest offset of the messages that handlers have, or that rest, without some of them."""
+        others = {*self._all_waiting(), *but}
         for block in reversed(self.blocks):
             for message in reversed(block.messages):
-                if not message.finished and id(message) not in waiting:
+                if not message.finished and message not in others:
                     return message.queue_offset
         return NONE_OF_THEM
 

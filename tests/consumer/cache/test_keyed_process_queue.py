@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue, key_by
@@ -107,6 +107,7 @@ def test_keys_are_taken_in_order_and_nothing_is_forgotten(steps: list[tuple[str,
 
 
 @given(steps=STEPS, most=st.integers(1, 4))
+@example(steps=[("put", ["", ""]), ("take", 2), ("fail", 0)], most=1)
 def test_a_queue_that_is_left_ends_without_a_gap_below_what_was_handled(
     steps: list[tuple[str, object]], most: int
 ) -> None:
