@@ -7,17 +7,15 @@ import contextlib
 import random
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.handling.threads import HandlerThread
 from rmqd.handler_api import Batch, DeadLetter, Decision, Outcome, Retry, Suspend
 from tests.client.peer import Reply
 from tests.clock import ManualClock
-from tests.consumer.pool import TIMEOUT_SECONDS, StartPool, done, handled
+from tests.consumer.pool import TIMEOUT_SECONDS, StartPool, done, end_as_it_is_abandoned, handled
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
@@ -248,14 +246,7 @@ async def test_a_call_that_ends_as_nobody_waits_for_it_any_more_is_settled_once(
         if len(seen) == 1:
             let_go.wait(20)
 
-    abandon = HandlerThread.abandon
-
-    def abandon_and_return(thread: HandlerThread, came_back: Callable[[], None]) -> None:
-        abandon(thread, came_back)
-        let_go.set()
-        threading.Event().wait(0.05)  # the loop stands still meanwhile: the call's end is the next that it sees
-
-    monkeypatch.setattr(HandlerThread, "abandon", abandon_and_return)
+    end_as_it_is_abandoned(monkeypatch, let_go)
     async with pool(handle, is_async=False, clock=clock, **BY_KEY) as running:
         queue = running.keyed(["a", "a"])
         await eventually(lambda: bool(seen), "the handler has a message")

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,13 +13,12 @@ import pytest
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.slots import HandlerHungError
-from rmqd.consumer.handling.threads import HandlerThread
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler_api import Batch, DeadLetter, Retry, Suspend
 from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import TOPIC
-from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
+from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, end_as_it_is_abandoned, handled
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
@@ -289,14 +287,7 @@ async def test_a_call_that_ends_as_nobody_waits_for_it_any_more_is_settled_once(
         if len(seen) == 1:
             let_go.wait(20)
 
-    abandon = HandlerThread.abandon
-
-    def abandon_and_return(thread: HandlerThread, came_back: Callable[[], None]) -> None:
-        abandon(thread, came_back)
-        let_go.set()
-        threading.Event().wait(0.05)  # the loop stands still meanwhile: the call's end is the next that it sees
-
-    monkeypatch.setattr(HandlerThread, "abandon", abandon_and_return)
+    end_as_it_is_abandoned(monkeypatch, let_go)
     async with pool(handle, is_async=False, clock=clock, **ORDERLY) as running:
         queue = running.queue(2)
         await eventually(lambda: bool(seen), "the handler has a message")
