@@ -12,7 +12,7 @@ from rmqd.consumer.handling.verdict import EXPIRED, dead_letter_cause
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import WaysBack
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.handler_api import Decision, Outcome
+from rmqd.handler_api import Decision
 from rmqd.wire.messages.message import Message
 
 
@@ -33,10 +33,7 @@ class KeyedSettlement(Settlement):
     async def _return_one(
         self, stats: TopicStats, message: Message, decision: Decision, error: BaseException | None
     ) -> str | None:
-        if decision.outcome is Outcome.AGAIN:
-            return None
         level = self._delay_level if decision.delay_level is None else decision.delay_level
-        error = decision.error or error
         reason = given_up(self._send_back, message, decision, level)
         if reason is not None and await self._send_back.dead_letter(message, reason, error):
             stats.of(message).dead_lettered(dead_letter_cause(decision, level), reason)
