@@ -7,28 +7,23 @@ skipped, and the summary says so; where CI is set it fails, because a green run 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from typing import NoReturn, TypeVar
 
 import pytest
 
 from tests.rocketmq.fixtures import left_out
 from tests.servers.postgresql import PostgresqlServer
-from tests.servers.process import ServerMissing
+from tests.servers.process import ServerMissing, ServerProcess
 from tests.servers.redis import RedisServer
 
+S = TypeVar("S", bound=ServerProcess)
 LEFT_OUT = "no server"  # a property of the report, which comes from pytest-xdist's workers too
 
 
 @pytest.fixture(scope="session")
 def _postgresql() -> Iterator[PostgresqlServer | str]:
-    try:
-        server = PostgresqlServer()
-    except ServerMissing as error:
-        yield str(error)
-        return
-    with server:
-        yield server
+    yield from _started(PostgresqlServer)
 
 
 @pytest.fixture
@@ -47,13 +42,7 @@ def database(postgresql: PostgresqlServer) -> str:
 
 @pytest.fixture(scope="session")
 def _redis() -> Iterator[RedisServer | str]:
-    try:
-        server = RedisServer()
-    except ServerMissing as error:
-        yield str(error)
-        return
-    with server:
-        yield server
+    yield from _started(RedisServer)
 
 
 @pytest.fixture
@@ -64,6 +53,17 @@ def redis_server(_redis: RedisServer | str, request: pytest.FixtureRequest) -> R
     with _redis.client() as client:
         client.flushall()
     return _redis
+
+
+def _started(kind: Callable[[], S]) -> Iterator[S | str]:
+    """A server until the end of the run, or why there is none."""
+    try:
+        server = kind()
+    except ServerMissing as error:
+        yield str(error)
+        return
+    with server:
+        yield server
 
 
 def leave_out(reason: str, request: pytest.FixtureRequest) -> NoReturn:
