@@ -84,13 +84,16 @@ class QueueOwnership:
 
         Where brokers tell nobody that a member has come, the former owner learns it up to `notice_seconds` later, and
         is waited for so much longer. So it is where the topic has other queues than before, which the former owner may
-        not have seen yet. Returns False if the wait was given up.
+        not have seen yet. While this member cannot reach the queue's broker, the wait does not count: the former owner
+        may reach it, and nothing could begin here anyway. Returns False if the wait was given up.
         """
         begun = self._clock.monotonic()
         waited = timed_out = False
         while not await self._lock(queue):
             now = self._clock.monotonic()
-            if now - begun >= SURE_SECONDS and await self._is_left_alone(queue):
+            if self._is_out_of_reach(queue):
+                begun = now
+            elif now - begun >= SURE_SECONDS and await self._is_left_alone(queue):
                 break
             left = max(begun + notice_seconds, self._seen_by_all_at(queue)) + self._timeout - now
             if left <= 0:
@@ -142,17 +145,20 @@ class QueueOwnership:
         """When the former owner knows the topic's present queues; where locks are refused, none would tell that."""
         return float("-inf") if self._locks.refused else self._client.routes.known_to_all_at(queue.topic)
 
+    def _is_out_of_reach(self, queue: MessageQueue) -> bool:
+        address = self._client.routes.address(self._locks.broker_of(queue))
+        return address is None or self._client.remoting.is_down(address)
+
     async def _is_left_alone(self, queue: MessageQueue) -> bool:
         """Whether no other member can still commit: nobody else is listed, and nobody is about to connect again."""
         if not self._departures.is_alone:
             return False
         routes, remoting = self._client.routes, self._client.remoting
         address = routes.address(self._locks.broker_of(queue))
-        if address is None or remoting.is_down(address):
-            return True  # nobody can commit there, and our start is not read before the broker is back either
         # a member that is slow to come back to this broker may long be back in others' lists
         others = map(routes.address, {one.broker_name for one in routes.queues(queue.topic)})
-        brokers = {address, *(other for other in others if other is not None and not remoting.is_down(other))}
+        reached = {other for other in others if other is not None and not remoting.is_down(other)}
+        brokers = reached if address is None else {address, *reached}
         heard = await asyncio.gather(*map(self._departures.hear, sorted(brokers)))
         return all(heard) and self._departures.is_alone
 

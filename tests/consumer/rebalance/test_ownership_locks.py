@@ -15,6 +15,7 @@ from rmqd.codes import RequestCode
 from rmqd.consumer.rebalance.broker_locks import RENEW_SECONDS
 from rmqd.consumer.rebalance.departures import BACK_SECONDS
 from rmqd.consumer.rebalance.ownership import LOCK_NAME_SUFFIX, QueueOwnership
+from rmqd.errors import RmqdError
 from rmqd.wire.bodies.lock import LockBatchRequestBody
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
@@ -155,6 +156,31 @@ async def test_who_is_alone_waits_for_nobody(case: Case) -> None:
     assert not acquiring.done()
     await case.clock.advance(0.2)
     await eventually(acquiring.done, "it is taken")
+    assert await acquiring
+    assert case.ownership.timeouts == 0
+
+
+async def test_who_was_missing_when_our_line_broke_is_waited_for(case: Case) -> None:
+    """It may be back long since, and we have heard of nothing. The wait counts from when we can reach the broker."""
+    await case.listed("other")
+    await case.listed()
+    case.held_by_other(case.one)
+    await case.broker.peer.down()
+    with pytest.raises(RmqdError):
+        await case.client.remoting.connection(case.broker.peer.address)
+    acquiring = case.acquire(case.one)
+    await case.clock.advance(10)
+    assert not acquiring.done()
+    body = json.dumps({"consumerIdList": [case.client.client_id, "other"]}).encode()
+    case.broker.peer.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(body=body))
+    await case.broker.peer.listen()
+    case.clock.turn(case.client.remoting.rest_seconds(case.broker.peer.address))
+    await case.client.remoting.connection(case.broker.peer.address)
+    await case.clock.advance(1)
+    assert not acquiring.done()
+    case.freed(case.one)
+    await case.clock.advance(0.1)
+    await eventually(acquiring.done, "it is acquired")
     assert await acquiring
     assert case.ownership.timeouts == 0
 

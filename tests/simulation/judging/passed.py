@@ -11,7 +11,8 @@ from tests.simulation.ledger import Ledger, Stored
 
 ALL_TAGS: Final = "*"
 HEARD_SECONDS: Final = 2.0
-"""How long the answer that tells the owner of a reset may be under way: the network takes up to a second, twice."""
+"""How long after a pull is told of a reset a commit may come that its owner sent before it heard: the network takes up to
+a second for the answer, and for the commit."""
 OBEYED_SECONDS: Final = 12.0
 """How long after a pushed reset a queue may be set: 5 s until its hand-over, which takes 5 s, and a moment more."""
 FOUND_SECONDS: Final = 15.0
@@ -120,9 +121,14 @@ class Passed:
         The owner may commit once more before it hears of the reset. Who was cut off then has not heard of it, and may
         commit what it had finished as soon as it is back.
         """
-        resets = [one for one in self.resets(place) if one.at + HEARD_SECONDS <= by and one.repeats(place)]
+        resets = [one for one in self.resets(place) if self._told_at(one) + HEARD_SECONDS <= by and one.repeats(place)]
         sure = (one.at for one in resets if not (one.is_pushed or self._may_be_lost(one) or self._is_troubled(one.at)))
         return max(sure, default=float("-inf"))
+
+    def _told_at(self, reset: Reset) -> float:
+        """When the owner's pull is told of a reset: a broker tells one that it holds as the next message comes."""
+        next_at, _ = self.tags.get(Stored(reset.broker, reset.queue, reset.end), (reset.at, ""))
+        return max(reset.at, next_at)
 
     def is_settled(self, key: str, places: list[Stored]) -> bool:
         """Whether nobody waits for a message: it was done, or passed over, and came again after a reset."""
