@@ -34,12 +34,13 @@ FORGET_SECONDS = 60.0  # for which a break counts
 class _Breaker:
     """What is known against one address."""
 
-    __slots__ = ("broke_at", "broken", "error", "failures", "is_probed", "is_silent", "losses", "until")
+    __slots__ = ("broke_at", "broken", "error", "failed_at", "failures", "is_probed", "is_silent", "losses", "until")
 
     def __init__(self) -> None:
         self.error: RemotingError | None = None
         """The last failure; None where only connections were lost."""
         self.failures = 0
+        self.failed_at = float("-inf")
         self.losses = 0
         """Connections that ended without an answer."""
         self.broken = 0
@@ -62,7 +63,12 @@ class Breakers:
         """Note a failure, and open the breaker: for twice as long as the last time, up to MOST_SECONDS."""
         breaker = self._breakers.setdefault(address, _Breaker())
         self._rest(breaker, error, doubled(FIRST_SECONDS, breaker.failures + 1, MOST_SECONDS))
-        breaker.failures += 1
+        breaker.failures, breaker.failed_at = breaker.failures + 1, self._now()
+
+    def failed_since(self, address: str, asked_at: float) -> bool:
+        """Whether a failure was noted, and no answer since, after something was asked: it tells nothing new then."""
+        breaker = self._breakers.get(address)
+        return breaker is not None and breaker.failed_at >= asked_at
 
     def lost(self, address: str) -> bool:
         """Note a loss. Returns whether it is not the first one since the address last answered."""

@@ -140,7 +140,9 @@ class RemotingClient:
                 # The frame's length may be damaged: it would take in all bytes that come, and no answer would be found.
                 connection.corrupt(ProtocolError(f"it began {now - connection.frame_at:.0f} s ago and does not end"))
             elif seconds >= SILENCE_SECONDS and connection.reads == reads and self._pool.uses(connection):
-                self._heard_nothing(connection, seconds)
+                # one silence is one failure, however many requests wait in it and are given up
+                if not self._breakers.failed_since(connection.address, started):
+                    self._heard_nothing(connection, seconds)
             raise
 
     def _heard_nothing(self, connection: RemotingConnection, seconds: float) -> None:

@@ -189,6 +189,22 @@ async def test_a_deadline_of_who_asks_tells_of_silence_too(remoting: RemotingCli
     assert remoting.is_down(peer.address)
 
 
+async def test_one_silence_is_one_failure_however_many_requests_wait_in_it(
+    remoting: RemotingClient, peer: Peer
+) -> None:
+    """As the pulls of a broker's queues do, which are given up when a heartbeat finds the silence."""
+    peer.on(ASK, None)
+    peer.on(OTHER, None)
+    waiting = [asyncio.create_task(remoting.invoke(peer.address, ASK, {}, timeout_seconds=30)) for _ in range(6)]
+    await peer.received(ASK, 6)
+    with pytest.raises(RemotingTimeoutError):
+        await remoting.invoke(peer.address, OTHER, {})
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert 0 < remoting.rest_seconds(peer.address) <= FIRST_SECONDS
+
+
 async def test_a_silent_peer_that_is_reconnected_to_is_still_only_probed(remoting: RemotingClient, peer: Peer) -> None:
     """A stopped process takes connections: its kernel does."""
     await go_silent(remoting, peer)
