@@ -110,7 +110,8 @@ class History:
         self.most_invisible_seconds = plan.popping.invisible_seconds
         """For how long what is popped has been hidden, at most."""
         self.unheard: set[Reset] = set()
-        """Pushed resets of queues that no member had then, nor took before it forgot the reset."""
+        """Pushed resets of queues that no member had then, nor took before it forgot the reset, and told ones that the
+        owner cannot find: to the offset that is stored, told to the held pull of a former owner."""
         self._handlers_chance = random.Random(chance.random())
         self._java_chance = random.Random(f"{plan.seed} members")
         self._producers_chance = random.Random(chance.random())

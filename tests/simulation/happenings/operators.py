@@ -152,7 +152,12 @@ def reset_one(history: History, chance: random.Random) -> None:
 
 def set_offset(history: History, broker: Broker, queue: int, offset: int) -> None:
     """Set the group's offset in one queue, of which the next pull is told. Raises Refusal."""
-    _note_reset(history, broker, queue, offset)
+    assert broker.controller is not None
+    stored = broker.controller.offsets.get(GROUP, TOPIC, queue)
+    reset = _note_reset(history, broker, queue, offset)
+    if offset == stored and len(history.members) + len(history.former) > 1:
+        # where the held pull of a former owner is told, the owner finds the offset that it has stored itself
+        history.unheard.add(reset)
     header = ResetOffsetRequestHeader(
         topic=TOPIC, group=GROUP, timestamp=0, is_force=True, queue_id=queue, offset=offset
     )
