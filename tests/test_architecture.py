@@ -48,7 +48,7 @@ BELOW = {
         "structlog pyspark pyarrow py4j numpy psycopg zlib_ng fastavro google",
     ),
     "testing": (
-        f"{PLAIN} wire handler_api client consumer config plugins process daemon broker",
+        f"{PLAIN} wire handler_api once client consumer config plugins process daemon broker",
         "pytest structlog yaml pydantic",
     ),
     "forwarding": (f"{PLAIN} wire handler_api client config", "structlog pydantic"),

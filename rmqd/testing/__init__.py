@@ -15,6 +15,7 @@ does so in every run of everybody who has rmqd installed.
     messages             messages and batches without a broker
     records              what the broker has stored
     case_file, case_run  cases in YAML: reading, running
+    chaos                the handler called twice, cut and in other orders: whether it leaves the same
     logs                 where the log goes during a test
 """
 
@@ -23,15 +24,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rmqd.testing.chaos.report import NotRepeatableError
+    from rmqd.testing.chaos.search import ChaosSeesLessWarning
     from rmqd.testing.messages import make_batch, make_message
     from rmqd.testing.result import Attempt, RunResult
     from rmqd.testing.rocketmq import RocketMQ
     from rmqd.testing.run import StillBusyError
 
-__all__ = ["Attempt", "RocketMQ", "RunResult", "StillBusyError", "make_batch", "make_message"]
+__all__ = [
+    "Attempt",
+    "ChaosSeesLessWarning",
+    "NotRepeatableError",
+    "RocketMQ",
+    "RunResult",
+    "StillBusyError",
+    "make_batch",
+    "make_message",
+]
 
 _HOMES = {
     "Attempt": "result",
+    "ChaosSeesLessWarning": "chaos.search",
+    "NotRepeatableError": "chaos.report",
     "RocketMQ": "rocketmq",
     "RunResult": "result",
     "StillBusyError": "run",

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from rmqd.broker.embedded import EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.client.instance import ClientInstance
@@ -27,6 +27,9 @@ from rmqd.wire.bodies.pop import MessageRequestMode
 from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody, TopicConfig
 from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import check_topic, dlq_topic, is_retry_topic, retry_topic
+
+if TYPE_CHECKING:
+    from rmqd.testing.chaos.run import Chaos
 
 REQUEST_SECONDS: Final = 10.0
 RUN_SECONDS: Final = 30.0
@@ -130,11 +133,19 @@ class RocketMQ:
         *,
         timeout: float = RUN_SECONDS,
         until: Callable[[], object] | None = None,
+        chaos: bool = False,
+        state: Callable[[], object] | None = None,
+        reset: Callable[[], object] | None = None,
         **group_keys: Any,
     ) -> RunResult:
         """Have a group consume until nothing is left to do, retries and delayed messages included, and end it.
 
         With `until` the run ends once that returns something true, which must happen before nothing is left to do.
+
+        With `chaos` the handler is called again with what it got, twice, cut, expired, and in other orders of queues,
+        to see whether it leaves the same. `state` returns what it leaves, by default what it keeps in this process;
+        `reset` makes that what it was before. Raises NotRepeatableError, an AssertionError, with the shortest history
+        after which it is something else.
 
         `handler` is a function, a class or an object as a plugin may be, or the name of one. `group_keys` are the keys
         of the group in YAML, with `options` and `concurrency` among them. `expression` filters the topic;
@@ -148,7 +159,25 @@ class RocketMQ:
             raise TypeError("run_handler() needs a group, such as group='mailer'")
         if bool(topic) == ("subscriptions" in group_keys):
             raise TypeError("run_handler() needs a topic, such as topic='orders', or subscriptions in its place")
-        return self.run_group(group_of(handler, topic, group, group_keys), timeout, until)
+        if not chaos and (state or reset):
+            raise TypeError("state and reset are for run_handler(..., chaos=True)")
+        to_run = group_of(handler, topic, group, group_keys)
+        if chaos:
+            from rmqd.testing.chaos.run import Chaos
+
+            return self.run_group_in_chaos(to_run, Chaos(state, reset), timeout, until)
+        return self.run_group(to_run, timeout, until)
+
+    def run_group_in_chaos(
+        self, group: GroupToRun, chaos: Chaos, timeout: float = RUN_SECONDS, until: Callable[[], object] | None = None
+    ) -> RunResult:
+        """The same with chaos. Raises NotRepeatableError."""
+        from rmqd.testing.chaos.run import look_for_chaos
+
+        bench = chaos.prepared(group, group.options(self._state_dir), self._run)
+        result = self.run_group(group, timeout, until)
+        look_for_chaos(bench, result, [one for topic in bench.options.subscriptions for one in self.messages(topic)])
+        return result
 
     def run_group(
         self, group: GroupToRun, timeout: float = RUN_SECONDS, until: Callable[[], object] | None = None

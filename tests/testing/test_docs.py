@@ -32,7 +32,7 @@ def test_its_tests_and_cases_pass(shop: UserFolder) -> None:
     shop.write("mailer.cases.yaml", cases)
     code, out = shop.pytest("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function")
     assert code == 0, out
-    assert "4 passed" in out
+    assert "5 passed" in out
 
 
 def test_what_it_shows_of_a_failure_is_what_is_printed(shop: UserFolder) -> None:
@@ -45,6 +45,15 @@ def test_what_it_shows_of_a_failure_is_what_is_printed(shop: UserFolder) -> None
     printed = "".join(line for line in out.splitlines(keepends=True) if not line.startswith("mail to"))
     expected = shown.removeprefix("$ rmqd test\n")
     assert re.sub(r"\(\S+mailer.py:\d+\)", "", printed) == re.sub(r"\(\S+mailer.py:\d+\)", "", expected)
+
+
+def test_what_it_shows_of_an_effect_that_is_not_repeatable_is_what_is_printed(folder: UserFolder) -> None:
+    (test,), (shown,) = blocks(PAGE, "py"), blocks(PAGE, "text")
+    folder.write("test_turnover.py", test)
+    code, out = folder.pytest()
+    assert code == 1
+    printed = "".join(line.removeprefix("E").removeprefix("  ").lstrip(" ") for line in out.splitlines(keepends=True))
+    assert "".join(line.lstrip(" ") for line in shown.splitlines(keepends=True)) in printed
 
 
 def test_the_test_in_the_page_about_handlers_passes(folder: UserFolder) -> None:

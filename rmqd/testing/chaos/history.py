@@ -1,0 +1,107 @@
+"""Deliveries in an order that may happen, and which of them are tried.
+
+Within a queue the order is kept: a queue goes on, or goes back and comes the whole way again, as it does when an
+offset was not committed. Between queues there is no order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
+from typing import Final, Literal
+
+MIXES: Final = 12
+_MOST_CUTS: Final = 8  # of the awaits of a handler, for all messages at once
+_SEED: Final = 4711  # the same histories in every run
+
+How = Literal["whole", "cut", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Messages that come together: a batch of one queue."""
+
+    queue: tuple[str, int]
+    messages: tuple[int, ...]
+    """By their index among all messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One call of the handler."""
+
+    part: Part
+    how: How = "whole"
+    cut_at: int = 0
+    """For one that is cut: at which of its awaits, from 1. A synchronous one that expires goes on to its end."""
+
+
+History = tuple[Delivery, ...]
+
+
+def undisturbed(parts: Sequence[Part]) -> History:
+    """Each once, queue by queue."""
+    return tuple(Delivery(part) for part in parts)
+
+
+def may_happen(history: History) -> bool:
+    """Whether the order within each queue is kept, and every part comes to its end."""
+    for queue in {one.part.queue for one in history}:
+        deliveries = [one for one in history if one.part.queue == queue]
+        parts = sorted({one.part.messages for one in deliveries})
+        next_one = 0
+        for one in deliveries:
+            index = parts.index(one.part.messages)
+            if index > next_one:
+                return False
+            next_one = index + 1 if one.how == "whole" else index
+        if next_one < len(parts):
+            return False
+    return True
+
+
+def tried(parts: Sequence[Part], awaits: int, *, is_async: bool) -> Iterator[History]:
+    """The histories that are tried, the plainest first. `awaits` are the most that the handler had in one call."""
+    once = undisturbed(parts)
+    yield tuple(chain.from_iterable((one, one) for one in once))
+    queues = list(dict.fromkeys(part.queue for part in parts))
+    by_queue = [[one for one in once if one.part.queue == queue] for queue in queues]
+    yield tuple(chain.from_iterable(chain(queue, queue) for queue in by_queue))
+    if len(queues) > 1:
+        yield tuple(chain.from_iterable(reversed(by_queue)))
+        yield tuple(one for turn in zip_longest(*by_queue) for one in turn if one is not None)
+    for cut_at in _some(awaits):
+        yield tuple(chain.from_iterable((replace(one, how="cut", cut_at=cut_at), one) for one in once))
+    for cut_at in _some(awaits) if is_async else [0]:
+        yield tuple(chain.from_iterable((replace(one, how="expired", cut_at=cut_at), one) for one in once))
+    chance = random.Random(_SEED)
+    for _ in range(MIXES):
+        yield _mixed(by_queue, awaits, chance, is_async=is_async)
+
+
+def _some(awaits: int) -> list[int]:
+    step = max(1, -(-awaits // _MOST_CUTS))
+    return sorted({*range(1, awaits + 1, step), *([awaits] if awaits else [])})
+
+
+def _mixed(by_queue: Sequence[list[Delivery]], awaits: int, chance: random.Random, *, is_async: bool) -> History:
+    """Queues in turns by chance, with parts that are cut or expire, and queues that go back."""
+    next_ones, found = [0] * len(by_queue), list[Delivery]()
+    backs = 2 * sum(map(len, by_queue))  # so that it ends
+    while left := [index for index, queue in enumerate(by_queue) if next_ones[index] < len(queue)]:
+        index = chance.choice(left)
+        one = by_queue[index][next_ones[index]]
+        what = chance.random()
+        if what < 0.2 and (awaits or not is_async) and backs:
+            backs -= 1
+            how: How = "cut" if awaits and chance.random() < 0.5 else "expired"
+            found.append(replace(one, how=how, cut_at=chance.randint(1, awaits) if awaits else 0))
+            continue
+        found.append(one)
+        next_ones[index] += 1
+        if what > 0.7 and backs:
+            backs -= 1
+            next_ones[index] = chance.randrange(next_ones[index])
+    return tuple(found)

@@ -1,0 +1,200 @@
+"""What a handler keeps in this process: its attributes, the variables around it, its module's. Seen, and put back.
+
+Only the author's own objects are looked into, and the containers in them. What belongs to a library, such as a
+connection, is neither seen nor put back.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+_LIBRARY_FOLDERS: Final = ("/site-packages/", "/dist-packages/")
+_VARIABLES: Final = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"}
+_THROUGH: Final = "rmqd.typed"  # stands between a consumer and the author's function
+
+
+class Memory:
+    """All that functions and objects of an author reach, as it is when this is made."""
+
+    def __init__(self, roots: Iterable[object], package: str = "") -> None:
+        """`package` is the top of the handler's module: its objects are the author's wherever it is installed."""
+        self._package = package
+        self._seen: dict[int, object] = {}  # keeps what was seen alive, so that no id is used twice
+        self._puts_back: list[Callable[[], object]] = []
+        self.places: dict[str, Callable[[], object]] = {}
+        """By name: how to read a variable in which the author keeps something."""
+        for root in roots:
+            self._visit(root)
+
+    def put_back(self) -> None:
+        """Make everything what it was."""
+        for put_back in self._puts_back:
+            put_back()
+
+    def is_own(self, value: object) -> bool:
+        """Whether an object is of a class that the author wrote."""
+        return self.wrote(type(value).__module__) and not isinstance(value, type | types.ModuleType)
+
+    def wrote(self, module_name: str) -> bool:
+        """Whether a module is the author's."""
+        return _is_own(module_name, self._package)
+
+    def values(self) -> dict[str, object]:
+        """What is kept now, by the names of the variables."""
+        return {name: read() for name, read in self.places.items()}
+
+    def _visit(self, value: object) -> None:
+        if value is None or isinstance(value, str | bytes | int | float) or id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, types.MethodType):
+            self._visit(value.__func__)
+            self._visit_self(value.__self__)
+        elif isinstance(value, types.FunctionType):
+            self._visit_function(value)
+        elif isinstance(value, functools.partial):
+            for one in (value.func, *value.args, *value.keywords.values()):
+                self._visit(one)
+        elif isinstance(value, list | dict | set | deque | bytearray):
+            self._keep_container(value)
+        elif isinstance(value, tuple | frozenset):
+            for one in value:
+                self._visit(one)
+        elif isinstance(value, type):
+            if _is_own(value.__module__, self._package):
+                self._visit_class(value)
+        elif self.is_own(value) or type(value).__module__.startswith(_THROUGH):
+            self._visit_instance(value)
+
+    def _visit_self(self, instance: object) -> None:
+        if self.is_own(instance) and id(instance) not in self._seen:
+            self.places["self"] = lambda: instance
+        self._visit(instance)
+
+    def _visit_function(self, function: types.FunctionType) -> None:
+        if inspect.unwrap(function) is not function:
+            self._visit(inspect.unwrap(function))
+        is_own = _is_own(function.__module__, self._package)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                content = cell.cell_contents
+            except ValueError:  # not bound yet
+                continue
+            self._puts_back.append(functools.partial(setattr, cell, "cell_contents", content))
+            if is_own:
+                self._name(name, content, functools.partial(getattr, cell, "cell_contents"))
+            self._visit(content)
+        if not is_own:
+            return
+        for name in sorted(_names_in(function.__code__) & function.__globals__.keys()):
+            self._visit_global(function.__globals__, name)
+        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            if isinstance(default, list | dict | set | deque):
+                self._name(f"{function.__name__}'s default argument", default, functools.partial(_same, default))
+            self._visit(default)
+
+    def _visit_global(self, variables: dict[str, Any], name: str) -> None:
+        value = variables[name]
+        self._puts_back.append(functools.partial(variables.__setitem__, name, value))
+        self._name(name, value, functools.partial(variables.get, name))
+        self._visit(value)
+
+    def _visit_class(self, kind: type) -> None:
+        for name, value in list(vars(kind).items()):
+            if name.startswith("__") or _is_code(value):
+                if isinstance(value, types.FunctionType):
+                    self._visit(value)
+                continue
+            self._puts_back.append(functools.partial(setattr, kind, name, value))
+            self._name(f"{kind.__name__}.{name}", value, functools.partial(getattr, kind, name))
+            self._visit(value)
+
+    def _visit_instance(self, instance: object) -> None:
+        if type(instance).__module__.startswith(_THROUGH):
+            for one in _attributes(instance).values():
+                self._visit(one)
+            return
+        self._visit(type(instance))
+        kept = _attributes(instance)
+        self._puts_back.append(functools.partial(_set_attributes, instance, dict(kept)))
+        for one in kept.values():
+            self._visit(one)
+
+    def _keep_container(self, container: Any) -> None:
+        if isinstance(container, dict):
+            items = dict(container)
+            self._puts_back.append(functools.partial(_refill, container, container.update, items))
+            inner: Iterator[object] = iter(items.values())
+        else:
+            ones = list(container)
+            fill = container.update if isinstance(container, set) else container.extend
+            self._puts_back.append(functools.partial(_refill, container, fill, ones))
+            inner = iter(ones)
+        for one in inner:
+            self._visit(one)
+
+    def _name(self, name: str, value: object, read: Callable[[], object]) -> None:
+        if not _is_code(value):
+            self.places.setdefault(name, read)
+
+
+def attributes_of(instance: object) -> dict[str, object]:
+    """The attributes of an object, in its `__dict__` and in its slots."""
+    return dict(_attributes(instance))
+
+
+def _attributes(instance: object) -> dict[str, object]:
+    found = dict(getattr(instance, "__dict__", {}))
+    for kind in type(instance).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(instance, name):
+                found[name] = getattr(instance, name)
+    return found
+
+
+def _set_attributes(instance: object, attributes: dict[str, object]) -> None:
+    for name in _attributes(instance).keys() - attributes.keys():
+        object.__delattr__(instance, name)
+    for name, value in attributes.items():
+        object.__setattr__(instance, name, value)  # past what a frozen dataclass or a model refuses
+
+
+def _is_own(module_name: str | None, package: str) -> bool:
+    top = (module_name or "").partition(".")[0]
+    if top == package and top:
+        return True
+    if not top or top in ("rmqd", "builtins") or top in sys.stdlib_module_names - {"__main__"}:
+        return False
+    file = getattr(sys.modules.get(module_name or ""), "__file__", None) or ""
+    return not any(folder in file.replace("\\", "/") for folder in _LIBRARY_FOLDERS)
+
+
+def _is_code(value: object) -> bool:
+    kinds = (types.ModuleType, type, staticmethod, classmethod, property, functools.partial)
+    return isinstance(value, kinds) or inspect.isroutine(value) or type(value).__module__ == "typing"
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """The names of variables outside of a function that it uses, in functions inside of it, too."""
+    names = {one.argval for one in dis.get_instructions(code) if one.opname in _VARIABLES}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names_in(constant)
+    return names
+
+
+def _refill(container: Any, fill: Callable[[Any], object], content: object) -> None:
+    container.clear()
+    fill(content)
+
+
+def _same(value: object) -> object:
+    return value

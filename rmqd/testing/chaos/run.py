@@ -1,0 +1,47 @@
+"""Chaos around the run of a group: what it starts from is seen before, and its messages are taken from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.plain_text import class_name
+from rmqd.testing.chaos.search import Search, parts_of
+from rmqd.testing.chaos.trial import Bench, RunsInLoop
+from rmqd.testing.group import GroupToRun
+from rmqd.testing.result import RunResult
+from rmqd.wire.messages.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Chaos:
+    """What is looked at, and how it is made what it was: what `run_handler` was given."""
+
+    state: Callable[[], object] | None = None
+    reset: Callable[[], object] | None = None
+
+    def prepared(self, group: GroupToRun, options: ConsumerOptions, run_in_loop: RunsInLoop) -> Bench:
+        """Look at the state before the first message. Raises TypeError, and what the handler's constructor raises."""
+        for name, function in (("state", self.state), ("reset", self.reset)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} is a {class_name(function)}; accepted: a function without arguments")
+        return Bench(group.make_handler, options, run_in_loop, self.state, self.reset, _package(group))
+
+
+def look_for_chaos(bench: Bench, result: RunResult, stored: Iterable[Message]) -> None:
+    """Have the handler called with what its group got, in other ways. Raises NotRepeatableError.
+
+    `stored` are the messages of the group's topics, as no handler has had them yet.
+    """
+    got = {attempt.message.msg_id for attempt in result.attempts if attempt.number == 1}
+    acked = {message.msg_id for message in result.acked}
+    bench.messages = [message for message in stored if message.msg_id in got]
+    done = frozenset(index for index, message in enumerate(bench.messages) if message.msg_id in acked)
+    parts = parts_of(bench.messages, bench.options.consume_message_batch_max_size)
+    Search(bench, parts, done).run()
+
+
+def _package(group: GroupToRun) -> str:
+    handler = group.settings.handler
+    return "" if handler is None or ":" not in handler.plugin else handler.plugin.partition(":")[0].partition(".")[0]

@@ -1,0 +1,158 @@
+"""Looks for a history after which a handler has left something else than without any disturbance."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final
+
+from rmqd.testing.chaos.history import Delivery, History, Part, tried, undisturbed
+from rmqd.testing.chaos.report import Found, NotRepeatableError
+from rmqd.testing.chaos.shorten import shorten
+from rmqd.testing.chaos.state import Path, settled, varying
+from rmqd.testing.chaos.trial import (
+    CALLS_OF_PATIENCE,
+    LEAST_PATIENCE_SECONDS,
+    PATIENCE_SECONDS,
+    Bench,
+    Ending,
+)
+from rmqd.wire.messages.message import Message
+
+SEARCH_SECONDS: Final = 5.0  # for the histories behind the first, of a handler that is slow
+SHORTEN_SECONDS: Final = 1.0
+MORE_PATIENCE: Final = 3
+
+_SAW_NOTHING: Final = (
+    "chaos=True saw no effect of the handler: nothing that it keeps in this process has changed. Give "
+    "state=..., a function that returns what the handler writes elsewhere, such as the rows of its table"
+)
+_SAME_STATE: Final = (
+    "chaos=True saw no effect of the handler: state() is the same as before. Have it return what the handler writes"
+)
+_NOT_PUT_BACK: Final = (
+    "chaos=True had the handler's messages come again on top of what it wrote, and nothing else, as that could not be "
+    "made what it was before. Give reset=..., a function that does this: then calls are cut, too"
+)
+
+
+class ChaosSeesLessWarning(UserWarning):
+    """A handler left nothing that `chaos=True` can see, or what it left cannot be put back: the text says which."""
+
+
+def parts_of(messages: Sequence[Message], size: int) -> list[Part]:
+    """The batches in which messages come, queue by queue. `messages` are in the order of their queues."""
+    found: list[Part] = []
+    indexed = sorted(enumerate(messages), key=lambda pair: (_queue(pair[1]), pair[1].queue_offset))
+    for queue, ones in groupby(indexed, key=lambda pair: _queue(pair[1])):
+        indexes = [index for index, _ in ones]
+        found += [Part(queue, tuple(indexes[at : at + size])) for at in range(0, len(indexes), size)]
+    return found
+
+
+@dataclass(slots=True)
+class Search:
+    """The search over one handler and its messages."""
+
+    bench: Bench
+    parts: Sequence[Part]
+    acked: Collection[int]
+    """The messages that the handler acknowledged when its group ran."""
+    _leave_out: Collection[Path] = ()
+    _hung: bool = False
+    """Whether a call of the last history did not return."""
+    _expected: dict[frozenset[Part], Any] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Raises NotRepeatableError with the shortest history that was found."""
+        if not self.parts:
+            return
+        once, began = undisturbed(self.parts), time.monotonic()
+        if not self.bench.fresh():
+            self._on_top()
+            return
+        first = self.bench.run(once)
+        took = (time.monotonic() - began) / len(once)
+        self.bench.patience_seconds = min(PATIENCE_SECONDS, max(LEAST_PATIENCE_SECONDS, took * CALLS_OF_PATIENCE))
+        self.bench.fresh()
+        second = self.bench.run(once)
+        self._leave_out = frozenset(varying(first.state, second.state))
+        self._expected[frozenset(self.parts)] = self._compared(first)
+        if first.state == self.bench.before:
+            _warn(_SAW_NOTHING if self.bench.state is None else _SAME_STATE)
+        for history in tried(self.parts, first.awaits, is_async=self.bench.is_async):
+            if self._is_wrong(history) and self._is_no_pause(history):
+                self._tell(history)
+            if time.monotonic() - began > SEARCH_SECONDS:
+                break
+        self.bench.fresh()
+        self.bench.run(once)  # what the test looks at next is what an undisturbed run leaves
+
+    def _is_wrong(self, history: History) -> bool:
+        """Whether it leaves something else than the same messages without a disturbance."""
+        parts = frozenset(one.part for one in history)
+        if parts not in self._expected:
+            self.bench.fresh()
+            self._expected[parts] = self._compared(self.bench.run(undisturbed(sorted(parts, key=_place))))
+        self.bench.fresh()
+        ending = self.bench.run(history)
+        self._hung = ending.hung
+        return bool(self._compared(ending) != self._expected[parts])
+
+    def _is_no_pause(self, history: History) -> bool:
+        """Whether a call that did not return does not either where it is waited for longer: the machine may be busy."""
+        if not self._hung:
+            return True
+        self.bench.patience_seconds *= MORE_PATIENCE
+        return self._is_wrong(history)
+
+    def _tell(self, history: History) -> None:
+        deadline = time.monotonic() + SHORTEN_SECONDS
+        shortest = shorten(history, lambda one: time.monotonic() < deadline and self._is_wrong(one))
+        self.bench.fresh()
+        ending = self.bench.run(shortest, look_each=True)
+        expected = self._expected[frozenset(one.part for one in shortest)]
+        raise NotRepeatableError(Found(self.bench.messages, ending, expected, self._compared(ending), self._leave_out))
+
+    def _on_top(self) -> None:
+        """Where the state cannot be made what it was: each queue goes back a little, and must leave what there is."""
+        before = settled(self.bench.look(), ())
+        for history in _backs(self.parts):
+            ending = self.bench.run(history, look_each=True)
+            after = settled(ending.state, ())
+            fates = {index: fate for index, fate in ending.fates.items() if index in self.acked}
+            if after != before or any(fate != "handled" for fate in fates.values()):
+                found = Found(self.bench.messages, ending, (before, {}), (after, fates), (), on_top=True)
+                raise NotRepeatableError(found)
+        _warn(_NOT_PUT_BACK)
+
+    def _compared(self, ending: Ending) -> tuple[Any, Any]:
+        return settled(ending.state, self._leave_out), dict(sorted(ending.fates.items()))
+
+
+def _backs(parts: Sequence[Part]) -> Iterator[History]:
+    """The last part of each queue again, then the last two, four, and so on."""
+    queues = {queue: list(ones) for queue, ones in groupby(parts, key=lambda part: part.queue)}
+    size = 1
+    while True:
+        for ones in queues.values():
+            if size < 2 * len(ones):
+                yield tuple(map(Delivery, ones[-size:]))
+        if size >= max(map(len, queues.values())):
+            return
+        size *= 2
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, ChaosSeesLessWarning, stacklevel=6)  # at the line of the test
+
+
+def _queue(message: Message) -> tuple[str, int]:
+    return message.topic, message.queue_id
+
+
+def _place(part: Part) -> tuple[tuple[str, int], tuple[int, ...]]:
+    return part.queue, part.messages

@@ -1,0 +1,224 @@
+"""One history from the same beginning: a handler of its own, its calls, what it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import copy
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+from rmqd.clock import SystemClock
+from rmqd.consumer.handling.apart import batch_apart
+from rmqd.consumer.handling.failures import give_up
+from rmqd.consumer.handling.threads import call_start_or_stop
+from rmqd.consumer.handling.verdict import not_acknowledged
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.handler_api import LoadedHandler, Outcome
+from rmqd.once.group import once_of
+from rmqd.plain_text import describe
+from rmqd.testing.chaos.call import Called, DidNotReturnError, call
+from rmqd.testing.chaos.history import Delivery, History, Part
+from rmqd.testing.chaos.memory import Memory
+from rmqd.testing.chaos.state import plain
+from rmqd.wire.messages.message import Message
+from rmqd.wire.messages.once import once_in_group
+
+T = TypeVar("T")
+
+MOST_ATTEMPTS: Final = 17  # what Java makes of max_reconsume_times -1, also where there is no limit
+PATIENCE_SECONDS: Final = 10.0
+LEAST_PATIENCE_SECONDS: Final = 1.0
+CALLS_OF_PATIENCE: Final = 50  # a call that takes this many times as long as the longest hangs
+HUNG: Final = "never done: the call does not return"
+
+
+class RunsInLoop(Protocol):
+    """Runs a coroutine in the event loop in which handlers run."""
+
+    def __call__(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_seconds: float, /) -> T: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A delivery that was made."""
+
+    delivery: Delivery
+    outcome: str
+    state: Any
+    """The state after it; None unless it was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a history left."""
+
+    state: Any
+    fates: Mapping[int, str]
+    """What became of each message by its index, in the last delivery."""
+    steps: tuple[Step, ...]
+    awaits: int
+    """The most that one call had."""
+
+    @property
+    def hung(self) -> bool:
+        """Whether a call did not return."""
+        return HUNG in self.fates.values()
+
+
+@dataclass(slots=True)
+class Bench:
+    """Where histories run: the handler, its messages, and the state that is looked at."""
+
+    make: Callable[[], LoadedHandler]
+    options: ConsumerOptions
+    run_in_loop: RunsInLoop
+    state: Callable[[], object] | None
+    reset: Callable[[], object] | None
+    package: str
+    messages: Sequence[Message] = ()
+    patience_seconds: float = PATIENCE_SECONDS
+    memory: Memory = field(init=False)
+    before: Any = field(init=False)
+    is_async: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        handler = self.make()
+        self.is_async = handler.is_async
+        roots = [one for one in (handler.handle, self.state, self.reset) if one is not None]
+        self.memory = Memory(roots, self.package)
+        self.before = self.look()
+
+    def fresh(self) -> bool:
+        """Make the state what it was before the first message. Returns whether it is."""
+        self.memory.put_back()
+        if self.reset is not None:
+            self.reset()
+        return self.state is None or bool(self.look() == self.before)
+
+    def look(self, memory: Memory | None = None) -> Any:
+        """The state now: what `state` gives, or what the handler keeps in this process."""
+        if self.state is None:
+            kept = memory or self.memory
+            return plain(kept.values(), kept.is_own)
+        value = self.state()
+        if asyncio.iscoroutine(value):
+            value.close()
+            raise TypeError("state is an async function; accepted: a function that returns the state")
+        return plain(value, self.memory.is_own)
+
+    def run(self, history: History, *, look_each: bool = False) -> Ending:
+        """Run a history with a handler of its own. Raises what the handler's constructor, `start` and `stop` raise."""
+        return _Trial(self).run(history, look_each=look_each)
+
+
+class _Trial:
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._handler = bench.make()
+        self._memory = Memory([self._handler.handle], bench.package) if bench.state is None else None
+        self._context = contextvars.copy_context()
+        self._context.run(once_in_group.set, once_of(bench.options.group))
+        self._expired: dict[Part, int] = {}
+        self._fates: dict[int, str] = {}
+        self._awaits = 0
+
+    def run(self, history: History, *, look_each: bool) -> Ending:
+        bench, steps = self._bench, []
+        self._in_loop(lambda: call_start_or_stop(self._handler.start, SystemClock()))
+        state: Any = None
+        try:
+            for delivery in history:
+                outcome = self._in_loop(lambda one=delivery: self._deliver(one))  # type: ignore[misc]
+                steps.append(Step(delivery, outcome, bench.look(self._memory) if look_each else None))
+                if HUNG in self._fates.values():
+                    break  # the next one would, too
+            if bench.state is None:
+                state = bench.look(self._memory)  # its `stop` may let go of it
+        finally:
+            self._in_loop(lambda: call_start_or_stop(self._handler.stop, SystemClock()))
+        if bench.state is not None:
+            state = bench.look()
+        return Ending(state, dict(self._fates), tuple(steps), self._awaits)
+
+    def _in_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        async def in_context() -> T:
+            return await asyncio.get_running_loop().create_task(work(), context=self._context)
+
+        return self._bench.run_in_loop(in_context, MOST_ATTEMPTS * PATIENCE_SECONDS)
+
+    async def _deliver(self, delivery: Delivery) -> str:
+        part = delivery.part
+        again = self._expired.get(part, 0)
+        messages = [copy.copy(self._bench.messages[index]) for index in part.messages]
+        for message in messages:
+            for _ in range(again):
+                message.count_attempt()
+        if delivery.how == "whole":
+            return await self._until_done(part, messages)
+        called = await self._call(messages, delivery.cut_at)
+        if delivery.how == "expired":
+            self._expired[part] = again + 1
+        return _how_it_was_cut(delivery, called)
+
+    async def _until_done(self, part: Part, messages: list[Message]) -> str:
+        """Call the handler as often as its group would, until every message is acknowledged or given up."""
+        numbers, waiting, failures = dict(zip(map(id, messages), part.messages, strict=True)), [messages], list[str]()
+        while waiting:
+            now = waiting.pop(0)
+            called, refused = await self._attempt(now)
+            again = []
+            for index, message in enumerate(now):
+                fate = refused.get(index, "handled")
+                fate = HUNG if isinstance(called.error, DidNotReturnError) else fate
+                if fate == "again" and message.reconsume_times + 1 < self._most_attempts:
+                    message.count_attempt()
+                    again.append(message)
+                else:
+                    self._fates[numbers[id(message)]] = "given up after every retry" if fate == "again" else fate
+            if again:
+                failures.append(describe(called.error) if called.error is not None else "asked for a retry")
+                waiting = (
+                    [again, *waiting] if self._bench.options.repeats_in_place else [*([m] for m in again), *waiting]
+                )
+        fates = dict.fromkeys(self._fates[index] for index in part.messages)
+        told = ", ".join(fates)
+        return told if not failures else f"{told}, after {len(failures)} failed attempts: {failures[-1]}"
+
+    async def _attempt(self, messages: list[Message]) -> tuple[Called, dict[int, str]]:
+        """One call, and what it means for those messages that are not acknowledged, by their index."""
+        options = self._bench.options
+        batch = batch_apart(options, messages)
+        called = await self._call_batch(batch, 0)
+        if options.failures is not None:
+            give_up(batch, called.error, options.failures.dead_letter_on)
+        refused: dict[int, str] = {}
+        for index, decision in not_acknowledged(batch, called.error).items():
+            level = options.delay_level_when_next_consume if decision.delay_level is None else decision.delay_level
+            is_dead = decision.outcome is Outcome.DEAD_LETTER or level == -1
+            refused[index] = "dead-lettered" if is_dead else "again"
+            if options.message_model == "broadcasting":
+                refused[index] = "dropped"
+        return called, refused
+
+    async def _call(self, messages: list[Message], cut_at: int) -> Called:
+        return await self._call_batch(batch_apart(self._bench.options, messages), cut_at)
+
+    async def _call_batch(self, batch: Any, cut_at: int) -> Called:
+        called = await call(self._handler, batch, cut_at, self._bench.patience_seconds, self._bench.memory.wrote)
+        self._awaits = max(self._awaits, called.awaits)
+        return called
+
+    @property
+    def _most_attempts(self) -> int:
+        most = self._bench.options.max_reconsume_times
+        return MOST_ATTEMPTS if most < 0 else min(most + 1, MOST_ATTEMPTS)
+
+
+def _how_it_was_cut(delivery: Delivery, called: Called) -> str:
+    if not delivery.cut_at or called.awaits < delivery.cut_at:
+        return "went on past consume_timeout, to its end" if delivery.how == "expired" else "cut behind its end"
+    why = "at consume_timeout" if delivery.how == "expired" else "as its queue went to another member"
+    place = f" ({called.cut_in})" if called.cut_in else ""
+    return f"cancelled at its await number {delivery.cut_at}{place}, {why}"

@@ -1,0 +1,288 @@
+"""`run_handler(..., chaos=True)`: what it catches, with which history, what passes, and what it says it cannot see."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import rmqd
+from rmqd import Batch, DeadLetter
+from rmqd.testing import ChaosSeesLessWarning, NotRepeatableError, RocketMQ, RunResult
+
+Run = Callable[..., RunResult]
+
+_total = 0
+
+
+@pytest.fixture
+def run(rocketmq: RocketMQ, run_handler: Run) -> Run:
+    """Runs a handler in chaos, over six orders in two queues."""
+    rocketmq.create_topic("orders", queues=2)
+    for number in range(6):
+        rocketmq.send("orders", {"number": number}, keys=f"order-{number}", queue_id=number % 2)
+    return lambda handler, **others: run_handler(handler, topic="orders", **{"group": "books", "chaos": True} | others)
+
+
+@pytest.fixture
+def book() -> Iterator[sqlite3.Connection]:
+    """A database outside of the handler."""
+    connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+    connection.execute("create table orders (id text primary key, times int)")
+    yield connection
+    connection.close()
+
+
+class Counts:
+    """Counts up."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def handle(self, batch: Batch) -> None:
+        self.total += len(batch)
+
+
+class Keeps:
+    """Has one row for each order, however often it comes."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str | None, bytes] = {}
+
+    async def handle(self, batch: Batch) -> None:
+        for message in batch:
+            await asyncio.sleep(0)
+            self.rows[message.keys] = message.body
+            await asyncio.sleep(0)
+
+
+def counts_in_the_module(batch: Batch) -> None:
+    global _total
+    _total += 1
+
+
+def counts_in_a_default(batch: Batch, *, seen: Counter[str] = Counter()) -> None:  # noqa: B006  that is the point
+    seen["all"] += 1
+
+
+class CountsInItsClass:
+    total = 0
+
+    async def handle(self, batch: Batch) -> None:
+        type(self).total += 1
+
+
+@rmqd.handler(json=dict)
+def counts_payloads(order: dict) -> None:  # type: ignore[type-arg]
+    global _total
+    _total += order["number"] + 1
+
+
+def counting_around() -> Callable[[Batch], None]:
+    total = 0
+
+    def handle(batch: Batch) -> None:
+        nonlocal total
+        total += 1
+
+    return handle
+
+
+def steps(caught: pytest.ExceptionInfo[NotRepeatableError]) -> list[str]:
+    """The numbered lines of the timeline."""
+    return [line.strip() for line in str(caught.value).splitlines() if line.strip()[:1].isdigit()]
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [Counts, Counts(), counts_in_the_module, counts_in_a_default, CountsInItsClass, counts_payloads, counting_around()],
+    ids=["class", "object", "global", "default", "class attribute", "typed", "closure"],
+)
+def test_a_handler_that_counts_up_is_caught_with_one_message_that_comes_twice(run: Run, handler: object) -> None:
+    with pytest.raises(NotRepeatableError) as caught:
+        run(handler)
+    first, second = steps(caught)
+    assert first.split() == ["1.", *second.split()[1:5], "handled"]
+    assert second.endswith("again, as its offset was not committed: handled")
+
+
+def test_what_it_says_names_what_differs(run: Run) -> None:
+    with pytest.raises(NotRepeatableError, match=r"\n  self\.total: 2, in place of 1\n"):
+        run(Counts)
+
+
+def test_a_repeatable_handler_passes_and_what_it_left_is_there(run: Run) -> None:
+    keeps = Keeps()
+    result = run(keeps)
+    assert len(result.acked) == len(result.attempts) == len(keeps.rows) == 6
+
+
+def test_one_that_is_cut_between_its_mark_and_its_effect_is_caught_at_the_line(run: Run) -> None:
+    class MarksFirst:
+        def __init__(self) -> None:
+            self.marks: set[str | None] = set()
+            self.total = 0
+
+        async def handle(self, batch: Batch) -> None:
+            for message in batch:
+                if message.keys not in self.marks:
+                    self.marks.add(message.keys)
+                    await asyncio.sleep(0)
+                    self.total += 1
+
+    with pytest.raises(NotRepeatableError, match="the handler's effect") as caught:
+        run(MarksFirst)
+    first, second = steps(caught)
+    assert "cancelled at its await number 1 (test_chaos.py:" in first
+    assert second.endswith("again: handled")
+    assert "self.total: 0, in place of 1" in str(caught.value)
+
+
+def test_one_that_takes_a_retry_for_done_is_caught_by_an_expiry(run: Run) -> None:
+    class SkipsRetries(Keeps):
+        async def handle(self, batch: Batch) -> None:
+            if batch[0].reconsume_times == 0:
+                await super().handle(batch)
+
+    with pytest.raises(NotRepeatableError, match="at consume_timeout") as caught:
+        run(SkipsRetries)
+    assert len(steps(caught)) == 2
+
+
+def test_one_that_depends_on_the_order_of_queues_is_caught_and_of_a_queues_own_order_not(run: Run) -> None:
+    class First:
+        def __init__(self) -> None:
+            self.first: str | None = None
+
+        def handle(self, batch: Batch) -> None:
+            self.first = self.first or batch[0].keys
+
+    class LastOfEach:
+        def __init__(self) -> None:
+            self.last: dict[int, str | None] = {}
+
+        def handle(self, batch: Batch) -> None:
+            self.last[batch.message_queue.queue_id] = batch[0].keys
+
+    with pytest.raises(NotRepeatableError, match="Between queues there is no order") as caught:
+        run(First)
+    assert len(steps(caught)) == 2
+    run(LastOfEach)
+
+
+def test_one_that_refuses_what_it_knows_is_caught(run: Run) -> None:
+    class Refuses(Keeps):
+        async def handle(self, batch: Batch) -> None:
+            if batch[0].keys in self.rows:
+                raise DeadLetter("known")
+            self.rows[batch[0].keys] = batch[0].body
+
+    with pytest.raises(NotRepeatableError, match=r"order-\d is dead-lettered, in place of handled"):
+        run(Refuses)
+
+
+def test_failures_that_are_the_same_each_time_pass(run: Run) -> None:
+    class FailsAtFirst(Keeps):
+        async def handle(self, batch: Batch) -> None:
+            if batch[0].keys == "order-1":
+                raise DeadLetter("no")
+            if batch[0].keys == "order-2" and batch[0].reconsume_times < 2:
+                raise ConnectionError
+            await super().handle(batch)
+
+    result = run(FailsAtFirst, max_reconsume_times=3)
+    assert len(result.dead_letters) == 1
+
+
+def test_times_and_random_ids_that_never_are_the_same_are_left_out(run: Run) -> None:
+    class Stamps(Keeps):
+        async def handle(self, batch: Batch) -> None:
+            await super().handle(batch)
+            self.last = time.monotonic_ns(), uuid.uuid4(), batch[0].topic
+
+    run(Stamps)
+
+
+@pytest.mark.slow
+def test_one_that_never_returns_after_a_cut_is_caught(run: Run) -> None:
+    class HoldsItsLock(Keeps):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lock = asyncio.Lock()
+
+        async def handle(self, batch: Batch) -> None:
+            await self.lock.acquire()
+            await super().handle(batch)
+            self.lock.release()
+
+    with pytest.raises(NotRepeatableError, match="never done: the call does not return"):
+        run(HoldsItsLock)
+
+
+class TestOfWhatIsWrittenElsewhere:
+    def test_rows_are_compared_and_put_back(self, run: Run, book: sqlite3.Connection) -> None:
+        def rows() -> list[Any]:
+            return book.execute("select * from orders").fetchall()
+
+        def count(batch: Batch) -> None:
+            book.execute(
+                "insert into orders values (?, 1) on conflict do update set times = times + 1", (batch[0].keys,)
+            )
+
+        def insert(batch: Batch) -> None:
+            book.execute("insert or ignore into orders values (?, 1)", (batch[0].keys,))
+
+        def clear() -> None:
+            book.execute("delete from orders")
+
+        with pytest.raises(NotRepeatableError, match=r"\('order-\d', 2\) is there in addition"):
+            run(count, state=rows, reset=clear)
+        clear()
+        run(insert, state=rows, reset=clear, group="others")
+        assert len(rows()) == 6
+
+    def test_without_a_reset_messages_come_again_on_top(self, run: Run, book: sqlite3.Connection) -> None:
+        def rows() -> list[Any]:
+            return book.execute("select * from orders").fetchall()
+
+        def count(batch: Batch) -> None:
+            book.execute(
+                "insert into orders values (?, 1) on conflict do update set times = times + 1", (batch[0].keys,)
+            )
+
+        with pytest.raises(NotRepeatableError, match="after an undisturbed run") as caught:
+            run(count, state=rows)
+        assert len(steps(caught)) == 1
+
+    def test_without_a_reset_it_says_that_it_saw_less(self, run: Run, book: sqlite3.Connection) -> None:
+        def insert(batch: Batch) -> None:
+            book.execute("insert or ignore into orders values (?, 1)", (batch[0].keys,))
+
+        with pytest.warns(ChaosSeesLessWarning, match="Give reset="):
+            run(insert, state=lambda: book.execute("select * from orders").fetchall())
+
+    def test_without_a_state_it_says_that_it_saw_nothing(self, run: Run, book: sqlite3.Connection) -> None:
+        def insert(batch: Batch) -> None:
+            book.execute("insert or ignore into orders values (?, 1)", (batch[0].keys,))
+
+        with pytest.warns(ChaosSeesLessWarning, match="Give state=") as warned:
+            run(insert)
+        assert warned[0].filename == __file__
+
+
+def test_what_it_refuses(rocketmq: RocketMQ, run: Run, run_handler: Run) -> None:
+    async def state() -> int:
+        return 1
+
+    with pytest.raises(TypeError, match="chaos=True"):
+        run_handler(Keeps, topic="orders", group="books", state=dict)
+    with pytest.raises(TypeError, match="state is a int; accepted"):
+        run(Keeps, state=3)
+    with pytest.raises(TypeError, match="state is an async function"):
+        run(Keeps, state=state)
