@@ -22,6 +22,7 @@ from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.handling.slots import HandlerHungError, HandlerSlots
 from rmqd.consumer.handling.threads import HandlerThread
 from rmqd.consumer.rebalance.broadcasting import EveryQueue
+from rmqd.consumer.services import Leases
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler_api import Batch
 from rmqd.wire.message_queue import MessageQueue
@@ -68,11 +69,16 @@ class Pool:
 
 @pytest.fixture
 def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContextManager[Pool]]:
-    """`async with pool(function, is_async=…, clock=…, **options)`."""
+    """`async with pool(function, is_async=…, clock=…, leases=…, **options)`."""
 
     @contextlib.asynccontextmanager
     async def start(
-        function: Callable[..., Any], *, is_async: bool = True, clock: Clock | None = None, **values: Any
+        function: Callable[..., Any],
+        *,
+        is_async: bool = True,
+        clock: Clock | None = None,
+        leases: Leases | None = None,
+        **values: Any,
     ) -> AsyncIterator[Pool]:
         broker.create_topic(TOPIC, 4)
         client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
@@ -82,10 +88,10 @@ def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContex
         handler = handler_of(function, is_async=is_async)
         if options.order_by:
             service: HandlerSlots = ConsumeMessageByKeyService(
-                options, handler, send_back, None, clock or SystemClock()
+                options, handler, send_back, leases, clock or SystemClock()
             )
         elif options.consume_mode == "orderly":
-            leases = EveryQueue()  # a lock that nobody takes
+            leases = leases or EveryQueue()  # locks that nobody takes
             service = ConsumeMessageOrderlyService(options, handler, send_back, leases, clock or SystemClock())
         else:
             service = ConsumeMessageConcurrentlyService(options, handler, send_back, clock or SystemClock())

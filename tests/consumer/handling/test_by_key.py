@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.rebalance.broadcasting import ENDLESS, EndlessLease, EveryQueue
 from rmqd.handler_api import Batch, DeadLetter, Decision, Outcome, Retry, Suspend
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.pool import TIMEOUT_SECONDS, StartPool, done, end_as_it_is_abandoned, handled
@@ -192,6 +194,69 @@ async def test_a_queue_that_was_replaced_waits_for_the_batches_of_its_former_sel
         await eventually(done(queue), "the new one is handled")
     assert (handle.seen["a"], handle.seen["b"]) == ([0, 0], [1, 1])
     assert former.stats.snapshot().duplicates == {"offset_moved": 1}
+
+
+class Locks(EveryQueue):
+    """Queue locks that a test takes away and gives back."""
+
+    def __init__(self) -> None:
+        self.lost: set[int] = set()
+
+    def lease(self, queue: MessageQueue) -> EndlessLease | None:
+        return None if queue.queue_id in self.lost else ENDLESS
+
+
+async def test_an_orderly_group_hands_out_nothing_of_a_queue_whose_lock_is_not_ours(pool: StartPool) -> None:
+    """It goes on with what is left when the lock is won back; other queues go on meanwhile."""
+    handle, locks = Noted(), Locks()
+    handle.held["slow"] = asyncio.Event()
+    async with pool(handle, consume_mode="orderly", concurrency=2, leases=locks, **BY_KEY) as running:
+        queue = running.keyed(["slow", "a"], 0)
+        await eventually(lambda: handle.seen["a"] == [1], "its lock is ours")
+        locks.lost.add(0)
+        running.give_keys(queue, ["a", "b"])
+        other = running.keyed(["c", "d"], 1)
+        await eventually(done(other), "another queue goes on")
+        handle.held["slow"].set()
+        await eventually(lambda: queue.in_flight == 0, "what was handed out ends")
+        assert (handle.seen["a"], handle.seen["b"]) == ([1], [])
+        locks.lost.clear()
+        running.service.submit(queue)
+        await eventually(done(queue), "all is handled")
+    assert (handle.seen["a"], handle.seen["b"]) == ([1, 2], [3])
+
+
+async def test_a_queue_that_is_left_without_its_lock_is_not_waited_for(pool: StartPool) -> None:
+    """What lies below a handled message cannot be handled any more: it is the next owner's."""
+    handle, locks = Noted(), Locks()
+    handle.held["slow"] = asyncio.Event()
+    async with pool(handle, consume_mode="orderly", concurrency=2, leases=locks, **BY_KEY) as running:
+        queue = running.keyed(["slow", "slow", "a"])
+        await eventually(lambda: handle.seen["a"] == [2] and handle.now.total() == 1, "another key is through")
+        locks.lost.add(0)
+        queue.leave()
+        running.service.submit(queue)
+        handle.held["slow"].set()
+        await asyncio.wait_for(queue.wait_idle(), 5)
+    assert handle.seen["slow"] == [0]
+    assert (queue.commit_offset(), queue.finished_above()) == (1, 1)
+
+
+async def test_queues_have_turns_with_the_only_slot(pool: StartPool) -> None:
+    """None is served to its end while others wait."""
+    order: list[int] = []
+    begin = asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        order.append(batch.message_queue.queue_id)
+        await begin.wait()
+
+    async with pool(handle, concurrency=1, **BY_KEY) as running:
+        queues = [running.keyed([""] * 2000, number) for number in range(3)]
+        await eventually(lambda: bool(order), "the handler has a message")
+        begin.set()
+        await eventually(lambda: all(done(queue)() for queue in queues), "all is handled")
+    assert all(order.index(number) < 4000 for number in range(3))
 
 
 @pytest.mark.parametrize("is_async", [False, True])

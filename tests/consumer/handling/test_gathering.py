@@ -1,0 +1,69 @@
+"""How the workers of a group hand out full batches, and what does not fill one once it has waited."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmqd.handler_api import Batch
+from tests.clock import ManualClock
+from tests.consumer.pool import StartPool, done
+from tests.waiting import eventually
+
+WAIT_SECONDS = 10.0
+
+
+class Sizes:
+    """A handler that notes how many messages each batch has."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    async def __call__(self, batch: Batch) -> None:
+        self.sizes.append(len(batch))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+async def test_a_batch_is_handed_over_when_it_is_full(pool: StartPool, size: int) -> None:
+    clock, handle = ManualClock(), Sizes()
+    async with pool(
+        handle,
+        clock=clock,
+        consume_message_batch_max_size=size,
+        consume_message_batch_max_wait_seconds=WAIT_SECONDS,
+    ) as running:
+        queue = running.queue(size - 1)
+        full = running.queue(size, number=1)
+        await eventually(done(full), "the full one is handled")
+        await clock.advance(WAIT_SECONDS - 1)
+        assert handle.sizes == [size]
+        running.give(queue, 1)
+        await eventually(done(queue), "the other one is full")
+    assert handle.sizes == [size, size]
+
+
+async def test_what_fills_no_batch_waits_for_so_long_only(pool: StartPool) -> None:
+    clock, handle = ManualClock(), Sizes()
+    async with pool(
+        handle, clock=clock, consume_message_batch_max_size=4, consume_message_batch_max_wait_seconds=WAIT_SECONDS
+    ) as running:
+        queue = running.queue(3)
+        await clock.advance(WAIT_SECONDS - 1)
+        assert handle.sizes == []
+        await clock.advance(2)
+        await eventually(done(queue), "it has waited")
+    assert handle.sizes == [3]
+
+
+@pytest.mark.parametrize(("size", "wait_seconds"), [(1, WAIT_SECONDS), (4, 0.0)])
+async def test_without_a_size_or_a_time_nothing_waits(pool: StartPool, size: int, wait_seconds: float) -> None:
+    handle = Sizes()
+    async with pool(
+        handle,
+        clock=ManualClock(),
+        consume_message_batch_max_size=size,
+        consume_message_batch_max_wait_seconds=wait_seconds,
+    ) as running:
+        await asyncio.wait_for(eventually(done(running.queue(3)), "all is handled"), 10)
+    assert sum(handle.sizes) == 3
