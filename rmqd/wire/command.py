@@ -186,7 +186,8 @@ def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
         get = header.get
         code, opaque, flag, version = header["code"], header["opaque"], get("flag", 0), get("version", 0)
         # one look at all four in the usual case, where no sign bit is set
-        if not (type(code) is type(opaque) is int and 0 <= code | opaque | flag | version <= _INT_MAX):
+        are_integers = type(code) is type(opaque) is type(flag) is type(version) is int
+        if not (are_integers and 0 <= code | opaque | flag | version <= _INT_MAX):
             _check_integers(code, opaque, flag, version)
         remark, ext_fields = get("remark"), get("extFields")
         if ext_fields:

@@ -162,6 +162,8 @@ BROKEN = {
     "opaque of 33 bits": payload({"code": 1, "opaque": 2**32}),
     "flag of 33 bits": payload({"code": 1, "opaque": 1, "flag": 2**31}),
     "boolean code": payload({"code": True, "opaque": 1}),
+    "boolean flag": payload({"code": 1, "opaque": 1, "flag": True}),
+    "boolean version": payload({"code": 1, "opaque": 1, "version": False}),
     "text as code": payload({"code": "1", "opaque": 1}),
     "NaN": payload(b'{"code":NaN,"opaque":1}'),
     "number of 5000 digits": payload(b'{"code":' + b"1" * 5000 + b',"opaque":1}'),

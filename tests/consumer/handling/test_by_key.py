@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.rebalance.broadcasting import ENDLESS, EndlessLease, EveryQueue
+from rmqd.consumer.rebalance.broadcasting import ENDLESS, EndlessLease
 from rmqd.handler_api import Batch, DeadLetter, Decision, Outcome, Retry, Suspend
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
@@ -196,7 +196,7 @@ async def test_a_queue_that_was_replaced_waits_for_the_batches_of_its_former_sel
     assert former.stats.snapshot().duplicates == {"offset_moved": 1}
 
 
-class Locks(EveryQueue):
+class Locks:
     """Queue locks that a test takes away and gives back."""
 
     def __init__(self) -> None:
