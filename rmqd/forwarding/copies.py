@@ -7,7 +7,7 @@ from typing import Final
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
-from rmqd.wire.messages.properties import SET_BY_ROCKETMQ, SHARDING_KEY, UNIQ_KEY
+from rmqd.wire.messages.properties import SHARDING_KEY, UNIQ_KEY
 
 HOPS: Final = "RMQD_HOPS"
 """The property that counts how often a message was passed on."""
@@ -27,11 +27,10 @@ def hops(message: Message) -> int:
 
 def copy_of(message: Message, topic: str) -> OutgoingMessage:
     """The message for another topic: with its id, its time of birth and its own properties, and one hop more."""
-    properties = {name: value for name, value in message.properties.items() if name not in SET_BY_ROCKETMQ}
     return OutgoingMessage(
         topic,
         bytes(message.body),
-        properties={**properties, HOPS: str(hops(message) + 1), UNIQ_KEY: message.msg_id},
+        properties={**message.own_properties, HOPS: str(hops(message) + 1), UNIQ_KEY: message.msg_id},
         flag=message.flag,
         born_timestamp_ms=message.born_timestamp,
     )

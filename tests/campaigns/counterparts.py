@@ -14,6 +14,7 @@ from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.offsets import Queue
 from tests.rocketmq.spec import ClusterSpec
 from tests.servers.http_sink import HttpSink
+from tests.servers.kafka import KafkaServer
 from tests.servers.postgresql import PostgresqlServer
 from tests.servers.redis import RedisServer
 
@@ -163,6 +164,45 @@ class RedisKey:
             return Counter(key.decode() for key in client.lrange("handled", 0, -1))
 
 
+class KafkaTopic:
+    """A topic of a Kafka, whose one broker is killed."""
+
+    plugin = "kafka"
+    is_once = False
+
+    def __init__(self, server: KafkaServer | None = None) -> None:
+        self._owned = server is None
+        self._server = server or KafkaServer()
+        self._topic = ""
+        self._read: dict[int, int] = {}
+        self._arrived: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        if self._owned:
+            self._server.__enter__()
+        self._topic = self._server.create_topic(QUEUES)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._owned:
+            self._server.close()
+
+    def options(self) -> dict[str, Any]:
+        return {"bootstrap_servers": self._server.address, "topic": self._topic}
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    def start(self) -> None:
+        self._server.start()
+
+    def arrived(self) -> Counter[str]:
+        for record in self._server.records(self._topic, self._read):
+            self._read[record.partition() or 0] = (record.offset() or 0) + 1
+            self._arrived[(record.key() or b"").decode()] += 1
+        return self._arrived
+
+
 class OtherTopic:
     """A topic of another cluster, whose broker is killed: of one that is given, or one of its own."""
 
@@ -222,4 +262,5 @@ COUNTERPARTS: Final[dict[str, Callable[[], Counterpart]]] = {
     "redis-stream": lambda: RedisKey("stream", remembers=True),
     "redis-list": lambda: RedisKey("list", remembers=False),
     "rocketmq": OtherTopic,
+    "kafka": KafkaTopic,
 }

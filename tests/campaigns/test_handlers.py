@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaigns.counterparts import OtherTopic
+from tests.campaigns.counterparts import KafkaTopic, OtherTopic
 from tests.campaigns.handlers import Handlers, HandlersPlan
 from tests.rocketmq import RealCluster
+from tests.servers.kafka import KafkaServer
 
 
 @pytest.mark.slow
@@ -44,6 +45,19 @@ def test_a_cluster_whose_broker_is_killed_under_load_loses_nothing(
     plan = HandlersPlan("rocketmq", 1, messages=1000, kills=1, away_seconds=(0.2, 1.5), retry_for_seconds=1.0)
 
     result = Handlers(plan, rocketmq, tmp_path / "run").run(OtherTopic(rocketmq_faulty))
+
+    print(result.report())
+    assert result.passed, result.report()
+    assert result.again, "some batches failed, and were retried"
+
+
+@pytest.mark.slow
+def test_a_kafka_that_is_killed_under_load_loses_nothing(
+    rocketmq: RealCluster, kafka_server: KafkaServer, tmp_path: Path
+) -> None:
+    plan = HandlersPlan("kafka", 1, messages=1000, kills=1, away_seconds=(0.2, 1.5), retry_for_seconds=1.0)
+
+    result = Handlers(plan, rocketmq, tmp_path / "run").run(KafkaTopic(kafka_server))
 
     print(result.report())
     assert result.passed, result.report()

@@ -13,6 +13,7 @@ from typing import NoReturn, TypeVar
 import pytest
 
 from tests.rocketmq.fixtures import left_out
+from tests.servers.kafka import KafkaServer
 from tests.servers.postgresql import PostgresqlServer
 from tests.servers.process import ServerMissing, ServerProcess
 from tests.servers.redis import RedisServer
@@ -53,6 +54,19 @@ def redis_server(_redis: RedisServer | str, request: pytest.FixtureRequest) -> R
     with _redis.client() as client:
         client.flushall()
     return _redis
+
+
+@pytest.fixture(scope="session")
+def _kafka() -> Iterator[KafkaServer | str]:
+    yield from _started(KafkaServer)
+
+
+@pytest.fixture
+def kafka_server(_kafka: KafkaServer | str, request: pytest.FixtureRequest) -> KafkaServer:
+    """A Kafka for the whole run; tests make topics of their own. A test may kill it, and starts it again."""
+    if isinstance(_kafka, str):
+        leave_out(_kafka, request)
+    return _kafka
 
 
 def _started(kind: Callable[[], S]) -> Iterator[S | str]:

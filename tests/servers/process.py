@@ -53,6 +53,12 @@ class ServerProcess(ABC):
     def is_ready(self) -> bool:
         """Whether it answers."""
 
+    @property
+    def pid(self) -> int:
+        """Of the process that runs now."""
+        assert self._process is not None, "it runs"
+        return self._process.pid
+
     def prepare(self) -> None:  # noqa: B027 - most need nothing
         """Make what it needs before its first start."""
 

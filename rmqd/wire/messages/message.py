@@ -16,6 +16,7 @@ from rmqd.wire.messages.properties import (
     LITE_TOPIC,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
+    SET_BY_ROCKETMQ,
     TAGS,
     TRANSACTION_PREPARED,
     UNIQ_KEY,
@@ -142,6 +143,11 @@ class Message(Record):
         except AttributeError:
             properties = self._handed_properties = self.stored_properties.copy()
         return properties
+
+    @property
+    def own_properties(self) -> dict[str, str]:
+        """Those that its producer gave, KEYS, TAGS and the sharding key among them: without what RocketMQ sets."""
+        return {name: value for name, value in self.stored_properties.items() if name not in SET_BY_ROCKETMQ}
 
     @property
     def stored_properties(self) -> dict[str, str]:

@@ -1,0 +1,156 @@
+"""The handler `kafka`: a batch is acknowledged when Kafka has confirmed all of its records."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rmqd import Batch, Message
+from rmqd_handlers.away import RETRY_FOR
+from rmqd_handlers.extras import need
+from rmqd_handlers.message_values import InvalidBodyError, MessageValue
+from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
+from rmqd_handlers.units import DurationSeconds
+
+from .answers import Failure, Written, again_for, is_missing
+from .records import Mapped, Record, Topic
+from .settings import ClientSettings, client_settings
+
+if TYPE_CHECKING:
+    from .producer import KafkaProducer
+
+START_SECONDS: Final = 10.0
+LOOK_SECONDS: Final = 0.2  # between two looks whether the brokers have made a topic
+
+
+class NotConfirmedError(Exception):
+    """Records of a batch are not confirmed."""
+
+
+class TopicMissingError(Exception):
+    """The topic does not exist, and brokers make none."""
+
+
+class Kafka:
+    """Writes each message as a record of a topic of Apache Kafka; records of one key keep their order."""
+
+    class Options(BaseModel):
+        model_config = ConfigDict(extra="forbid", validate_default=True)
+
+        bootstrap_servers: str = Field(
+            description="some of the brokers: kafka-1:9092,kafka-2:9092; the others are found by them", min_length=1
+        )
+        topic: Topic = Field(
+            description="the topic, or a template with values of the message in braces: orders, rmq.{topic}, "
+            "orders-{properties.region}"
+        )
+        key: Annotated[str, Field(pattern=r"^(keys|sharding_key|none|property:.+)$")] = Field(
+            "keys",
+            description="the key of a record: keys, sharding_key, property:NAME or none; records of one key go to one "
+            "partition, in order; those without one to any",
+        )
+        value: MessageValue = Field(
+            "body",  # type: ignore[assignment]
+            description="the value of a record: a JSON path into the body, a field such as body, or properties.NAME",
+        )
+        headers: dict[str, MessageValue] | None = Field(
+            None,
+            description="each header of a record and its value; by default the message's own properties by their "
+            "names, KEYS and TAGS among them, and its msg_id as UNIQ_KEY",
+        )
+        client: ClientSettings = Field(
+            default_factory=dict,
+            description="settings of the client by librdkafka's names, such as {security.protocol: SASL_SSL, "
+            "sasl.mechanism: SCRAM-SHA-512, compression.type: zstd}",
+        )
+        on_invalid: OnInvalid = ON_INVALID
+        retry_for: Annotated[DurationSeconds, Field(ge=1)] = RETRY_FOR
+
+    def __init__(self, options: Options) -> None:
+        need("confluent_kafka", "kafka")
+        self._options = options
+        self._mapped = Mapped(options.topic, options.key, options.value, options.headers)
+        self._settings = client_settings(options.bootstrap_servers, options.retry_for, options.client)
+        self._producer: KafkaProducer
+        self._one_by_one: KafkaProducer | None = None
+
+    async def start(self) -> None:
+        """Ask the brokers now: a wrong setting, or a Kafka that is away, fails the start instead of each message."""
+        from .producer import KafkaProducer
+
+        self._producer = KafkaProducer(self._settings)
+        try:
+            await self._look_up()
+        except BaseException:
+            await self._producer.close()
+            raise
+
+    async def stop(self) -> None:
+        await self._producer.close()
+        if self._one_by_one is not None:
+            await self._one_by_one.close()
+
+    async def handle(self, batch: Batch) -> None:
+        written: list[Written] = []
+        for message in batch:
+            try:
+                written.append((message, self._mapped.of(message)))
+            except InvalidBodyError as error:
+                refuse(batch, message, error, self._options.on_invalid)
+        if written:
+            await self._write(batch, written)
+            acknowledge_written(batch)
+
+    async def _write(self, batch: Batch, written: list[Written]) -> None:
+        """Write the batch. Raises NotConfirmedError."""
+        failures = await self._send(self._producer, [record for _, record in written])
+        for (message, record), failure in zip(written, failures, strict=True):
+            if failure is not None and not failure.is_sent:
+                self._refuse(batch, message, record, failure)
+        if again := again_for(written, failures):
+            await self._write_one_by_one(batch, again)
+
+    async def _write_one_by_one(self, batch: Batch, written: list[Written]) -> None:
+        """Brokers refuse all that is in one request with a bad record: have a request for each, and decide by that."""
+        from .producer import KafkaProducer
+
+        if self._one_by_one is None:
+            self._one_by_one = KafkaProducer(self._settings | {"batch.num.messages": 1})
+        for message, record in written:
+            [failure] = await self._send(self._one_by_one, [record])
+            if failure is not None:
+                self._refuse(batch, message, record, failure)
+
+    async def _send(self, producer: KafkaProducer, records: list[Record]) -> list[Failure | None]:
+        """Returns what is confirmed, as None, and what is refused. Raises NotConfirmedError for anything else."""
+        failures = await producer.send(records)
+        reasons = {str(failure) for failure in failures if failure is not None and not failure.is_refusal}
+        if not reasons:
+            return failures
+        count = sum(failure is not None for failure in failures)
+        said = f"; the client says: {producer.trouble}" if producer.trouble else ""
+        raise NotConfirmedError(
+            f"Kafka at {self._options.bootstrap_servers} has not confirmed {count} of {len(records)} records: "
+            f"{', '.join(sorted(reasons))}{said}"
+        )
+
+    def _refuse(self, batch: Batch, message: Message, record: Record, why: Failure) -> None:
+        reason = f"Kafka refused it for {record.topic}, with a value of {len(record.value)} bytes: {why}"
+        refuse(batch, message, reason, self._options.on_invalid)
+
+    async def _look_up(self) -> None:
+        """Raises KafkaException where no broker answers, and TopicMissingError."""
+        until = time.monotonic() + START_SECONDS
+        name = self._options.topic.fixed
+        while (error := await self._producer.look_up(name, START_SECONDS)) is not None:
+            if not error.retriable() and not is_missing(error):
+                raise TopicMissingError(f"the topic {name} of Kafka cannot be used: {error.str()}")
+            if time.monotonic() > until:
+                raise TopicMissingError(
+                    f"Kafka at {self._options.bootstrap_servers} has no topic {name}, and makes none: "
+                    f"kafka-topics.sh --bootstrap-server {self._options.bootstrap_servers} --create --topic {name}"
+                )
+            await asyncio.sleep(LOOK_SECONDS)
