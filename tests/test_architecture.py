@@ -78,7 +78,7 @@ FLOORS = {
     "plugins": "entry_points lifecycle unknown_options | form hooks | typed_handlers "
     "| handler_plugin lookup strategies | middleware "
     "| consumer_options handlers pipelines | catalogue runnable",
-    "process": "channel garbage signals span_export structlog_without_rich | child logs telemetry | loop",
+    "process": "channel file_watch garbage signals span_export structlog_without_rich | child logs telemetry | loop",
     "daemon": "metrics state_dir systemd | groups | history | http page workers | daemon",
     "broker": "announced journal locks mq_version reply settings topic_attributes "
     "| priority "

@@ -28,7 +28,8 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     against_cluster, shared_options           the options that these share; how commands share options
     lag, send, cluster, look                  more commands against a cluster, and what they share
     confirm                                   what is shown and asked before a cluster is changed
-    broker, demo, test                        the embedded broker; the demo; cases for handlers
+    broker, demo                              the embedded broker; the demo
+    test, test_watch                          cases for handlers; run again at each change
     spark_run, spark_submit, spark_pack       groups on Spark without the daemon
     render, progress                          tables and lines; how far a command is
 """

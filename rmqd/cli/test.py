@@ -20,6 +20,10 @@ HELP = """\
 Each case has a RocketMQ of its own in this process, and the handler is called by the real consumer. Retries and delays
 take no time. PATH is a file, or a folder whose *.cases.yaml are run, with all folders in it.
 
+With --chaos a case whose messages become what is expected is also run with messages that come twice, with calls that
+are cut, and with queues in other orders. It fails where its handler leaves something else then, and the shortest such
+history is told.
+
 Exit 1 where something else became of a message than was expected, 78 where a file is wrong.
 
 Example: rmqd test tests/mailer.cases.yaml
@@ -33,6 +37,13 @@ def run_cases(
         typer.Option("--config", "-c", help="The configuration whose groups the cases name; default: as of rmqd run"),
     ] = None,
     output: Output = "table",
+    chaos: Annotated[
+        bool,
+        typer.Option("--chaos", help="Also call each handler twice, cut it, mix queues: is its effect repeatable?"),
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Run again whenever a .py or .yaml file here changes, until Ctrl-C")
+    ] = False,
 ) -> None:
     """Run YAML cases against handlers."""
     from rmqd.exit_codes import ExitCode
@@ -40,12 +51,17 @@ def run_cases(
     from rmqd.testing.case_run import run_case
 
     check_output(output)
+    if watch:
+        from rmqd.cli.test_watch import run_again_and_again
+
+        run_again_and_again(path, config, output, chaos=chaos)
+        return
     cases = _read(path, config)
     configure_logging("critical", "auto")  # failures of handlers are what cases test; the report has them
     reports: list[CaseReport] = []
     for case in cases:
         with contextlib.redirect_stdout(sys.stderr):  # what handlers print is not part of the report
-            report = run_case(case)
+            report = run_case(case, in_chaos=chaos)
         if output != "json":
             typer.echo("\n".join(_lines(report, is_first=not reports or reports[-1].case.file != case.file)))
         reports.append(report)
@@ -86,9 +102,10 @@ def _lines(report: CaseReport, *, is_first: bool) -> list[str]:
     case = report.case
     heading = [str(case.file)] if is_first else []
     took = f"{count(report.attempts, 'attempt')}, {report.elapsed_seconds:.0f} s by the broker's clock"
+    below = [f"            {line}" for line in (*report.problems, *report.notes)]
     if not report.problems:
-        return [*heading, f"  ok      {case.name}  ({took})"]
-    return [*heading, f"  FAILED  {case.name}  ({case.place})", *(f"            {line}" for line in report.problems)]
+        return [*heading, f"  ok      {case.name}  ({took})", *below]
+    return [*heading, f"  FAILED  {case.name}  ({case.place})", *below]
 
 
 def _document(report: CaseReport) -> dict[str, Any]:
@@ -99,6 +116,7 @@ def _document(report: CaseReport) -> dict[str, Any]:
         "place": case.place,
         "ok": not report.problems,
         "problems": list(report.problems),
+        "notes": list(report.notes),
         "attempts": report.attempts,
         "elapsed_seconds": round(report.elapsed_seconds, 3),
         "messages": [

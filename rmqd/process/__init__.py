@@ -7,6 +7,7 @@ The daemon, its workers and the processes of Spark are made from these parts. Th
     child                   ChildProcess: a child as its parent holds it
     channel                 Channel: messages between parent and child
     garbage                 collections when memory grows
+    file_watch              which files have changed
     telemetry, span_export  OpenTelemetry: spans of handler calls, and their export
     structlog_without_rich  to be imported before structlog, for a faster start
     logs                    the log: one event on a line, written by a thread

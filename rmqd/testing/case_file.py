@@ -8,7 +8,7 @@ A file has a `group`, as a configuration has it or by its name in one, and `case
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -24,6 +24,9 @@ from rmqd.config.reading.files import find_config
 from rmqd.config.reading.source import read_source
 from rmqd.config.reading.yaml_tree import Entry, Mapping, Node, Scalar
 from rmqd.errors import ConfigError
+from rmqd.plugins.form import PluginFaultError
+from rmqd.plugins.lookup import object_at
+from rmqd.testing.chaos.run import Chaos
 from rmqd.testing.group import GroupToRun, checked
 from rmqd.testing.messages import as_bytes
 
@@ -99,6 +102,12 @@ class CasesConfig(Section):
 
     config: Annotated[str, Text()] = setting("", "the configuration whose group it is, seen from this file's folder")
     group: Any = Field(description=_GROUP_FORM)
+    state: Annotated[str, Text()] = setting(
+        "", "for --chaos: a function module:name that returns what the handler leaves"
+    )
+    reset: Annotated[str, Text()] = setting(
+        "", "for --chaos: a function module:name that makes that what it was before"
+    )
     cases: dict[str, CaseConfig] = Field(description="a mapping of names to cases")
 
 
@@ -113,6 +122,7 @@ class Case:
     messages: Sequence[MessageCase]
     expect: Expectation
     timeout_seconds: float
+    chaos: Chaos
 
     def label(self, index: int) -> str:
         """The name of the message at an index of the list."""
@@ -161,6 +171,7 @@ def read_cases(file: Path, config: Path | None = None) -> list[Case]:
     except ValidationError as error:
         raise ConfigError([problem for _, problem, _ in problems_of(error, CasesConfig, data.places)]) from None
     name, base = _base(file, model, source.tree.entries["group"].node, config)
+    chaos = Chaos(*(_function(model, data, key) for key in ("state", "reset")))
     cases: list[Case] = []
     written = source.tree.entries["cases"].node
     assert isinstance(written, Mapping)
@@ -174,7 +185,7 @@ def read_cases(file: Path, config: Path | None = None) -> list[Case]:
         except ConfigError as error:
             problems += [problem for problem in error.problems if problem not in problems]
             continue
-        one = Case(file, case_name, entry.place, group, case.messages, case.expect, case.timeout)
+        one = Case(file, case_name, entry.place, group, case.messages, case.expect, case.timeout, chaos)
         problems += _name_problems(one, data)
         cases.append(one)
     if problems:
@@ -204,6 +215,23 @@ def _base(file: Path, model: CasesConfig, node: Node, config: Path | None) -> tu
         message = f"{path} has no group {node.value!r}; accepted: {accepted}"
         raise ConfigError([ConfigProblem(node.place, ("group",), message)])
     return node.value, known[node.value].node
+
+
+def _function(model: CasesConfig, data: ConfigData, key: str) -> Callable[[], object] | None:
+    """The function that a key names. Raises ConfigError."""
+    name: str = getattr(model, key)
+    if not name:
+        return None
+    try:
+        found = object_at(name)
+    except PluginFaultError as error:
+        place = data.places.of_key((key,))
+        raise ConfigError([ConfigProblem(place, (key,), fault.message) for fault in error.faults]) from None
+    if not callable(found):
+        message = f"{name} is {show(found)}; accepted: a function without arguments"
+        raise ConfigError([ConfigProblem(data.places.of_key((key,)), (key,), message)])
+    function: Callable[[], object] = found
+    return function
 
 
 def _check_module(file: Path, group: GroupToRun) -> None:

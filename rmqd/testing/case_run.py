@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rmqd.config.problems import one_line
 from rmqd.consumer.handling.copies import RMQD_REASON
 from rmqd.errors import RmqdError
 from rmqd.plugins.entry_points import why
 from rmqd.testing.case_file import Case
+from rmqd.testing.chaos.report import NotRepeatableError
+from rmqd.testing.chaos.search import ChaosSeesLessWarning
 from rmqd.testing.result import Attempt, RunResult
 from rmqd.testing.rocketmq import RocketMQ
 
@@ -41,10 +44,24 @@ class CaseReport:
     attempts: int
     elapsed_seconds: float
     """How long the case took by the broker's clock, which jumps over waits."""
+    notes: tuple[str, ...] = ()
+    """What chaos could not see."""
 
 
-def run_case(case: Case) -> CaseReport:
-    """Run a case on a broker of its own. An error when its handler is made or started is a problem of the case."""
+def run_case(case: Case, *, in_chaos: bool = False) -> CaseReport:
+    """Run a case on a broker of its own. An error when its handler is made or started is a problem of the case.
+
+    `in_chaos`: where all is as expected, look whether the handler's effect is repeatable, too.
+    """
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", ChaosSeesLessWarning)
+        report = _run(case, in_chaos=in_chaos)
+    told = (str(one.message) for one in warned if issubclass(one.category, ChaosSeesLessWarning))
+    return replace(report, notes=tuple(told))
+
+
+def _run(case: Case, *, in_chaos: bool) -> CaseReport:
+    chaos_problems: list[str] = []
     with RocketMQ() as rocketmq:
         topics = list(case.group.settings.subscriptions)
         names: dict[str, str] = {}
@@ -63,13 +80,19 @@ def run_case(case: Case) -> CaseReport:
                     queue_id=message.queue_id,
                 )
                 names[sent.msg_id] = case.label(index)
-            result = rocketmq.run_group(case.group, case.timeout_seconds)
+            try:
+                if in_chaos:
+                    result = rocketmq.run_group_in_chaos(case.group, case.chaos, case.timeout_seconds)
+                else:
+                    result = rocketmq.run_group(case.group, case.timeout_seconds)
+            except NotRepeatableError as error:
+                result, chaos_problems = error.result, str(error).splitlines()
         except RmqdError as error:
             return CaseReport(case, (str(error),), {}, 0, 0.0)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the handler's constructor, start or stop raises
             return CaseReport(case, (f"the handler could not be run: {why(error)}",), {}, 0, 0.0)
     fates = _fates(case, result, names)
-    problems = tuple(_problems(case, fates))
+    problems = tuple(_problems(case, fates)) or tuple(chaos_problems)
     return CaseReport(case, problems, fates, len(result.attempts), result.elapsed_seconds)
 
 

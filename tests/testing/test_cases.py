@@ -13,7 +13,11 @@ from tests.cli.in_process import rmqd
 from tests.testing.user_folder import TOP, UserFolder
 
 HANDLERS = """
+from pathlib import Path
+
 from rmqd import DeadLetter
+
+BOOK = Path("book.txt")
 
 def handle(batch):
     print("handled", batch[0].keys)
@@ -24,6 +28,22 @@ def handle(batch):
             raise OSError("closed")
         if message.tags == "bad":
             batch.dead_letter(message, "no order at all")
+
+class Books:
+    def __init__(self):
+        self.total = 0
+
+    def handle(self, batch):
+        self.total += len(batch)
+
+def read():
+    return BOOK.read_text() if BOOK.exists() else ""
+
+def clear():
+    BOOK.write_text("")
+
+def write(batch):
+    BOOK.write_text(read() + batch[0].keys + " ")
 
 class Unstartable:
     def start(self):
@@ -138,6 +158,37 @@ def test_json_for_programs(cases: UserFolder) -> None:
         "retried": 3,
         "dead_letters": ["max_reconsume_times reached"],
     }
+
+
+def test_chaos_fails_a_case_whose_handler_is_not_repeatable(cases: UserFolder) -> None:
+    case = (
+        "  a case:\n    messages: [{keys: order-1, body: x}, {keys: order-2, body: y}]\n    expect: {acked: [1, 2]}\n"
+    )
+    cases.write("books.cases.yaml", GROUP.replace(":handle", ":Books") + case)
+    assert rmqd("test").code == 0
+    ended = rmqd("test", "--chaos")
+    assert ended.code == 1
+    assert "FAILED  a case" in ended.out
+    assert "2. order-1 (orders queue 0)  again, as its offset was not committed: handled" in ended.out
+    assert "self.total: 2, in place of 1" in ended.out
+
+
+def test_chaos_looks_at_the_state_that_a_file_of_cases_names(cases: UserFolder) -> None:
+    case = "  a case:\n    messages: [{keys: order-1, body: x}]\n    expect: {acked: [1]}\n"
+    group = GROUP.replace(":handle", ":write")
+    cases.write("books.cases.yaml", group + case)
+    ended = rmqd("test", "--chaos")
+    assert (ended.code, "Give state=" in ended.out) == (0, True)
+    names = "state: handlers_of_cases:read\nreset: handlers_of_cases:clear\n"
+    cases.write("book.txt", "")
+    cases.write("books.cases.yaml", names + group + case)
+    ended = rmqd("test", "--chaos")
+    assert ended.code == 1
+    assert "the state: 'order-1 order-1 ', in place of 'order-1 '" in ended.out
+    cases.write("books.cases.yaml", names.replace("read", "red") + group + case)
+    ended = rmqd("test", "--chaos")
+    assert ended.code == 78
+    assert "books.cases.yaml:1:1: state: the module handlers_of_cases has no red" in ended.err
 
 
 def test_a_handler_that_cannot_be_started_fails_its_case(cases: UserFolder) -> None:

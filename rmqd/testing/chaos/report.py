@@ -9,6 +9,7 @@ from typing import Any
 from rmqd.testing.chaos.history import Delivery, Part
 from rmqd.testing.chaos.state import Path, differences, settled, shown
 from rmqd.testing.chaos.trial import Ending, Step
+from rmqd.testing.result import RunResult
 from rmqd.wire.messages.message import Message
 
 Compared = tuple[Any, Mapping[int, str]]
@@ -78,9 +79,10 @@ class Found:
 class NotRepeatableError(AssertionError):
     """The effect of a handler depends on how often, or when, messages come. The text has the shortest history."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: Found, result: RunResult) -> None:
         super().__init__("\n".join(["the handler's effect is not repeatable", *found.lines()]))
-        self.found = found
+        self.result = result
+        """What came of the undisturbed run of the group."""
 
 
 def _why_again(before: Step) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.plain_text import class_name
+from rmqd.testing.chaos.report import NotRepeatableError
 from rmqd.testing.chaos.search import Search, parts_of
 from rmqd.testing.chaos.trial import Bench, RunsInLoop
 from rmqd.testing.group import GroupToRun
@@ -39,7 +40,8 @@ def look_for_chaos(bench: Bench, result: RunResult, stored: Iterable[Message]) -
     bench.messages = [message for message in stored if message.msg_id in got]
     done = frozenset(index for index, message in enumerate(bench.messages) if message.msg_id in acked)
     parts = parts_of(bench.messages, bench.options.consume_message_batch_max_size)
-    Search(bench, parts, done).run()
+    if (found := Search(bench, parts, done).run()) is not None:
+        raise NotRepeatableError(found, result)
 
 
 def _package(group: GroupToRun) -> str:

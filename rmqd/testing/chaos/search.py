@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from rmqd.testing.chaos.history import Delivery, History, Part, tried, undisturbed
-from rmqd.testing.chaos.report import Found, NotRepeatableError
+from rmqd.testing.chaos.report import Found
 from rmqd.testing.chaos.shorten import shorten
 from rmqd.testing.chaos.state import Path, settled, varying
 from rmqd.testing.chaos.trial import (
@@ -23,7 +23,7 @@ from rmqd.testing.chaos.trial import (
 from rmqd.wire.messages.message import Message
 
 SEARCH_SECONDS: Final = 5.0  # for the histories behind the first, of a handler that is slow
-SHORTEN_SECONDS: Final = 1.0
+SHORTEN_SECONDS: Final = 5.0
 MORE_PATIENCE: Final = 3
 
 _SAW_NOTHING: Final = (
@@ -66,14 +66,13 @@ class Search:
     """Whether a call of the last history did not return."""
     _expected: dict[frozenset[Part], Any] = field(default_factory=dict)
 
-    def run(self) -> None:
-        """Raises NotRepeatableError with the shortest history that was found."""
+    def run(self) -> Found | None:
+        """The shortest history found after which something else is left; None where there is none."""
         if not self.parts:
-            return
+            return None
         once, began = undisturbed(self.parts), time.monotonic()
         if not self.bench.fresh():
-            self._on_top()
-            return
+            return self._on_top()
         first = self.bench.run(once)
         took = (time.monotonic() - began) / len(once)
         self.bench.patience_seconds = min(PATIENCE_SECONDS, max(LEAST_PATIENCE_SECONDS, took * CALLS_OF_PATIENCE))
@@ -85,11 +84,12 @@ class Search:
             _warn(_SAW_NOTHING if self.bench.state is None else _SAME_STATE)
         for history in tried(self.parts, first.awaits, is_async=self.bench.is_async):
             if self._is_wrong(history) and self._is_no_pause(history):
-                self._tell(history)
+                return self._shortest(history)
             if time.monotonic() - began > SEARCH_SECONDS:
                 break
         self.bench.fresh()
         self.bench.run(once)  # what the test looks at next is what an undisturbed run leaves
+        return None
 
     def _is_wrong(self, history: History) -> bool:
         """Whether it leaves something else than the same messages without a disturbance."""
@@ -109,15 +109,15 @@ class Search:
         self.bench.patience_seconds *= MORE_PATIENCE
         return self._is_wrong(history)
 
-    def _tell(self, history: History) -> None:
+    def _shortest(self, history: History) -> Found:
         deadline = time.monotonic() + SHORTEN_SECONDS
         shortest = shorten(history, lambda one: time.monotonic() < deadline and self._is_wrong(one))
         self.bench.fresh()
         ending = self.bench.run(shortest, look_each=True)
         expected = self._expected[frozenset(one.part for one in shortest)]
-        raise NotRepeatableError(Found(self.bench.messages, ending, expected, self._compared(ending), self._leave_out))
+        return Found(self.bench.messages, ending, expected, self._compared(ending), self._leave_out)
 
-    def _on_top(self) -> None:
+    def _on_top(self) -> Found | None:
         """Where the state cannot be made what it was: each queue goes back a little, and must leave what there is."""
         before = settled(self.bench.look(), ())
         for history in _backs(self.parts):
@@ -125,9 +125,9 @@ class Search:
             after = settled(ending.state, ())
             fates = {index: fate for index, fate in ending.fates.items() if index in self.acked}
             if after != before or any(fate != "handled" for fate in fates.values()):
-                found = Found(self.bench.messages, ending, (before, {}), (after, fates), (), on_top=True)
-                raise NotRepeatableError(found)
+                return Found(self.bench.messages, ending, (before, {}), (after, fates), (), on_top=True)
         _warn(_NOT_PUT_BACK)
+        return None
 
     def _compared(self, ending: Ending) -> tuple[Any, Any]:
         return settled(ending.state, self._leave_out), dict(sorted(ending.fates.items()))
