@@ -29,6 +29,7 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     lag, send, cluster, look                  more commands against a cluster, and what they share
     confirm                                   what is shown and asked before a cluster is changed
     broker, demo                              the embedded broker; the demo
+    new_handler, new_project                  a handler's project to begin with; its files
     test, test_watch                          cases for handlers; run again at each change
     spark_run, spark_submit, spark_pack       groups on Spark without the daemon
     render, progress                          tables and lines; how far a command is

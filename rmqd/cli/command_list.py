@@ -43,6 +43,16 @@ COMMANDS: Final[Mapping[str, Listed | ListedGroup]] = {
     ),
     "schema": Listed("schema:schema", "Print the JSON Schema of the configuration."),
     "handlers": Listed("handlers:handlers", "List the installed handlers and pipelines, and their options."),
+    "new": ListedGroup(
+        "Write the beginning of something: a handler's project.",
+        "Example: rmqd new handler order-book",
+        {
+            "handler": Listed(
+                "new_handler:new_handler",
+                "Write a project with a typed handler, its tests and its configuration, to begin with.",
+            ),
+        },
+    ),
     "test": Listed(
         "test:run_cases", "Run cases written in YAML: messages for a handler, and what is to become of them."
     ),

@@ -29,7 +29,7 @@ class UserFolder:
             "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", *(arguments or ("-p", "no:asyncio"))
         )
 
-    def python(self, *arguments: str) -> tuple[int, str]:
+    def python(self, *arguments: str, seconds: float = 100) -> tuple[int, str]:
         """Run Python in the folder."""
         done = subprocess.run(
             [sys.executable, *arguments],
@@ -38,7 +38,7 @@ class UserFolder:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=100,
+            timeout=seconds,
             check=False,
         )
         return done.returncode, done.stdout

@@ -1,0 +1,134 @@
+"""The files of a new handler's project. NAME, MODULE and TOPIC in them stand for what the author chose."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+_PYPROJECT: Final = """\
+[build-system]
+requires = ["hatchling>=1.25"]
+build-backend = "hatchling.build"
+
+[project]
+name = "NAME"
+version = "0.1.0"
+requires-python = ">=3.11"
+dependencies = ["rmqd", "pydantic>=2.7"]
+
+[project.optional-dependencies]
+dev = ["pytest", "ruff", "mypy"]
+
+# Once this is installed, a configuration may say `plugin: NAME`.
+[project.entry-points."rmqd.handlers"]
+NAME = "MODULE.handler:handle"
+
+[tool.hatch.build.targets.wheel]
+packages = ["MODULE"]
+
+[tool.pytest.ini_options]
+pythonpath = ["."]
+addopts = ["--import-mode=importlib"]
+
+[tool.ruff]
+line-length = 100
+
+[tool.mypy]
+strict = true
+"""
+
+_CONFIG: Final = """\
+# rmqd run --reload; without a RocketMQ at that address: rmqd broker --topic TOPIC:4
+nameserver: ${RMQD_NAMESERVER:-127.0.0.1:9876}
+groups:
+  NAME:
+    subscriptions: {TOPIC: "*"}
+    consume_from_where: first_offset
+    handler: {plugin: "MODULE.handler:handle"}
+"""
+
+_HANDLER: Final = '''\
+"""Handles the messages of TOPIC."""
+
+import logging
+
+import pydantic
+import rmqd
+from rmqd import Message
+
+log = logging.getLogger(__name__)
+
+
+class Order(pydantic.BaseModel):
+    """The body of a message. One that is not so goes to the dead letters, with what is wrong."""
+
+    id: str
+    total: int
+
+
+@rmqd.handler(json=Order)
+async def handle(order: Order, message: Message) -> None:
+    """Return: it is done. Raise: it comes again. It may come twice, so do what may be done twice."""
+    log.info("%s: order %s over %d", message.msg_id, order.id, order.total)
+'''
+
+_TEST: Final = '''\
+"""What becomes of messages: through the real consumer, with a RocketMQ of each test's own."""
+
+from collections.abc import Callable
+
+from rmqd.testing import RocketMQ, RunResult
+
+from MODULE.handler import handle
+
+Run = Callable[..., RunResult]
+
+
+def test_an_order_is_handled(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.send("TOPIC", {"id": "order-1", "total": 12}, keys="order-1")
+    result = run_handler(handle, topic="TOPIC", group="NAME")
+    assert [message.keys for message in result.acked] == ["order-1"]
+
+
+def test_what_is_no_order_is_given_up(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.send("TOPIC", {"id": "order-2"}, keys="order-2")
+    run_handler(handle, topic="TOPIC", group="NAME")
+    (dead,) = rocketmq.dead_letters("NAME")
+    assert "total" in dead.properties["RMQD_REASON"]
+'''
+
+_CASES: Final = """\
+# rmqd test tests, or pytest; with --chaos also whether the effect is repeatable
+config: ../config/rmqd.yaml
+group: NAME
+cases:
+  of two messages one is no order:
+    messages:
+      - {keys: order-1, body: {id: order-1, total: 12}}
+      - {keys: order-2, body: {id: order-2}}
+    expect:
+      acked: [order-1]
+      dead_letters: {order-2: total}
+"""
+
+_FILES: Final = {
+    "pyproject.toml": _PYPROJECT,
+    "config/rmqd.yaml": _CONFIG,
+    "MODULE/__init__.py": "",
+    "MODULE/handler.py": _HANDLER,
+    "MODULE/py.typed": "",
+    "tests/test_handler.py": _TEST,
+    "tests/MODULE.cases.yaml": _CASES,
+    ".gitignore": "__pycache__/\n.venv/\n.*_cache/\n",
+}
+
+
+def files_of(name: str, module: str, topic: str) -> Mapping[str, str]:
+    """The text of each file of a project, by its place in the folder."""
+    values = {"NAME": name, "MODULE": module, "TOPIC": topic}
+
+    def filled(text: str) -> str:
+        return re.sub(r"\b(?:NAME|MODULE|TOPIC)\b", lambda found: values[found[0]], text)
+
+    return {filled(place): filled(text) for place, text in _FILES.items()}
