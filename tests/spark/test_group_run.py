@@ -125,6 +125,29 @@ async def test_a_stop_while_spark_starts_waits_for_nothing() -> None:
         assert one.parts.log == ["join", "start of Spark", "leave"]
 
 
+LATE = "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
+
+
+async def test_a_python_process_that_begins_late_costs_a_query_and_not_spark() -> None:
+    """Where a batch was done in between it counts anew; after some in a row the group fails."""
+    async with running() as one:
+        number = 0
+        for _ in range(2):
+            await one.query(number + 1)
+            one.parts.on_progress(BatchProgress(1, empty=True, phases_ms={}))
+            for _ in range(group_run.MOST_LATE_WORKERS):
+                number += 1
+                (await one.query(number)).end(RuntimeError(LATE))
+        last = await one.query(number + 1)
+        assert one.parts.log[1:3] == ["start of Spark", "query 1"]
+        assert "leave" not in one.parts.log
+        last.end(RuntimeError(LATE))
+        with pytest.raises(QueryFailedError, match="failed to connect back"):
+            await one.task
+        assert one.parts.log.count("start of Spark") == 1
+        assert one.parts.log[-4:] == END
+
+
 async def test_a_query_that_fails_is_told_by_its_cause() -> None:
     """Not by the pages that Spark puts around it."""
     said = (

@@ -47,6 +47,7 @@ log = structlog.get_logger(__name__)
 MOVES_SECONDS: Final = 2.0
 STATUS_SECONDS: Final = 1.0
 IDLE_POLL_SECONDS: Final = 0.05  # Spark reports the end of a batch only by its progress, which may come late
+MOST_LATE_WORKERS: Final = 5  # in a row
 RIVAL_DRAIN_SECONDS: Final = 10.0  # for the drain while another engine or driver has the group too
 END_SECONDS: Final = 10.0  # for each step of the end: the query, the last commit, Spark itself
 HURRIED_SECONDS: Final = 2.0
@@ -76,6 +77,7 @@ class GroupRun:
         self._state = "starting"
         self._failure: str | None = None
         self._is_handling = self._is_member = False
+        self._late_workers = 0  # since the last micro-batch
         self._stuck_by: list[str] = []  # why a query cannot go on, such as a corrupt message
         self._presence: Presence | None = None
         self._generation: int | None = None  # of the last query
@@ -222,6 +224,8 @@ class GroupRun:
         try:
             await asyncio.wait({ended, *others, *rival}, return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
+                if self._is_late_worker(ended):
+                    return False
                 ended.result()
                 self._raise_if_stuck()
                 # after a pause a bounded query may have ended before everything was handled
@@ -239,6 +243,16 @@ class GroupRun:
         finally:
             await _ended(*others)
             ended.cancel()
+
+    def _is_late_worker(self, ended: asyncio.Task[None]) -> bool:
+        """Whether another query may do better in the same Spark, whose own start takes a busy machine far longer."""
+        error = ended.exception()
+        is_late = isinstance(error, QueryFailedError) and error.is_late_worker
+        if not is_late or self._late_workers >= MOST_LATE_WORKERS:
+            return False
+        self._late_workers += 1
+        self._log.warning("spark.worker_late", times=self._late_workers, most=MOST_LATE_WORKERS, error=str(error))
+        return True
 
     def _raise_if_stuck(self) -> None:
         """Raise why the group is stuck. Called once the batch is done, so that the rest of it is not repeated."""
@@ -281,6 +295,7 @@ class GroupRun:
         self._moved.set()
 
     def _heard(self, progress: BatchProgress) -> None:
+        self._in_loop(self._forget_late_workers)
         self._in_loop(
             lambda: self._figures.batch_done(
                 progress.phases_ms, progress.positions, empty=progress.empty, retired=progress.retired
@@ -289,6 +304,9 @@ class GroupRun:
 
         if progress.late_rows:
             self._in_loop(lambda: self._figures.dropped_late(progress.late_rows, progress.watermark))
+
+    def _forget_late_workers(self) -> None:
+        self._late_workers = 0
 
     def _in_loop(self, work: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop has ended, and nothing waits for this

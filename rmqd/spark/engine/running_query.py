@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 WAIT_SECONDS: Final = 1  # for each call of Spark's own wait, which cannot be cancelled
 MOST_CHARACTERS: Final = 1000
 MOST_SAID: Final = 20_000
+LATE_WORKER: Final = "Python worker failed to connect back"  # Spark waits 10 s for one, which no property changes
 # The end of a Python traceback: `rmqd.errors.DataLossError: data loss in ...`. Spark puts Java's around it.
 _PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
 
@@ -24,6 +25,11 @@ class QueryFailedError(RmqdError):
     def __init__(self, cause: str, said: str) -> None:
         super().__init__(cause)
         self.said = said[:MOST_SAID]
+
+    @property
+    def is_late_worker(self) -> bool:
+        """Whether all that went wrong is that a Python process did not begin in time, as on a busy machine."""
+        return LATE_WORKER in self.said
 
 
 class RunningQuery:
