@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar, overload
@@ -368,6 +368,19 @@ def _shown(value: object) -> str:
     return text_of(value, repr)
 
 
+LOSS_CAUSES: Final = ("died", "hung", "memory")
+"""Why a worker process of a handler is replaced: it ended, its call did not, it used up its memory limit."""
+
+
+@dataclass(slots=True)
+class ProcessCounts:
+    """The worker processes that calls of a handler run in."""
+
+    running: int
+    lost: dict[str, int]
+    """By LOSS_CAUSES."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedHandler:
     """A handler plugin that was made with its options, and can be started."""
@@ -381,3 +394,7 @@ class LoadedHandler:
     """Called once per process before the first message; may return an awaitable."""
     stop: Callable[[], Any] | None
     """Called once per process after the last message; may return an awaitable."""
+    ready: Callable[[], Awaitable[None]] | None = None
+    """Awaited by a slot before it takes a batch, where calls need something that may be missing for a while."""
+    processes: ProcessCounts | None = None
+    """None where it runs in this process."""

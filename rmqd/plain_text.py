@@ -13,6 +13,12 @@ from typing import Any, Final
 _name_of: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
 
+class RaisedElsewhere:
+    """Mixed into the classes of exceptions that stand for those of another process: what Python printed there."""
+
+    told_traceback = ""
+
+
 def encodable(text: str) -> str:
     """The text with lone surrogates escaped: JSON may contain them, and UTF-8 cannot encode them."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
@@ -41,7 +47,7 @@ def describe(error: BaseException) -> str:
 def traceback_tail(error: BaseException, lines: int, characters: int) -> tuple[str, ...]:
     """The last lines of the traceback, each cut to so many characters. Only the innermost frames are formatted."""
     try:
-        text = "".join(traceback.format_exception(error, limit=-lines, chain=False))
+        text = _told(error) or "".join(traceback.format_exception(error, limit=-lines, chain=False))
     except BaseException:  # noqa: BLE001  as above: attributes of the exception are asked for
         text = describe(error)
     return tuple(encodable(line[:characters]) for line in text.rstrip().splitlines()[-lines:])
@@ -50,7 +56,11 @@ def traceback_tail(error: BaseException, lines: int, characters: int) -> tuple[s
 def traceback_of(error: BaseException) -> str:
     """The traceback as Python prints it; the exception alone if printing it fails."""
     try:
-        text = "".join(traceback.format_exception(error))
+        text = _told(error) or "".join(traceback.format_exception(error))
     except BaseException:  # noqa: BLE001  as above: attributes of the exception are asked for
         return describe(error)
     return encodable(text)
+
+
+def _told(error: BaseException) -> str:
+    return error.told_traceback if isinstance(error, RaisedElsewhere) else ""

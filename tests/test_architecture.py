@@ -38,8 +38,9 @@ BELOW = {
     "config": (f"{PLAIN} wire client consumer", "yaml pydantic pydantic_core"),
     "plugins": (f"{PLAIN} wire handler_api typed client consumer config", "structlog pydantic pydantic_core"),
     "process": (f"{PLAIN} wire handler_api consumer config", "structlog uvloop opentelemetry"),
+    "handler_processes": (f"{PLAIN} wire handler_api once consumer config plugins process", "structlog"),
     "daemon": (
-        f"{PLAIN} wire handler_api diagnosis client consumer config plugins process",
+        f"{PLAIN} wire handler_api diagnosis client consumer config plugins process handler_processes",
         "structlog prometheus_client uvloop pydantic starlette uvicorn h11 jinja2",
     ),
     "broker": (f"{PLAIN} wire", "structlog"),
@@ -78,7 +79,9 @@ FLOORS = {
     "plugins": "entry_points lifecycle unknown_options | form hooks | typed_handlers "
     "| handler_plugin lookup strategies | middleware "
     "| consumer_options handlers pipelines | catalogue runnable",
-    "process": "channel file_watch garbage signals span_export structlog_without_rich | child logs telemetry | loop",
+    "process": "channel file_watch garbage signals span_export structlog_without_rich | child logs telemetry "
+    "| loop watched_child",
+    "handler_processes": "suspects told_errors | order | handler_main handler_process | pool | calls",
     "daemon": "metrics state_dir systemd | groups | history | http page workers | daemon",
     "broker": "announced journal locks mq_version reply settings topic_attributes "
     "| priority "

@@ -8,6 +8,7 @@ from rmqd.consumer.health.recent_results import RecentResults
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.consumer.stats.counters import snapshots_of
 from rmqd.consumer.stats.snapshot import MOST_MEMBERS, GroupSnapshot
+from rmqd.handler_api import ProcessCounts
 from rmqd.plain_text import describe
 from rmqd.wire.topics import is_retry_topic
 
@@ -17,7 +18,15 @@ ENGINE = "local"
 class GroupStatus:
     """The state of a group, why it failed, and whether it is ready."""
 
-    def __init__(self, context: GroupContext, rebalance: Rebalance, results: RecentResults) -> None:
+    def __init__(
+        self,
+        context: GroupContext,
+        rebalance: Rebalance,
+        results: RecentResults,
+        processes: ProcessCounts | None = None,
+    ) -> None:
+        """`processes` are those that the handler runs in, where it has some of its own."""
+        self._processes = processes
         self._results = results
         self.state = "starting"
         self._context = context
@@ -60,6 +69,8 @@ class GroupStatus:
             hook_failures={} if context.hooks is None else dict(context.hooks.failures),
             left_out_by_hooks={} if context.hooks is None else dict(context.hooks.left_out),
             handler_hung=self._hung,
+            handler_processes=None if self._processes is None else self._processes.running,
+            handler_processes_lost={} if self._processes is None else dict(self._processes.lost),
             problems=tuple(context.problems),
             rates=self._results.rates(topics),
             trace_records={} if context.trace is None else dict(context.trace.dispatcher.counts),

@@ -43,7 +43,7 @@ def options_of_group(settings: GroupConfig, name: str, offsets_directory: str, n
         "subscriptions": {wrap_namespace(topic, namespace): one for topic, one in settings.subscriptions.items()},
         "consume_timestamp_ms": settings.consume_timestamp_ms(),
         "allocate_strategy": load_strategy(name, settings, namespace),
-        "concurrency": settings.handler.concurrency if settings.handler else 1,
+        "concurrency": (settings.handler.processes or settings.handler.concurrency) if settings.handler else 1,
         "failures": _failures(settings),
         "trace": TraceOptions(settings.trace_topic, settings.trace_msg_batch_num) if settings.enable_trace else None,
     }

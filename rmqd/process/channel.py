@@ -19,7 +19,9 @@ from rmqd.consumer.pauses import PauseScope
 
 _LENGTH = struct.Struct(">I")
 
-Action = Literal["build", "call", "check", "run", "snapshot", "pause", "resume", "apply", "stop", "hurry"]
+Action = Literal[
+    "build", "call", "check", "run", "snapshot", "pause", "resume", "apply", "stop", "hurry", "start", "revoke", "log"
+]
 
 
 @dataclass(frozen=True, slots=True)

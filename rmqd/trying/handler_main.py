@@ -6,7 +6,6 @@ to standard error: the parent's standard output has the command's results alone.
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import signal
 import socket
@@ -18,8 +17,9 @@ from rmqd.plain_text import describe
 from rmqd.process.channel import ChildAnswer, ChildChannel, Request
 from rmqd.process.logs import logs
 from rmqd.process.loop import leave, run_in_loop
+from rmqd.process.watched_child import write_down_faults
 from rmqd.trying.calls import HandlerCalls
-from rmqd.trying.order import WHERE_SIGNAL, HandlerOrder, NotUsable, Ready
+from rmqd.trying.order import HandlerOrder, NotUsable, Ready
 
 
 def main(descriptor: int) -> int:
@@ -35,7 +35,7 @@ async def _serve(sock: socket.socket) -> int:
     if not isinstance(first, Request) or not isinstance(first.argument, HandlerOrder):
         return ExitCode.USAGE
     order = first.argument
-    _write_down_faults(order.faults)
+    write_down_faults(order.faults)
     sys.path[:] = order.import_path
     log = order.config.log
     logs.configure_logging(log.level, log.format, namespaces=order.config.namespaces)
@@ -50,13 +50,6 @@ async def _serve(sock: socket.socket) -> int:
         return ExitCode.FAILURE
     channel.post(ChildAnswer(first.number, Ready(calls.author)))
     return await _answer(channel, calls)
-
-
-def _write_down_faults(path: str) -> None:
-    """Have a crash, and our signal, write the stacks of all threads to a file."""
-    descriptor = os.open(path, os.O_WRONLY)  # open until the end
-    faulthandler.enable(descriptor)
-    faulthandler.register(WHERE_SIGNAL, descriptor)
 
 
 async def _answer(channel: ChildChannel, calls: HandlerCalls) -> int:

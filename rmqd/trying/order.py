@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from rmqd.config.model.root import RootConfig
 from rmqd.trying.places import Author
-
-WHERE_SIGNAL: Final = signal.SIGUSR2
-"""Has the process write down where all its threads are."""
 
 Outcome = Literal["acked", "retried", "dead_lettered", "dropped", "expired", "died"]
 """What would become of a message. `dropped`: it failed in a broadcasting group, which has no retries."""

@@ -234,7 +234,7 @@ class FakeEngine:
         self.clients.append(FakeClient(options))
         return self.clients[-1]
 
-    def load_handler(self, group: str, settings: GroupConfig) -> LoadedHandler:
+    def load_handler(self, group: str, settings: GroupConfig, options: ConsumerOptions) -> LoadedHandler:
         """A handler of that name, unless the test refuses it."""
         assert settings.handler is not None
         if settings.handler.plugin in self.refused_plugins:

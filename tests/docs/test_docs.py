@@ -226,7 +226,7 @@ def test_events_that_the_docs_name_are_logged() -> None:
         if name.partition(".")[0] in ("queue", "message", "handler", "send_back", "offset", "group")
     }
     source = "".join(path.read_text() for path in [*(TOP / "rmqd").rglob("*.py"), *(TOP / "handlers").rglob("*.py")])
-    not_events = {"handler.concurrency", "handler.options", "message.msg_id", "message.once"}
+    not_events = {"handler.concurrency", "handler.options", "handler.processes", "message.msg_id", "message.once"}
 
     assert {name for name in named - not_events if f'"{name}"' not in source} == set()
 

@@ -48,6 +48,14 @@ class HandlerConfig(Section):
         default_factory=dict, description="given to the handler; validated by its own Options model where it has one"
     )
     concurrency: Annotated[int, Whole(1, 1000)] = setting(20, "batches handled at once in this process, 1 to 1000")
+    processes: Annotated[int, Whole(0, 256)] = setting(
+        0,
+        "above 0: calls run in so many worker processes, each with one batch at a time, in place of concurrency; for "
+        "work that takes CPU time",
+    )
+    process_memory: Annotated[int, Size("32MiB", "1048576MiB", unlimited=True)] = setting(
+        -1, "what one of these processes may take: a size, 32MiB to 1TiB (Linux); -1: no limit"
+    )
     middleware: list[Annotated[str, Text("module:attribute")]] = Field(
         default_factory=list,
         description="functions around every call of the handler, each as module:attribute, the first one outermost",

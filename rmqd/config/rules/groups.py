@@ -84,6 +84,9 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Fi
     yield from _subscription_findings(name, group, namespace)
     yield from _local_findings(group) if group.engine == "local" else spark_findings(group)
     yield from _strategy_findings(name, group)
+    if group.handler is not None and group.handler.process_memory != -1 and not group.handler.processes:
+        message = "the daemon itself has no such limit; accepted: beside handler.processes above 0"
+        yield Finding(("handler", "process_memory"), f"of no use without processes: {message}", at_key=True)
     if group.consume_mode == "pop":
         yield from _pop_findings(group)
     yield from _lite_findings(group)

@@ -14,7 +14,7 @@ import structlog
 from rmqd.backoff import doubled
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.threads import HandlerNotAwaitedError
+from rmqd.consumer.handling.threads import UnusableHandlerError
 from rmqd.consumer.options import ConsumerOptions, FailureOptions
 from rmqd.handler_api import (
     ACK,
@@ -99,7 +99,7 @@ class _GuardedCall:
     async def _called(self, part: Batch) -> tuple[object, Exception | None]:
         try:
             return await self._call(part), None
-        except HandlerNotAwaitedError:
+        except UnusableHandlerError:
             raise  # not the messages' fault
         except Exception as error:  # noqa: BLE001  whatever a handler raises is its result
             return None, error

@@ -24,6 +24,7 @@ from rmqd.consumer.handling.failures import FailurePolicy
 from rmqd.consumer.handling.gathering import GatheringLine
 from rmqd.consumer.handling.line import Line
 from rmqd.consumer.handling.threads import HandlerThread, call_handler
+from rmqd.consumer.handling.verdict import PAST_DEADLINE
 from rmqd.consumer.handling.worker import Worker, WorkerService
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import RunningCall
@@ -129,7 +130,7 @@ class HandlerSlots(WorkerService):
             call = thread.call
         if self._failures is not None:
             call = self._failures.around(call, lambda: worker.process_queue)
-        worker = Worker(self, call, number)
+        worker = Worker(self, call, number, self._handler.ready)
         if thread is not None:
             self._threads[worker] = thread
         self._workers[worker] = asyncio.create_task(worker.run(), name=f"worker:{number}")
@@ -158,7 +159,7 @@ class HandlerSlots(WorkerService):
         thread = self._threads.get(worker)
         if thread is None:
             worker.expired = True
-            task.cancel()
+            task.cancel(PAST_DEADLINE)
         elif thread.is_calling:
             worker.expired = True
             self.abandoned += 1

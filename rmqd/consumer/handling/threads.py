@@ -24,7 +24,11 @@ CANCEL_PATIENCE_SECONDS: Final = 1.0  # for a `start` or `stop` that was cancell
 _UNDONE: Final = (Awaitable, Generator, AsyncGenerator)
 
 
-class HandlerNotAwaitedError(RmqdError):
+class UnusableHandlerError(RmqdError):
+    """The handler handles nothing, whatever the messages. It ends the group: retries would dead-letter all of them."""
+
+
+class HandlerNotAwaitedError(UnusableHandlerError):
     """A handler gave back what would still have to be run: nothing was handled, whatever the batch."""
 
     def __init__(self, name: str, result: object) -> None:

@@ -20,6 +20,8 @@ from rmqd.handler_api import (
 
 EXPIRED_DELAY_LEVEL: Final = 3  # Java: cleanExpiredMsg
 DEAD_LETTER_LEVEL: Final = -1
+PAST_DEADLINE: Final = "past consume_timeout"
+"""What a call is cancelled with at its deadline, for who stands between the slot and the handler."""
 
 
 class ConsumeTimeoutError(Exception):

@@ -15,7 +15,7 @@ from typing import Final
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.line import Line
-from rmqd.consumer.handling.threads import HandlerNotAwaitedError, check_result
+from rmqd.consumer.handling.threads import UnusableHandlerError, check_result
 from rmqd.consumer.handling.verdict import EXPIRED
 from rmqd.handler_api import Batch
 from rmqd.wire.message_queue import MessageQueue
@@ -67,7 +67,14 @@ class WorkerService(ABC):
 class Worker:
     """Runs until its service ends or replaces it. `process_queue` is the queue of its last turn."""
 
-    def __init__(self, service: WorkerService, call: Callable[[Batch], Awaitable[object]], number: int) -> None:
+    def __init__(
+        self,
+        service: WorkerService,
+        call: Callable[[Batch], Awaitable[object]],
+        number: int,
+        ready: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`ready` is awaited before each turn: what it waits for is no time of the handler's."""
         self.number = number
         self.process_queue: ProcessQueue | None = None
         self.started = 0.0
@@ -77,6 +84,7 @@ class Worker:
         self.batch: Batch | None = None  # what the handler has now
         self._service = service
         self._call = call
+        self._ready = ready
         self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -107,6 +115,10 @@ class Worker:
             if not queues[0].pending:  # all taken, or given up meanwhile
                 queued.discard(queues.popleft())
                 continue
+            if self._ready is not None:
+                await self._ready()
+                if not queues or not queues[0].pending:
+                    continue
             turn = service.begin_turn()
             if turn is None:
                 continue
@@ -134,8 +146,9 @@ class Worker:
         - It returns. The batch is acknowledged, unless the handler decided something else (`batch.decided`) or the
           queue was dropped meanwhile.
         - It raises. The batch is settled by the error, whatever class it has.
-        - It returns an awaitable or a generator, which the handler forgot to run (HandlerNotAwaitedError). That is no
-          message's fault, so it ends the group.
+        - It returns an awaitable or a generator, which the handler forgot to run (HandlerNotAwaitedError), or the
+          handler cannot be called at all (another UnusableHandlerError). That is no message's fault, so it
+          ends the group.
         - It is cancelled. The handler may have caught the CancelledError, or the task gets it at its next `await`. The
           cancellation is taken back, so that it does not end what follows here. If the call is `replaced`, its batch
           is settled elsewhere, and neither the batch nor the queue is touched here. If it is `expired`, its outcome is
@@ -163,7 +176,7 @@ class Worker:
                 if (result := await call(batch)) is not None:
                     check_result(result, service.handler_name)
                     result = None  # nobody wants it: it need not be kept until the next call
-            except HandlerNotAwaitedError:
+            except UnusableHandlerError:
                 raise  # not the messages' fault: retries would dead-letter all of them
             except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
                 error = raised

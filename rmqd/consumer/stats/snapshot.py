@@ -154,6 +154,8 @@ class GroupSnapshot:
     problems: tuple[Problem, ...]  # of the group as a whole
     batches: BatchesSnapshot | None = None  # None but on Spark
     trace_records: dict[str, int] = field(default_factory=dict)  # by what became of them; empty without message trace
+    handler_processes: int | None = None  # that run; None without handler.processes
+    handler_processes_lost: dict[str, int] = field(default_factory=dict)  # by LOSS_CAUSES; empty without them
     rates: HandlerRates = HandlerRates()
     cluster: str | None = None  # its name in the configuration; None for a consumer, which does not know it
     members: tuple[str, ...] = ()  # client ids of the group as brokers listed them last, this one's too; MOST_MEMBERS

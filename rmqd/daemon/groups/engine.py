@@ -43,7 +43,7 @@ class Engine(Protocol):
     def build_client(self, options: ClientOptions) -> Client:
         """A client for one set of connections."""
 
-    def load_handler(self, group: str, settings: GroupConfig) -> LoadedHandler:
+    def load_handler(self, group: str, settings: GroupConfig, options: ConsumerOptions) -> LoadedHandler:
         """The group's handler. Raises ConfigError if the configuration is wrong about it."""
 
     def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
@@ -74,8 +74,12 @@ class LocalEngine:
 
         return ClientInstance(options, clock=self.clock)
 
-    def load_handler(self, group: str, settings: GroupConfig) -> LoadedHandler:
-        """Load the plugin that the group names."""
+    def load_handler(self, group: str, settings: GroupConfig, options: ConsumerOptions) -> LoadedHandler:
+        """Load the plugin that the group names; with `handler.processes`, worker processes do."""
+        if settings.handler is not None and settings.handler.processes:
+            from rmqd.handler_processes.calls import handler_in_processes
+
+            return handler_in_processes(group, settings, options, self.clock)
         from rmqd.plugins.handlers import load_handler
 
         return load_handler(group, settings)

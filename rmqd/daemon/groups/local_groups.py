@@ -196,7 +196,8 @@ class LocalGroups:
         if settings.engine == "spark":
             build: Callable[[], Consumer] = partial(self._build_on_spark, name, options, config)
         else:
-            build = self._builder(name, settings, options, client, [self._engine.load_handler(name, settings)])
+            loaded = [self._engine.load_handler(name, settings, options)]
+            build = self._builder(name, settings, options, client, loaded)
         edge = GroupEdge(config.cluster_name(name), options.namespace)
         return GroupSupervisor(name, build, options.shutdown_timeout_seconds, self._clock, Backoff(), edge)
 
@@ -212,7 +213,7 @@ class LocalGroups:
     ) -> Callable[[], Consumer]:
         def build() -> Consumer:
             # A handler serves one consumer: the next one, after a failure, gets a new handler.
-            handler = loaded.pop() if loaded else self._engine.load_handler(name, settings)
+            handler = loaded.pop() if loaded else self._engine.load_handler(name, settings, options)
             return self._engine.build_consumer(options, handler, client)
 
         return build

@@ -192,6 +192,18 @@ COMMIT_FAILURES = Metric(
 HANDLER_HUNG = Metric(
     "rmqd_handler_hung", "gauge", _GROUP, "1 if all calls that concurrency allows hang in their threads."
 )
+HANDLER_PROCESSES = Metric(
+    "rmqd_handler_processes",
+    "gauge",
+    _GROUP,
+    "Worker processes of the handler that run (handler.processes); fewer than that while lost ones are replaced.",
+)
+HANDLER_PROCESSES_LOST = Metric(
+    "rmqd_handler_processes_lost_total",
+    "counter",
+    (*_GROUP, "cause"),
+    "Worker processes of the handler that were replaced: died, hung (past consume_timeout), memory (its limit).",
+)
 HOOK_FAILURES = Metric(
     "rmqd_hook_failures_total", "counter", (*_GROUP, "hook"), "Calls of an installed hook that raised, by its name."
 )

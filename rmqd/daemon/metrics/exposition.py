@@ -154,6 +154,10 @@ def _group_series(series: _Series, group: GroupSnapshot) -> None:
     series.add(names.COMMIT_FAILURES, labels, group.commit_failures)
     series.add(names.HANDLER_HUNG, labels, int(group.handler_hung))
     series.add(names.DEDUPLICATED, labels, sum(topic.deduplicated for topic in group.topics))
+    if group.handler_processes is not None:
+        series.add(names.HANDLER_PROCESSES, labels, group.handler_processes)
+    for cause, count in group.handler_processes_lost.items():
+        series.add(names.HANDLER_PROCESSES_LOST, (*labels, cause), count)
     for hook, count in group.hook_failures.items():
         series.add(names.HOOK_FAILURES, (*labels, hook), count)
     for hook, count in group.left_out_by_hooks.items():

@@ -54,7 +54,7 @@ def retired(process: ProcessSnapshot) -> ProcessSnapshot:
 def retired_group(group: GroupSnapshot) -> GroupSnapshot:
     """The counters of a consumer that ended."""
     shown = replace(group, state="stopped", queues=(), assigned={}, paused=False, pauses=(), problems=())
-    shown = replace(shown, rates=HandlerRates(), members=(), member_count=0)
+    shown = replace(shown, rates=HandlerRates(), members=(), member_count=0, handler_processes=None)
     return replace(shown, ready=True, not_ready_reason=None)
 
 
@@ -70,6 +70,7 @@ def add_counters(group: GroupSnapshot, past: GroupSnapshot | None) -> GroupSnaps
         commit_failures=group.commit_failures + past.commit_failures,
         hook_failures=_add(group.hook_failures, past.hook_failures),
         left_out_by_hooks=_add(group.left_out_by_hooks, past.left_out_by_hooks),
+        handler_processes_lost=_add(group.handler_processes_lost, past.handler_processes_lost),
         batches=_add_batches(group.batches, past.batches),
         trace_records=_add(group.trace_records, past.trace_records),
     )
@@ -114,6 +115,7 @@ def _merge_group(living: list[GroupSnapshot], past: list[GroupSnapshot]) -> Grou
         queues=_each_once(queue for one in living for queue in one.queues),
         assigned=assigned,
         handler_hung=any(one.handler_hung for one in living),
+        handler_processes=_sum_of_known(one.handler_processes for one in living),
         rates=_add_rates(one.rates for one in living),
         problems=tuple(dict.fromkeys(problem for one in living for problem in one.problems)),
         members=tuple(sorted({member for one in living for member in one.members})[:MOST_MEMBERS]),
@@ -122,6 +124,11 @@ def _merge_group(living: list[GroupSnapshot], past: list[GroupSnapshot]) -> Grou
     for other in [*(one for one in living if one is not group), *past]:
         merged = add_counters(merged, other)
     return merged
+
+
+def _sum_of_known(numbers: Iterable[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
 
 
 def _each_once(queues: Iterable[QueueSnapshot]) -> tuple[QueueSnapshot, ...]:

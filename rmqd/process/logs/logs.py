@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, Any, Literal
 
@@ -33,6 +34,21 @@ LogFormat = Literal["auto", "json", "console"]
 
 FLUSH_SECONDS = 5.0
 
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What `configure_logging` was called with."""
+
+    level: str
+    log_format: LogFormat
+    worker: int | None
+    namespaces: tuple[str, ...]
+
+    def apply(self) -> None:
+        """Log so in this process."""
+        configure_logging(self.level, self.log_format, worker=self.worker, namespaces=self.namespaces)
+
+
 _SAID_BY_PARENT = {"access.refused"}  # once for all workers
 
 
@@ -51,6 +67,8 @@ def configure_logging(
     A worker does not log the events that its parent logs for all workers. Names in our own lines have no namespace.
     """
     _plain_names.namespaces = tuple(namespaces)
+    _settings.append(LogSettings(level, log_format, worker, _plain_names.namespaces))
+    del _settings[:-1]
     terminal = (sys.stderr if stream is None else stream).isatty()
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -88,6 +106,11 @@ def configure_logging(
         wrapper_class=_OwnLogger,
         cache_logger_on_first_use=True,
     )
+
+
+def log_settings() -> LogSettings:
+    """How the log is configured now, for child processes that are to log in the same way."""
+    return _settings[-1] if _settings else LogSettings("info", "auto", None, ())
 
 
 def write_line(line: str) -> None:
@@ -186,4 +209,5 @@ async def flush_repeats() -> None:
 
 
 _plain_names = _PlainNames()
+_settings: list[LogSettings] = []  # the last ones
 log = structlog.get_logger(__name__)

@@ -1,0 +1,207 @@
+"""The handler that a group with `handler.processes` sees: it hands batches to worker processes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import structlog
+
+from rmqd.clock import Clock
+from rmqd.config.model.group import GroupConfig
+from rmqd.consumer.handling.threads import UnusableHandlerError
+from rmqd.consumer.handling.verdict import PAST_DEADLINE
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.handler_api import (
+    ACK,
+    LOSS_CAUSES,
+    Batch,
+    Decision,
+    LoadedHandler,
+    ManualBatch,
+    Outcome,
+    ProcessCounts,
+    decision_of,
+)
+from rmqd.handler_processes.handler_process import HandlerProcess
+from rmqd.handler_processes.order import Answer, HandlerOrder
+from rmqd.handler_processes.pool import HandlerPool
+from rmqd.handler_processes.suspects import Loss, Suspects
+from rmqd.plain_text import traceback_of
+from rmqd.process.child import ChildGoneError
+from rmqd.process.logs.logs import log_settings
+
+log = structlog.get_logger(__name__)
+
+Cause = Literal["died", "hung", "memory"]
+
+
+def handler_in_processes(name: str, settings: GroupConfig, options: ConsumerOptions, clock: Clock) -> LoadedHandler:
+    """The handler of a group whose calls run in worker processes. It is made there, when the group starts."""
+    assert settings.handler is not None
+    own = settings.handler
+    counts = ProcessCounts(0, dict.fromkeys(LOSS_CAUSES, 0))
+    order = HandlerOrder(name, options.group, settings, own.process_memory, tuple(sys.path), log_settings())
+    pool = HandlerPool(order, own.processes, clock, counts)
+    calls = PooledCalls(pool, options.consume_timeout_seconds, clock)
+    loaded = LoadedHandler(own.plugin, calls.handle, is_async=True, start=pool.start, stop=pool.stop)
+    return replace(loaded, ready=pool.ready, processes=counts)
+
+
+class PooledCalls:
+    """Calls of one group's handler."""
+
+    def __init__(self, pool: HandlerPool, timeout_seconds: float, clock: Clock) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._timeout_seconds = timeout_seconds
+        self._suspects = Suspects()
+
+    async def handle(self, batch: Batch) -> None:
+        """Have a process handle the batch. Raises what the handler raised there, and HandlerProcessLostError.
+
+        A batch that is not to be called as a whole, for a process was lost over some of its messages, is called message
+        by message: each may be the one that kills.
+        """
+        if not self._suspects.any_of(batch):
+            await self._call(batch)
+            return
+        for index in range(len(batch)):
+            if self._give_up(batch, index):
+                continue
+            part = batch.part([index])
+            try:
+                is_passed = await self._called_alone(part, batch, index)
+            except asyncio.CancelledError:
+                self._take_over(part, batch, index)
+                for behind in range(index + 1, len(batch)):
+                    batch.decide(behind, Decision(Outcome.AGAIN))
+                raise
+            if not is_passed and batch.wait_behind(batch[index]):
+                return
+
+    async def _called_alone(self, part: Batch, batch: Batch, index: int) -> bool:
+        """Have one message of a batch handled. Returns whether those behind it may be: it is not to come again."""
+        try:
+            await self._call(part)
+        except UnusableHandlerError:
+            raise
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  whatever a handler raises is its result
+            meant = decision_of(error)
+            part.decide(0, Decision(meant.outcome, meant.delay_level, meant.reason, error))
+        part.decide(0, ACK)
+        self._take_over(part, batch, index)
+        return batch.decisions()[index].outcome is not Outcome.RETRY
+
+    def _take_over(self, part: Batch, batch: Batch, index: int) -> None:
+        for decision in part.decisions().values():
+            batch.decide(index, decision)
+        if isinstance(part, ManualBatch) and isinstance(batch, ManualBatch):
+            batch.closing = part.closing or batch.closing
+
+    def _give_up(self, batch: Batch, index: int) -> bool:
+        """Decide that a message is a dead letter, if too many processes were lost over it. Returns whether that is so.
+
+        What the handler said about it before its process was lost does not count.
+        """
+        error = self._suspects.verdict(batch[index])
+        if error is None:
+            return False
+        decision = Decision(Outcome.DEAD_LETTER, reason=str(error), error=error)
+        batch.decided = {**batch.decisions(), index: decision}
+        self._suspects.clear(batch[index])
+        return True
+
+    async def _call(self, batch: Batch) -> None:
+        """Have a process handle the batch as a whole. Raises what the handler raised, and HandlerProcessLostError."""
+        process = await self._pool.take()
+        try:
+            answer = await process.call(batch, self._clock)
+        except asyncio.CancelledError as cut:
+            await self._cut_off(process, batch, is_late=cut.args == (PAST_DEADLINE,))
+            raise
+        except ChildGoneError:
+            loss = Loss(await process.how(), process.faults())
+            self._lose(process, "died", batch, range(len(batch)), loss)
+            self._isolate(batch, loss)
+            return
+        except BaseException:
+            self._pool.put(process)
+            raise
+        error = answer.take_over(batch)
+        try:
+            if answer.no_memory:
+                self._end_for_memory(process, batch, answer, error)
+                is_told = len(batch.decisions()) == len(batch)  # by the decisions
+            else:
+                self._pool.put(process)
+                self._clear(batch, error)
+                is_told = False
+            if error is not None and not is_told:
+                raise error
+        finally:
+            del error  # its traceback refers to this frame, and so would keep the batch alive
+
+    async def _cut_off(self, process: HandlerProcess, batch: Batch, *, is_late: bool) -> None:
+        """End a call that nobody waits for any more: past its deadline, or for the group's end, or an operator's.
+
+        Only the first is the message's fault.
+        """
+        if not is_late:
+            self._pool.lose(process, "")
+            return
+        try:
+            await process.kill_and_tell()
+        finally:
+            how = f"did not end its call in consume_timeout ({self._timeout_seconds:g} s), and was killed"
+            self._lose(process, "hung", batch, range(len(batch)), Loss(how, process.faults()))
+
+    def _end_for_memory(
+        self, process: HandlerProcess, batch: Batch, answer: Answer, error: BaseException | None
+    ) -> None:
+        raised = batch.decisions()[answer.no_memory[0]].error if answer.no_memory[0] in batch.decisions() else error
+        stacks = "" if raised is None else traceback_of(raised)
+        loss = Loss("used up its memory limit (handler.process_memory), and was ended", stacks)
+        self._lose(process, "memory", batch, answer.no_memory, loss)
+        if error is not None and len(batch) > 1:
+            self._isolate(batch, loss)
+
+    def _lose(self, process: HandlerProcess, cause: Cause, batch: Batch, indexes: Sequence[int], loss: Loss) -> None:
+        """Replace a process, and note the messages that it was lost over; some of them may be given up for that."""
+        self._pool.lose(process, cause)
+        first = batch[indexes[0]]
+        log.error(
+            "handler_process.lost",
+            pid=process.pid,
+            how=loss.how,
+            queue=str(first.message_queue),
+            msg_id=first.msg_id,
+            messages=len(indexes),
+        )
+        self._suspects.add((batch[index] for index in indexes), loss)
+        for index in indexes:
+            self._give_up(batch, index)
+
+    def _isolate(self, batch: Batch, loss: Loss) -> None:
+        """Have messages that are not decided about come again, each alone: one of them has ended the process.
+
+        Where it was alone, that was its attempt: raises HandlerProcessLostError.
+        """
+        undecided = [index for index in range(len(batch)) if index not in batch.decisions()]
+        if undecided and len(batch) == 1:
+            raise loss.error()
+        for index in undecided:
+            batch.decide(index, Decision(Outcome.AGAIN, error=loss.error()))
+
+    def _clear(self, batch: Batch, error: BaseException | None) -> None:
+        if not self._suspects.any_of(batch):
+            return
+        decisions, rest = batch.decisions(), decision_of(error)
+        for index, message in enumerate(batch):
+            if decisions.get(index, rest).outcome in (Outcome.ACK, Outcome.DEAD_LETTER):
+                self._suspects.clear(message)

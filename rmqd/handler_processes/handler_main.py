@@ -1,0 +1,206 @@
+"""The main program of a worker process of a handler: `python -m rmqd.handler_processes.handler_main DESCRIPTOR`.
+
+It serves the daemon at the other end of an inherited socket: makes the handler, starts it, calls it with one batch at a
+time, stops it. It ends with the daemon, however that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from rmqd.process import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
+
+import structlog
+
+from rmqd.clock import SystemClock
+from rmqd.consumer.handling.threads import HandlerThread, UnusableHandlerError, call_start_or_stop, check_result
+from rmqd.errors import ConfigError
+from rmqd.exit_codes import ExitCode
+from rmqd.handler_api import Batch, LoadedHandler, ManualBatch, OrderlyBatch
+from rmqd.handler_processes.order import Answer, Call, HandlerOrder, NotUsable
+from rmqd.once.group import once_of
+from rmqd.plain_text import describe, text_of
+from rmqd.plugins.handlers import load_handler
+from rmqd.process.channel import ChildAnswer, ChildChannel, Request
+from rmqd.process.garbage import collect_as_memory_grows
+from rmqd.process.logs import logs
+from rmqd.process.loop import leave, run_in_loop, settle_garbage_collection
+from rmqd.process.watched_child import write_down_faults
+from rmqd.wire.messages.once import once_in_group
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def main(descriptor: int) -> int:
+    """Serve the daemon until it says stop. Returns the exit code."""
+    _end_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave_to_daemon)  # a function, since what a handler starts would inherit SIG_IGN
+    return run_in_loop(_serve(socket.socket(fileno=descriptor)))
+
+
+def _leave_to_daemon(_number: int, _frame: object) -> None:
+    """Do nothing: the daemon decides when its worker processes end."""
+
+
+def _end_with_parent() -> None:
+    """Have the kernel kill this process when the daemon is killed: the socket's end does not reach a call that hangs.
+
+    Only Linux can do that; elsewhere the socket's end has to do.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+async def _serve(sock: socket.socket) -> int:
+    channel = await ChildChannel.over(sock)
+    first = await channel.receive()
+    if not isinstance(first, Request) or not isinstance(first.argument, HandlerOrder):
+        return ExitCode.USAGE
+    order = first.argument
+    write_down_faults(order.fault_file)
+    sys.path[:] = order.import_path
+    order.log.apply()
+    structlog.contextvars.bind_contextvars(group=order.group, handler_pid=os.getpid())
+    _limit_memory(order.memory_bytes)
+    try:
+        calls = _HandlerCalls(order)
+    except Exception as error:  # noqa: BLE001  the author's own, whatever it is
+        reason = "; ".join(map(str, error.problems)) if isinstance(error, ConfigError) else describe(error)
+        channel.post(ChildAnswer(first.number, NotUsable(reason)))
+        await channel.close()
+        return ExitCode.CONFIG
+    channel.post(ChildAnswer(first.number))
+    helpers = [asyncio.create_task(one) for one in (collect_as_memory_grows(), logs.flush_repeats())]
+    settle_garbage_collection()
+    try:
+        return await _answer_requests(channel, calls)
+    finally:
+        for helper in helpers:
+            helper.cancel()
+
+
+def _limit_memory(limit_bytes: int) -> None:
+    if limit_bytes != -1:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        most = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+async def _answer_requests(channel: ChildChannel, calls: _HandlerCalls) -> int:
+    """Have the handler's task do one thing after the other, and hear of a lost lock meanwhile."""
+    jobs: asyncio.Queue[Request] = asyncio.Queue()
+    working = asyncio.create_task(calls.work(jobs, channel), name="handler")
+    listening = asyncio.create_task(_listen(channel, calls, jobs), name="requests")
+    await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
+    if not working.done():
+        os._exit(ExitCode.FAILURE)  # the daemon is gone, and with it who would hear of the call
+    listening.cancel()
+    working.result()
+    await channel.close()
+    return ExitCode.OK
+
+
+async def _listen(channel: ChildChannel, calls: _HandlerCalls, jobs: asyncio.Queue[Request]) -> None:
+    while (request := await channel.receive()) is not None:
+        assert isinstance(request, Request)
+        if request.action == "revoke":
+            calls.lease.valid = False
+        elif request.action == "log":
+            request.argument.apply()
+        else:
+            if isinstance(request.argument, Call):  # here, for the lock may be lost before the task comes to the call
+                calls.lease = _Lease(valid=not request.argument.is_revoked)
+            jobs.put_nowait(request)
+
+
+class _Lease:
+    """The lock of the batch's queue, as far as the daemon has told of it."""
+
+    def __init__(self, *, valid: bool) -> None:
+        self.valid = valid
+
+
+class _HandlerCalls:
+    """The handler in this process. Raises ConfigError where it cannot be made."""
+
+    def __init__(self, order: HandlerOrder) -> None:
+        self.lease = _Lease(valid=True)
+        self._order = order
+        self._handler = load_handler(order.name, order.settings)
+        self._call = _caller(self._handler)
+        self._clock = SystemClock()
+
+    async def work(self, jobs: asyncio.Queue[Request], channel: ChildChannel) -> None:
+        """Start the handler, call it, and stop it, as requests say; all in one task, whose context variables stay."""
+        once_in_group.set(once_of(self._order.group))
+        while True:
+            request = await jobs.get()
+            channel.post(ChildAnswer(request.number, await self._answered(request)))
+            if request.action == "stop":
+                return
+            del request  # while nothing is to be done, no batch is kept alive
+
+    async def _answered(self, request: Request) -> object:
+        try:
+            if request.action == "call":
+                return await self._called(request.argument)
+            step = self._handler.start if request.action == "start" else self._handler.stop
+            await call_start_or_stop(step, self._clock)
+        except UnusableHandlerError as error:
+            return NotUsable(text_of(error))
+        except Exception as error:  # noqa: BLE001  of the author's start or stop
+            return NotUsable(describe(error))
+        return None
+
+    async def _called(self, call: Call) -> Answer:
+        """Call the handler. Raises UnusableHandlerError."""
+        batch = self._batch(call)
+        error: BaseException | None = None
+        try:
+            check_result(await self._call(batch), self._handler.name)
+        except UnusableHandlerError:
+            raise
+        except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
+            error = raised
+        await _take_cancellations_back()
+        try:
+            return Answer.of(batch, error, is_limited=self._order.memory_bytes != -1)
+        finally:
+            del error  # its traceback refers to this frame, and so would keep the batch alive
+
+    def _batch(self, call: Call) -> Batch:
+        messages = list(call.messages)
+        if call.kind == "plain":
+            return Batch(messages, call.message_queue)
+        kind = OrderlyBatch if call.kind == "orderly" else ManualBatch
+        return kind(self.lease, messages, call.message_queue)
+
+
+def _caller(handler: LoadedHandler) -> Callable[[Batch], Any]:
+    return handler.handle if handler.is_async else HandlerThread(handler, 0).call
+
+
+async def _take_cancellations_back() -> None:
+    """Have this task go on as if its handler had not cancelled it."""
+    task = asyncio.current_task()
+    assert task is not None
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    while task.uncancel():
+        pass
+
+
+if __name__ == "__main__":
+    leave(main(int(sys.argv[1])))

@@ -1,0 +1,222 @@
+"""The worker processes of one handler: the running ones, and one that is warm, to take the place of a lost one.
+
+The warm one, the *spare*, has imported and made the handler, which is what takes longest; its `start` is called when it
+is needed. So what the handler opens there is open once in each running process, and a lost process is replaced in
+milliseconds.
+
+Each slot of the group has a process of its own, on a *seat* of the pool. A slot whose process is being replaced takes
+no batch meanwhile, and the others go on with theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import structlog
+
+from rmqd.backoff import doubled
+from rmqd.clock import Clock
+from rmqd.consumer.handling.threads import UnusableHandlerError
+from rmqd.handler_api import ProcessCounts
+from rmqd.handler_processes.handler_process import HandlerNotStartedError, HandlerProcess
+from rmqd.handler_processes.order import HandlerOrder
+
+log = structlog.get_logger(__name__)
+
+FIRST_REST_SECONDS: Final = 1.0
+LONGEST_REST_SECONDS: Final = 60.0
+
+
+class _Seat:
+    """One process, or its place while it is replaced."""
+
+    def __init__(self) -> None:
+        self.process: HandlerProcess | None = None
+        self.is_busy = False
+        self.usable = asyncio.Event()
+
+    def seat(self, process: HandlerProcess | None) -> None:
+        """Fill the seat, or empty it."""
+        self.process, self.is_busy = process, False
+        if process is None:
+            self.usable.clear()
+        else:
+            self.usable.set()
+
+    def take(self) -> HandlerProcess:
+        """The process, which is busy from then on."""
+        assert self.process is not None
+        self.is_busy = True
+        self.usable.clear()
+        return self.process
+
+
+class HandlerPool:
+    """Made with the group's handler; `start` and `stop` are the handler's."""
+
+    def __init__(self, order: HandlerOrder, size: int, clock: Clock, counts: ProcessCounts) -> None:
+        self._order = order
+        self._clock = clock
+        self._counts = counts
+        self._seats = [_Seat() for _ in range(size)]
+        self._owners: dict[asyncio.Task[Any], _Seat] = {}  # of seats: the slots' tasks
+        self._spare: asyncio.Task[HandlerProcess] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()  # replacements, and ends of lost processes
+        self._is_ending = False
+        self._failure: HandlerNotStartedError | None = None
+
+    async def start(self) -> None:
+        """Start all processes, and have each start the handler. Raises HandlerNotStartedError."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for seat in self._seats:
+                    tasks.create_task(self._fill(seat), name="start of a handler's process")
+        except BaseExceptionGroup as group:
+            await self.stop()
+            raise next(one for one in group.exceptions if isinstance(one, Exception)) from None
+        except BaseException:
+            await self.stop()
+            raise
+        self._warm_up()
+
+    async def stop(self) -> None:
+        """Have each process stop the handler, and end it. Raises HandlerNotStartedError with what a `stop` raised."""
+        self._is_ending = True
+        idle = [seat.process for seat in self._seats if seat.process is not None and not seat.is_busy]
+        busy = [seat.process for seat in self._seats if seat.process is not None and seat.is_busy]
+        for seat in self._seats:
+            seat.seat(None)
+        tasks = {*self._tasks, *([self._spare] if self._spare is not None else [])}
+        for task in tasks:
+            task.cancel()
+        try:
+            ended = await asyncio.gather(*(one.end() for one in idle))
+        finally:
+            self._counts.running = 0
+            await asyncio.gather(*(one.dispose() for one in busy))
+            if tasks:
+                await asyncio.wait(tasks)
+            if self._spare is not None and not self._spare.cancelled() and self._spare.exception() is None:
+                await self._spare.result().dispose()
+        for problem in filter(None, ended):
+            raise HandlerNotStartedError(f"the handler's stop {problem}")
+
+    async def ready(self) -> None:
+        """Wait until a call of this task, which is a slot's, would begin at once. Raises UnusableHandlerError."""
+        await self._usable(self._own_seat())
+
+    async def take(self) -> HandlerProcess:
+        """A process that has nothing to do; it is to be put back, or lost. Raises UnusableHandlerError.
+
+        A task that is no slot's, such as that of an operator's call, takes any.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        free = (seat for seat in self._seats if seat.usable.is_set())
+        seat = self._owners.get(task) or next(free, self._seats[0])
+        await self._usable(seat)
+        return seat.take()
+
+    def put(self, process: HandlerProcess) -> None:
+        """Give a process back whose call has ended."""
+        if (seat := self._seat_of(process)) is not None:
+            seat.seat(process)
+
+    def lose(self, process: HandlerProcess, cause: str) -> None:
+        """Kill a process, if it still runs, and replace it. `cause` is one of LOSS_CAUSES, or empty for none of it."""
+        seat = self._seat_of(process)
+        if seat is None:
+            return
+        process.kill()
+        seat.seat(None)
+        self._counts.running -= 1
+        if cause:
+            self._counts.lost[cause] += 1
+        if not self._is_ending:
+            self._own(process.dispose(), "end of a handler's process")
+            self._own(self._refill(seat), "replacement of a handler's process")
+
+    async def _usable(self, seat: _Seat) -> None:
+        while not seat.usable.is_set() or self._failure is not None:
+            if self._failure is not None:  # of all seats, so that each slot hears of it
+                raise UnusableHandlerError(f"no process of the handler runs: {self._failure}")
+            await seat.usable.wait()
+            if seat.process is not None and seat.process.is_gone:
+                self._look_at(seat.process)
+
+    def _own_seat(self) -> _Seat:
+        task = asyncio.current_task()
+        assert task is not None
+        if task not in self._owners:
+            for ended in [one for one in self._owners if one.done()]:
+                del self._owners[ended]
+            taken = set(self._owners.values())
+            self._owners[task] = next((seat for seat in self._seats if seat not in taken), self._seats[0])
+        return self._owners[task]
+
+    def _seat_of(self, process: HandlerProcess) -> _Seat | None:
+        return next((seat for seat in self._seats if seat.process is process), None)
+
+    def _own(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _warm_up(self) -> None:
+        self._spare = asyncio.create_task(HandlerProcess.build(self._order), name="spare of the handler's processes")
+        self._spare.add_done_callback(lambda task: task.cancelled() or task.exception())  # `_made` asks for it again
+
+    async def _refill(self, seat: _Seat) -> None:
+        """Seat a process; while that fails, again and again, unless no process is left: then the group fails."""
+        for failures in itertools.count(1):
+            try:
+                await self._fill(seat)
+            except HandlerNotStartedError as error:
+                failure = error
+            else:
+                return
+            rest, running = doubled(FIRST_REST_SECONDS, failures, LONGEST_REST_SECONDS), self._counts.running
+            log.error("handler_process.not_started", error=str(failure), running=running, retry_in_seconds=rest)
+            if not running:
+                self._failure = failure
+                for one in self._seats:
+                    one.usable.set()
+                return
+            await self._clock.sleep(rest)
+
+    async def _fill(self, seat: _Seat) -> None:
+        process = await self._made()
+        try:
+            await process.begin()
+        except BaseException:
+            await process.dispose()
+            raise
+        process.reading.add_done_callback(lambda _: self._look_at(process))
+        self._counts.running += 1
+        log.info("handler_process.started", pid=process.pid)
+        seat.seat(process)
+
+    async def _made(self) -> HandlerProcess:
+        """The spare if there is one, and a new spare behind it; else a new process."""
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return await HandlerProcess.build(self._order)
+        try:
+            process = await spare
+        finally:
+            if not self._is_ending:
+                self._warm_up()
+        if not process.is_gone:
+            return process
+        await process.dispose()
+        return await HandlerProcess.build(self._order)
+
+    def _look_at(self, process: HandlerProcess) -> None:
+        """Replace a process that ended while it had nothing to do."""
+        seat = self._seat_of(process)
+        if seat is not None and not seat.is_busy and not self._is_ending:
+            log.error("handler_process.lost", pid=process.pid, how=process.how_now(), messages=0)
+            self.lose(process, "died")

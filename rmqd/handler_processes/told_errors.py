@@ -1,0 +1,116 @@
+"""Exceptions of a worker process, told to the daemon: names, texts and traceback, and never the object itself.
+
+An object would be unpickled in the daemon. That imports the author's modules and runs their code there, and of many
+exceptions it fails. What rmqd does about an exception depends on the names of its classes, on its texts, and on what
+its own classes (Retry and the others) say, all of which can be told. `raised` makes a stand-in of what was told: its
+class has the names of all classes that the exception's class inherits from, and inherits from the first of them that
+Python or rmqd itself has.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+from rmqd.handler_api import (
+    AlreadyHandled,
+    DeadLetter,
+    InvalidPayloadError,
+    Retry,
+    Suspend,
+    asked,
+    checked_level,
+    checked_seconds,
+    reason_text,
+)
+from rmqd.plain_text import RaisedElsewhere, text_of, traceback_of
+from rmqd.wire.messages.message import Message
+
+_OWN: Final[tuple[type[BaseException], ...]] = (Retry, DeadLetter, Suspend, AlreadyHandled, InvalidPayloadError)
+_KINDS_KEPT: Final = 500
+
+ClassNames = tuple[str, str]
+"""The module and the name of a class."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToldError:
+    """What is told of an exception."""
+
+    classes: tuple[ClassNames, ...]
+    """Its class and all that this inherits from, in Python's order."""
+    text: str
+    shown: str
+    """Its `repr`."""
+    traceback: str
+    values: dict[str, Any] = field(default_factory=dict)
+    """Attributes that rmqd asks its own classes for."""
+    about: int | None = None
+    """Of AlreadyHandled: the index of its message in the batch."""
+
+
+def told(error: BaseException, batch: Sequence[Message]) -> ToldError:
+    """What to tell of an exception that a call with this batch raised."""
+    classes = tuple((str(one.__module__), _name(one)) for one in type(error).__mro__ if issubclass(one, BaseException))
+    values: dict[str, Any] = {}
+    about = None
+    if isinstance(error, Retry):
+        values["delay_level"] = asked(error, "delay_level", checked_level)
+    if isinstance(error, DeadLetter):
+        values["reason"] = asked(error, "reason", reason_text) or ""
+    if isinstance(error, Suspend):
+        values["seconds"] = asked(error, "seconds", checked_seconds)
+    if isinstance(error, AlreadyHandled):
+        about = next((index for index, one in enumerate(batch) if one is error.message), 0)
+    return ToldError(classes, text_of(error), text_of(error, repr), traceback_of(error), values, about)
+
+
+def raised(what: ToldError, batch: Sequence[Message]) -> BaseException:
+    """The exception that stands for what was told; `batch` is the one that the daemon has."""
+    kind = _kind(what.classes)
+    error: BaseException = kind.__new__(kind)
+    attributes = {"told_text": what.text, "told_shown": what.shown, "told_traceback": what.traceback, **what.values}
+    if what.about is not None:
+        attributes["message"] = batch[what.about]
+    for name, value in attributes.items():
+        setattr(error, name, value)
+    return error
+
+
+class _StandIn(RaisedElsewhere):
+    told_text = ""
+    told_shown = ""
+
+    def __str__(self) -> str:
+        return self.told_text
+
+    def __repr__(self) -> str:
+        return self.told_shown
+
+
+@lru_cache(maxsize=_KINDS_KEPT)
+def _kind(classes: tuple[ClassNames, ...]) -> type[BaseException]:
+    known = next((one for one in map(_known, classes) if one is not None), BaseException)
+    inherited = {(one.__module__, one.__name__) for one in known.__mro__}
+    kind: type[BaseException] = known
+    for module, name in reversed([one for one in classes if one not in inherited]):
+        kind = type(name, (kind,), {"__module__": module})
+    module, name = classes[0]
+    return type(name, (_StandIn, kind), {"__module__": module})
+
+
+def _known(names: ClassNames) -> type[BaseException] | None:
+    """The class of Python's or rmqd's own of that name, if one can be made without its arguments."""
+    module, name = names
+    if own := next((one for one in _OWN if (one.__module__, one.__name__) == names), None):
+        return own
+    kind = getattr(builtins, name, None) if module == "builtins" else None
+    is_usable = isinstance(kind, type) and issubclass(kind, BaseException) and not issubclass(kind, BaseExceptionGroup)
+    return kind if is_usable else None
+
+
+def _name(kind: type) -> str:
+    return str(type.__dict__["__name__"].__get__(kind))  # a metaclass may define another that is anything

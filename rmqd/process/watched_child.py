@@ -1,0 +1,100 @@
+"""A child process that runs code of others: it may crash, hang, and start processes of its own.
+
+Where it crashes or hangs, it writes the stacks of its threads to a file, its *fault file*.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+from rmqd.process.child import ChildProcess
+
+WHERE_SIGNAL: Final = signal.SIGUSR2
+"""Has the process write down where all its threads are."""
+LEFT_OPEN_SECONDS: Final = 0.5  # for answers on their way, where the process ended and one that it started goes on
+WHERE_SECONDS: Final = 2.0  # for a process that hangs to write down where it is
+HOW_SECONDS: Final = 30.0  # for a process that has closed its socket to end
+_LOOK_SECONDS: Final = 0.02
+
+
+class WatchedChild(ChildProcess[None]):
+    """A running child with a fault file. Made by `begin_watched`; `dispose` ends it, and must be called."""
+
+    own_group = True
+    fault_file: Path
+    reading: asyncio.Task[int]
+    """Ends with the process, and with its exit code."""
+    _watching: asyncio.Task[None]
+
+    @classmethod
+    async def begin_watched(cls, command: Sequence[str]) -> Self:
+        """Start `python -m COMMAND DESCRIPTOR`, and receive its answers until it ends. Raises OSError."""
+        process = await cls.start(command)
+        descriptor, path = tempfile.mkstemp(prefix="rmqd-faults-")
+        os.close(descriptor)
+        process.fault_file = Path(path)
+        process.reading = asyncio.create_task(process.read(), name=cls.name)
+        process._watching = asyncio.create_task(process._close_what_is_left(), name=f"end of the {cls.name}")
+        return process
+
+    async def kill_and_tell(self) -> None:
+        """Have a process that hangs write down the stacks of its threads, and kill it."""
+        try:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, WHERE_SIGNAL)
+            deadline = time.monotonic() + WHERE_SECONDS
+            size, last = 0, -1
+            while (not size or size != last) and time.monotonic() < deadline:  # until it has written all
+                await asyncio.sleep(_LOOK_SECONDS)
+                size, last = self.fault_file.stat().st_size, size
+        finally:
+            self.kill()
+
+    def faults(self) -> str:
+        """The stacks that it wrote down; empty where there was no fault."""
+        return self.fault_file.read_text(errors="replace")
+
+    async def how(self) -> str:
+        """How the process ended: its socket is closed, so that it did, or does so soon."""
+        done, _ = await asyncio.wait((self.reading,), timeout=HOW_SECONDS)
+        return how_it_ended(self.reading.result()) if done else "closed its socket to rmqd"
+
+    async def dispose(self) -> None:
+        """Kill the process, with those that it started, if it runs; remove what it left."""
+        self.kill()
+        await asyncio.wait((self.reading, self._watching))
+        self.fault_file.unlink(missing_ok=True)
+
+    async def _close_what_is_left(self) -> None:
+        """Kill what the process has started once it has ended: that may hold the socket open, and so hide the end."""
+        await self._process.wait()
+        await asyncio.wait((self.reading,), timeout=LEFT_OPEN_SECONDS)
+        self.kill()
+
+    def _snapshot_in(self, value: object) -> None:
+        return None
+
+
+def write_down_faults(path: str) -> None:
+    """In the child: have a crash, and WHERE_SIGNAL, write the stacks of all threads to the fault file."""
+    descriptor = os.open(path, os.O_WRONLY)  # open until the end
+    faulthandler.enable(descriptor)
+    faulthandler.register(WHERE_SIGNAL, descriptor)
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    memory = " (the kernel does that where memory runs out)" if -code == signal.SIGKILL else ""
+    return f"was killed by {name}{memory}"

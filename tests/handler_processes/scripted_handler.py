@@ -1,0 +1,102 @@
+"""Handlers that do with each message what its body says: a line of Python. Called here, or in worker processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel
+
+import rmqd
+from rmqd import Batch, Depends, Message, Retry
+
+SYNC = f"{__name__}:handle"
+ASYNC = f"{__name__}:handle_async"
+TYPED = f"{__name__}:handle_typed"
+NOTING = f"{__name__}:Noting"
+
+
+class OwnError(LookupError):
+    """One that pickles badly: its constructor wants another argument than it passes on."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"no {number}")
+        self.number = number
+
+
+class OwnRetry(Retry):
+    """Sets its level by itself."""
+
+    delay_level = 5
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "own")
+
+
+NAMES = {**vars(rmqd), "OwnError": OwnError, "OwnRetry": OwnRetry, "os": os}
+
+
+def handle(batch: Batch) -> None:
+    """Run the line of each message."""
+    for message in batch:
+        exec(message.body.decode(), NAMES | {"batch": batch, "message": message})
+
+
+async def handle_async(batch: Batch) -> None:
+    """The same in the event loop."""
+    handle(batch)
+
+
+class Line(BaseModel):
+    """A body of a typed handler."""
+
+    line: str
+
+
+@rmqd.handler(json=Line)
+def handle_typed(line: Line, message: Message) -> None:
+    """The same, message by message."""
+    exec(line.line, NAMES | {"message": message})
+
+
+def opened_file() -> str:
+    """What a dependency does when it is made: it notes the process."""
+    note("opened", "")
+    return "open"
+
+
+def note(event: str, key: str) -> None:
+    """Write a line of this process to the file that NOTES names."""
+    with Path(os.environ["NOTES"]).open("a") as file:
+        file.write(f"{event} {key} {os.getpid()}\n")
+
+
+def notes(path: Path) -> list[list[str]]:
+    """The lines so far: event, key and process of each."""
+    return [line.split(" ") for line in path.read_text().splitlines()] if path.exists() else []
+
+
+class Noting:
+    """Runs the line of each message, and notes before and after."""
+
+    async def start(self) -> None:
+        """Note the process."""
+        note("start", "")
+
+    async def stop(self) -> None:
+        """Note it again."""
+        note("stop", "")
+
+    def handle(self, batch: Batch) -> None:
+        """Sync, so in a thread."""
+        for message in batch:
+            note("begin", message.keys or "")
+            exec(message.body.decode(), NAMES | {"batch": batch, "message": message})
+            note("end", message.keys or "")
+
+
+@rmqd.handler(json=Line)
+async def handle_opened(line: Line, opened: Annotated[str, Depends(opened_file)], message: Message) -> None:
+    """One that depends on what is opened once in a process."""
+    note(opened, message.keys or "")
