@@ -71,8 +71,8 @@ FLOORS = {
     "diagnosis": "causes facts subscriptions | failures finding | cluster daemon members progress | judge",
     "client": "client_id coalesce options | remoting | api membership pushed_resets | routing | heartbeat sending "
     "| instance | group_lag | looks | resets",
-    "consumer": "allocate hooks options pauses | stats | cache contract | services | handling | founding | context "
-    "| announcing assigned | pull | offsets pop rebalance | group_status health lite "
+    "consumer": "allocate hooks options pauses | circuit stats | cache contract | services | handling | founding "
+    "| context | announcing assigned | pull | offsets pop rebalance | group_status health lite "
     "| admin assembly dead_letters live_change | push_consumer",
     "config": "problems | model | reading rules schema shown | load",
     "typed": "annotations decorator | dependencies | form | avro | decoders | calls",

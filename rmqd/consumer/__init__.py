@@ -15,6 +15,7 @@ of commits.
     announcing     brokers know a subscription before anything is pulled by it
     live_change    other options for a group that runs
     pauses         what an operator paused
+    circuit        Circuit: whether the handler is called, by how its calls end
     hooks          code of others around every batch
     allocate       the allocate strategies: who gets which queue
     group_status   the group's snapshot: state, queues, counters, readiness

@@ -11,6 +11,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.consumer.cache.flow_control import Thresholds
 from rmqd.consumer.cache.rate_limit import RateLimit
+from rmqd.consumer.circuit import Circuit
 from rmqd.consumer.founding.founding import Founding
 from rmqd.consumer.hooks import GroupHooks
 from rmqd.consumer.options import ConsumerOptions
@@ -69,6 +70,11 @@ class GroupContext:
     def paused(self) -> bool:
         """Whether an operator paused the whole group: nothing is pulled and nothing is handed out."""
         return not self.resumed.is_set()
+
+    @property
+    def circuit(self) -> Circuit | None:
+        """Whether the handler is called; None for a group without a circuit breaker."""
+        return self.service.circuit
 
     def found(self, cause: str, evidence: str, *, topic: str = "", step: str = "") -> Problem:
         """A problem of this group, whose next step has its names as operators know them."""

@@ -48,6 +48,18 @@ class FailureOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CircuitOptions:
+    """When a group stops calling its handler, and for how long."""
+
+    consecutive: int
+    """Calls in a row that failed; 0: their number does not matter."""
+    ratio: float
+    """Of the calls within the window that failed; 0: their share does not matter."""
+    window_seconds: float
+    open_for_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerOptions:
     """Everything that the engine must know about one group."""
 
@@ -104,6 +116,8 @@ class ConsumerOptions:
     on_offset_illegal: OnOffsetIllegal
     failures: FailureOptions | None
     """None: what is raised is sent back, as in Java."""
+    circuit: CircuitOptions | None
+    """None: the handler is called whatever becomes of its calls."""
     trace: TraceOptions | None
     """Where message trace goes; None for a group without."""
 

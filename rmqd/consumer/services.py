@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.circuit import Circuit
 from rmqd.handler_api import Batch, Lease
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
@@ -24,6 +25,8 @@ class RunningCall:
 class ConsumeMessageService(Protocol):
     """Hands messages to the handler, and sees to what becomes of them."""
 
+    circuit: Circuit | None
+    """None for a group without a circuit breaker."""
     calls_left: bool
     """After the end of `run`: whether calls of the handler may still run."""
 
@@ -58,8 +61,8 @@ class WaysBack(Protocol):
     limit: str
     """Why a message is given up after its last attempt."""
 
-    def is_last_attempt(self, message: Message) -> bool:
-        """Whether the group gives the message up if this attempt fails."""
+    def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
+        """Whether the group gives the message up if this attempt fails; so many of the former ones may not count."""
 
     def delay_level(self, message: Message, asked: int) -> int:
         """The level that a retry is delayed by where the handler or the group `asked` for one; 0 asks for none."""

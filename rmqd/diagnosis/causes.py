@@ -131,6 +131,14 @@ _IN_ORDER: Final = (
         diagnosed_as="poison_message",
     ),
     Cause(
+        "circuit_open",
+        "see to what the handler calls, which the error names; the group goes on by itself when a probe succeeds",
+        of_queue=True,
+        of_group=True,
+        mild=True,
+        diagnosed_as="failing_handler",
+    ),
+    Cause(
         "failing_handler",
         "the members' logs have the traceback (handler.failed); `rmqd try {group}` runs the handler and commits "
         "nothing. What was sent back comes again by itself, what was given up waits: `rmqd dlq show {group}`",

@@ -12,7 +12,7 @@ from typing import Any, Final
 from rmqd.client.options import TraceOptions
 from rmqd.config.model.group import GroupConfig
 from rmqd.config.model.root import RootConfig
-from rmqd.consumer.options import ConsumerOptions, FailureOptions
+from rmqd.consumer.options import CircuitOptions, ConsumerOptions, FailureOptions
 from rmqd.plugins.strategies import load_strategy
 from rmqd.wire.topics import wrap_namespace
 
@@ -45,6 +45,7 @@ def options_of_group(settings: GroupConfig, name: str, offsets_directory: str, n
         "allocate_strategy": load_strategy(name, settings, namespace),
         "concurrency": (settings.handler.processes or settings.handler.concurrency) if settings.handler else 1,
         "failures": _failures(settings),
+        "circuit": _circuit(settings),
         "trace": TraceOptions(settings.trace_topic, settings.trace_msg_batch_num) if settings.enable_trace else None,
     }
     return ConsumerOptions(**options)
@@ -56,3 +57,11 @@ def _failures(settings: GroupConfig) -> FailureOptions | None:
     if not retry.in_place and not dead_letter_on:
         return None
     return FailureOptions(retry.in_place, retry.backoff, retry.max_backoff, frozenset(retry.on), dead_letter_on)
+
+
+def _circuit(settings: GroupConfig) -> CircuitOptions | None:
+    """When the group stops calling its handler; None where it never does."""
+    breaker = settings.circuit_breaker
+    if not breaker.consecutive and not breaker.ratio:
+        return None
+    return CircuitOptions(breaker.consecutive, breaker.ratio, breaker.window, breaker.open_for)

@@ -26,9 +26,9 @@ class ReplayWaysBack:
         self._failures = failures
         self._retries = retries
 
-    def is_last_attempt(self, message: Message) -> bool:
+    def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
         """Whether the message is given up if this attempt fails."""
-        return message.reconsume_times >= self._retries
+        return message.reconsume_times - not_counted >= self._retries
 
     def delay_level(self, message: Message, asked: int) -> int:
         """Return what was asked for: no broker delays anything here."""

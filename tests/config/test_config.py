@@ -16,7 +16,7 @@ from rmqd.config.model.group import GroupConfig
 from rmqd.config.model.root import RootConfig
 from rmqd.config.reading.source import ANY_NAME, SECRET_KEYS
 from rmqd.consumer.allocate import AllocateStrategy, averagely, consistent_hash
-from rmqd.consumer.options import ConsumerOptions, FailureOptions, Subscription
+from rmqd.consumer.options import CircuitOptions, ConsumerOptions, FailureOptions, Subscription
 from rmqd.errors import ConfigError
 from rmqd.plugins.consumer_options import options_of_group
 from rmqd.plugins.runnable import load_runnable
@@ -111,6 +111,7 @@ def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
         on_corrupt_message="stop",
         on_offset_illegal="correct",
         failures=None,
+        circuit=None,
         trace=None,
     )
 
@@ -155,6 +156,10 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         "max_body_size": "5MiB",
         "on_corrupt_message": "skip",
         "on_offset_illegal": "stop",
+        "circuit_breaker.consecutive": "7",
+        "circuit_breaker.ratio": "0.25",
+        "circuit_breaker.window": "45s",
+        "circuit_breaker.open_for": "20s",
         "enable_trace": "true",
         "trace_topic": "traces",
         "trace_msg_batch_num": "18",
@@ -199,6 +204,7 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         on_corrupt_message="skip",
         on_offset_illegal="stop",
         failures=FailureOptions(3, 0.1, 2.0, frozenset({"TimeoutError"}), frozenset({"shop.Wrong"})),
+        circuit=CircuitOptions(7, 0.25, 45.0, 20.0),
         trace=TraceOptions("traces", 18),
     )
 

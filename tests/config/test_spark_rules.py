@@ -59,6 +59,11 @@ REFUSED = {
         "7:24: groups.mailer.allocate_strategy: of no use with engine: spark: Spark divides the queues among its tasks "
         "by itself; accepted: leave it out",
     ),
+    "a circuit breaker": (
+        "circuit_breaker: {consecutive: 5}",
+        "7:5: groups.mailer.circuit_breaker: not for engine: spark: the tasks of a micro-batch are calls in many "
+        "processes, and no one of them knows how the others end; accepted: leave it out",
+    ),
     "speculation": (
         "spark: {conf: {spark.speculation: true}}",
         "7:39: groups.mailer.spark.conf.spark.speculation: a second copy of a task would handle its messages twice; "

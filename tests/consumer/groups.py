@@ -52,6 +52,7 @@ _DEFAULTS = ConsumerOptions(
     on_corrupt_message="stop",
     on_offset_illegal="correct",
     failures=None,
+    circuit=None,
     trace=None,
 )
 

@@ -1,4 +1,4 @@
-"""What a group does about failures of its handler, before a broker is asked to deliver a message again."""
+"""What a group does about failures of its handler, beside RocketMQ's own retries and dead letters."""
 
 # No postponed annotations here: pydantic would have to read them all from text, on every start.
 
@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from rmqd.config.model.kinds import Duration, Text, Whole
+from rmqd.config.model.kinds import Duration, Share, Text, Whole
 from rmqd.config.model.section import Section, setting
 
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -36,4 +36,22 @@ class DeadLetterConfig(Section):
 
     on: list[Annotated[str, _EXCEPTION]] = Field(
         default_factory=list, description=f"exceptions whose messages go to the dead letters at once, {_BY_NAME}"
+    )
+
+
+class CircuitBreakerConfig(Section):
+    """When the group stops calling its handler, so that a failing dependency does not use up its messages' attempts."""
+
+    consecutive: Annotated[int, Whole(0, 10_000)] = setting(
+        0, "calls in a row that failed within window, after which the circuit opens, 0 to 10000; 0: they do not open it"
+    )
+    ratio: Annotated[float, Share()] = setting(
+        0.0,
+        "share of the calls within window, 10 at least, that failed, 0.0 to 1.0; 0.0: it does not open the circuit",
+    )
+    window: Annotated[float, Duration("1s", "1h")] = setting(
+        "30s", "a duration, 1s to 1h: how long a failed call counts; what it failed at waits so long at most"
+    )
+    open_for: Annotated[float, Duration("100ms", "1h")] = setting(
+        "15s", "a duration, 100ms to 1h: how long no call is made, before one is made as a probe"
     )

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from rmqd.client.options import MOST_TRACE_CALLS
-from rmqd.config.model.failures import DeadLetterConfig, RetryConfig
+from rmqd.config.model.failures import CircuitBreakerConfig, DeadLetterConfig, RetryConfig
 from rmqd.config.model.forms import PointInTime, StrategyName, SubscriptionForm, is_topic
 from rmqd.config.model.kinds import Choice, Duration, Flag, Size, Text, Whole
 from rmqd.config.model.section import Section, setting
@@ -149,6 +149,10 @@ class GroupConfig(Section):
     )
     dead_letter: DeadLetterConfig = Field(
         default_factory=DeadLetterConfig, description="failures that are dead letters at once, and not retried"
+    )
+    circuit_breaker: CircuitBreakerConfig = Field(
+        default_factory=CircuitBreakerConfig,
+        description="the handler is not called for a while when too many calls fail; off without consecutive or ratio",
     )
     suspend_current_queue_time: Annotated[float, Duration("10ms", "30s")] = setting(
         "1s",

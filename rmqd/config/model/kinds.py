@@ -108,6 +108,30 @@ class Whole(ValueKind):
 
 
 @dataclass(eq=False, repr=False)
+class Share(ValueKind):
+    """A number from 0.0 to 1.0."""
+
+    def check(self, value: object) -> float:
+        number = value
+        if isinstance(value, Substituted):
+            try:
+                number = float(value)
+            except ValueError:
+                raise wrong(f"{show(value)} is not a number", self._accepted()) from None
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise wrong(f"{show(value)} is not a number", self._accepted())
+        if 0 <= number <= 1:
+            return float(number)
+        raise wrong(f"{number} is out of range", self._accepted())
+
+    def json_schema(self) -> dict[str, Any]:
+        return or_substituted({"type": "number", "minimum": 0, "maximum": 1})
+
+    def _accepted(self) -> str:
+        return "a number from 0.0 to 1.0"
+
+
+@dataclass(eq=False, repr=False)
 class Flag(ValueKind):
     """true or false."""
 

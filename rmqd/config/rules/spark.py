@@ -39,6 +39,9 @@ def spark_findings(group: GroupConfig) -> Iterator[Finding]:
     if group.consume_message_batch_max_wait:
         why = "a micro-batch has all the messages that there are, and none to wait for"
         yield Finding(("consume_message_batch_max_wait",), f"of no use with engine: spark: {why}; accepted: 0s")
+    if group.circuit_breaker.consecutive or group.circuit_breaker.ratio:
+        why = "the tasks of a micro-batch are calls in many processes, and no one of them knows how the others end"
+        yield Finding(("circuit_breaker",), f"not for engine: spark: {why}; accepted: leave it out", at_key=True)
     if group.allocate_strategy != "averagely":
         why = "Spark divides the queues among its tasks by itself"
         yield Finding(("allocate_strategy",), f"of no use with engine: spark: {why}; accepted: leave it out")

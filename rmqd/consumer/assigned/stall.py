@@ -23,6 +23,7 @@ class Stall:
     started: bool = True  # whether it was taken over, and has a loop that pulls or pops
     stuck: Problem | None = None  # why nothing is pulled until an operator acts
     paused: bool = False
+    circuit: Problem | None = None  # the handler is not called, as its calls fail
     locked_out: bool = False  # somebody else has the queue's lock
     in_place: bool = False  # what fails is repeated here, and not sent back
     failure: RmqdError | None = None  # of the last pull, or of the last attempt to take the queue over
@@ -48,6 +49,8 @@ class Stall:
             return self.stuck
         if self.paused:
             return self._found("paused", "an operator paused it")
+        if self.circuit is not None and (self.in_flight or self.retrying or self.pending):
+            return self.circuit
         if self.locked_out or (not self.started and self.failure is None):
             return self._found("held_lock", _HELD_LOCK)
         if self.failure is not None:

@@ -96,6 +96,7 @@ class AssignmentStatus(ABC):
         return replace(
             self._named(),
             paused=context.pauses.hold(queue),
+            circuit=None if context.circuit is None else context.circuit.problem(self._named().group),
             locked_out=not context.ownership.holds(queue),
             in_place=context.options.repeats_in_place,
             failure=self.failure,
@@ -140,9 +141,14 @@ class AssignmentStatus(ABC):
     def _cannot_be_consumed(self) -> str | None:
         if self.stall is not None and CAUSES[self.stall.cause].stuck:
             return "stuck"
-        if self._context.pauses.hold(self._message_queue):
+        if self._context.pauses.hold(self._message_queue) or self._waits_for_circuit():
             return "paused"
         return None if self._context.ownership.holds(self._message_queue) else "locked_out"
+
+    def _waits_for_circuit(self) -> bool:
+        """Whether messages wait as the circuit is not closed."""
+        circuit = self._context.circuit
+        return circuit is not None and circuit.state != "closed" and any(one.pending for one in self.process_queues)
 
     def _oldest(self) -> Message | None:
         """The message that was stored first, of those that are not finished."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 
@@ -38,7 +37,9 @@ class ConsumeMessageByKeyService(HandlerSlots):
     ) -> None:
         super().__init__(options, handler, clock)
         self.submit = self._submit
-        self._settlement = KeyedSettlement(send_back, options, self.submit, clock)
+        ways = self._patient(send_back)
+        self._settlement = KeyedSettlement(ways or send_back, options, self.submit, clock)
+        self._settle_batch = self._forgiving(ways, self._settlement.settle)
         self._leases = leases
         self._serving: dict[MessageQueue, ProcessQueue] = {}  # of which handlers have batches
         self._following: dict[MessageQueue, ProcessQueue] = {}  # what replaced one of those meanwhile, and waits for it
@@ -78,12 +79,18 @@ class ConsumeMessageByKeyService(HandlerSlots):
         if batch in self._hanging:
             self._hanging.discard(batch)
         else:
-            await self._settlement.settle(process_queue, batch, error)
+            await self._settle_batch(process_queue, batch, error)
         return False
 
     def is_settling(self) -> bool:
         """Return False: the batch of a call that hung stays in its queue, so there is nothing to wait for."""
         return False
+
+    def _hold(self, reason: str) -> None:
+        super()._hold(reason)
+        for process_queue in self.line.queued:
+            if process_queue.leaving:
+                _keyed(process_queue).give_up_waiting()
 
     def _submit(self, process_queue: ProcessQueue) -> None:
         if process_queue.leaving and self.line.paused:
@@ -110,16 +117,17 @@ class ConsumeMessageByKeyService(HandlerSlots):
         if not worker.replaced:  # the worker comes to `settle`, ends its turn and takes others; a replaced one does not
             self._hanging.add(batch)
             process_queue.begin_turn()
+        self._abandon(batch)
         return partial(self._call_ended, process_queue, batch)
 
     def _call_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
         """Settle the batch of a call past its deadline that has come back: only now may it be repeated."""
         self._came_back()
         if not self.ended:
-            self._apart.add(asyncio.create_task(self._settle_ended(process_queue, batch), name="settle-expired"))
+            self._begin_apart(self._settle_ended(process_queue, batch))
 
     async def _settle_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
-        await self._settlement.settle(process_queue, batch, EXPIRED)
+        await self._settle_batch(process_queue, batch, EXPIRED)
         self._end_turn(process_queue)
         self.submit(process_queue)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.circuit_breaker import HeldBatches, Settle
 from rmqd.consumer.handling.gathering import Make
 from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.slots import HandlerSlots
@@ -23,6 +23,11 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
     def __init__(self, options: ConsumerOptions, handler: LoadedHandler, send_back: WaysBack, clock: Clock) -> None:
         super().__init__(options, handler, clock)
         self.settlement = Settlement(send_back, options.delay_level_when_next_consume, self.line.submit, clock)
+        self._settle_batch: Settle[None] = self.settlement.settle
+        if self.circuit is not None:
+            breaker = HeldBatches(self.circuit, self.settlement, self._begin_apart, clock)
+            self._settle_batch = breaker.settle
+            self.break_by(breaker)
 
     def begin_turn(self) -> Turn | None:
         """Take the next queue, which stays in the line for other workers too, until they find it empty."""
@@ -40,7 +45,7 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Acknowledge, send back or dead-letter each message; the queue goes on meanwhile."""
-        await self.settlement.settle(process_queue, batch, error)
+        await self._settle_batch(process_queue, batch, error)
         return False
 
     def is_settling(self) -> bool:
@@ -54,10 +59,9 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         if worker.replaced:  # else it settles the batch itself
             assert worker.process_queue is not None
             assert worker.batch is not None
-            settling = self._settle_replaced(worker.process_queue, worker.batch)
-            self._apart.add(asyncio.create_task(settling, name="settle-expired"))
+            self._begin_apart(self._settle_replaced(worker.process_queue, worker.batch))
         return super()._give_up(worker)
 
     async def _settle_replaced(self, process_queue: ProcessQueue, batch: Batch) -> None:
-        await self.settlement.settle(process_queue, batch, EXPIRED)
+        await self._settle_batch(process_queue, batch, EXPIRED)
         process_queue.end_turn()

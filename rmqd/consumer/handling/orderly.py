@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 
@@ -35,7 +34,9 @@ class ConsumeMessageOrderlyService(HandlerSlots):
     ) -> None:
         super().__init__(options, handler, clock)
         self._batch_type = OrderlyBatch if options.auto_commit else ManualBatch
-        self._settlement = OrderlySettlement(send_back, options, self._rest, clock)
+        ways = self._patient(send_back)
+        self._settlement = OrderlySettlement(ways or send_back, options, self._rest, clock)
+        self._settle_batch = self._forgiving(ways, self._settlement.settle)
         self._leases = leases
         # which ProcessQueue has its turn or, where it was replaced while a handler has a batch of it, has the next one
         self._turns: dict[MessageQueue, ProcessQueue] = {}
@@ -87,7 +88,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Finish or repeat each message; for a call that is still running past its deadline, that waits for its end."""
-        return process_queue in self._hanging or await self._settlement.settle(process_queue, batch, error)
+        return process_queue in self._hanging or await self._settle_batch(process_queue, batch, error)
 
     def is_settling(self) -> bool:
         """Return False: the batch of a call that hung stays in its queue, so there is nothing to wait for."""
@@ -111,6 +112,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self._hanging.add(process_queue)
         if not worker.replaced:
             self._in_turn.add(process_queue)
+        self._abandon(batch)
         return partial(self._call_ended, process_queue, batch)
 
     def _call_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
@@ -126,9 +128,9 @@ class ConsumeMessageOrderlyService(HandlerSlots):
 
     def _settle_apart(self, process_queue: ProcessQueue, batch: Batch) -> None:
         if not self.ended:
-            self._apart.add(asyncio.create_task(self._settle_ended(process_queue, batch), name="settle-expired"))
+            self._begin_apart(self._settle_ended(process_queue, batch))
 
     async def _settle_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
-        await self._settlement.settle(process_queue, batch, EXPIRED)
+        await self._settle_batch(process_queue, batch, EXPIRED)
         self._hanging.remove(process_queue)
         self._end_turn(process_queue)

@@ -60,9 +60,9 @@ class SendBack:
         self._group = group
         self._max = max_reconsume_times
 
-    def is_last_attempt(self, message: Message) -> bool:
+    def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
         """Whether the group gives the message up if this attempt fails; N reconsume times make N + 1 attempts."""
-        return message.reconsume_times >= self._max
+        return message.reconsume_times - not_counted >= self._max
 
     def delay_level(self, message: Message, asked: int) -> int:
         """The level that a retry is delayed by; without one that was asked for it is the broker's choice."""

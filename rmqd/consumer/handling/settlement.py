@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import structlog
@@ -59,9 +60,15 @@ class Settlement:
             stats.of(message).acked += 1
         return True
 
-    async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
-        """Acknowledge, send back or dead-letter each message of the batch, as decided or as the exception says."""
-        if not report(process_queue, batch, error, self._clock.wall()):
+    async def settle(
+        self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None, *, is_reported: bool = False
+    ) -> None:
+        """Acknowledge, send back or dead-letter each message of the batch, as decided or as the exception says.
+
+        `is_reported` says that what was raised is counted and logged already.
+        """
+        is_ours = still_ours if is_reported else partial(report, error=error, at=self._clock.wall())
+        if not is_ours(process_queue, batch):
             return
         rest = default_decision(error, batch)
         decisions, stats = batch.decisions(), process_queue.stats

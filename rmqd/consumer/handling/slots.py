@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import structlog
 
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.circuit import Circuit
+from rmqd.consumer.handling.circuit_breaker import CircuitBreaker, ForgivenAttempts, PatientWaysBack, Settle
 from rmqd.consumer.handling.failures import FailurePolicy
 from rmqd.consumer.handling.gathering import GatheringLine
 from rmqd.consumer.handling.line import Line
@@ -27,11 +30,13 @@ from rmqd.consumer.handling.threads import HandlerThread, call_handler
 from rmqd.consumer.handling.verdict import PAST_DEADLINE
 from rmqd.consumer.handling.worker import Worker, WorkerService
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.consumer.services import RunningCall
+from rmqd.consumer.services import RunningCall, WaysBack
 from rmqd.errors import RmqdError
 from rmqd.handler_api import Batch, LoadedHandler
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 TICK_SECONDS = 0.25
 CANCEL_GRACE_SECONDS = 5.0  # for a handler that was cancelled at its deadline to end
@@ -66,22 +71,23 @@ class HandlerSlots(WorkerService):
         self._hung = False  # all slots are abandoned: the group is about to fail
         self._handler = handler
         self._failures = None if options.failures is None else FailurePolicy(options, clock)
+        self.circuit = None if options.circuit is None else Circuit(options.circuit, clock)
+        self._breaker: CircuitBreaker | None = None
+        self._held_by: set[str] = set()  # who says that nothing is to be handed out
         self._concurrency = options.concurrency
         self._timeout = options.consume_timeout_seconds
         self._workers: dict[Worker, asyncio.Task[None]] = {}
-        self._apart: set[asyncio.Task[None]] = set()  # workers that hang, and what their messages need
+        self._apart: set[asyncio.Task[None]] = set()  # workers that hang, and what messages need apart from workers
         self._threads: dict[Worker, HandlerThread] = {}
         self._last_tick = clock.monotonic()
 
     def pause(self) -> None:
         """Hand out nothing more; handlers finish what they have."""
-        self.line.pause()
-        for worker in self._workers:
-            worker.halted = True
+        self._hold("operator")
 
     def resume(self) -> None:
-        """Go on handing out."""
-        self.line.resume()
+        """Go on handing out, unless something else is against it."""
+        self._let_go_on("operator")
 
     def halt(self, process_queue: ProcessQueue) -> None:
         """Begin no further batch of this queue in the turns that are under way."""
@@ -130,10 +136,58 @@ class HandlerSlots(WorkerService):
             call = thread.call
         if self._failures is not None:
             call = self._failures.around(call, lambda: worker.process_queue)
+        if self._breaker is not None:
+            call = self._breaker.around(call, lambda: worker.expired)
         worker = Worker(self, call, number, self._handler.ready)
         if thread is not None:
             self._threads[worker] = thread
         self._workers[worker] = asyncio.create_task(worker.run(), name=f"worker:{number}")
+
+    def break_by(self, breaker: CircuitBreaker) -> None:
+        """Have calls made while the circuit lets them through; before `run`."""
+        self._breaker = breaker
+        breaker.circuit.on_change = self._circuit_changed
+
+    def _circuit_changed(self) -> None:
+        assert self._breaker is not None
+        if self._breaker.circuit.lets_through:
+            self._let_go_on("circuit")
+        else:
+            self._hold("circuit")
+        self._breaker.changed()
+
+    def _hold(self, reason: str) -> None:
+        """Hand out nothing more, until this reason and all others are gone."""
+        self._held_by.add(reason)
+        self.line.pause()
+        for worker in self._workers:
+            worker.halted = True
+
+    def _let_go_on(self, reason: str) -> None:
+        self._held_by.discard(reason)
+        if not self._held_by:
+            self.line.resume()
+
+    def _patient(self, ways: WaysBack) -> PatientWaysBack | None:
+        """The ways back of a group with a circuit that repeats failures in place."""
+        return None if self.circuit is None else PatientWaysBack(ways)
+
+    def _forgiving(self, ways: PatientWaysBack | None, settle: Settle[T]) -> Settle[T]:
+        """How batches are settled in such a group; `settle` in one without a circuit."""
+        if self.circuit is None or ways is None:
+            return settle
+        breaker = ForgivenAttempts(self.circuit, ways, settle, self.clock)
+        self.break_by(breaker)
+        return breaker.settle
+
+    def _abandon(self, batch: Batch) -> None:
+        """Tell the circuit of a call that is left to itself, and whose batch waits for its end."""
+        if self.circuit is not None:
+            self.circuit.abandoned(batch)
+
+    def _begin_apart(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something for messages that no worker has."""
+        self._apart.add(asyncio.create_task(work, name="settle-apart"))
 
     def _tick(self) -> None:
         now = self._last_tick = self.clock.monotonic()
@@ -146,9 +200,12 @@ class HandlerSlots(WorkerService):
                 self._expire(worker, task)
             elif now - worker.started > self._timeout + CANCEL_GRACE_SECONDS and worker not in self._threads:
                 self._replace(worker, task)
+        if self.circuit is not None and self._breaker is not None:
+            self.circuit.look()
+            self._breaker.look()
         if self.abandoned >= self._concurrency and not self._hung:
             self._hung = True
-            self.pause()
+            self._hold("hung")
         elif self._hung and not self.is_settling():  # what hung was sent back: it must not hang the next start too
             raise HandlerHungError(
                 f"all {self._concurrency} slots of handler {self.handler_name} hang past consume_timeout"

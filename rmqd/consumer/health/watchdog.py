@@ -24,7 +24,7 @@ from rmqd.diagnosis.causes import CAUSES, Problem
 from rmqd.diagnosis.cluster import closed_problem, missing_problem
 from rmqd.errors import BrokerAwayError, CircuitOpenError
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import is_retry_topic
+from rmqd.wire.topics import is_retry_topic, unwrap_namespace
 
 log = structlog.get_logger(__name__)
 
@@ -161,7 +161,11 @@ class Watchdog:
     def _look_at_handler(self) -> None:
         """Report a handler that fails at everything: its queues move and lag is low, as each message is sent back."""
         self._results.look(snapshots_of(self._context.stats))
-        self._context.problems.set("handler", self._results.problem)
+        context, options = self._context, self._context.options
+        context.problems.set("handler", self._results.problem)
+        if context.circuit is not None:
+            group = unwrap_namespace(options.group, options.namespace)
+            context.problems.set("circuit", context.circuit.problem(group))
 
     def _look_at_topic(self, topic: str, now: float) -> None:
         """Report a topic without queues to read: it has no queue that could be reported as stalled."""

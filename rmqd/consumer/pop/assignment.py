@@ -109,8 +109,13 @@ class PopAssignment(Assignment):
                         self._look_at(tasks, process_queue, block)
 
     def _look_at(self, tasks: asyncio.TaskGroup, process_queue: PopProcessQueue, block: PopBlock) -> None:
-        """Deal with a block whose messages are about to be shown to others: keep those that a handler has."""
-        waiting = process_queue.waiting_of(block)
+        """Deal with a block whose messages are about to be shown to others: keep those that a handler has.
+
+        While the circuit is not closed, keep those that wait as well.
+        """
+        circuit = self._context.circuit
+        # nothing is handed out for a while, for no fault of the messages: left to others, each would lose an attempt
+        waiting = [] if circuit is not None and circuit.state != "closed" else process_queue.waiting_of(block)
         if waiting:
             process_queue.let_go_waiting(block)
             self.loop.swamped = True

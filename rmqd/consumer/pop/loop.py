@@ -273,10 +273,19 @@ class PopLoop(Loop):
         """Java's check, and room for what the pops under way may bring."""
         if self._context.paused or self.is_paused:
             return "paused"
+        if self._waits_for_circuit():
+            return "paused"
         if self.swamped and any(process_queue.in_flight for process_queue in self.process_queues):
             return "count"
         reserved = self._request.under_way * self._batch
         return "count" if self.unacknowledged + reserved > self._threshold else None
+
+    def _waits_for_circuit(self) -> bool:
+        """Whether nothing is popped, as no handler is called; while the circuit is half open, a probe needs one."""
+        circuit = self._context.circuit
+        if circuit is None or circuit.state == "closed":
+            return False
+        return circuit.state == "open" or self.unacknowledged > 0 or self._request.under_way > 0
 
     async def _wait_for_relief(self, reason: Reason, *, counted: bool) -> None:
         """Wait until the reason to hold back has gone; it is counted once."""

@@ -81,9 +81,9 @@ class NoWayBack:
         if self._max > 0:
             self.limit = "max_reconsume_times reached"
 
-    def is_last_attempt(self, message: Message) -> bool:
+    def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
         """Whether the message is dropped if this attempt fails."""
-        return self._max != NO_LIMIT and message.reconsume_times >= self._max
+        return self._max != NO_LIMIT and message.reconsume_times - not_counted >= self._max
 
     def delay_level(self, message: Message, asked: int) -> int:
         """Return a level that nobody uses, as nothing is sent back."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rmqd.consumer.circuit import CircuitSnapshot
 from rmqd.consumer.pauses import PauseScope
 from rmqd.diagnosis.causes import Problem
 from rmqd.histogram import HistogramSnapshot
@@ -157,6 +158,7 @@ class GroupSnapshot:
     handler_processes: int | None = None  # that run; None without handler.processes
     handler_processes_lost: dict[str, int] = field(default_factory=dict)  # by LOSS_CAUSES; empty without them
     rates: HandlerRates = HandlerRates()
+    circuit: CircuitSnapshot | None = None  # None without a circuit breaker
     cluster: str | None = None  # its name in the configuration; None for a consumer, which does not know it
     members: tuple[str, ...] = ()  # client ids of the group as brokers listed them last, this one's too; MOST_MEMBERS
     member_count: int = 0

@@ -9,10 +9,17 @@ from rmqd.wire.topics import is_retry_topic
 
 
 def state_text(group: dict[str, Any]) -> str:
-    """A group's state, with what makes it less than that: it is paused, its handler fails, no queue goes on."""
+    """A group's state, with what makes it less: it is paused, its handler fails or is left alone, no queue goes on."""
     queues = group["queues"]
     is_stuck = bool(queues) and all(queue["state"] == "stuck" for queue in queues)
-    more = (("paused", group["paused"]), ("failing", group["failing"]), ("every queue is stuck", is_stuck))
+    circuit = group.get("circuit")
+    more = (
+        ("paused", group["paused"]),
+        ("failing", group["failing"]),
+        ("circuit open", circuit is not None and circuit["state"] == "open"),
+        ("circuit half open", circuit is not None and circuit["state"] == "half_open"),
+        ("every queue is stuck", is_stuck),
+    )
     return ", ".join([group["state"], *(text for text, applies in more if applies)])
 
 

@@ -54,6 +54,13 @@ GROUP_STATE = Metric(
     "1 for the group's current state of starting, running, draining, failed, stopped; 0 for the others.",
 )
 GROUP_PAUSED = Metric("rmqd_group_paused", "gauge", _GROUP, "1 while the group is paused by an operator, else 0.")
+CIRCUIT_STATE = Metric(
+    "rmqd_circuit_state",
+    "gauge",
+    _GROUP,
+    "With circuit_breaker: 0 while the handler is called, 1 while one call is to show how it is (half open), "
+    "2 while none is made (open); of several workers the highest.",
+)
 MESSAGES_RECEIVED = Metric(
     "rmqd_messages_received_total", "counter", _TOPIC, "Messages pulled that passed the group's own tag check."
 )

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from rmqd import __version__
 from rmqd.codes import RequestCode
+from rmqd.consumer.circuit import CIRCUIT_STATES
 from rmqd.consumer.stats.snapshot import (
     BATCH_PHASES,
     DEAD_LETTER_CAUSES,
@@ -149,6 +150,9 @@ def _group_series(series: _Series, group: GroupSnapshot) -> None:
     for state in GROUP_STATES:
         series.add(names.GROUP_STATE, (*labels, state), int(group.state == state))
     series.add(names.GROUP_PAUSED, labels, int(group.paused))
+    series.add(
+        names.CIRCUIT_STATE, labels, None if group.circuit is None else CIRCUIT_STATES.index(group.circuit.state)
+    )
     series.add(names.REBALANCES, labels, group.rebalances)
     series.add(names.HANDOVER_TIMEOUTS, labels, group.handover_timeouts)
     series.add(names.COMMIT_FAILURES, labels, group.commit_failures)

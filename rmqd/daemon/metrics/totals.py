@@ -11,6 +11,7 @@ from dataclasses import astuple, dataclass, replace
 from typing import TypeVar
 
 from rmqd.client.remoting.snapshot import ClientSnapshot
+from rmqd.consumer.circuit import CIRCUIT_STATES
 from rmqd.consumer.stats.snapshot import (
     MOST_ERRORS,
     MOST_MEMBERS,
@@ -54,7 +55,7 @@ def retired(process: ProcessSnapshot) -> ProcessSnapshot:
 def retired_group(group: GroupSnapshot) -> GroupSnapshot:
     """The counters of a consumer that ended."""
     shown = replace(group, state="stopped", queues=(), assigned={}, paused=False, pauses=(), problems=())
-    shown = replace(shown, rates=HandlerRates(), members=(), member_count=0, handler_processes=None)
+    shown = replace(shown, rates=HandlerRates(), members=(), member_count=0, handler_processes=None, circuit=None)
     return replace(shown, ready=True, not_ready_reason=None)
 
 
@@ -117,6 +118,11 @@ def _merge_group(living: list[GroupSnapshot], past: list[GroupSnapshot]) -> Grou
         handler_hung=any(one.handler_hung for one in living),
         handler_processes=_sum_of_known(one.handler_processes for one in living),
         rates=_add_rates(one.rates for one in living),
+        circuit=max(
+            (one.circuit for one in living if one.circuit is not None),
+            key=lambda circuit: CIRCUIT_STATES.index(circuit.state),
+            default=None,
+        ),
         problems=tuple(dict.fromkeys(problem for one in living for problem in one.problems)),
         members=tuple(sorted({member for one in living for member in one.members})[:MOST_MEMBERS]),
         member_count=max(one.member_count for one in living),

@@ -17,6 +17,7 @@ _LOOKS: Final = {
     "draining": ("busy", "◌"),
     "stopped": ("calm", "■"),
     "paused": ("held", "‖"),
+    "circuit open": ("bad", "▲"),
     "failing": ("bad", "▲"),
     "failed": ("bad", "✕"),
 }
@@ -126,6 +127,8 @@ def _group(group: dict[str, Any], config: Mapping[str, Any], given: Mapping[str,
 
 
 def _state(group: dict[str, Any]) -> str:
+    if group["state"] == "running" and (group.get("circuit") or {"state": "closed"})["state"] != "closed":
+        return "circuit open"
     if group["failing"] and group["state"] == "running":
         return "failing"
     return "paused" if group["paused"] and group["state"] == "running" else str(group["state"])

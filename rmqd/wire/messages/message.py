@@ -248,6 +248,10 @@ class Message(Record):
         """Count one more delivery inside this process."""
         self._reconsume_times = self.reconsume_times + 1
 
+    def take_attempts_off(self, number: int) -> None:
+        """Take back what was counted by `count_attempt`: those deliveries count for nothing."""
+        self._reconsume_times = max(0, self.reconsume_times - number)
+
     def popped_as(self, queue_offset: int, tries: int) -> None:
         """Show where it lies in a lite topic, and how often it was popped there: its record tells of its parent's."""
         self.queue_offset, self._reconsume_times = queue_offset, tries

@@ -26,6 +26,7 @@ def refusal(code: ResponseCode, remark: str = "") -> BrokerError:
     return BrokerError.of(code, remark, "broker-a")
 
 
+OPEN = Problem("circuit_open", "5 calls in a row failed", "see to it")
 HELD = Problem("corrupt_message", "a message is corrupt", "skip it")
 
 
@@ -34,6 +35,9 @@ HELD = Problem("corrupt_message", "a message is corrupt", "skip it")
     [
         ({"stuck": HELD, "paused": True, "in_flight": 1}, "corrupt_message", "a message is corrupt"),
         ({"paused": True, "failure": refusal(ResponseCode.NO_PERMISSION)}, "paused", "operator"),
+        ({"circuit": OPEN, "pending": 3, "in_flight": 1}, "circuit_open", "5 calls in a row"),
+        ({"circuit": OPEN, "paused": True, "pending": 3}, "paused", "operator"),
+        ({"circuit": OPEN, "locked_out": True}, "held_lock", "another member"),
         ({"locked_out": True, "pending": 3}, "held_lock", "another member"),
         ({"started": False}, "held_lock", "another member"),
         ({"started": False, "failure": RemotingConnectError("b:1", "refused")}, "broker_unreachable", "b:1: refused"),

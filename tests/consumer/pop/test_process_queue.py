@@ -125,7 +125,7 @@ class NoWayBack:
     def __init__(self) -> None:
         self.sent: list[int] = []
 
-    def is_last_attempt(self, _message: Message) -> bool:
+    def is_last_attempt(self, _message: Message, _not_counted: int = 0) -> bool:
         return False
 
     def delay_level(self, _message: Message, level: int) -> int:

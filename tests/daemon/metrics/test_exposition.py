@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rmqd.consumer.circuit import CircuitSnapshot, CircuitState
 from rmqd.daemon.metrics import catalogue as metric_catalogue
 from rmqd.daemon.metrics.exposition import DaemonFacts, render
 from rmqd.daemon.metrics.totals import ProcessSnapshot
@@ -55,6 +56,14 @@ def test_every_result_and_reason_exists_at_zero() -> None:
             assert found[f"rmqd_messages_handled_total{{{labels},result={result},topic=orders}}"] == 0
         for reason in ("count", "size", "span", "paused"):
             assert found[f"rmqd_flow_control_total{{{labels},reason={reason},topic=orders}}"] == 0
+
+
+@pytest.mark.parametrize(("state", "value"), [("closed", 0), ("half_open", 1), ("open", 2)])
+def test_a_circuit_is_a_number_where_there_is_one(state: CircuitState, value: int) -> None:
+    name = "rmqd_circuit_state{engine=local,group=mailer}"
+    assert name not in series(process())
+    broken = replace(group_snapshot(), circuit=CircuitSnapshot(state, 1.0, "", None))
+    assert series(replace(process(), groups=(broken,)))[name] == value
 
 
 def test_a_histogram_is_cumulative_in_seconds() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rmqd.consumer.circuit import CircuitSnapshot, CircuitState
 from rmqd.consumer.stats.snapshot import MOST_REASONS, OTHER_REASONS, BatchesSnapshot, GroupSnapshot, LastError
 from rmqd.daemon.metrics.totals import ProcessSnapshot, add_counters, merge_processes, retired
 from rmqd.histogram import Histogram
@@ -52,6 +53,17 @@ def test_the_state_that_most_needs_a_look_is_the_groups() -> None:
     merged = merge_processes([process(1, group_snapshot()), process(2, failed), process(3, group_snapshot())])
     group = merged.groups[0]
     assert (group.state, group.failure, group.ready, group.not_ready_reason) == ("failed", "boom", False, "boom")
+
+
+def test_the_circuit_of_a_group_is_the_one_of_its_workers_that_is_open() -> None:
+    """One that ended has none."""
+    states: tuple[CircuitState, ...] = ("closed", "open", "half_open")
+    groups = [replace(group_snapshot(), circuit=CircuitSnapshot(state, 1.0, "", None)) for state in states]
+    processes = [process(number, group) for number, group in enumerate(groups)]
+    circuit = merge_processes(processes).groups[0].circuit
+    assert circuit is not None
+    assert circuit.state == "open"
+    assert retired(processes[1]).groups[0].circuit is None
 
 
 def test_a_queue_that_moves_is_shown_once() -> None:

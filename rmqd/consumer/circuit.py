@@ -1,0 +1,208 @@
+"""A group's circuit breaker: whether its handler is called at all, decided by how its calls end.
+
+While the circuit is *closed*, calls are made. It opens when too many of them fail: in a row, or by their share within
+a window of time. While it is *open* none is made. Then it is *half open*: one call is made, the probe, and no other
+beside it. If the probe fails the circuit is open once more, and if it succeeds the circuit is closed.
+
+A failure does not tell by itself whether the handler failed, or its message. Until that is known the failure is
+*suspected* to be the handler's:
+
+- It was the message's, if a call succeeds that began after it (`refuted_to`), or if the circuit has not opened within
+  the window. Then the attempt counts.
+- It was the handler's, if the circuit opens. Then the attempt does not count, and neither does that of a call which was
+  under way by then.
+
+The attempt of a probe always counts: so a message that makes every call fail does not stay for ever.
+
+What becomes of the messages meanwhile is the business of `handling.circuit_breaker`. Nothing here waits, or knows what
+a call is about.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import structlog
+
+from rmqd.clock import Clock
+from rmqd.consumer.options import CircuitOptions
+from rmqd.diagnosis.causes import Problem, found
+
+log = structlog.get_logger(__name__)
+
+CircuitState = Literal["closed", "half_open", "open"]
+CIRCUIT_STATES: Final = ("closed", "half_open", "open")  # the metric's value is the place in this list
+LEAST_CALLS: Final = 10  # within the window, before their share can open the circuit
+SLICES: Final = 30  # of the window: calls are counted by slice, however many they are
+
+
+class Fate(enum.Enum):
+    """What a failed call means for its messages."""
+
+    COUNTS = "counts"
+    """An attempt like any other: that of a probe."""
+    SUSPECTED = "suspected"
+    """It is not known yet."""
+    EXCUSED = "excused"
+    """No attempt: the handler is to blame, not the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitSnapshot:
+    """The circuit at one moment. Times are Unix seconds."""
+
+    state: CircuitState
+    since: float
+    reason: str  # why it opened, with the last error; empty while it is closed
+    probe_at: float | None  # when it is half open, if it is open
+
+
+@dataclass(slots=True)
+class _Slice:
+    """The calls that ended within a part of the window."""
+
+    began: float
+    failed: int = 0
+    succeeded: int = 0
+
+
+class Circuit:
+    """The circuit of one group in this process. `look` is to be called several times a second."""
+
+    def __init__(self, options: CircuitOptions, clock: Clock) -> None:
+        self.options: Final = options
+        self.state: CircuitState = "closed"
+        self.refuted_to = float("-inf")  # failures before that (monotonic) were their messages'
+        self.on_change: Callable[[], None] = lambda: None  # called when `state` or `lets_through` has changed
+        self._clock = clock
+        self._since = clock.wall()
+        self._opened_at = self._probe_at = 0.0  # monotonic
+        self._probe: object | None = None  # the batch of the call that is to tell how the handler is
+        self._in_a_row: deque[float] = deque(maxlen=options.consecutive or 1)  # when the last calls failed
+        self._slices: deque[_Slice] = deque()
+        self._reason = self._error = ""
+
+    @property
+    def lets_through(self) -> bool:
+        """Whether a call may begin now."""
+        return self.state == "closed" or (self.state == "half_open" and self._probe is None)
+
+    def begin(self, batch: object) -> None:
+        """A call begins. While the circuit is half open it is the probe."""
+        if self.state == "half_open" and self._probe is None:
+            self._probe = batch
+            self.on_change()
+
+    def succeeded(self, batch: object, began: float) -> None:
+        """A call that `began` then (monotonic) has acknowledged messages."""
+        if self.state != "closed":
+            if batch is self._probe:
+                self._close()
+            return
+        self._in_a_row.clear()
+        self.refuted_to = max(self.refuted_to, began)
+        if self.options.ratio:
+            self._slice().succeeded += 1
+
+    def failed(self, batch: object, error: str) -> Fate:
+        """A call has failed. `error` is what is told of it."""
+        if self.state == "closed":
+            self._error = error
+            self._count_failure()
+            return Fate.EXCUSED if self._opens() else Fate.SUSPECTED
+        if batch is not self._probe:
+            return Fate.EXCUSED
+        self._error = error
+        self._open()
+        return Fate.COUNTS
+
+    def undecided(self, batch: object) -> None:
+        """A call has ended in a way that tells nothing of the handler: another one is to be the probe."""
+        if batch is self._probe:
+            self._probe = None
+            self.on_change()
+
+    def abandoned(self, batch: object) -> None:
+        """A call did not end at its deadline: if it is the probe, it has failed."""
+        if batch is self._probe:
+            self._error = "the handler took longer than consume_timeout, and has not ended"
+            self._open()
+
+    def look(self) -> None:
+        """Do what is due by now."""
+        if self.state == "closed":
+            self._opens()
+        elif self.state == "open" and self._clock.monotonic() >= self._probe_at:
+            self._turn("half_open")
+            log.info("circuit.half_open")
+            self.on_change()
+
+    def snapshot(self) -> CircuitSnapshot:
+        """What the group tells of it."""
+        ahead = self._probe_at - self._clock.monotonic()
+        probe_at = self._clock.wall() + max(0.0, ahead) if self.state == "open" else None
+        return CircuitSnapshot(self.state, self._since, self._told(), probe_at)
+
+    def problem(self, group: str) -> Problem | None:
+        """What a person should know of it; None while it is closed."""
+        if self.state == "closed":
+            return None
+        seconds = self._clock.monotonic() - self._opened_at
+        return found("circuit_open", f"{self._told()}; no call but probes for {seconds:.0f} s", group=group)
+
+    def _told(self) -> str:
+        return "" if self.state == "closed" else f"{self._reason}, the last one with {self._error}"
+
+    def _count_failure(self) -> None:
+        self._in_a_row.append(self._clock.monotonic())
+        if self.options.ratio:
+            self._slice().failed += 1
+
+    def _slice(self) -> _Slice:
+        now = self._clock.monotonic()
+        if not self._slices or now - self._slices[-1].began >= self.options.window_seconds / SLICES:
+            self._slices.append(_Slice(now))
+        return self._slices[-1]
+
+    def _opens(self) -> bool:
+        """Open the circuit if too many calls have failed. Returns whether it did."""
+        options, oldest = self.options, self._clock.monotonic() - self.options.window_seconds
+        if options.consecutive and len(self._in_a_row) == options.consecutive and self._in_a_row[0] >= oldest:
+            self._reason = f"{options.consecutive} {'call' if options.consecutive == 1 else 'calls in a row'} failed"
+            self._open()
+            return True
+        while self._slices and self._slices[0].began < oldest:
+            self._slices.popleft()
+        failed = sum(one.failed for one in self._slices)
+        calls = failed + sum(one.succeeded for one in self._slices)
+        if options.ratio and calls >= LEAST_CALLS and failed >= options.ratio * calls:
+            self._reason = f"{failed} of {calls} calls failed"
+            self._open()
+            return True
+        return False
+
+    def _open(self) -> None:
+        now, seconds = self._clock.monotonic(), self.options.open_for_seconds
+        if self.state == "closed":
+            self._opened_at = now
+            log.warning("circuit.opened", reason=self._reason, error=self._error, seconds=seconds)
+        else:
+            log.warning("circuit.probe_failed", reason=self._reason, error=self._error, seconds=seconds)
+        self._probe, self._probe_at = None, now + seconds
+        self._turn("open")
+        self.on_change()
+
+    def _close(self) -> None:
+        self._probe = None
+        self._in_a_row.clear()
+        self._slices.clear()
+        log.info("circuit.closed", seconds=round(self._clock.monotonic() - self._opened_at, 1))
+        self._turn("closed")
+        self.on_change()
+
+    def _turn(self, state: CircuitState) -> None:
+        self.state, self._since = state, self._clock.wall()

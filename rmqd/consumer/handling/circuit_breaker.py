@@ -1,0 +1,243 @@
+"""What the circuit breaker does with a group's calls and their messages. `consumer.circuit` decides, this carries out.
+
+It stands at two places. Around every call (`around`) it hears how calls end that return, and which call is the probe.
+In front of the settlement (`settle`) it hears of those that failed, and decides whether the attempt counts.
+
+A call *failed* if it raised, or ran into its deadline, and acknowledged nothing. What a handler decides is no failure,
+and tells nothing of the handler: Retry, DeadLetter, Suspend, an invalid body, an exception of `dead_letter.on`.
+
+While a failure is suspected to be the handler's, its messages wait for the verdict, or their attempts do:
+
+- `HeldBatches`, where a retry is a request to a broker, which cannot be taken back: the batch is held, as if a handler
+  still had it, and settled with the verdict.
+- `ForgivenAttempts`, where what failed is repeated in place: it is, after its usual rest. A message's attempts are
+  counted, and taken off it again if the verdict says so. None of its last attempts is one while earlier ones may be.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from rmqd.clock import Clock
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.circuit import Circuit, Fate
+from rmqd.consumer.handling.failures import Call, failures_of
+from rmqd.consumer.handling.settlement import Settlement, report
+from rmqd.consumer.services import WaysBack
+from rmqd.handler_api import Batch, Decision, Outcome
+from rmqd.plain_text import describe
+from rmqd.wire.messages.message import Message
+
+T = TypeVar("T")
+Settle = Callable[[ProcessQueue, Batch, BaseException | None], Awaitable[T]]
+
+_AGAIN: Final = Decision(Outcome.AGAIN)
+
+
+class CircuitBreaker(ABC):
+    """The circuit breaker of one group: what does not differ by where failures are repeated."""
+
+    def __init__(self, circuit: Circuit, clock: Clock) -> None:
+        self.circuit = circuit
+        self._clock = clock
+
+    def around(self, call: Call, is_expired: Callable[[], bool]) -> Call:
+        """A call for one worker. `is_expired` tells whether it is past its deadline, so that its result is none."""
+
+        async def watched(batch: Batch) -> object:
+            began = self._clock.monotonic()
+            self.circuit.begin(batch)
+            result = await call(batch)
+            if not is_expired() and not failures_of(batch, None):
+                self._returned(batch, began)
+            return result
+
+        return watched
+
+    @abstractmethod
+    def look(self) -> None:
+        """Do what is due by now; called several times a second."""
+
+    @abstractmethod
+    def changed(self) -> None:
+        """Hear that the circuit has changed."""
+
+    def _returned(self, batch: Batch, began: float) -> None:
+        if _acknowledged(batch, None):
+            self.circuit.succeeded(batch, began)
+            self.look()
+        else:
+            self.circuit.undecided(batch)
+
+    def _fate(self, batch: Batch, error: BaseException | None) -> Fate:
+        """What the end of a call means that did not acknowledge everything."""
+        failures = failures_of(batch, error)
+        if failures and not _acknowledged(batch, error):
+            return self.circuit.failed(batch, describe(next(iter(failures.values()))))
+        if failures:  # the handler gets on, and these messages do not
+            self.circuit.succeeded(batch, float("-inf"))
+        elif error is not None:
+            self.circuit.undecided(batch)
+        return Fate.COUNTS
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    process_queue: ProcessQueue
+    batch: Batch
+    error: BaseException | None
+    at: float  # monotonic
+
+
+class HeldBatches(CircuitBreaker):
+    """Holds failed batches until it is known whether they are to be sent back, or handed out again without an attempt.
+
+    A queue that is given up does not wait: what is held of it is sent back. Nothing of it stays unfinished below what
+    is finished, which the next owner would handle twice.
+    """
+
+    def __init__(
+        self,
+        circuit: Circuit,
+        settlement: Settlement,
+        begin: Callable[[Coroutine[Any, Any, None]], None],
+        clock: Clock,
+    ) -> None:
+        """`begin` has something done by a task of the group's."""
+        super().__init__(circuit, clock)
+        self._settlement = settlement
+        self._begin = begin
+        self._held: list[_Held] = []
+
+    async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
+        """Settle a batch, or hold it."""
+        fate = self._fate(batch, error)
+        if fate is Fate.COUNTS or process_queue.leaving or process_queue.dropped:
+            await self._settlement.settle(process_queue, batch, error)
+            return
+        report(process_queue, batch, error, self._clock.wall())
+        process_queue.begin_turn()  # whoever gives the queue up waits for it
+        self._held.append(_Held(process_queue, batch, error, self._clock.monotonic()))
+
+    def look(self) -> None:
+        circuit = self.circuit
+        oldest = self._clock.monotonic() - circuit.options.window_seconds
+        self._let_go(lambda held: circuit.state == "closed" and (held.at < circuit.refuted_to or held.at < oldest))
+
+    def changed(self) -> None:
+        self._let_go(lambda _: False)
+        if self.circuit.state == "closed":
+            again, self._held = self._held, []
+        elif self.circuit.state == "half_open" and self.circuit.lets_through:  # there may be no other to probe with
+            again, self._held = self._held[:1], self._held[1:]
+        else:
+            return
+        for held in again:
+            self._begin(self._hand_out_again(held))
+
+    def _let_go(self, counts: Callable[[_Held], bool]) -> None:
+        """Send back what fails by itself, as `counts` tells, and what is of queues that are given up."""
+        for held in list(self._held):
+            if counts(held) or held.process_queue.leaving or held.process_queue.dropped:
+                self._held.remove(held)
+                self._begin(self._send_back(held))
+
+    async def _send_back(self, held: _Held) -> None:
+        await self._settlement.settle(held.process_queue, held.batch, held.error, is_reported=True)
+        held.process_queue.end_turn()
+
+    async def _hand_out_again(self, held: _Held) -> None:
+        batch = held.batch
+        batch.decided = {**batch.decisions(), **dict.fromkeys(failures_of(batch, held.error), _AGAIN)}
+        await self._settlement.settle(held.process_queue, batch, None, is_reported=True)
+        held.process_queue.end_turn()
+
+
+class PatientWaysBack:
+    """The ways back of a group that repeats failures in place: attempts that may yet be taken off do not count."""
+
+    def __init__(self, ways: WaysBack) -> None:
+        self.limit = ways.limit
+        self.doubtful: Counter[Message] = Counter()  # how many attempts may be taken off it
+        self.excused: set[Message] = set()  # whose attempt that is being settled counts for nothing
+        self._ways = ways
+        self.delay_level, self.retry, self.dead_letter = ways.delay_level, ways.retry, ways.dead_letter
+
+    def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
+        """Whether the group gives the message up if this attempt fails."""
+        if message in self.excused:
+            return False
+        return self._ways.is_last_attempt(message, not_counted + self.doubtful[message])
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """Attempts of one call that may be taken off its messages."""
+
+    at: float  # monotonic
+    counted: Counter[Message]
+
+
+class ForgivenAttempts(CircuitBreaker, Generic[T]):
+    """Takes attempts off messages that the handler was to blame for."""
+
+    def __init__(self, circuit: Circuit, ways: PatientWaysBack, settle: Settle[T], clock: Clock) -> None:
+        super().__init__(circuit, clock)
+        self._ways = ways
+        self._settle = settle
+        self._doubts: list[_Doubt] = []
+
+    async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> T:
+        """Settle a batch; the attempts that this counts may not stay."""
+        fate = self._fate(batch, error)
+        if fate is Fate.COUNTS:
+            return await self._settle(process_queue, batch, error)
+        messages = [batch[index] for index in failures_of(batch, error)]
+        before = [message.reconsume_times for message in messages]
+        if fate is Fate.EXCUSED:
+            self._ways.excused.update(messages)
+        failed_at = self._clock.monotonic()
+        try:
+            return await self._settle(process_queue, batch, error)
+        finally:
+            self._ways.excused.difference_update(messages)
+            counted = Counter({one: one.reconsume_times - then for one, then in zip(messages, before, strict=True)})
+            self._file(_Doubt(failed_at, +counted), is_forgiven=fate is Fate.EXCUSED or self.circuit.state != "closed")
+
+    def look(self) -> None:
+        circuit = self.circuit
+        if circuit.state == "closed" and self._doubts:
+            oldest = self._clock.monotonic() - circuit.options.window_seconds
+            self._doubts = [one for one in self._doubts if one.at >= circuit.refuted_to and one.at >= oldest]
+            self._ways.doubtful = sum((one.counted for one in self._doubts), Counter())
+
+    def changed(self) -> None:
+        if self.circuit.state == "open":
+            for doubt in self._doubts:
+                _take_off(doubt)
+            self._doubts.clear()
+            self._ways.doubtful = Counter()
+
+    def _file(self, doubt: _Doubt, *, is_forgiven: bool) -> None:
+        if is_forgiven:
+            _take_off(doubt)
+        else:
+            self._doubts.append(doubt)
+            self._ways.doubtful += doubt.counted
+
+
+def _take_off(doubt: _Doubt) -> None:
+    for message, attempts in doubt.counted.items():
+        message.take_attempts_off(attempts)
+
+
+def _acknowledged(batch: Batch, error: BaseException | None) -> bool:
+    """Whether a call that ended with `error` has acknowledged a message."""
+    decisions = batch.decisions()
+    if error is None and len(decisions) < len(batch):
+        return True
+    return any(one.outcome is Outcome.ACK for one in decisions.values())

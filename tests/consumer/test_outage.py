@@ -1,0 +1,108 @@
+"""A database that is away for a minute, beneath a group that is fed all the time; by the clock of the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.client.sending.outgoing_message import OutgoingMessage
+from rmqd.consumer.options import CircuitOptions
+from rmqd.handler_api import Batch
+from rmqd.testing.records import messages_of
+from rmqd.wire.topics import dlq_topic
+from tests.client.running import running
+from tests.clock import ManualClock
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import member
+
+A_SECOND = 20  # messages
+UP_SECONDS, AWAY_SECONDS, AFTER_SECONDS = 5, 60, 15
+MESSAGES = A_SECOND * (UP_SECONDS + AWAY_SECONDS + AFTER_SECONDS)
+CONCURRENCY = 4
+CIRCUIT = CircuitOptions(5, 0.0, 30.0, 15.0)
+PROBES = AWAY_SECONDS // 15  # that fail
+
+
+class Database:
+    """A handler that writes to what may be away; it remembers the attempts at each message."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.calls: Counter[str] = Counter()
+        self.reconsume_times: Counter[str] = Counter()
+
+    async def __call__(self, batch: Batch) -> None:
+        for message in batch:
+            key = message.keys or ""
+            self.calls[key] += 1
+            self.reconsume_times[key] = max(self.reconsume_times[key], message.reconsume_times)
+        await asyncio.sleep(0)
+        if self.away:
+            raise ConnectionError("connection refused")
+
+
+async def run_through_an_outage(circuit: CircuitOptions | None, **options: Any) -> tuple[Database, int, list[str]]:
+    """The database as it is in the end, the number of dead letters, and what the circuit did."""
+    clock = ManualClock()
+    database = Database()
+    options = {"consume_from_where": "first_offset", "max_reconsume_times": 2, "concurrency": CONCURRENCY, **options}
+    with capture_logs() as logs:
+        async with embedded_rocketmq(EmbeddedOptions(topics={TOPIC: 4}), clock) as rocketmq:
+            client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)))
+            async with (
+                running(client.run()),
+                member(rocketmq.nameserver, database, clock=clock, circuit=circuit, **options) as one,
+            ):
+                await clock.until(lambda: one.consumer.snapshot().ready, "the group is ready")
+                number = 0
+                for seconds, away in ((UP_SECONDS, False), (AWAY_SECONDS, True), (AFTER_SECONDS, False)):
+                    database.away = away
+                    for _ in range(seconds):
+                        for _ in range(A_SECOND):
+                            message = OutgoingMessage(TOPIC, b"an order", keys=str(number))
+                            await client.producer.send(message)
+                            number += 1
+                        await clock.advance(1)
+                dead = dlq_topic(GROUP)
+
+                def is_through() -> bool:
+                    letters = len(messages_of(rocketmq.broker, dead))
+                    acked = sum(topic.handled["acked"] for topic in one.consumer.snapshot().topics)
+                    return acked + letters == MESSAGES
+
+                await clock.until(is_through, "every message is handled or a dead letter", most=300)
+                letters = len(messages_of(rocketmq.broker, dead))
+                await one.stop()
+    return database, letters, [entry["event"] for entry in logs if entry["event"].startswith("circuit.")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mode",
+    [{}, {"consume_mode": "orderly"}, {"order_by": "keys"}, {"consume_mode": "pop"}],
+    ids=["concurrently", "orderly", "order_by", "pop"],
+)
+async def test_with_a_circuit_breaker_it_costs_attempts_of_probes_alone(mode: dict[str, Any]) -> None:
+    """And no message is given up, of three attempts each. Fewer than one in a hundred is handed out again."""
+    database, dead_letters, events = await run_through_an_outage(CIRCUIT, **mode)
+    assert len(database.calls) == MESSAGES
+    assert dead_letters == 0
+    assert events.count("circuit.opened") == events.count("circuit.closed") == 1
+    assert events.count("circuit.probe_failed") <= PROBES
+    assert sum(database.reconsume_times.values()) <= PROBES
+    assert sum(calls > 1 for calls in database.calls.values()) < MESSAGES / 100
+
+
+@pytest.mark.slow
+async def test_without_one_it_has_messages_given_up() -> None:
+    """Beside it: all attempts of hundreds of messages fall into the minute."""
+    database, dead_letters, _ = await run_through_an_outage(None)
+    assert dead_letters > MESSAGES / 10
+    assert sum(calls > 1 for calls in database.calls.values()) > MESSAGES / 3
