@@ -40,6 +40,7 @@ from tests.campaigns.simulation import run as run_simulation
 from tests.campaigns.spark_cluster import ClusterPlan, SparkCluster
 from tests.campaigns.spark_connect import SparkConnect
 from tests.campaigns.spark_moves import Moves, MovesPlan
+from tests.campaigns.spark_tables import Tables, TablesPlan
 from tests.fuzzing.targets import TARGETS
 from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable, go_peers
 from tests.rocketmq.archives import prepare
@@ -335,6 +336,22 @@ def spark_kills(options: argparse.Namespace) -> bool:
     return result.passed
 
 
+def spark_tables(options: argparse.Namespace) -> bool:
+    """Pipelines from YAML drain a topic into PostgreSQL while rmqd and PostgreSQL are killed -9: equal to the truth."""
+    what = f"--messages {options.messages} --kills {options.kills} --database-kills {options.database_kills}"
+    directory, seed = _place("spark_tables", what, options)
+    configure_logging("critical", "console")  # each message that is sent again is a line
+    cluster = _cluster(directory / "cluster")
+    try:
+        plan = TablesPlan(seed, options.messages, options.kills, options.database_kills)
+        result = Tables(plan, cluster, directory / "run").run()
+    finally:
+        cluster.stop(now=False)  # in order: an interrupted run goes on with all that was committed
+    print(result.report(), flush=True)
+    add_row("spark_tables", result.cells())
+    return result.passed
+
+
 def spark_cluster(options: argparse.Namespace) -> bool:
     """A group that is submitted to a standalone cluster, whose workers are killed and come back."""
     directory, seed = _place("spark_cluster", f"--kills {options.kills}", options)
@@ -401,6 +418,7 @@ def main() -> int:
         (spark_connect, "messages", 10_000),
         (spark_kills, "messages", 200_000),
         (spark_moves, "moves", 20),
+        (spark_tables, "messages", 30_000),
     ):
         sub = commands.add_parser(call.__name__, help=call.__doc__, description=call.__doc__)
         sub.set_defaults(call=call)
@@ -408,8 +426,12 @@ def main() -> int:
         sub.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
         goes_on = "" if call in (dlq_replay, handlers, pop) else "; that of an interrupted run goes on"
         sub.add_argument("--dir", help=f"where a run keeps its files{goes_on}")
-        if call is spark_kills:
+        if call in (spark_kills, spark_tables):
             sub.add_argument("--kills", type=int, default=10, help="how many are killed (default %(default)s)")
+        if call is spark_tables:
+            sub.add_argument(
+                "--database-kills", type=int, default=2, help="how often PostgreSQL is (default %(default)s)"
+            )
         if call is dlq_replay:
             sub.add_argument("--kills", type=int, default=5, help="how often it is killed (default %(default)s)")
         if call is handlers:

@@ -26,13 +26,15 @@ _numbers = itertools.count(1)
 class PostgresqlServer(ServerProcess):
     """A PostgreSQL whose superuser `rmqd` needs no password. It refuses to run as root."""
 
-    def __init__(self) -> None:
-        """Raises ServerMissing."""
+    def __init__(self, directory: Path | None = None) -> None:
+        """With a directory, over what another one has left there. Raises ServerMissing."""
         newest = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
         self._initdb = find_program("initdb", "postgresql", *newest[-1:])
-        super().__init__("postgresql", users=("postgres", "nobody"))
+        super().__init__("postgresql", users=("postgres", "nobody"), directory=directory)
 
     def prepare(self) -> None:
+        if (self.directory / "data" / "PG_VERSION").exists():
+            return
         self.run([self._initdb, "-D", "data", "-U", "rmqd", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"])
 
     def command(self) -> Sequence[str | Path]:

@@ -28,12 +28,16 @@ class ServerMissing(Exception):
 class ServerProcess(ABC):
     """One server. As a context manager it runs until the end of the block, and leaves nothing behind."""
 
-    def __init__(self, name: str, users: Sequence[str] = ("nobody",)) -> None:
+    def __init__(self, name: str, users: Sequence[str] = ("nobody",), directory: Path | None = None) -> None:
         """The first of these users that there is runs it where we are root; without any we do.
 
-        Some servers refuse to run as root.
+        Some servers refuse to run as root. What is kept in a `directory` that is given stays, for the next one there.
         """
-        self.directory = Path(tempfile.mkdtemp(prefix=f"rmqd-{name}-"))
+        self._keeps = directory is not None
+        if directory is None:
+            directory = Path(tempfile.mkdtemp(prefix=f"rmqd-{name}-"))
+        directory.mkdir(exist_ok=True)
+        self.directory = directory
         self.working_directory = self.directory
         self.port = free_port()
         self._log = self.directory / "log"
@@ -108,12 +112,13 @@ class ServerProcess(ABC):
         self.start()
 
     def close(self) -> None:
-        """End it in order, as a killed one leaves shared memory behind, and remove its directory."""
+        """End it in order, as a killed one leaves shared memory behind, and remove its own directory."""
         try:
             self.stop()
         finally:
             self.kill()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        if not self._keeps:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def run(self, command: Sequence[str | Path]) -> None:
         """Run a program of the server's to its end, as the server's user. Raises AssertionError with its output."""
