@@ -443,6 +443,22 @@ def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
 NEARBY = "machine_room_nearby needs client.instance_name to tell the machine room of this process, and"
 
 
+def test_a_memory_limit_is_for_worker_processes() -> None:
+    text = """\
+nameserver: 127.0.0.1:9876
+groups:
+  mailer:
+    subscriptions: {orders: "*"}
+    handler: {plugin: log, process_memory: 64MiB}
+"""
+
+    assert problems(text) == [
+        "test.yaml:5:28: groups.mailer.handler.process_memory: of no use without processes: the daemon itself has no "
+        "such limit; accepted: beside handler.processes above 0"
+    ]
+    assert load(text.replace("64MiB", "64MiB, processes: 2")).groups
+
+
 @pytest.mark.parametrize("instance", ["DEFAULT", "east", "@mailer", "east@"])
 def test_a_process_that_tells_no_machine_room_is_refused_to_run(instance: str) -> None:
     text = f"client: {{instance_name: {json.dumps(instance)}}}\n{GROUP}    allocate_strategy: machine_room_nearby\n"

@@ -141,3 +141,12 @@ def test_lite_topics_are_refused(mode: str) -> None:
         'offsets; brokers hand them out by POP alone; accepted: engine: local, or "*" for all lite topics below'
     )
     assert len(others) == bool(mode)
+
+
+def test_worker_processes_of_the_handler_are_refused() -> None:
+    (problem,) = problems(GROUP.replace("{plugin: log}", "{plugin: log, processes: 2}"))
+
+    assert problem == (
+        "test.yaml:6:39: groups.mailer.handler.processes: of no use with engine: spark: Spark has worker processes of "
+        "its own, as many as spark.master says; accepted: 0"
+    )

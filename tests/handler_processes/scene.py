@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,6 @@ class Scene:
     _folder: Path
     _mq: EmbeddedRocketMQ
     _client: ClientInstance
-    _sent: int = field(default=0)
 
     async def send(self, key: str, line: str = "pass", queue: int | None = None) -> None:
         """A message whose handler runs this line."""
@@ -57,6 +56,17 @@ class Scene:
         topic = f"%DLQ%{GROUP}"
         known = self._mq.broker.topics.get(topic) is not None
         return {one.keys or "": one for one in messages_of(self._mq.broker, topic)} if known else {}
+
+    def committed(self) -> int:
+        """The sum of the group's committed offsets."""
+        return sum(self._mq.broker.offsets.queues(GROUP, "orders").values())
+
+    def rewrite(self, *, handler: Mapping[str, Any] | None = None, log: str = "debug") -> None:
+        """Change the configuration: keys of the handler, and the level of the log."""
+        keys = yaml.safe_load(self.config.read_text())
+        keys["groups"][GROUP]["handler"] |= handler or {}
+        keys["log"]["level"] = log
+        self.config.write_text(yaml.safe_dump(keys))
 
     async def metric(self, name: str, **labels: str) -> float:
         """The sum of the series with these labels."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.handler_processes.scene import scene
+from tests.handler_processes.scene import QUEUES, Scene, scene
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
@@ -53,5 +54,108 @@ async def test_the_culprits_are_dead_letters_with_why_and_the_others_are_handled
         assert len(it.pids("stop")) == 2
 
 
-async def two_run(it: object) -> bool:
-    return await it.metric("rmqd_handler_processes") == 2  # type: ignore[attr-defined,no-any-return]
+async def test_of_a_batch_the_culprit_alone_is_given_up(tmp_path: Path) -> None:
+    """The others count no attempt, and are with a handler again at once."""
+    async with scene(tmp_path, handler={"processes": 1}, consume_message_batch_max_size=8) as it:
+        for number in range(8):
+            await it.send("culprit" if number == 4 else f"m{number}", SEGFAULT if number == 4 else "pass", queue=0)
+        await eventually(lambda: "culprit" in it.dead_letters(), "the culprit is given up", 60)
+        others = {f"m{number}" for number in range(8) if number != 4}
+        await eventually(lambda: set(it.keys()) == others, "the others are handled", 60)
+        assert it.keys("begin").count("culprit") == 2
+        handled = "rmqd_messages_handled_total"
+        await eventually(lambda: counts(it, handled, result="acked", topic="orders", to=7), "they are counted", 60)
+        assert await it.metric(handled, result="retried") == 0
+        assert await it.metric(handled, result="dead_lettered") == 1
+
+
+async def test_an_orderly_queue_waits_for_the_message_and_passes_it(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        "consume_mode": "orderly",
+        "consume_message_batch_max_size": 4,
+        "suspend_current_queue_time": "50ms",
+    }
+    async with scene(tmp_path, handler={"processes": 2}, **keys) as it:
+        for number in range(6):
+            await it.send("culprit" if number == 3 else f"m{number}", SEGFAULT if number == 3 else "pass", queue=0)
+        await eventually(lambda: it.keys()[-1:] == ["m5"], "the last one is handled", 60)
+        first_ends = list(dict.fromkeys(it.keys()))
+        assert first_ends == ["m0", "m1", "m2", "m4", "m5"]
+        assert it.dead_letters().keys() == {"culprit"}
+        assert it.keys("begin").count("culprit") == 2
+
+
+async def test_processes_end_with_a_daemon_that_is_killed(tmp_path: Path) -> None:
+    """Those that rest, the warm one, and one whose call holds the interpreter's lock."""
+    async with scene(tmp_path) as it:
+        await it.send("hang", HANG_IN_C)
+        await eventually(lambda: it.keys("begin"), "a call hangs", 60)
+        await eventually(lambda: len(children(it.process.pid)) == 3, "the warm one runs, too", 60)
+        pids = children(it.process.pid)
+        it.process.send(signal.SIGKILL)
+        await eventually(lambda: not any(is_running(pid) for pid in pids), "all have ended", 60)
+
+
+async def test_what_is_being_handled_is_finished_at_a_stop(tmp_path: Path) -> None:
+    """Each process has started the handler once, and stops it; the offset behind the last message is committed."""
+    gate = tmp_path / "gate"
+    wait = f"import time, pathlib\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)"
+    async with scene(tmp_path, persist_consumer_offset_interval="1h") as it:
+        await it.send("slow", wait)
+        await eventually(lambda: it.keys("begin") == ["slow"], "it is being handled", 60)
+        it.process.send(signal.SIGTERM)
+        await it.process.event("signal.received")
+        gate.touch()
+        assert await it.process.exit_code() == 0
+        assert it.keys() == ["slow"]
+        assert sorted(it.pids("start")) == sorted(it.pids("stop"))
+        assert len(set(it.pids("start"))) == 2
+        assert it.committed() == 1
+
+
+async def test_workers_have_processes_of_their_own_and_a_reload_starts_new_ones(tmp_path: Path) -> None:
+    log = "import logging; logging.getLogger('shop').debug('seen ' + message.keys)"
+    async with scene(tmp_path, "--workers", "2", handler={"processes": 1}) as it:
+
+        async def both_handle() -> bool:
+            for queue in range(QUEUES):
+                await it.send("both", log, queue=queue)
+            return len(set(it.pids("end"))) == 2
+
+        await eventually(both_handle, "a process of each worker handles", 60)
+        assert await it.metric("rmqd_handler_processes") == 2
+        it.rewrite(log="debug")
+        it.process.send(signal.SIGHUP)
+        assert (await it.process.event("config.reloaded"))["unchanged"] == ["pooled"]
+        await it.send("c", log, queue=0)
+        line = await it.process.event("seen c")
+        assert (line["group"], line["logger"], line["level"]) == ("pooled", "shop", "debug")
+        assert line["handler_pid"] in it.pids("end")
+        before = set(it.pids("start"))
+        it.rewrite(handler={"processes": 2})
+        it.process.send(signal.SIGHUP)
+        assert (await it.process.event("config.reloaded", 2))["restarted"] == ["pooled"]
+        await eventually(lambda: counts(it, "rmqd_handler_processes", to=4), "the new ones run", 60)
+        assert len(set(it.pids("start")) - before) == 4
+        assert set(it.pids("stop")) == before
+
+
+async def two_run(it: Scene) -> bool:
+    return await it.metric("rmqd_handler_processes") == 2
+
+
+async def counts(it: Scene, name: str, *, to: float, **labels: str) -> bool:
+    return await it.metric(name, **labels) == to
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    """Whether it is there, and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
