@@ -12,6 +12,7 @@ that rests after a failure has one more attempt then, if something above it is f
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
@@ -26,6 +27,7 @@ KeyOf = Callable[[Message], str | None]
 NAMED: Final = {"keys": KEYS, "sharding_key": SHARDING_KEY}
 PROPERTY: Final = "property:"
 NONE_OF_THEM: Final = -1
+ALL_OF_THEM: Final = sys.maxsize
 
 
 def key_by(order_by: str) -> KeyOf:
@@ -48,7 +50,7 @@ class _Held:
 class KeyedProcessQueue(ProcessQueue):
     """The cache of one MessageQueue, from which at most one message of each key is taken at a time."""
 
-    __slots__ = ("_finished_to", "_held", "_key_of", "_last_attempts", "_owed", "_resting")
+    __slots__ = ("_finished_to", "_goes_on_to", "_held", "_key_of", "_last_attempts", "_owed", "_resting")
 
     def __init__(
         self, message_queue: MessageQueue, next_offset: int, stats: TopicStats, namespace: str, key_of: KeyOf
@@ -58,7 +60,8 @@ class KeyedProcessQueue(ProcessQueue):
         self._held: dict[str, _Held] = {}
         self._finished_to = NONE_OF_THEM  # the highest offset that is finished
         self._resting: set[Message] = set()  # what failed, and waits for its next attempt
-        # once the queue is left: those that are to have one more attempt, and those that had it
+        # once the queue is left: up to which offset it goes on, those that are to have one more attempt, and that had it
+        self._goes_on_to = ALL_OF_THEM
         self._owed: set[Message] = set()
         self._last_attempts: set[Message] = set()
 
@@ -94,11 +97,10 @@ class KeyedProcessQueue(ProcessQueue):
     def leave(self) -> None:
         """Hand out only what lies below a message that a handler had or has; nothing at all of a paused queue."""
         below = NONE_OF_THEM if self.is_paused else max(self._finished_to, self._handed_out_to())
-        is_paused, self.leaving = self.is_paused, True
+        self._goes_on_to, self.leaving = below, True
         self.resume()
         self._let_go_from(below)
-        if not is_paused:
-            self._owe(self._resting)
+        self._owe(self._resting)
 
     def postpone(self, messages: list[Message]) -> None:
         """Keep messages that failed; they wait for `return_postponed`."""
@@ -129,7 +131,7 @@ class KeyedProcessQueue(ProcessQueue):
     def give_up_waiting(self) -> None:
         """Hand out nothing more of a queue that is left."""
         self._let_go_from(NONE_OF_THEM)
-        self._last_attempts |= self._resting
+        self._goes_on_to = NONE_OF_THEM
         self._owed.clear()
         self._tell_idle()
 
@@ -164,16 +166,19 @@ class KeyedProcessQueue(ProcessQueue):
 
     def _owe(self, messages: Iterable[Message]) -> None:
         """Note that messages are to have one more attempt, where what is above them would be handled again."""
-        handled_to = max(self._finished_to, self._handed_out_to(but=self._resting))
+        handled_to = min(self._goes_on_to, max(self._finished_to, self._handed_out_to(but=self._resting)))
         below = (message for message in messages if message.queue_offset < handled_to)
         self._owed.update(message for message in below if message not in self._last_attempts)
 
     def _handed_out_to(self, but: Collection[Message] = ()) -> int:
-        """The highest offset of the messages that handlers have, or that rest, without some of them."""
+        """The highest offset of the messages that handlers have, or that rest, without some of them.
+
+        What lies above `_goes_on_to` waits no more, and no handler has it: it was let go.
+        """
         others = {*self._all_waiting(), *but}
         for block in reversed(self.blocks):
             for message in reversed(block.messages):
-                if not message.finished and message not in others:
+                if not message.finished and message not in others and message.queue_offset <= self._goes_on_to:
                     return message.queue_offset
         return NONE_OF_THEM
 

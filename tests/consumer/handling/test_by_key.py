@@ -158,6 +158,31 @@ async def test_what_rests_when_a_queue_is_left_has_one_more_attempt(pool: StartP
     assert (queue.commit_offset(), queue.finished_above()) == ((4, 0) if failures == 1 else (0, 3))
 
 
+@pytest.mark.parametrize("fails_before", [True, False])
+async def test_what_rests_with_nothing_handled_above_it_is_left_to_the_next_owner(
+    pool: StartPool, fails_before: bool
+) -> None:
+    """It failed before the queue was left, or after. What waited behind it was never handed out."""
+    handle = Noted()
+    handle.failures["a"] = handle.failures["b"] = 1
+    for key in "ab":
+        handle.held[key] = asyncio.Event()
+    async with pool(handle, concurrency=4, order_by="keys", suspend_current_queue_time_seconds=0.3) as running:
+        queue = running.keyed(["c", "a", "b", "a", "b", "a"])
+        await eventually(lambda: handle.seen["c"] == [0] and handle.now.total() == 2, "two are with the handler")
+        if fails_before:
+            handle.held["a"].set()
+            await eventually(lambda: queue.retrying == 1, "the first one rests")
+        handle.held["b"].set()
+        await eventually(lambda: queue.retrying == 1 + fails_before, "the second one rests")
+        queue.leave()
+        running.service.submit(queue)
+        handle.held["a"].set()
+        await asyncio.wait_for(queue.wait_idle(), 5)
+    assert (handle.seen["a"], handle.seen["b"]) == ([1], [2])
+    assert (queue.commit_offset(), queue.finished_above()) == (1, 0)
+
+
 @pytest.mark.parametrize("scope", ["group", "queue"])
 async def test_a_paused_queue_that_is_left_hands_out_nothing(pool: StartPool, scope: str) -> None:
     """Its finished messages above the commit offset are counted: the next owner handles them again."""
@@ -224,22 +249,6 @@ async def test_an_orderly_group_hands_out_nothing_of_a_queue_whose_lock_is_not_o
         running.service.submit(queue)
         await eventually(done(queue), "all is handled")
     assert (handle.seen["a"], handle.seen["b"]) == ([1, 2], [3])
-
-
-async def test_a_queue_that_is_left_without_its_lock_is_not_waited_for(pool: StartPool) -> None:
-    """What lies below a handled message cannot be handled any more: it is the next owner's."""
-    handle, locks = Noted(), Locks()
-    handle.held["slow"] = asyncio.Event()
-    async with pool(handle, consume_mode="orderly", concurrency=2, leases=locks, **BY_KEY) as running:
-        queue = running.keyed(["slow", "slow", "a"])
-        await eventually(lambda: handle.seen["a"] == [2] and handle.now.total() == 1, "another key is through")
-        locks.lost.add(0)
-        queue.leave()
-        running.service.submit(queue)
-        handle.held["slow"].set()
-        await asyncio.wait_for(queue.wait_idle(), 5)
-    assert handle.seen["slow"] == [0]
-    assert (queue.commit_offset(), queue.finished_above()) == (1, 1)
 
 
 async def test_queues_have_turns_with_the_only_slot(pool: StartPool) -> None:
