@@ -259,7 +259,7 @@ class History:
         return Ledger(
             self.timeline,
             self.most_attempts,
-            is_orderly=self.is_orderly,
+            repeats_in_place=self.plan.repeats_in_place,
             is_manual=not self.plan.auto_commit,
             drops=self.plan.is_broadcasting,
         )

@@ -88,13 +88,14 @@ class Call:
 class Ledger:
     """All deliveries, by the message's key.
 
-    `most_attempts` is the reconsume times after which a message is given up. In an orderly group (`is_orderly`) a
-    failed message stays where it is, and a handler may commit by itself (`is_manual`). In a broadcasting group
+    `most_attempts` is the reconsume times after which a message is given up. In an orderly group, and in one
+    with `order_by` (`repeats_in_place`), a failed message stays where it is; in an orderly one a handler may commit by
+    itself (`is_manual`). In a broadcasting group
     (`drops`) what is given up is dropped.
     """
 
     def __init__(
-        self, timeline: Timeline, most_attempts: int, *, is_orderly: bool, is_manual: bool, drops: bool = False
+        self, timeline: Timeline, most_attempts: int, *, repeats_in_place: bool, is_manual: bool, drops: bool = False
     ) -> None:
         self.calls: dict[str, list[Call]] = defaultdict(list)
         self.finished: dict[Stored, float] = {}
@@ -105,7 +106,7 @@ class Ledger:
         """Whether all members leave, so that what one rolls back comes to nobody any more."""
         self._timeline = timeline
         self._most_attempts = most_attempts
-        self._is_orderly = is_orderly
+        self._repeats_in_place = repeats_in_place
         self._is_manual = is_manual
         self._drops = drops
         self.dead: dict[str, list[float]] = defaultdict(list)
@@ -140,7 +141,7 @@ class Ledger:
         if verdict is Verdict.DONE and self._is_manual:
             verdict = Verdict.HELD
             self._held[call.place[:2]].append(call)
-        is_past = not self._is_orderly or self.is_last(call)
+        is_past = not self._repeats_in_place or self.is_last(call)
         if self._drops and (verdict is Verdict.DEAD or (verdict is Verdict.FAILED and is_past)):
             verdict = Verdict.DROPPED
         call.until, call.verdict, call.level = self._timeline.now(), verdict, level
@@ -184,7 +185,7 @@ class Ledger:
         """The handler was cancelled. If it has had its time, the message is sent back, and may be committed."""
         call.until = self._timeline.now()
         if call.until >= call.began + timeout_seconds:
-            is_past = not self._is_orderly or self.is_last(call)
+            is_past = not self._repeats_in_place or self.is_last(call)
             call.is_passed = self._drops and is_past
             call.verdict, call.level = Verdict.DROPPED if call.is_passed else Verdict.FAILED, EXPIRED_DELAY_LEVEL
             if not call.is_retry and is_past:

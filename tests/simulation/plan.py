@@ -27,6 +27,8 @@ JAVA: Final = (0.2, 0.5, 0.8)
 BROADCASTING: Final = 0.1
 """How many histories in one are of a broadcasting group."""
 LATE_COMMITS: Final = (0.0, 0.3)
+BY_KEY: Final = 0.2
+"""How many histories in one are of a group with `order_by`."""
 CALM: Final = 0.3
 """How many histories in one have nothing that breaks: what goes wrong in them, nothing excuses."""
 MOST_TROUBLES: Final = 4
@@ -96,12 +98,19 @@ class Plan:
     """How many commits in one a broker takes up late, so that what was sent after it may come first."""
     java: float = 0.0
     """How many members in one are Java's."""
+    has_lanes: bool = False
+    """Whether the group has `order_by`: messages of one lane are in order and one at a time, others beside them."""
+
+    @property
+    def repeats_in_place(self) -> bool:
+        """Whether a message that failed stays where it is."""
+        return self.way == "orderly" or self.has_lanes
 
     @property
     def kind(self) -> str:
         """In a few words."""
         model = "broadcasting " if self.is_broadcasting else ""
-        company = " with Java" if self.java else ""
+        company = " with Java" if self.java else " by key" if self.has_lanes else ""
         return f"{model}{self.way}{company}: {', '.join(sorted(self.troubles)) or 'nothing breaks'}"
 
     def only(self, numbers: Iterable[int]) -> Self:
@@ -173,6 +182,7 @@ def draw(seed: int) -> Plan:
         ),
         is_broadcasting=is_broadcasting,
         java=java,
+        has_lanes=_has_lanes(seed) and auto_commit and way in WAYS and not (is_broadcasting or java),
     )
     return with_last_trial(_with_late_commits(_with_slaves(with_trials(_with_name_servers(plan)))))
 
@@ -219,6 +229,10 @@ def _is_calm(seed: int) -> bool:
     return random.Random(f"{seed} calm").random() < CALM
 
 
+def _has_lanes(seed: int) -> bool:
+    return random.Random(f"{seed} lanes").random() < BY_KEY
+
+
 def _java(seed: int) -> float:
     chance = random.Random(f"{seed} java")
     return chance.choice(JAVA) if chance.random() < MIXED else 0.0
@@ -258,6 +272,7 @@ SIMPLER: Final[dict[str, Callable[[Plan], Plan]]] = {
     "no_slaves": lambda plan: replace(plan, slaves=None, events=tuple(_of_no_part(plan, "slaves"))),
     "one_queue": lambda plan: replace(plan, queues=(1,) * len(plan.queues)),
     "no_decisions": lambda plan: replace(plan, habits=replace(plan.habits, verdicts=0.0), auto_commit=True),
+    "no_lanes": lambda plan: replace(plan, has_lanes=False),
     "popping": lambda plan: replace(plan, popping=Popping(plan.popping.invisible_seconds)),
     "one_slot": lambda plan: replace(plan, concurrency=1, batch_size=1),
     "few_messages": lambda plan: replace(plan, most_messages=20),

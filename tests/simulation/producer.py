@@ -12,7 +12,7 @@ from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors import RmqdError
 from tests.simulation.loop import LoopClock
-from tests.simulation.names import TAGS, TOPIC
+from tests.simulation.names import LANE, TAGS, TOPIC, lane_of
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -29,7 +29,7 @@ async def produce(history: History, chance: random.Random) -> None:
         for _ in range(min(chance.choice((1, 1, 1, 20)), history.plan.most_messages - number)):
             key, number = f"k{number}", number + 1
             with contextlib.suppress(RmqdError):
-                await client.producer.send(OutgoingMessage(TOPIC, b"x", tags=chance.choice(TAGS), keys=key))
+                await client.producer.send(OutgoingMessage(TOPIC, b"x", tags=chance.choice(TAGS), keys=key, properties={LANE: lane_of(key)}))
                 history.sent.add(key)
     client.stop()
     await asyncio.wait((running,))

@@ -14,7 +14,7 @@ from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors import RmqdError
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.loop import Host, LoopClock
-from tests.simulation.names import TOPIC
+from tests.simulation.names import LANE, TOPIC, lane_of
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -42,7 +42,7 @@ class Sender:
             self._count += 1
             key = f"t{self._count}"
             with contextlib.suppress(RmqdError):
-                await self._client.producer.send(OutgoingMessage(TOPIC, b"x", tags="a", keys=key))
+                await self._client.producer.send(OutgoingMessage(TOPIC, b"x", tags="a", keys=key, properties={LANE: lane_of(key)}))
                 self._history.sent.add(key)
                 self.sent[key] = self._history.timeline.now()
 

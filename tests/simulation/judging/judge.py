@@ -37,8 +37,10 @@ def judge(history: History) -> tuple[list[Wrong], Counter[str]]:
     wrong += [*history.offsets.wrong, *history.trial_wrong, *lost(history), *stuck(history)]
     wrong += [*_of_members(history), *warned(history), *falls(history), *repeated]
     wrong += [*dead_letters(history), *too_many(history), *too_early(history)]
+    if history.plan.repeats_in_place:
+        wrong += disorder(history)
     if history.plan.way == "orderly":
-        wrong += [*disorder(history), *overlaps(history)]
+        wrong += overlaps(history)
     return wrong, causes
 
 

@@ -9,13 +9,17 @@ from tests.simulation.judging.wrong import Wrong
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
+    from tests.simulation.ledger import Call, Ledger
 
 LEFT_SECONDS: Final = 0.1
 """How long a member may need to hear that it is to leave."""
 
 
 def begun_late(history: History) -> Iterator[Wrong]:
-    """Messages that a handler was given long after its member was told to leave, and was not suspended."""
+    """Messages that a handler was given long after its member was told to leave, and was not suspended.
+
+    With `order_by` it is given what lies below another that a handler had, so that the next owner repeats nothing.
+    """
     left = {who: at for at, who, what, _ in history.timeline.entries if what.startswith("leaves")}
     of_rmqd = {member.name for member in history.former if member.snapshot() is not None}
     suspended = {name for one in history.causes if one.what == "paused" for name in one.who}
@@ -23,6 +27,20 @@ def begun_late(history: History) -> Iterator[Wrong]:
         for key, calls in ledger.calls.items():
             for call in calls:
                 at = left.get(call.member, float("inf"))
-                if call.began > at + LEFT_SECONDS and call.member in of_rmqd - suspended:
+                if call.began <= at + LEFT_SECONDS or call.member not in of_rmqd - suspended:
+                    continue
+                if not (history.plan.has_lanes and _is_below_another(ledger, call)):
                     about = f"{call.member} was told to leave at {at:.3f} s, and began {key} at {call.began:.3f} s"
                     yield Wrong("begun late", about, frozenset((key,)))
+
+
+def _is_below_another(ledger: Ledger, call: Call) -> bool:
+    """Whether its member was given a later message of the queue before."""
+    return any(
+        other.member == call.member
+        and other.place[:2] == call.place[:2]
+        and other.place.offset > call.place.offset
+        and other.began < call.began
+        for calls in ledger.calls.values()
+        for other in calls
+    )

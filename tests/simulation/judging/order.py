@@ -1,4 +1,4 @@
-"""In orderly queues: messages before their time, and two members at once."""
+"""In orderly queues, and in lanes of an `order_by`: messages before their time, and two members at once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.ledger import Call, Stored
+from tests.simulation.names import lane_of
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
 
 
 def disorder(history: History) -> Iterator[Wrong]:
-    """Where a batch was begun before the message below it was done for the first time."""
+    """Where a batch was begun before the message below it, of its lane if there are some, was done for the first time."""
     done: dict[Stored, float] = {}
     begun: dict[Stored, set[float]] = {}
     keys: dict[Stored, str] = {}
@@ -24,14 +25,28 @@ def disorder(history: History) -> Iterator[Wrong]:
             begun.setdefault(call.place, set()).add(call.began)
             for at in _passed(history, call):
                 done[call.place] = min(done.get(call.place, at), at)
+    before = _before_in_lanes(history) if history.plan.has_lanes else None
     for place, times in sorted(begun.items()):
         below, at = place._replace(offset=place.offset - 1), min(times)
+        if before is not None:
+            if place not in before:
+                continue
+            below = before[place]
         # those of one batch begin at the same moment
         if not place.offset or at in begun.get(below, ()) or history.passed.was_passed(below, at):
             continue
         if done.get(below, at + 1) > at:
             about = f"{place} begun at {at:.3f} s, the one below done at {done.get(below)}"
             yield Wrong("out of order", about, frozenset((keys[place], keys.get(below, ""))))
+
+
+def _before_in_lanes(history: History) -> dict[Stored, Stored]:
+    """The place of the message before each one in its lane, where there is one: messages without a lane have no order."""
+    lanes: dict[tuple[str, int, str], list[Stored]] = {}
+    for key, places in history.stored().items():
+        for place in places if (lane := lane_of(key)) else ():
+            lanes.setdefault((place.broker, place.queue, lane), []).append(place)
+    return {place: before for places in lanes.values() for before, place in itertools.pairwise(sorted(places))}
 
 
 def _passed(history: History, call: Call) -> list[float]:

@@ -83,17 +83,19 @@ def _due(history: History, failed: Call, again: Call) -> float:
 def _is_explained(history: History, same: list[Call]) -> bool:
     """Whether an attempt may be made again.
 
-    A trouble has messages delivered twice, and send-backs fail. In an orderly group attempts are counted where the
-    message waits, so that the next owner of its queue begins anew, also if it is the same member: where the topic's
+    A trouble has messages delivered twice, and send-backs fail. Where failed messages stay in their queue, attempts are
+    counted there, so that the next owner of the queue begins anew, also if it is the same member: where the topic's
     queues or the members change it may give the queue up and take it again. After a hand-over that took too long both
     owners have the message, which they count.
     """
     if history.plan.java and history.java.explains(history.ledger.calls[same[0].key], settled_times(history)):
         return True
-    if history.is_orderly and len(same) > 1 and _are_apart(history, *same[-2:]):
+    if history.plan.repeats_in_place and len(same) > 1 and _are_apart(history, *same[-2:]):
         return True
-    if len({call.member for call in same}) > 1 and (history.is_orderly or counted_twice(history)["handed_over"]):
-        return True
+    if len({call.member for call in same}) > 1:
+        is_counted = history.plan.repeats_in_place or counted_twice(history)["handed_over"]
+        if is_counted:
+            return True
     return any(trouble.explains_attempts(same) for trouble in history.causes)
 
 

@@ -32,5 +32,5 @@ def _passed() -> Passed:
     loop = SimulatedLoop()
     timeline = Timeline(loop)
     loop.close()
-    ledger = Ledger(timeline, 16, is_orderly=True, is_manual=False)
+    ledger = Ledger(timeline, 16, repeats_in_place=True, is_manual=False)
     return Passed(ledger, lambda reset: False, lambda at: False)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 BEHIND: Final = "behind one that failed"
-"""In an orderly queue the handler has done a message, which is not committed before that one is."""
+"""Where failed messages stay in their queue, the handler has done one above, which is not committed before that one."""
 Settled = dict[tuple[bool, Stored], float]
 """When each message, of the retry topic or not, and all below it in its queue were finished for the first time."""
 
@@ -104,7 +104,7 @@ def _cause(history: History, calls: list[Call], pair: tuple[Call, Call], settled
             by = max(at, history.causes.reached_at(done, at)) if trouble.what == "killed" else at
             if trouble.explains_twice(done, again, by):
                 return trouble.what
-        if history.is_orderly and _is_behind_a_failed_one(history, done, again):
+        if history.plan.repeats_in_place and _is_behind_a_failed_one(history, done, again):
             return BEHIND
     same = [call for call in calls if pair[0].place != pair[1].place or call.place == pair[0].place]
     return CAUSE if history.java.explains(same, settled) else None
@@ -155,7 +155,7 @@ def settled_times(history: History) -> Settled:
 def _cause_of_dead(history: History, calls: list[Call], settled: Settled) -> str | None:
     """Why a message was given up, and given up again or done."""
     in_turn = itertools.pairwise(sorted(calls, key=lambda call: call.began))
-    if history.is_orderly and any(_is_behind_a_failed_one(history, *pair) for pair in in_turn):
+    if history.plan.repeats_in_place and any(_is_behind_a_failed_one(history, *pair) for pair in in_turn):
         return BEHIND
     if not history.plan.auto_commit:
         return "not committed"  # what is in front of a dead letter comes again, and so does what became one

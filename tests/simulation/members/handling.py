@@ -51,7 +51,7 @@ class Handling:
         self.may_begin = asyncio.Event()
         """Unset while handlers stand still."""
         self.may_begin.set()
-        self._is_orderly = "orderly" in plan.way
+        self._is_in_line = "orderly" in plan.way and not plan.has_lanes
 
     def be_quick(self) -> None:
         """Do at once all that comes from now on, and fail at nothing."""
@@ -126,7 +126,7 @@ class Handling:
         batch.retry(batch[at], level)
         self._end(calls[:at], Verdict.DONE)
         self._end(calls[at : at + 1], _of_level(level), level)
-        passes = not self._is_orderly or level == -1 or self._ledger.is_last(calls[at])
+        passes = not self._is_in_line or level == -1 or self._ledger.is_last(calls[at])
         self._end(calls[at + 1 :], Verdict.DONE if passes else Verdict.AGAIN)
 
     def _dead_letter_one(self, batch: Batch, calls: list[Call], at: int) -> None:

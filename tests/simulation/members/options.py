@@ -6,7 +6,7 @@ from typing import Final
 
 from rmqd.consumer.options import ConsumerOptions
 from tests.consumer.groups import group_options
-from tests.simulation.names import GROUP, TOPIC
+from tests.simulation.names import GROUP, LANE, TOPIC
 from tests.simulation.plan import Plan
 
 HUNG_SECONDS: Final = 10.0
@@ -27,6 +27,7 @@ def options_of(plan: Plan) -> ConsumerOptions:
         max_reconsume_times=plan.max_reconsume_times,
         delay_level_when_next_consume=plan.delay_level,
         auto_commit=plan.auto_commit,
+        order_by=f"property:{LANE}" if plan.has_lanes else "",
         pull_threshold_for_queue=plan.most_cached,
         shutdown_timeout_seconds=30.0,
         pop_invisible_time_seconds=plan.popping.invisible_seconds,
