@@ -18,6 +18,8 @@ from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.client.sending.queue_selector import by_id
 from rmqd.testing.records import messages_of
+from rmqd.wire.bodies.pop import MessageRequestMode
+from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
 from rmqd.wire.messages.message import Message
 from tests.daemon.daemon_process import DaemonProcess, daemon
 from tests.handler_processes.pools import GROUP
@@ -83,6 +85,8 @@ async def scene(
     """The group, ready."""
     settings = BrokerSettings(messageDelayLevel=" ".join(["1s"] * 18))
     async with embedded_rocketmq(EmbeddedOptions(settings=settings, topics={"orders": QUEUES})) as mq:
+        if keys.get("consume_mode") == "pop":  # as an administrator does by mqadmin setConsumeMode
+            mq.broker.groups.set_request_mode(SetMessageRequestModeRequestBody("orders", GROUP, MessageRequestMode.POP))
         config = folder / "rmqd.yaml"
         write(config, mq.nameserver, handler or {}, log, keys)
         client = ClientInstance(ClientOptions(nameservers=(mq.nameserver,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,9 @@ SYNC = f"{__name__}:handle"
 ASYNC = f"{__name__}:handle_async"
 TYPED = f"{__name__}:handle_typed"
 NOTING = f"{__name__}:Noting"
+OPENED = f"{__name__}:handle_opened"
+STARTING = f"{__name__}:Starting"
+MIDDLEWARE = f"{__name__}:noting_middleware"
 
 
 class OwnError(LookupError):
@@ -23,6 +27,10 @@ class OwnError(LookupError):
     def __init__(self, number: int) -> None:
         super().__init__(f"no {number}")
         self.number = number
+
+
+class DeeperError(OwnError, TypeError):
+    """Inherits from two of Python's own."""
 
 
 class OwnRetry(Retry):
@@ -34,7 +42,7 @@ class OwnRetry(Retry):
         Exception.__init__(self, "own")
 
 
-NAMES = {**vars(rmqd), "OwnError": OwnError, "OwnRetry": OwnRetry, "os": os}
+NAMES = {**vars(rmqd), "OwnError": OwnError, "DeeperError": DeeperError, "OwnRetry": OwnRetry, "os": os}
 
 
 def handle(batch: Batch) -> None:
@@ -100,3 +108,31 @@ class Noting:
 async def handle_opened(line: Line, opened: Annotated[str, Depends(opened_file)], message: Message) -> None:
     """One that depends on what is opened once in a process."""
     note(opened, message.keys or "")
+
+
+class Starting:
+    """Does not start while a file is there."""
+
+    class Options(BaseModel):
+        """Which one."""
+
+        path: Path
+
+    def __init__(self, options: Options) -> None:
+        self._path = options.path
+
+    def start(self) -> None:
+        """Look for the file."""
+        if self._path.exists():
+            raise RuntimeError("no database")
+
+    def handle(self, batch: Batch) -> None:
+        """As the others."""
+        handle(batch)
+
+
+def noting_middleware(batch: Batch, call_next: Callable[[Batch], None]) -> None:
+    """Note before and after."""
+    note("before", "")
+    call_next(batch)
+    note("after", "")

@@ -85,6 +85,14 @@ async def test_an_orderly_queue_waits_for_the_message_and_passes_it(tmp_path: Pa
         assert it.keys("begin").count("culprit") == 2
 
 
+async def test_a_popped_message_is_given_up_too(tmp_path: Path) -> None:
+    async with scene(tmp_path, consume_mode="pop") as it:
+        for number in range(6):
+            await it.send("culprit" if number == 3 else f"m{number}", SEGFAULT if number == 3 else "pass")
+        await eventually(lambda: it.dead_letters().keys() == {"culprit"}, "the culprit is given up", 60)
+        await eventually(lambda: sorted(it.keys()) == ["m0", "m1", "m2", "m4", "m5"], "the others are handled", 60)
+
+
 async def test_processes_end_with_a_daemon_that_is_killed(tmp_path: Path) -> None:
     """Those that rest, the warm one, and one whose call holds the interpreter's lock."""
     async with scene(tmp_path) as it:

@@ -38,6 +38,7 @@ PLAIN = (
     ("raise Suspend(2.5)", "pass"),
     ("raise AlreadyHandled(message)", "pass"),
     ("raise OwnError(3)", "pass"),
+    ("raise DeeperError(4)", "pass"),
     ("raise SystemExit(3)", "pass"),
     ("raise ExceptionGroup('several', [ValueError(1)])", "pass"),
     ("raise UnicodeDecodeError('utf-8', b'x', 0, 1, 'bad')", "pass"),
@@ -55,7 +56,17 @@ MODES: tuple[tuple[Mapping[str, Any], tuple[tuple[str, str], ...]], ...] = (
     ({"consume_mode": "orderly"}, ORDERLY),
     ({"consume_mode": "orderly", "auto_commit": False}, MANUAL),
 )
-NAMES = ("ValueError", "LookupError", "OwnError", "tests.OwnError", "Retry", "rmqd.Retry", "Exception", "BaseException")
+NAMES = (
+    "ValueError",
+    "LookupError",
+    "TypeError",
+    "OwnError",
+    "tests.OwnError",
+    "Retry",
+    "rmqd.Retry",
+    "Exception",
+    "BaseException",
+)
 
 
 def batch_of(lines: tuple[str, ...], mode: Mapping[str, Any], *, as_json: bool = False) -> Batch:

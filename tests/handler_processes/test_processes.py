@@ -1,0 +1,109 @@
+"""What a worker process has of its own: what the handler opens, its start, the locks that it is told of."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rmqd.consumer.handling.threads import UnusableHandlerError
+from rmqd.handler_api import AlreadyHandled, OrderlyBatch
+from rmqd.handler_processes.handler_process import HandlerNotStartedError
+from rmqd.handler_processes.suspects import HandlerProcessLostError
+from rmqd.testing import make_batch, make_message
+from tests.handler_processes.pools import pooled
+from tests.handler_processes.scripted_handler import MIDDLEWARE, NOTING, OPENED, STARTING, SYNC, notes
+from tests.handler_processes.test_losses import SEGFAULT
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(autouse=True)
+def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of notes."""
+    monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
+    return tmp_path / "notes"
+
+
+async def test_what_a_handler_depends_on_is_opened_once_in_each_process(noted: Path) -> None:
+    async with pooled(OPENED, processes=2) as handler:
+        for number in range(4):
+            batches = [make_batch(make_message('{"line": ""}', keys=f"{number}-{side}")) for side in range(2)]
+            await asyncio.gather(*map(handler.handle, batches))
+    seen = notes(noted)
+    assert len([one for one in seen if one[0] == "opened"]) == 2
+    assert sorted(key for event, key, _ in seen if event == "open") == sorted(
+        f"{n}-{s}" for n in range(4) for s in "01"
+    )
+    assert {pid for _, _, pid in seen} == {pid for event, _, pid in seen if event == "opened"}
+
+
+async def test_middleware_stands_around_the_calls_in_their_process(noted: Path) -> None:
+    async with pooled(NOTING, handler={"middleware": [MIDDLEWARE]}) as handler:
+        await handler.handle(make_batch(make_message("pass", keys="a")))
+    seen = notes(noted)
+    assert [event for event, _, _ in seen] == ["start", "before", "begin", "end", "after", "stop"]
+    assert len({pid for _, _, pid in seen}) == 1
+
+
+async def test_a_lost_lock_is_told_to_the_handler_that_runs() -> None:
+    class Lease:
+        valid = True
+
+    lease, message = Lease(), make_message("import time\nwhile not batch.revoked: time.sleep(0.01)")
+    async with pooled(SYNC) as handler:
+        calling = asyncio.ensure_future(handler.handle(OrderlyBatch(lease, [message], message.message_queue)))
+        await asyncio.sleep(0)
+        lease.valid = False
+        async with asyncio.timeout(60):
+            await calling
+
+
+async def test_an_effect_happens_once_whichever_process_has_it(tmp_path: Path) -> None:
+    line = f"""
+from sqlalchemy import create_engine
+with create_engine('sqlite:///{tmp_path}/marks').begin() as connection:
+    with message.once(connection):
+        pass
+"""
+    message = make_message(line)
+    async with pooled(SYNC, processes=2) as handler:
+        await handler.handle(make_batch(message))
+        with pytest.raises(AlreadyHandled) as raised:
+            await handler.handle(make_batch(message))
+        assert raised.value.message is message
+
+
+async def test_a_handler_that_does_not_start_fails_its_group_at_the_start_and_later(tmp_path: Path) -> None:
+    """Later only where no process is left: the others would go on."""
+    refusing = tmp_path / "refusing"
+    options = {"options": {"path": str(refusing)}}
+    refusing.touch()
+    with pytest.raises(HandlerNotStartedError, match="RuntimeError: no database"):
+        async with pooled(STARTING, handler=options):
+            pass
+    refusing.unlink()
+    async with pooled(STARTING, handler=options) as handler:
+        assert handler.ready is not None
+        await handler.ready()
+        refusing.touch()
+        with pytest.raises(HandlerProcessLostError, match="was killed by SIGSEGV"):
+            await handler.handle(make_batch(make_message(SEGFAULT)))
+        with pytest.raises(UnusableHandlerError, match="no process of the handler runs: RuntimeError: no database"):
+            await handler.ready()
+
+
+async def test_one_that_ends_between_two_calls_costs_no_message_anything(noted: Path) -> None:
+    later = "import threading; threading.Timer(0.05, os._exit, [3]).start()"
+    async with pooled(NOTING) as handler:
+        assert handler.ready is not None
+        assert handler.processes is not None
+        await handler.ready()
+        await handler.handle(make_batch(make_message(later, keys="a")))
+        lost = handler.processes.lost
+        await eventually(lambda: lost["died"] == 1, "it is seen to be gone", 60)
+        await handler.ready()
+        await handler.handle(make_batch(make_message("pass", keys="b")))
+    assert [key for event, key, _ in notes(noted) if event == "end"] == ["a", "b"]
