@@ -82,7 +82,7 @@ FLOORS = {
     "process": "channel file_watch garbage signals span_export structlog_without_rich | child logs telemetry "
     "| loop watched_child",
     "handler_processes": "suspects told_errors | order | handler_main handler_process | pool | calls",
-    "daemon": "metrics state_dir systemd | groups | history | http page workers | daemon",
+    "daemon": "metrics state_dir systemd | groups | history | http page workers | reloading | daemon",
     "broker": "announced journal locks mq_version reply settings topic_attributes "
     "| priority "
     "| channel groups key_values offsets static_topics store system_topics "

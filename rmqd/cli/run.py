@@ -12,6 +12,9 @@ HELP = """\
 SIGTERM or SIGINT drains and exits with 0; a second one cuts the drain short and exits with 128 + its number.
 SIGHUP reloads the configuration; a bad one changes nothing.
 
+With --reload each group runs in a process of its own, which drains and is replaced when a file of its handler's package
+changes. A change that cannot be imported pauses the group, and the log says why; the next one that can goes on.
+
 Example: rmqd run --config /etc/rmqd/rmqd.yaml --set log.level=debug --group order-mailer
 """
 
@@ -23,13 +26,31 @@ def run(
     workers: Annotated[
         int, typer.Option("--workers", min=1, max=64, help="Processes that share the groups' queues")
     ] = 1,
+    reload: Annotated[
+        bool,
+        typer.Option("--reload", help="While you write a handler: begin its group anew at each change of its files"),
+    ] = False,
 ) -> None:
     """Run the consumer groups of a configuration until a signal."""
     from rmqd.process.loop import leave, put_off_garbage_collection
 
     put_off_garbage_collection()
+    if reload:
+        write_no_bytecode()
 
     from rmqd.daemon.daemon import RunOptions, run_daemon
 
-    options = RunOptions(config, tuple(overrides or ()), tuple(groups or ()), workers)
+    options = RunOptions(config, tuple(overrides or ()), tuple(groups or ()), workers, reload)
     leave(run_daemon(options))
+
+
+def write_no_bytecode() -> None:
+    """Have this process and its workers keep no compiled modules.
+
+    Python takes one for its source if that has the same size and was written in the same second: also after an edit.
+    """
+    import os
+    import sys
+
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"

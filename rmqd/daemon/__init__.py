@@ -12,4 +12,5 @@ is imported later (HTTP, Prometheus): the time to the first message counts.
     page       the status page
     metrics    names of metrics, their rendering, sums over restarts and processes
     workers    `--workers N`
+    reloading  `--reload`
 """

@@ -65,6 +65,8 @@ class RunOptions:
     groups: tuple[str, ...] = ()
     """Only these groups; empty for all."""
     workers: int = 1
+    reload: bool = False
+    """Whether groups begin anew when files of their handlers change."""
 
 
 def run_daemon(options: RunOptions) -> int:
@@ -98,6 +100,10 @@ def _refuse(error: ConfigError) -> int:
 
 def build_host(config: RootConfig, options: RunOptions, clock: Clock, monitor: LoopMonitor) -> GroupHost:
     """Build the groups of `config`, in this process or in a pool of workers. Raises ConfigError."""
+    if options.reload:
+        from rmqd.daemon.reloading.groups import ReloadingGroups
+
+        return ReloadingGroups(config, options.workers, clock)
     if options.workers > 1:
         from rmqd.daemon.workers.pool import WorkerPool
 

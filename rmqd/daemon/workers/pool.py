@@ -25,6 +25,7 @@ from rmqd.daemon.groups.supervisor import Backoff
 from rmqd.daemon.metrics.totals import ProcessSnapshot, merge_processes, retired
 from rmqd.daemon.workers.worker_process import WorkerProcess
 from rmqd.errors import ConfigError
+from rmqd.exit_codes import ExitCode
 from rmqd.process.channel import Action, BuildOrder
 from rmqd.process.child import ChildGoneError
 
@@ -50,6 +51,7 @@ class WorkerPool:
         self._past: dict[int, ProcessSnapshot] = {}
         self._pauses: dict[str, Pauses] = defaultdict(Pauses)
         self._restarts = 0
+        self._renewed: set[int] = set()  # the numbers of workers that end to be replaced
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._changing = asyncio.Lock()
@@ -133,6 +135,20 @@ class WorkerPool:
             self._told_at = float("-inf")  # new keys may be refused for another reason, which is logged at once
             return changes
 
+    async def renew(self, resumed: str = "") -> None:
+        """Replace all workers by new ones, which import their handlers anew. The old ones drain first.
+
+        `resumed` is a group whose pause ends with the old ones: these hand out nothing more. Raises ConfigError, with
+        nothing changed, if a new one cannot build its groups.
+        """
+        async with self._changing:
+            await self._check(self._state.config, [])
+            if resumed:
+                self._pauses[resumed].end(WHOLE_GROUP)
+            for number, worker in self._live.items():
+                self._renewed.add(number)
+                worker.tell("stop")
+
     def stop(self) -> None:
         """Have all workers drain; `run` then ends."""
         self._stop.set()
@@ -183,6 +199,10 @@ class WorkerPool:
                 exit_code = str(error)
             if self.stopping:
                 break
+            if number in self._renewed and exit_code == ExitCode.OK:
+                self._renewed.discard(number)
+                backoff = Backoff()
+                continue
             rest = backoff.after(self._clock.monotonic() - started)
             self._restarts += 1
             log.error("worker.died", worker=number, exit_code=exit_code, restart_in_seconds=rest)

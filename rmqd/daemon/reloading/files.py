@@ -1,0 +1,60 @@
+"""Which files are a handler's: those of its package; of a single module also what lies beside it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from rmqd.config.model.group import GroupConfig
+from rmqd.plugins.entry_points import installed
+from rmqd.plugins.handlers import ENTRY_POINT_GROUP
+from rmqd.process.file_watch import FileWatch
+
+_LIBRARIES: Final = ("site-packages", "dist-packages")
+
+
+def watch_of(settings: GroupConfig) -> FileWatch:
+    """What to watch for a group. Its handler and middleware were imported in this process, as its check does.
+
+    What is installed as a copy is left out: nobody edits it there.
+    """
+    below, inside = set[Path](), set[Path]()
+    for name in _top_modules(settings):
+        folders, file = _places(sys.modules.get(name))
+        below.update(folders)
+        if not folders and file is not None:
+            inside.add(file.parent)
+            below.update(_packages_beside(file.parent))
+    return FileWatch(filter(_is_edited, below), filter(_is_edited, inside))
+
+
+def _top_modules(settings: GroupConfig) -> Iterator[str]:
+    if settings.handler is None or settings.engine != "local":
+        return
+    names = [settings.handler.plugin, *settings.handler.middleware]
+    for name in names:
+        modules = [name] if ":" in name else [one.module for one in installed(ENTRY_POINT_GROUP).get(name, [])]
+        for module in modules:
+            yield module.partition(":")[0].partition(".")[0]
+
+
+def _places(module: ModuleType | None) -> tuple[list[Path], Path | None]:
+    """The folders of a package, and the file of a module."""
+    file = getattr(module, "__file__", None)
+    return [Path(one) for one in getattr(module, "__path__", ())], None if file is None else Path(file)
+
+
+def _packages_beside(folder: Path) -> Iterator[Path]:
+    """The packages in a folder that were imported: the module may be in parts of which only some are used here."""
+    for name, module in list(sys.modules.items()):
+        if "." not in name:
+            yield from (path for path in _places(module)[0] if path.parent.resolve() == folder.resolve())
+
+
+def _is_edited(path: Path) -> bool:
+    is_python = str(path.resolve()).startswith(os.path.join(sys.base_prefix, "lib"))
+    return not is_python and not any(part in _LIBRARIES for part in path.resolve().parts)

@@ -1,0 +1,167 @@
+"""Groups in worker processes of their own, which are replaced when the files of their handlers change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import structlog
+
+from rmqd.clock import Clock
+from rmqd.config.model.root import RootConfig
+from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
+from rmqd.daemon.groups.host import GroupChanges, HostView, UnknownGroupError
+from rmqd.daemon.groups.reload import ConfigState, plan_changes
+from rmqd.daemon.metrics.totals import ProcessSnapshot
+from rmqd.daemon.reloading.files import watch_of
+from rmqd.daemon.workers.pool import WorkerPool
+from rmqd.errors import ConfigError
+from rmqd.own_threads import in_own_thread
+from rmqd.process.file_watch import LOOK_SECONDS, FileWatch
+
+log = structlog.get_logger(__name__)
+
+
+class ReloadingGroups:
+    """A pool of workers for each group. A change of one handler's files concerns its group alone."""
+
+    def __init__(self, config: RootConfig, workers: int, clock: Clock) -> None:
+        self._config = config
+        self._workers = workers
+        self._clock = clock
+        self._pools = {name: self._pool(config, name) for name in config.groups}
+        self._watches = {name: watch_of(config.groups[name]) for name in config.groups}
+        self._held: set[str] = set()  # groups that are paused since their new code cannot be imported
+        self._changing = asyncio.Lock()
+        self._stopping = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Run all groups until `stop`. Raises ConfigError if one cannot be built at the start."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            for name in self._pools:
+                self._launch(name)
+            watching = tasks.create_task(self._watch(), name="watch of files")
+            await self._stopping.wait()
+            watching.cancel()
+
+    async def started(self, patience_seconds: float) -> None:
+        """Wait until every group is ready, at most for so long and the start of a process."""
+        await asyncio.gather(*(pool.started(patience_seconds) for pool in self._pools.values()))
+
+    async def view(self) -> HostView:
+        """All workers of all groups, numbered through."""
+        views = await asyncio.gather(*(pool.view() for pool in self._pools.values()))
+        offsets = [number * self._workers for number in range(len(views))]
+        return HostView(
+            processes=tuple(chain.from_iterable(map(_numbered, (one.processes for one in views), offsets))),
+            past=tuple(chain.from_iterable(map(_numbered, (one.past for one in views), offsets))),
+            workers={state: sum((one.workers or {})[state] for one in views) for state in ("running", "restarting")},
+            answering={
+                number + offset: answers
+                for one, offset in zip(views, offsets, strict=True)
+                for number, answers in one.answering.items()
+            },
+            worker_restarts=sum(one.worker_restarts for one in views),
+            missing=tuple(chain.from_iterable(one.missing for one in views)),
+        )
+
+    async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Pause a group. Raises UnknownGroupError, WholeGroupOnlyError."""
+        await self._pool_of(group).pause(group, scope)
+
+    async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Resume a group. Raises UnknownGroupError, WholeGroupOnlyError."""
+        await self._pool_of(group).resume(group, scope)
+
+    async def apply(self, config: RootConfig) -> GroupChanges:
+        """Apply a configuration. Raises ConfigError, with nothing changed, if a new worker cannot build a group."""
+        async with self._changing:
+            if self.stopping:
+                raise ConfigError(["the daemon is about to end, and takes no new configuration"])
+            changes = plan_changes(ConfigState.of(self._config), ConfigState.of(config))
+            added = {name: self._pool(config, name) for name in changes.started}
+            for name in changes.stopped:
+                self._pools.pop(name).stop()
+                self._watches.pop(name)
+            for name, pool in self._pools.items():
+                await pool.apply(_alone(config, name))
+            self._config = config
+            self._pools |= added
+            for name in added:
+                self._launch(name)
+            self._watches = {name: watch_of(config.groups[name]) for name in config.groups}
+            return changes
+
+    def stop(self) -> None:
+        """Drain all groups; `run` then ends."""
+        self._stopping.set()
+        for pool in self._pools.values():
+            pool.stop()
+
+    def hurry(self) -> None:
+        """Cut all drains short."""
+        self._stopping.set()
+        for pool in self._pools.values():
+            pool.hurry()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
+    @property
+    def longest_drain_seconds(self) -> float:
+        """The longest shutdown timeout of all groups."""
+        return max((pool.longest_drain_seconds for pool in self._pools.values()), default=0.0)
+
+    def _pool(self, config: RootConfig, name: str) -> WorkerPool:
+        return WorkerPool(_alone(config, name), self._workers, self._clock)
+
+    def _pool_of(self, group: str) -> WorkerPool:
+        if group not in self._pools:
+            raise UnknownGroupError(group, list(self._pools))
+        return self._pools[group]
+
+    def _launch(self, name: str) -> None:
+        assert self._tasks is not None
+        self._tasks.create_task(self._pools[name].run(), name=f"workers of {name}")
+
+    async def _watch(self) -> None:
+        while True:
+            await self._clock.sleep(LOOK_SECONDS)
+            async with self._changing:
+                changed = await in_own_thread(lambda: _changed(self._watches))
+                await asyncio.gather(*(self._begin_anew(name, files) for name, files in changed.items()))
+
+    async def _begin_anew(self, name: str, files: list[Path]) -> None:
+        """Have a group go on with its new code. While that cannot be imported the group is paused."""
+        pool = self._pools[name]
+        told = [str(file) for file in files]
+        try:
+            await pool.renew(resumed=name if name in self._held else "")
+        except ConfigError as error:
+            if name not in self._held:
+                self._held.add(name)
+                await pool.pause(name)
+            problems = [str(problem) for problem in error.problems]
+            log.warning("handler.reload_refused", group=name, files=told, problems=problems, action="pause")
+            return
+        self._held.discard(name)
+        log.info("handler.reloaded", group=name, files=told)
+
+
+def _alone(config: RootConfig, name: str) -> RootConfig:
+    return config.model_copy(update={"groups": {name: config.groups[name]}})
+
+
+def _numbered(processes: Iterable[ProcessSnapshot], offset: int) -> list[ProcessSnapshot]:
+    return [replace(one, worker=(one.worker or 0) + offset) for one in processes]
+
+
+def _changed(watches: dict[str, FileWatch]) -> dict[str, list[Path]]:
+    return {name: files for name, watch in list(watches.items()) if (files := watch.changes())}
