@@ -22,7 +22,7 @@ class Outcome(enum.Enum):
     RETRY = "retry"
     DEAD_LETTER = "dead_letter"
     AGAIN = "again"
-    """Handed out again as if it had not been: in an orderly group, what stands behind a message that failed."""
+    """Handed out again as if it had not been: what has to wait behind another message, or for another member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Decision:
     """For a dead letter: why, in the handler's words."""
     error: BaseException | None = None
     """What was raised for this message alone, while others of its batch went on."""
+    seconds: float = 0.0  # for AGAIN: how long it waits before that
 
 
 ACK = Decision(Outcome.ACK)
@@ -377,8 +378,7 @@ class ProcessCounts:
     """The worker processes that calls of a handler run in."""
 
     running: int
-    lost: dict[str, int]
-    """By LOSS_CAUSES."""
+    lost: dict[str, int]  # by LOSS_CAUSES
 
 
 @dataclass(frozen=True, slots=True)

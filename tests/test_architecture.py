@@ -32,10 +32,11 @@ BELOW = {
     "handler_api": ("errors plain_text wire", ""),
     "typed": ("errors handler_api own_threads plain_text wire", "pydantic msgspec fastavro"),
     "once": ("handler_api wire", "psycopg sqlalchemy"),
+    "claims": ("errors own_threads", "psycopg psycopg_pool redis"),
     "diagnosis": ("broker_errors errors wire", ""),
     "client": (f"{PLAIN} wire diagnosis", "structlog"),
-    "consumer": (f"{PLAIN} wire handler_api once diagnosis client", "structlog"),
-    "config": (f"{PLAIN} wire client consumer", "yaml pydantic pydantic_core"),
+    "consumer": (f"{PLAIN} wire handler_api once claims diagnosis client", "structlog"),
+    "config": (f"{PLAIN} wire claims client consumer", "yaml pydantic pydantic_core"),
     "plugins": (f"{PLAIN} wire handler_api typed client consumer config", "structlog pydantic pydantic_core"),
     "process": (f"{PLAIN} wire handler_api consumer config", "structlog uvloop opentelemetry"),
     "handler_processes": (f"{PLAIN} wire handler_api once consumer config plugins process", "structlog"),
@@ -68,6 +69,7 @@ FLOORS = {
     "wire": "acl binary_header frame java_properties limits loose_json namespace schema_registry topics trace version "
     "| command fields message_queue | lite pop recall | bodies | filter headers topic_kinds | messages",
     "once": "mark | psycopg_connection sqlalchemy_connection | group",
+    "claims": "store | postgresql_store redis_store sqlite_store | opening",
     "diagnosis": "causes facts subscriptions | failures finding | cluster daemon members progress | judge",
     "client": "client_id coalesce options | remoting | api membership pushed_resets | routing | heartbeat sending "
     "| instance | group_lag | looks | resets",

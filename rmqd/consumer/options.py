@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from rmqd.claims.opening import StoreName
 from rmqd.client.options import TraceOptions
 from rmqd.consumer.allocate import AllocateStrategy
 
@@ -57,6 +58,19 @@ class CircuitOptions:
     """Of the calls within the window that failed; 0: their share does not matter."""
     window_seconds: float
     open_for_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeduplicationOptions:
+    """By what, and where, a group notes which messages are handled."""
+
+    by: str
+    """What makes a message the same one: `msg_id`, `keys`, `property:NAME`."""
+    store: StoreName
+    url: str
+    """Of `sqlite`, the path of its file."""
+    keep_seconds: float
+    """How long it is known that a message was handled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +132,8 @@ class ConsumerOptions:
     """None: what is raised is sent back, as in Java."""
     circuit: CircuitOptions | None
     """None: the handler is called whatever becomes of its calls."""
+    deduplication: DeduplicationOptions | None
+    """None: a message that comes again is handled again."""
     trace: TraceOptions | None
     """Where message trace goes; None for a group without."""
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.circuit import Circuit
+from rmqd.diagnosis.causes import Problem
 from rmqd.handler_api import Batch, Lease
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
@@ -47,6 +48,13 @@ class ConsumeMessageService(Protocol):
 
     def calls(self) -> list[RunningCall]:
         """What handlers do now; each call takes one slot of the group's concurrency."""
+
+    @property
+    def problem(self) -> Problem | None:
+        """What keeps the whole group from handing anything out, if that is known."""
+
+    def explain(self, process_queue: ProcessQueue) -> Problem | None:
+        """What keeps messages of this queue from being handed out, if that is known."""
 
     async def call_apart(self, batch: Batch, ended: Callable[[], None]) -> None:
         """Call the handler outside of the slots, for an operator. Raises what it raises; settles nothing.

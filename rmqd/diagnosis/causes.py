@@ -165,6 +165,21 @@ _IN_ORDER: Final = (
         of_queue=True,
         mild=True,
     ),
+    Cause(
+        "claim_store_away",
+        "is the store of `deduplicate` up, and reachable from here? It goes on by itself once it is back",
+        of_queue=True,
+        of_group=True,
+        stuck=True,
+        diagnosed_as="slow_handler",
+    ),
+    Cause(
+        "claimed_elsewhere",
+        "it goes on by itself when the other member is done, or its claims have ended; docs/deduplication.md",
+        of_queue=True,
+        mild=True,
+        diagnosed_as="slow_handler",
+    ),
     Cause("paused", "`rmqd resume {group}` lets it go on", of_queue=True, diagnosed_as="stalled_queue"),
     Cause(
         "pull_failed",

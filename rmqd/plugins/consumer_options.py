@@ -12,7 +12,7 @@ from typing import Any, Final
 from rmqd.client.options import TraceOptions
 from rmqd.config.model.group import GroupConfig
 from rmqd.config.model.root import RootConfig
-from rmqd.consumer.options import CircuitOptions, ConsumerOptions, FailureOptions
+from rmqd.consumer.options import CircuitOptions, ConsumerOptions, DeduplicationOptions, FailureOptions
 from rmqd.plugins.strategies import load_strategy
 from rmqd.wire.topics import wrap_namespace
 
@@ -27,10 +27,10 @@ _KEYS: Final = {
 def consumer_options(config: RootConfig, group: str) -> ConsumerOptions:
     """The options of a group of a configuration. Raises ConfigError."""
     namespace = config.cluster_of(group).client.namespace
-    return options_of_group(config.groups[group], group, f"{config.state_of(group)}/offsets", namespace)
+    return options_of_group(config.groups[group], group, config.state_of(group), namespace)
 
 
-def options_of_group(settings: GroupConfig, name: str, offsets_directory: str, namespace: str = "") -> ConsumerOptions:
+def options_of_group(settings: GroupConfig, name: str, state_directory: str, namespace: str = "") -> ConsumerOptions:
     """The options of a group; `name` is its key in the configuration. Raises ConfigError.
 
     The names of the group and its topics get the `namespace`: the engine uses the names that brokers know.
@@ -39,13 +39,14 @@ def options_of_group(settings: GroupConfig, name: str, offsets_directory: str, n
     options |= {
         "group": wrap_namespace(name, namespace),
         "namespace": namespace,
-        "local_offsets_directory": offsets_directory,
+        "local_offsets_directory": f"{state_directory}/offsets",
         "subscriptions": {wrap_namespace(topic, namespace): one for topic, one in settings.subscriptions.items()},
         "consume_timestamp_ms": settings.consume_timestamp_ms(),
         "allocate_strategy": load_strategy(name, settings, namespace),
         "concurrency": (settings.handler.processes or settings.handler.concurrency) if settings.handler else 1,
         "failures": _failures(settings),
         "circuit": _circuit(settings),
+        "deduplication": _deduplication(settings, f"{state_directory}/deduplicate/{name}.sqlite3"),
         "trace": TraceOptions(settings.trace_topic, settings.trace_msg_batch_num) if settings.enable_trace else None,
     }
     return ConsumerOptions(**options)
@@ -65,3 +66,9 @@ def _circuit(settings: GroupConfig) -> CircuitOptions | None:
     if not breaker.consecutive and not breaker.ratio:
         return None
     return CircuitOptions(breaker.consecutive, breaker.ratio, breaker.window, breaker.open_for)
+
+
+def _deduplication(settings: GroupConfig, file: str) -> DeduplicationOptions | None:
+    """By what and where the group deduplicates; `file` is for SQLite where no path is given."""
+    one = settings.deduplicate
+    return None if one is None else DeduplicationOptions(one.by, one.store, one.url or file, one.keep)

@@ -121,5 +121,6 @@ def _of_shadow(options: ConsumerOptions, shadow: str, rate: int, retries: int) -
         max_reconsume_times=retries,
         pull_rate_limit=rate,
         persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+        deduplication=None,  # what was handled is to be handled again
         trace=None,
     )

@@ -38,7 +38,7 @@ class GroupToRun:
 
         Without a circuit breaker: its waits would take real time, and are not what a handler's test is about.
         """
-        return replace(options_of_group(self.settings, self.name, f"{state_dir}/offsets"), circuit=None)
+        return replace(options_of_group(self.settings, self.name, str(state_dir)), circuit=None)
 
     def make_handler(self) -> LoadedHandler:
         """Make the handler, without starting it. Raises ConfigError, and what its constructor raises."""

@@ -34,7 +34,7 @@ class HandlerCalls:
     """
 
     def __init__(self, config: RootConfig, group: str) -> None:
-        self._options = replace(consumer_options(config, group), trace=None)
+        self._options = replace(consumer_options(config, group), deduplication=None, trace=None)
         self._handler = load_handler(group, config.groups[group])
         client = ClientInstance(config.cluster_of(group).client_options())  # nothing of it runs
         self._context, _ = assemble(self._options, self._handler, client, client.clock, load_hooks())

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol, Self
 
+from rmqd.claims.opening import StoreName
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.wire.message_queue import MessageQueue
 from tests.campaigns.durability_load import pull
@@ -97,6 +98,38 @@ class MarkedTable(PostgresqlTable):
 
     def options(self) -> dict[str, Any]:
         return {"url": self._url, "marks": self._marks}
+
+
+class DeduplicatedTable(MarkedTable):
+    """The same with `deduplicate`: what is handled is noted in a store, by rmqd and not by the handler.
+
+    A row is added twice where a process dies, or the database's answer is lost, between the row and the note; not
+    with `marks`, whose transaction has both.
+    """
+
+    def __init__(self, store: StoreName, *, marks: bool) -> None:
+        super().__init__(marks=marks)
+        self._store = store
+        self._redis: RedisServer | None = None
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if self._store == "redis":
+            self._redis = RedisServer("--appendfsync", "always").__enter__()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._redis is not None:
+            self._redis.close()
+        super().__exit__(*raised)
+
+    def group_keys(self) -> dict[str, Any]:
+        """What the group has beside its handler; its batches have one message, as each is confirmed as a whole."""
+        urls = {"sqlite": "", "redis": self._redis and self._redis.url, "postgresql": self._url}
+        return {
+            "consume_message_batch_max_size": 1,
+            "deduplicate": {"by": "msg_id", "store": self._store, "url": urls[self._store]},
+        }
 
 
 class WebhookSink:
@@ -258,6 +291,12 @@ COUNTERPARTS: Final[dict[str, Callable[[], Counterpart]]] = {
     "postgresql-copy": lambda: PostgresqlTable("copy", key=True),
     "once": lambda: MarkedTable(marks=True),
     "once-without": lambda: MarkedTable(marks=False),
+    "deduplicate-sqlite": lambda: DeduplicatedTable("sqlite", marks=False),
+    "deduplicate-redis": lambda: DeduplicatedTable("redis", marks=False),
+    "deduplicate-postgresql": lambda: DeduplicatedTable("postgresql", marks=False),
+    "deduplicate-sqlite-once": lambda: DeduplicatedTable("sqlite", marks=True),
+    "deduplicate-redis-once": lambda: DeduplicatedTable("redis", marks=True),
+    "deduplicate-postgresql-once": lambda: DeduplicatedTable("postgresql", marks=True),
     "webhook": WebhookSink,
     "redis-stream": lambda: RedisKey("stream", remembers=True),
     "redis-list": lambda: RedisKey("list", remembers=False),

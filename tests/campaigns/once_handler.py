@@ -40,6 +40,7 @@ class OnceHandler:
                 if self._options.marks:
                     await block.enter_async_context(message.once(connection))
                 await connection.execute("INSERT INTO handled VALUES (%s)", (message.keys,))
+            batch.ack(message)
 
     async def stop(self) -> None:
         """Close the pool."""

@@ -39,6 +39,23 @@ def test_rows_are_added_once_through_kills_of_rmqd_and_of_the_database(rocketmq:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("postgresql", "redis_server")
+@pytest.mark.parametrize("store", ["sqlite", "redis", "postgresql"])
+def test_what_was_handled_is_left_out_through_kills_of_rmqd_and_of_the_database(
+    rocketmq: RealCluster, tmp_path: Path, store: str
+) -> None:
+    """Twice is at most what was with the handler at a kill."""
+    plan = HandlersPlan(
+        f"deduplicate-{store}", 4, messages=1500, kills=1, daemon_kills=2, per_second=300.0, away_seconds=(0.2, 1.5)
+    )
+
+    result = Handlers(plan, rocketmq, tmp_path / "run").run()
+
+    print(result.report())
+    assert result.passed, result.report()
+
+
+@pytest.mark.slow
 def test_a_cluster_whose_broker_is_killed_under_load_loses_nothing(
     rocketmq: RealCluster, rocketmq_faulty: RealCluster, tmp_path: Path
 ) -> None:

@@ -73,7 +73,7 @@ def test_ranges_are_those_of_the_java_client(key: str, limits: tuple[str, str, s
 
 @pytest.mark.usefixtures("in_empty_folder")
 def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
-    options = options_of_group(load(GROUP).groups["mailer"], "mailer", "/state/offsets")
+    options = options_of_group(load(GROUP).groups["mailer"], "mailer", "/state")
     assert options == ConsumerOptions(
         group="mailer",
         namespace="",
@@ -112,6 +112,7 @@ def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
         on_offset_illegal="correct",
         failures=None,
         circuit=None,
+        deduplication=None,
         trace=None,
     )
 
@@ -166,7 +167,7 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         "subscriptions.refunds": '{sql: "amount > 100"}',
     }
     config = load(GROUP, [f"groups.mailer.{key}={value}" for key, value in settings.items()])
-    changed = options_of_group(config.groups["mailer"], "mailer", "/state/offsets")
+    changed = options_of_group(config.groups["mailer"], "mailer", "/state")
     assert changed == ConsumerOptions(
         group="mailer",
         namespace="",
@@ -205,6 +206,7 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         on_offset_illegal="stop",
         failures=FailureOptions(3, 0.1, 2.0, frozenset({"TimeoutError"}), frozenset({"shop.Wrong"})),
         circuit=CircuitOptions(7, 0.25, 45.0, 20.0),
+        deduplication=None,  # it excludes others of these; tests/config/test_deduplicate.py
         trace=TraceOptions("traces", 18),
     )
 

@@ -53,6 +53,7 @@ _DEFAULTS = ConsumerOptions(
     on_offset_illegal="correct",
     failures=None,
     circuit=None,
+    deduplication=None,
     trace=None,
 )
 

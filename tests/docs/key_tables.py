@@ -26,6 +26,7 @@ SECTIONS = {
     "groups.NAME.retry.": "`groups.NAME.retry`: calls again in place",
     "groups.NAME.dead_letter.": "`groups.NAME.dead_letter`",
     "groups.NAME.circuit_breaker.": "`groups.NAME.circuit_breaker`: the handler is left alone while its calls fail",
+    "groups.NAME.deduplicate.": "`groups.NAME.deduplicate`",
     "groups.NAME.spark.": "`groups.NAME.spark`",
     "groups.NAME.pipeline.": "`groups.NAME.pipeline`",
     "groups.NAME.sink.": "`groups.NAME.sink`",

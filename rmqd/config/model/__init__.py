@@ -7,6 +7,7 @@ Pydantic's own checks are not used, since they take "5" for 5 and word errors ab
     cluster     a cluster: name servers, the client's settings, TLS
     group       GroupConfig: one group, with RocketMQ's parameters
     failures    `retry` and `dead_letter` of a group
+    deduplicate  `deduplicate` of a group
     spark       `spark`, `pipeline` and `sink` of a group with `engine: spark`
     section     what every mapping has in common
     kinds       kinds of value: whole numbers, flags, text, choices, durations, sizes

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from rmqd.client.options import MOST_TRACE_CALLS
+from rmqd.config.model.deduplicate import DeduplicateConfig
 from rmqd.config.model.failures import CircuitBreakerConfig, DeadLetterConfig, RetryConfig
 from rmqd.config.model.forms import PointInTime, StrategyName, SubscriptionForm, is_topic
 from rmqd.config.model.kinds import Choice, Duration, Flag, Size, Text, Whole
@@ -153,6 +154,10 @@ class GroupConfig(Section):
     circuit_breaker: CircuitBreakerConfig = Field(
         default_factory=CircuitBreakerConfig,
         description="the handler is not called for a while when too many calls fail; off without consecutive or ratio",
+    )
+    deduplicate: DeduplicateConfig | None = Field(
+        default=None,
+        description="a message that comes again is not handled again; absent: it is",
     )
     suspend_current_queue_time: Annotated[float, Duration("10ms", "30s")] = setting(
         "1s",

@@ -2,8 +2,9 @@
 
 Rules are generators of findings, which name a path and not a line; `config.load` finds the line.
 
-    groups    groups, and what is outside of them; what keeps a group from being run
-    clusters  whether each cluster can be found, and which one a group is on
-    spark     groups with `engine: spark`
-    sinks     a pipeline's sink, by its format
+    groups       groups, and what is outside of them; what keeps a group from being run
+    clusters     whether each cluster can be found, and which one a group is on
+    spark        groups with `engine: spark`
+    sinks        a pipeline's sink, by its format
+    deduplicate  which groups can deduplicate, and what the stores need
 """

@@ -11,6 +11,7 @@ from rmqd.config.model.group import GroupConfig
 from rmqd.config.model.root import RootConfig
 from rmqd.config.problems import Finding
 from rmqd.config.rules.clusters import cluster_findings
+from rmqd.config.rules.deduplicate import deduplicate_findings, package_findings
 from rmqd.config.rules.spark import missing_findings, spark_findings
 from rmqd.consumer.allocate import BROKERS_NAMES
 from rmqd.errors import InvalidNameError
@@ -72,6 +73,7 @@ def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[Fin
         if not only or name in only:
             yield from _room_findings(name, group, config.cluster_of(name).client.instance_name)
             yield from missing_findings(name, group)
+            yield from package_findings(name, group)
 
 
 def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Finding]:
@@ -90,6 +92,7 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Fi
     if group.consume_mode == "pop":
         yield from _pop_findings(group)
     yield from _lite_findings(group)
+    yield from deduplicate_findings(group)
     if group.order_by:
         yield from _order_findings(group)
     if group.order_by and group.consume_message_batch_max_wait:

@@ -35,8 +35,13 @@ def key_by(order_by: str) -> KeyOf:
 
     A message with several keys (RocketMQ separates them by spaces) has their whole text as its key here.
     """
-    name = NAMED.get(order_by) or order_by.removeprefix(PROPERTY)
-    return lambda message: message.stored_properties.get(name)
+    return value_by(order_by)
+
+
+def value_by(name: str) -> KeyOf:
+    """What returns a message's `keys`, its `sharding_key`, or its property, by `property:NAME`."""
+    stored = NAMED.get(name) or name.removeprefix(PROPERTY)
+    return lambda message: message.stored_properties.get(stored)
 
 
 class _Held:

@@ -11,6 +11,7 @@ a concurrent group hands batches of a queue out side by side, an orderly one a b
     threads             a thread for each slot of a synchronous handler; calls of a handler's `start` and `stop`
     failures            around calls of groups that ask for it: retries in place, dead letters by exception
     circuit_breaker     what the group's circuit does with calls, and with the messages of those that failed
+    deduplication       around calls of groups that ask for it: claims before, confirmations after
     apart               calls that operators ask for: outside of the slots, without consequences
     concurrently        the service of concurrent and popping groups
     orderly             the service of orderly groups

@@ -27,6 +27,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.circuit import Circuit, Fate
 from rmqd.consumer.handling.failures import Call, failures_of
 from rmqd.consumer.handling.settlement import Settlement, report
+from rmqd.consumer.handling.verdict import HANDLED_BEFORE
 from rmqd.consumer.services import WaysBack
 from rmqd.handler_api import Batch, Decision, Outcome
 from rmqd.plain_text import describe
@@ -236,8 +237,8 @@ def _take_off(doubt: _Doubt) -> None:
 
 
 def _acknowledged(batch: Batch, error: BaseException | None) -> bool:
-    """Whether a call that ended with `error` has acknowledged a message."""
+    """Whether a call that ended with `error` has acknowledged a message; not one that the handler never saw."""
     decisions = batch.decisions()
     if error is None and len(decisions) < len(batch):
         return True
-    return any(one.outcome is Outcome.ACK for one in decisions.values())
+    return any(one.outcome is Outcome.ACK and one is not HANDLED_BEFORE for one in decisions.values())

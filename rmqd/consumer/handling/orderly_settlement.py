@@ -84,6 +84,7 @@ class OrderlySettlement:
         done: list[Message] = []
         gone: list[Message] = []
         again: list[Message] = []
+        failed, wait_seconds = False, 0.0
         for index, message in enumerate(batch):
             outcome = decisions.get(index, default).outcome
             stats = process_queue.stats.of(message)
@@ -96,8 +97,10 @@ class OrderlySettlement:
                 stats.acked += 1
                 done.append(message)
             elif outcome is Outcome.AGAIN:
+                wait_seconds = decisions[index].seconds
                 again.append(message)
             else:
+                failed = True
                 stats.count("expired" if error is EXPIRED else "retried")
                 if outcome is not Outcome.ACK:
                     message.count_attempt()
@@ -110,6 +113,9 @@ class OrderlySettlement:
             process_queue.hold_uncommitted(done)
             if manual.closing is Closing.COMMIT:
                 process_queue.commit()
+        if again and wait_seconds and not failed:
+            self._rest(process_queue, again, wait_seconds)
+            return True
         return self._repeat(process_queue, again, error)
 
     def _reasons(self, batch: Batch, default: Decision) -> dict[int, str]:

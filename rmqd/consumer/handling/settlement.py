@@ -73,22 +73,25 @@ class Settlement:
         rest = default_decision(error, batch)
         decisions, stats = batch.decisions(), process_queue.stats
         acknowledged: list[Message] = []
-        again: list[Message] = []
+        again: dict[float, list[Message]] = {}
         returned: list[tuple[Message, Decision]] = []
         for index, message in enumerate(batch):
             decision = decisions.get(index, rest)
             if decision.outcome is Outcome.ACK:
                 acknowledged.append(message)
             elif decision.outcome is Outcome.AGAIN:
-                again.append(message)
+                again.setdefault(decision.seconds, []).append(message)
             else:
                 returned.append((message, decision))
         process_queue.finish(acknowledged)
         for message in acknowledged:
             stats.of(message).acked += 1
-        if again:
-            process_queue.postpone(again)
-            self._again(process_queue, again)
+        for seconds, waiting in again.items():
+            if seconds:
+                self._postpone(process_queue, waiting, seconds)
+            else:
+                process_queue.postpone(waiting)
+                self._again(process_queue, waiting)
         self.busy += 1
         try:
             await self._return(process_queue, returned, error)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -31,8 +31,12 @@ from rmqd.consumer.handling.verdict import PAST_DEADLINE
 from rmqd.consumer.handling.worker import Worker, WorkerService
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import RunningCall, WaysBack
+from rmqd.diagnosis.causes import Problem
 from rmqd.errors import RmqdError
 from rmqd.handler_api import Batch, LoadedHandler
+
+if TYPE_CHECKING:
+    from rmqd.consumer.handling.deduplication import Deduplication
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +59,14 @@ def _line(options: ConsumerOptions, clock: Clock) -> tuple[Line, GatheringLine |
     return gathering, gathering
 
 
+def _deduplication(options: ConsumerOptions, handler: LoadedHandler, clock: Clock) -> Deduplication | None:
+    if options.deduplication is None:
+        return None
+    from rmqd.consumer.handling.deduplication import Deduplication  # most groups have no use for it
+
+    return Deduplication(options, handler, clock)
+
+
 class HandlerSlots(WorkerService):
     """`concurrency` workers and the line that they serve."""
 
@@ -74,6 +86,7 @@ class HandlerSlots(WorkerService):
         self.circuit = None if options.circuit is None else Circuit(options.circuit, clock)
         self._breaker: CircuitBreaker | None = None
         self._held_by: set[str] = set()  # who says that nothing is to be handed out
+        self._deduplication = _deduplication(options, handler, clock)
         self._concurrency = options.concurrency
         self._timeout = options.consume_timeout_seconds
         self._workers: dict[Worker, asyncio.Task[None]] = {}
@@ -98,6 +111,8 @@ class HandlerSlots(WorkerService):
     async def run(self) -> None:
         """Work until cancelled. Raises HandlerHungError when no slot is left that can work."""
         try:
+            if self._deduplication is not None:
+                self._apart.add(asyncio.create_task(self._deduplication.run(), name="claims"))
             for number in range(self._concurrency):
                 self._start_worker(number)
             while True:
@@ -105,6 +120,8 @@ class HandlerSlots(WorkerService):
                 self._tick()
         finally:
             await self._end()
+            if self._deduplication is not None:
+                await self._deduplication.close()
 
     def calls(self) -> list[RunningCall]:
         """The calls of the handler that are under way, one for each busy slot."""
@@ -113,6 +130,15 @@ class HandlerSlots(WorkerService):
             for worker in self._workers
             if worker.process_queue is not None and worker.batch is not None
         ]
+
+    @property
+    def problem(self) -> Problem | None:
+        """What keeps the whole group from handing anything out."""
+        return None if self._deduplication is None else self._deduplication.problem
+
+    def explain(self, process_queue: ProcessQueue) -> Problem | None:
+        """What keeps messages of this queue from being handed out."""
+        return None if self._deduplication is None else self._deduplication.explain(process_queue)
 
     async def call_apart(self, batch: Batch, ended: Callable[[], None]) -> None:
         """Call the handler outside of the slots."""
@@ -136,7 +162,9 @@ class HandlerSlots(WorkerService):
             call = thread.call
         if self._failures is not None:
             call = self._failures.around(call, lambda: worker.process_queue)
-        if self._breaker is not None:
+        if self._deduplication is not None:
+            call = self._deduplication.around(call, lambda: worker)
+        if self._breaker is not None:  # it knows calls by their whole batches
             call = self._breaker.around(call, lambda: worker.expired)
         worker = Worker(self, call, number, self._handler.ready)
         if thread is not None:

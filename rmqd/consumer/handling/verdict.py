@@ -29,6 +29,7 @@ class ConsumeTimeoutError(Exception):
 
 
 EXPIRED: Final = ConsumeTimeoutError("the handler took longer than consume_timeout")
+HANDLED_BEFORE: Final = Decision(Outcome.ACK, reason="handled before")  # by another call than the one that ends
 _EXPIRED_DECISION: Final = Decision(Outcome.RETRY, delay_level=EXPIRED_DELAY_LEVEL)
 
 

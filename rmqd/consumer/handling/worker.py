@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sized
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Sized
+from typing import Any, Final, TypeVar
 
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
@@ -23,6 +23,8 @@ from rmqd.wire.messages.message import Message
 
 TIME_SLICE_SECONDS = 0.005  # a handler that never awaits must still let heartbeats and pulls through
 BLOCKED_SECONDS: Final = 1.0
+
+T = TypeVar("T")
 
 
 # A worker's time at one queue: the queue; the function that makes its batches; the messages that other workers may take
@@ -216,16 +218,25 @@ class Worker:
         process_queue.stats.handled_in(messages, now - self.started, age)
         if error is None and (is_resting := service.settle_at_once(process_queue, batch)) is not None:
             return is_resting
-        # in a task of its own: the handler may have kept this task, and cancel it while the broker is asked
-        settling = asyncio.create_task(service.settle(process_queue, batch, error), name="settle")
-        while not settling.done():
+        try:
+            return await self.undisturbed(service.settle(process_queue, batch, error), "settle")
+        except asyncio.CancelledError:
+            return True
+
+    async def undisturbed(self, work: Coroutine[Any, Any, T], name: str) -> T:
+        """Wait for work of ours between calls. Raises CancelledError if this worker was replaced.
+
+        It has a task of its own: the handler may have kept this one, and cancel it while somebody is asked.
+        """
+        task = asyncio.create_task(work, name=name)
+        while not task.done():
             if self.replaced:
-                settling.cancel()
+                task.cancel()
             try:
-                await asyncio.wait((settling,))
+                await asyncio.wait((task,))
             except asyncio.CancelledError:
                 await self._take_cancellations_back()
-        return settling.cancelled() or settling.result()
+        return task.result()
 
     async def _take_cancellations_back(self) -> None:
         """Have this task go on as if nobody had cancelled it.

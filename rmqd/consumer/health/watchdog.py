@@ -166,6 +166,7 @@ class Watchdog:
         if context.circuit is not None:
             group = unwrap_namespace(options.group, options.namespace)
             context.problems.set("circuit", context.circuit.problem(group))
+        context.problems.set("service", context.service.problem)
 
     def _look_at_topic(self, topic: str, now: float) -> None:
         """Report a topic without queues to read: it has no queue that could be reported as stalled."""

@@ -77,7 +77,7 @@ class TopicSnapshot:
     errors: tuple[LastError, ...] = ()  # the newest, at most MOST_ERRORS, the last one at the end
     dead_letter_reasons: dict[str, int] = field(default_factory=dict)  # at most MOST_REASONS, and OTHER_REASONS
     lost: int = 0  # messages that brokers had deleted before they were pulled
-    deduplicated: int = 0  # messages that were handled before, by the mark of `message.once`
+    deduplicated: int = 0  # messages that were handled before, by the mark of `message.once`, or by `deduplicate`
     invalid_payloads: int = 0  # attempts at messages whose body the typed handler does not take
 
     @property

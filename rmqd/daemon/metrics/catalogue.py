@@ -91,7 +91,7 @@ DEDUPLICATED = Metric(
     "rmqd_deduplicated_total",
     "counter",
     _GROUP,
-    "Messages that were acknowledged without an effect, as an earlier attempt had it: message.once.",
+    "Messages that were acknowledged without an effect, as an earlier attempt had it: message.once, deduplicate.",
 )
 DUPLICATES = Metric(
     "rmqd_duplicates_total",

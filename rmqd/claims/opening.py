@@ -1,0 +1,24 @@
+"""Which store a group has."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rmqd.claims.store import ClaimStore, Terms
+
+StoreName = Literal["sqlite", "redis", "postgresql"]
+
+
+def open_store(name: StoreName, url: str, terms: Terms) -> ClaimStore:
+    """The store of this name; a file's path is the `url` of `sqlite`. Nothing is connected yet."""
+    if name == "redis":
+        from rmqd.claims.redis_store import RedisClaims
+
+        return RedisClaims(url, terms)
+    if name == "postgresql":
+        from rmqd.claims.postgresql_store import PostgresqlClaims
+
+        return PostgresqlClaims(url, terms)
+    from rmqd.claims.sqlite_store import SqliteClaims
+
+    return SqliteClaims(url, terms)

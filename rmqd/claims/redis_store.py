@@ -1,0 +1,110 @@
+"""Claims in a Redis. A script runs alone: nobody sees half of a step, and leases are by the clock of the Redis.
+
+A key's value is the token of its claim, or `confirmed`. Redis deletes what is over by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ReadOnlyError, RedisError
+
+from rmqd.claims.store import ClaimStoreError, Held, Key, Standing, Terms
+
+TIMEOUT_SECONDS: Final = 5.0
+CONFIRMED: Final = "confirmed"  # no token: those begin with an owner, which is a number
+
+_CLAIM: Final = """
+local token, owner, lease_ms = ARGV[1], ARGV[2], ARGV[3]
+local standings = {}
+for place, key in ipairs(KEYS) do
+    local found = redis.call('GET', key)
+    if found == 'confirmed' then
+        standings[place] = 'confirmed'
+    elseif found and string.sub(found, 1, #owner) ~= owner then
+        standings[place] = 'held'
+    else
+        redis.call('SET', key, token, 'PX', lease_ms)
+        standings[place] = 'ours'
+    end
+end
+return standings
+"""
+_CONFIRM: Final = """
+local lost = 0
+for _, key in ipairs(KEYS) do
+    local found = redis.call('GET', key)
+    if found and found ~= ARGV[1] then lost = lost + 1 end
+    redis.call('SET', key, 'confirmed', 'PX', ARGV[2])
+end
+return lost
+"""
+_RENEW: Final = """
+for place, key in ipairs(KEYS) do
+    if redis.call('GET', key) == ARGV[place + 1] then redis.call('PEXPIRE', key, ARGV[1]) end
+end
+"""
+_RELEASE: Final = """
+for place, key in ipairs(KEYS) do
+    if redis.call('GET', key) == ARGV[place] then redis.call('DEL', key) end
+end
+"""
+
+
+class RedisClaims:
+    """Claims in the database that a URL names."""
+
+    def __init__(self, url: str, terms: Terms) -> None:
+        self._terms = terms
+        self._client: Redis = Redis.from_url(
+            url,
+            socket_connect_timeout=TIMEOUT_SECONDS,
+            socket_timeout=TIMEOUT_SECONDS,
+            retry=Retry(NoBackoff(), 0),  # who asks knows when to ask again
+            decode_responses=True,
+        )
+
+    async def claim(self, keys: Sequence[Key], token: str) -> list[Standing]:
+        """Claim what may be claimed."""
+        lease_ms = _milliseconds(self._terms.lease_seconds)
+        return [Standing(one) for one in await self._run(_CLAIM, keys, (token, self._terms.owner, lease_ms))]
+
+    async def confirm(self, keys: Sequence[Key], token: str) -> int:
+        """Note that these are done with."""
+        return int(await self._run(_CONFIRM, keys, (token, _milliseconds(self._terms.keep_seconds))))
+
+    async def renew(self, held: Sequence[Held]) -> None:
+        """Begin the leases of these claims anew."""
+        tokens = (token for _, token in held)
+        await self._run(_RENEW, [key for key, _ in held], (_milliseconds(self._terms.lease_seconds), *tokens))
+
+    async def release(self, held: Sequence[Held]) -> None:
+        """Give these claims up."""
+        await self._run(_RELEASE, [key for key, _ in held], (token for _, token in held))
+
+    async def purge(self) -> None:
+        """Nothing is left to be deleted."""
+
+    async def close(self) -> None:
+        """End the connections."""
+        await self._client.aclose()
+
+    async def _run(self, script: str, keys: Sequence[Key], arguments: Iterable[str]) -> Any:
+        # the braces have a cluster keep a group's claims in one place, where a script may see them
+        names = [f"rmqd:{{{self._terms.group}}}:{topic}:{name}" for topic, name in keys]
+        command = ("EVAL", script, len(names), *names, *arguments)
+        try:
+            return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+        except ReadOnlyError as error:  # a former master: the next connections may lead to the new one
+            await self._client.connection_pool.disconnect()
+            raise ClaimStoreError(f"Redis is read-only: {error}") from error
+        except (RedisError, OSError) as error:
+            raise ClaimStoreError(f"Redis: {str(error) or type(error).__name__}") from error
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(round(seconds * 1000))

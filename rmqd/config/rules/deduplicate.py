@@ -1,0 +1,50 @@
+"""Rules about `deduplicate`: which groups can have it, and what its stores need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Final
+
+from rmqd.config.model.group import GroupConfig
+from rmqd.config.problems import Finding
+
+_URLS: Final = {
+    "redis": ("redis://", "rediss://", "unix://"),
+    "postgresql": ("postgresql://", "postgres://"),
+}
+_PACKAGES: Final = {"redis": ("redis",), "postgresql": ("psycopg", "psycopg_pool")}
+_SCHEME: Final = "://"
+
+
+def deduplicate_findings(group: GroupConfig) -> Iterator[Finding]:
+    """Check `deduplicate` of one group that has it. Paths of findings begin at the group."""
+    one = group.deduplicate
+    if one is None:
+        return
+    if group.engine == "spark":
+        why = "tasks on Spark keep no claims; checkpoints and idempotent sinks take their place there"
+        yield Finding(("deduplicate",), f"not with engine: spark: {why}; accepted: leave it out", at_key=True)
+    if group.message_model == "broadcasting":
+        why = "each member of a broadcasting group is to handle every message"
+        yield Finding(("deduplicate",), f"not with broadcasting: {why}; accepted: leave it out", at_key=True)
+    if not group.auto_commit:
+        why = "a rollback has what was handled handed out again"
+        yield Finding(("deduplicate",), f"not beside auto_commit: false: {why}; accepted: leave it out", at_key=True)
+    path, schemes = ("deduplicate", "url"), _URLS.get(one.store, ())
+    accepted = " or ".join(f"{scheme}..." for scheme in schemes) or "a path, or nothing for one in state_dir"
+    if schemes and not one.url:
+        yield Finding(path, f"missing beside store: {one.store}; accepted: {accepted}", missing=True)
+    elif schemes and not one.url.startswith(schemes):  # without its value, which may have a password
+        yield Finding(path, f"no URL of a store: {one.store}; accepted: {accepted}")
+    elif not schemes and _SCHEME in one.url:
+        yield Finding(path, f"a URL beside store: {one.store}; accepted: {accepted}")
+
+
+def package_findings(name: str, group: GroupConfig) -> Iterator[Finding]:
+    """Find packages that the store needs and that are not installed. Paths begin at the top."""
+    store = "" if group.deduplicate is None else group.deduplicate.store
+    absent = [package for package in _PACKAGES.get(store, ()) if find_spec(package) is None]
+    if absent:
+        message = f"{store} needs {' and '.join(absent)}, not installed here; accepted: pip install 'rmqd[{store}]'"
+        yield Finding(("groups", name, "deduplicate", "store"), message)

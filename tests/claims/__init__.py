@@ -1,0 +1,1 @@
+"""The stores of `deduplicate`, each against the real thing."""

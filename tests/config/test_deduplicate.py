@@ -1,0 +1,92 @@
+"""`deduplicate`: what it means to the engine, and which groups and stores are refused, with the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmqd.consumer.options import DeduplicationOptions
+from rmqd.plugins.consumer_options import options_of_group
+from tests.config.configuration import load, problems
+
+GROUP = """\
+nameserver: 127.0.0.1:9876
+groups:
+  mailer:
+    subscriptions: {orders: "*"}
+    handler: {plugin: log}
+"""
+"""A good configuration: what a test appends is on line 6."""
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def options(text: str) -> DeduplicationOptions | None:
+    return options_of_group(load(f"{GROUP}    {text}\n").groups["mailer"], "mailer", "/state").deduplication
+
+
+def test_a_file_in_the_state_directory_is_what_nobody_has_to_set_up() -> None:
+    by_default = DeduplicationOptions("msg_id", "sqlite", "/state/deduplicate/mailer.sqlite3", 259200.0)
+    assert options("deduplicate: {}") == by_default
+    assert options("auto_commit: true") is None
+
+
+def test_each_key_reaches_the_engine() -> None:
+    assert options("deduplicate: {by: 'property:order', store: redis, url: 'rediss://r/1', keep: 7d}") == (
+        DeduplicationOptions("property:order", "redis", "rediss://r/1", 604800.0)
+    )
+    assert options("deduplicate: {by: keys, url: /var/claims}") == (
+        DeduplicationOptions("keys", "sqlite", "/var/claims", 259200.0)
+    )
+
+
+REFUSED = {
+    "another id": (
+        "deduplicate: {by: body}",
+        "6:23: groups.mailer.deduplicate.by: 'body' is not accepted; accepted: msg_id, keys, or property:NAME",
+    ),
+    "another store": (
+        "deduplicate: {store: mysql}",
+        "6:26: groups.mailer.deduplicate.store: 'mysql' is not a choice; accepted: sqlite | redis | postgresql",
+    ),
+    "a store without its URL": (
+        "deduplicate: {store: redis}",
+        "6:5: groups.mailer.deduplicate.url: missing beside store: redis; "
+        "accepted: redis://... or rediss://... or unix://...",
+    ),
+    "the URL of another store, without its password": (
+        "deduplicate: {store: postgresql, url: 'redis://:secret@r'}",
+        "6:43: groups.mailer.deduplicate.url: no URL of a store: postgresql; "
+        "accepted: postgresql://... or postgres://...",
+    ),
+    "a URL in place of a path": (
+        "deduplicate: {url: 'redis://r'}",
+        "6:24: groups.mailer.deduplicate.url: a URL beside store: sqlite; "
+        "accepted: a path, or nothing for one in state_dir",
+    ),
+    "for every member": (
+        "message_model: broadcasting\n    deduplicate: {}",
+        "7:5: groups.mailer.deduplicate: not with broadcasting: each member of a broadcasting group is to handle every "
+        "message; accepted: leave it out",
+    ),
+    "with rollbacks": (
+        "consume_mode: orderly\n    auto_commit: false\n    deduplicate: {}",
+        "8:5: groups.mailer.deduplicate: not beside auto_commit: false: a rollback has what was handled handed out "
+        "again; accepted: leave it out",
+    ),
+    "on Spark": (
+        "engine: spark\n    deduplicate: {}",
+        "7:5: groups.mailer.deduplicate: not with engine: spark: tasks on Spark keep no claims; checkpoints and "
+        "idempotent sinks take their place there; accepted: leave it out",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_refused_by_name(name: str) -> None:
+    text, problem = REFUSED[name]
+    assert problems(f"{GROUP}    {text}\n") == [f"test.yaml:{problem}"]

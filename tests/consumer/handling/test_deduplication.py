@@ -1,0 +1,410 @@
+"""`deduplicate`: what a group's handler gets, and what becomes of a message that another member has, or had."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd.claims.opening import open_store
+from rmqd.claims.store import ClaimStore, Standing, Terms
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.threads import HandlerNotAwaitedError
+from rmqd.consumer.options import DeduplicationOptions
+from rmqd.handler_api import Batch
+from tests.clock import ManualClock
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.pool import Pool, StartPool, done, handled
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.servers.redis import RedisServer
+from tests.waiting import eventually
+
+OURS, HELD, CONFIRMED = Standing.OURS, Standing.HELD, Standing.CONFIRMED
+IN_ORDER: dict[str, Any] = {"consume_mode": "orderly"}
+BY_KEY: dict[str, Any] = {"order_by": "keys", "suspend_current_queue_time_seconds": 0.02}
+MODES = [{}, IN_ORDER, BY_KEY]
+MODE_NAMES = ["concurrently", "orderly", "by key"]
+
+
+class Noting:
+    """A handler that notes the keys that it gets, and does what a test says."""
+
+    def __init__(self, then: Callable[[Batch], Awaitable[object]] | None = None) -> None:
+        self.keys: list[str | None] = []
+        self._then = then
+
+    async def __call__(self, batch: Batch) -> None:
+        self.keys += [message.keys for message in batch]
+        if self._then is not None:
+            await self._then(batch)
+
+
+class Place:
+    """The file that the members of a group share."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.options = DeduplicationOptions("keys", "sqlite", str(path), 3600.0)
+        self._opened: list[ClaimStore] = []
+
+    def member(self, owner: str = "other", lease_seconds: float = 60.0) -> ClaimStore:
+        """The store as another member has it."""
+        self._opened.append(open_store("sqlite", str(self.path), Terms(GROUP, owner, lease_seconds, 3600.0)))
+        return self._opened[-1]
+
+    async def standing(self, key: str) -> Standing:
+        """What the store says of a key now; one that is free is not kept."""
+        store = self.member("asking")
+        [standing] = await store.claim([(TOPIC, key)], "asking:1")
+        if standing is OURS:
+            await store.release([((TOPIC, key), "asking:1")])
+        return standing
+
+    def break_it(self) -> None:
+        """Have the store answer nothing but errors."""
+        for path in self.path.parent.glob(f"{self.path.name}*"):
+            path.rename(path.with_name(f"kept-{path.name}"))
+        self.path.mkdir()
+
+    def mend_it(self) -> None:
+        """As it was before."""
+        self.path.rmdir()
+        for path in self.path.parent.glob("kept-*"):
+            path.rename(path.with_name(path.name.removeprefix("kept-")))
+
+    async def close(self) -> None:
+        for store in self._opened:
+            await store.close()
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    place = Place(tmp_path / "claims" / "g1.sqlite3")
+    yield place
+    await place.close()
+
+
+def queue_of(running: Pool, keys: list[str], mode: dict[str, Any], number: int = 0) -> ProcessQueue:
+    if "order_by" in mode:
+        return running.keyed(keys, number)
+    queue = running.queue(0, number)
+    running.give_keys(queue, keys)
+    return queue
+
+
+def deduplicated(queue: ProcessQueue) -> int:
+    return queue.stats.snapshot().deduplicated
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+@pytest.mark.parametrize("size", [1, 4])
+async def test_a_message_that_comes_again_is_acknowledged_and_not_handled(
+    pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], size: int
+) -> None:
+    """In one batch with the first copy too; messages without a key are handled each time."""
+    handle, clock = Noting(), ManualClock()
+    options = {"deduplication": place.options, "consume_message_batch_max_size": size, **mode}
+    async with pool(handle, clock=clock, **options) as running, clock.flowing():
+        queue = queue_of(running, ["a", "b", "a", "", "", "c"], mode)
+        await eventually(done(queue), "all are acknowledged")
+        running.give_keys(queue, ["b", "d"])
+        await eventually(done(queue), "those too")
+    assert sorted(str(key) for key in handle.keys) == ["None", "None", "a", "b", "c", "d"]
+    assert (handled(queue), deduplicated(queue)) == ({"acked": 8}, 2)
+    assert not broker.sent_back
+    assert [await place.standing(key) for key in "abcd"] == [CONFIRMED] * 4
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_what_another_member_has_waits_for_its_end_without_an_attempt(
+    pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], is_done: bool
+) -> None:
+    """It is acknowledged once the other one has confirmed it, and handled where that one gave it up."""
+    other = place.member()
+    await other.claim([(TOPIC, "b")], "other:1")
+    handle, clock = Noting(), ManualClock()
+    async with pool(handle, clock=clock, deduplication=place.options, **mode) as running, clock.flowing():
+        queue = queue_of(running, ["a", "b", "c"], mode)
+        allowed = ["a"] if mode == IN_ORDER else ["a", "c"]
+        await eventually(lambda: sorted(map(str, handle.keys)) == allowed, "the others are handled")
+        await clock.advance(20)
+        assert sorted(map(str, handle.keys)) == allowed
+        assert queue.commit_offset() == 1
+        problem = await eventually(lambda: running.service.explain(queue), "it is told")
+        assert problem.cause == "claimed_elsewhere"
+        if is_done:
+            await other.confirm([(TOPIC, "b")], "other:1")
+        else:
+            await other.release([((TOPIC, "b"), "other:1")])
+        await eventually(done(queue), "all is done")
+    assert sorted(map(str, handle.keys)) == (["a", "c"] if is_done else ["a", "b", "c"])
+    assert (handled(queue), deduplicated(queue)) == ({"acked": 3}, int(is_done))
+    assert not broker.sent_back
+
+
+async def test_what_a_dead_member_had_is_handled_when_its_lease_is_over(pool: StartPool, place: Place) -> None:
+    await place.member("dead", lease_seconds=0.05).claim([(TOPIC, "a")], "dead:1")
+    handle, clock = Noting(), ManualClock()
+    async with pool(handle, clock=clock, deduplication=place.options) as running, clock.flowing():
+        queue = queue_of(running, ["a"], {})
+        await eventually(done(queue), "it is handled")
+    assert handle.keys == ["a"]
+    assert await place.standing("a") is CONFIRMED
+
+
+async def test_of_a_batch_the_handler_gets_what_it_may_have(
+    pool: StartPool, broker: ScriptedBroker, place: Place
+) -> None:
+    """What it decides about those holds, and what failed can be claimed by the next attempt."""
+    other = place.member()
+    await other.claim([(TOPIC, "b"), (TOPIC, "c")], "other:1")
+    await other.confirm([(TOPIC, "c")], "other:1")
+    batches: list[list[str | None]] = []
+
+    async def handle(batch: Batch) -> None:
+        batches.append([message.keys for message in batch])
+        for message in batch:
+            if message.keys == "d":
+                batch.retry(message, 1)
+            if message.keys == "e":
+                batch.dead_letter(message, "no")
+
+    clock = ManualClock()
+    options = {"deduplication": place.options, "consume_message_batch_max_size": 5}
+    async with pool(handle, clock=clock, **options) as running, clock.flowing():
+        queue = queue_of(running, ["a", "b", "c", "d", "e"], {})
+        await eventually(lambda: queue.cached_count == 1, "all but one are settled")
+        await other.confirm([(TOPIC, "b")], "other:1")
+        await eventually(done(queue), "that one too")
+    assert batches == [["a", "d", "e"]]
+    assert (handled(queue), deduplicated(queue)) == ({"acked": 3, "retried": 1, "dead_lettered": 1}, 2)
+    assert len(broker.sent_back) == 1
+    assert [await place.standing(key) for key in "abcde"] == [CONFIRMED, CONFIRMED, CONFIRMED, OURS, OURS]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+async def test_what_failed_is_released_and_the_next_attempt_has_it(
+    pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any]
+) -> None:
+    async def fail_first(_: Batch) -> None:
+        if len(handle.keys) == 1:
+            raise RuntimeError("no")
+
+    handle, clock = Noting(fail_first), ManualClock()
+    async with pool(handle, clock=clock, deduplication=place.options, **mode) as running, clock.flowing():
+        queue = queue_of(running, ["a"], mode)
+        await eventually(done(queue), "it is settled")
+        if not mode:  # it is sent back, and comes again from there
+            assert await place.standing("a") is OURS
+            running.give_keys(queue, ["a"])
+            await eventually(done(queue), "it is handled")
+    assert handle.keys == ["a", "a"]
+    assert len(broker.sent_back) == (0 if mode else 1)
+    assert await place.standing("a") is CONFIRMED
+
+
+async def test_two_of_a_key_are_never_with_handlers_at_once(pool: StartPool, place: Place) -> None:
+    """Of two queues of one process; the second is acknowledged when the first is confirmed."""
+    let_go = asyncio.Event()
+
+    async def wait(_: Batch) -> None:
+        await let_go.wait()
+
+    handle, clock = Noting(wait), ManualClock()
+    async with pool(handle, clock=clock, deduplication=place.options) as running, clock.flowing():
+        queues = [queue_of(running, ["a"], {}, number) for number in range(4)]
+        await eventually(lambda: sum(queue.retrying for queue in queues) == 3, "three wait")
+        await clock.advance(5)
+        let_go.set()
+        for queue in queues:
+            await eventually(done(queue), "it is acknowledged")
+    assert handle.keys == ["a"]
+    assert sum(map(deduplicated, queues)) == 3
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_store_that_is_away_costs_no_attempt_and_nothing_is_handled_without_a_claim(
+    pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], is_async: bool
+) -> None:
+    """Not even where it is away for longer than a call may take."""
+    keys: list[str | None] = []
+
+    async def handle(batch: Batch) -> None:
+        keys.extend(message.keys for message in batch)
+
+    def handle_in_thread(batch: Batch) -> None:
+        keys.extend(message.keys for message in batch)
+
+    place.path.parent.mkdir()
+    place.break_it()
+    clock = ManualClock()
+    options = {"deduplication": place.options, "consume_timeout_seconds": 3.0, **mode}
+    function = handle if is_async else handle_in_thread
+    async with pool(function, is_async=is_async, clock=clock, **options) as running, clock.flowing():
+        queue = queue_of(running, ["a", "b"], mode)
+        await eventually(lambda: running.service.problem, "it is told")
+        problem = running.service.explain(queue)
+        assert problem is not None
+        assert problem.cause == "claim_store_away"
+        assert "unable to open database file" in problem.evidence
+        await clock.advance(60)
+        assert not keys
+        place.mend_it()
+        await eventually(done(queue), "all is handled")
+        assert running.service.problem is None
+    assert sorted(map(str, keys)) == ["a", "b"]
+    assert handled(queue) == {"acked": 2}
+    assert not broker.sent_back
+
+
+@pytest.mark.process
+async def test_a_store_that_goes_away_under_the_handler_is_waited_for_before_the_acknowledgement(
+    pool: StartPool, broker: ScriptedBroker, redis_server: RedisServer
+) -> None:
+    """For longer than a call may take: the handler has done its work, and is not called again."""
+    clock = ManualClock()
+
+    async def kill_it(_: Batch) -> None:
+        redis_server.kill()
+
+    handle = Noting(kill_it)
+    where = DeduplicationOptions("keys", "redis", redis_server.url, 3600.0)
+    options = {"deduplication": where, "consume_timeout_seconds": 3.0}
+    try:
+        async with pool(handle, clock=clock, **options) as running, clock.flowing():
+            queue = queue_of(running, ["a"], {})
+            await eventually(lambda: running.service.problem, "it is told")
+            await clock.advance(10)
+            assert queue.cached_count == 1
+            await asyncio.to_thread(redis_server.start)
+            await eventually(done(queue), "it is confirmed")
+    finally:
+        redis_server.restart()
+    assert handle.keys == ["a"]
+    assert handled(queue) == {"acked": 1}
+    assert not broker.sent_back
+    other = open_store("redis", redis_server.url, Terms(GROUP, "other", 60.0, 60.0))
+    assert await other.claim([(TOPIC, "a")], "other:1") == [CONFIRMED]
+    await other.close()
+
+
+async def test_a_handler_that_cancels_its_own_task_is_done_all_the_same(
+    pool: StartPool, broker: ScriptedBroker, place: Place
+) -> None:
+    async def handle(_: Batch) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    async with pool(handle, deduplication=place.options) as running:
+        queue = queue_of(running, ["a"], {})
+        await eventually(done(queue), "it is settled")
+    assert handled(queue) == {"acked": 1}
+    assert await place.standing("a") is CONFIRMED
+
+
+async def test_a_call_that_is_cancelled_at_its_deadline_confirms_nothing_and_gives_its_claim_up(
+    pool: StartPool, broker: ScriptedBroker, place: Place
+) -> None:
+    async def handle(_: Batch) -> None:
+        await asyncio.Event().wait()
+
+    clock = ManualClock()
+    options = {"deduplication": place.options, "consume_timeout_seconds": 3.0}
+    async with pool(handle, clock=clock, **options) as running, clock.flowing():
+        queue = queue_of(running, ["a"], {})
+        await eventually(done(queue), "it is sent back")
+
+        async def is_free() -> bool:
+            return await place.standing("a") is OURS
+
+        await eventually(is_free, "its claim is given up")
+    assert handled(queue) == {"expired": 1}
+
+
+async def test_a_thread_that_is_left_to_itself_keeps_its_claim(
+    pool: StartPool, broker: ScriptedBroker, place: Place
+) -> None:
+    """For as long as the lease is: its call may still have its effect."""
+    let_go, clock = threading.Event(), ManualClock()
+
+    def handle(_: Batch) -> None:
+        let_go.wait()
+
+    options = {"deduplication": place.options, "consume_timeout_seconds": 3.0, "concurrency": 2}
+    async with pool(handle, is_async=False, clock=clock, **options) as running, clock.flowing():
+        queue = queue_of(running, ["a"], {})
+        await eventually(done(queue), "it is sent back")
+        assert await place.standing("a") is HELD
+        running.give_keys(queue, ["a"])
+        await eventually(lambda: queue.retrying, "its copy waits")
+        let_go.set()
+        await eventually(done(queue), "and is handled when the lease is over")
+    assert handled(queue) == {"expired": 1, "acked": 1}
+    assert await place.standing("a") is CONFIRMED
+
+
+async def test_a_handler_that_nobody_awaits_confirms_nothing(pool: StartPool, place: Place) -> None:
+    async def handle(_: Batch) -> object:
+        return asyncio.sleep(0)
+
+    async def run() -> None:
+        async with pool(handle, deduplication=place.options) as running:
+            queue_of(running, ["a"], {})
+            await running.task
+
+    with pytest.raises(HandlerNotAwaitedError):
+        await run()
+    assert await place.standing("a") is OURS
+
+
+async def test_in_order_what_comes_behind_a_retry_is_not_confirmed_before_it(pool: StartPool, place: Place) -> None:
+    """The queue repeats it behind that one, and so its handler is to get it again."""
+    batches: list[list[str | None]] = []
+
+    async def handle(batch: Batch) -> None:
+        batches.append([message.keys for message in batch])
+        if len(batches) == 1:
+            batch.retry(batch[1])
+
+    clock = ManualClock()
+    options = {"deduplication": place.options, "consume_message_batch_max_size": 3, **IN_ORDER}
+    async with pool(handle, clock=clock, **options) as running, clock.flowing():
+        queue = queue_of(running, ["a", "b", "c"], IN_ORDER)
+        await eventually(done(queue), "all are done")
+    assert batches == [["a", "b", "c"], ["b", "c"]]
+    assert deduplicated(queue) == 0
+
+
+async def test_a_queue_that_is_left_does_not_wait_for_a_store_that_is_away(pool: StartPool, place: Place) -> None:
+    handle, clock = Noting(), ManualClock()
+    place.path.parent.mkdir()
+    place.break_it()
+    async with pool(handle, clock=clock, deduplication=place.options) as running, clock.flowing():
+        queue = queue_of(running, ["a", "b"], {})
+        await eventually(lambda: running.service.problem, "it waits for the store")
+        queue.leave()
+        await queue.wait_idle()
+    assert not handle.keys
+    assert queue.commit_offset() == 0
+    assert not handled(queue)
+
+
+async def test_the_end_of_a_group_gives_its_claims_up(pool: StartPool, place: Place) -> None:
+    began = asyncio.Event()
+
+    async def handle(_: Batch) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async with pool(handle, deduplication=place.options) as running:
+        queue_of(running, ["a"], {})
+        await began.wait()
+        assert await place.standing("a") is HELD
+    assert await place.standing("a") is OURS
