@@ -73,6 +73,7 @@ class GroupStatus:
             handler_processes_lost={} if self._processes is None else dict(self._processes.lost),
             problems=tuple(context.problems),
             rates=self._results.rates(topics),
+            concurrency=context.service.concurrency,
             circuit=None if context.circuit is None else context.circuit.snapshot(),
             trace_records={} if context.trace is None else dict(context.trace.dispatcher.counts),
             members=tuple(sorted(self._rebalance.members)[:MOST_MEMBERS]),

@@ -94,6 +94,8 @@ class ConsumerOptions:
     """Unix time in milliseconds; None unless `consume_from_where` is `timestamp`."""
     allocate_strategy: AllocateStrategy
     concurrency: int
+    auto_concurrency: bool
+    """Whether `concurrency` is only the most that it may become, and how many calls are made at once is found out."""
     consume_message_batch_max_size: int
     consume_message_batch_max_wait_seconds: float
     """How long the oldest message waits for a full batch; 0: it does not."""

@@ -31,6 +31,10 @@ class ConsumeMessageService(Protocol):
     calls_left: bool
     """After the end of `run`: whether calls of the handler may still run."""
 
+    @property
+    def concurrency(self) -> int:
+        """How many calls may run at once now."""
+
     async def run(self) -> None:
         """Work until cancelled. Raises what the group cannot go on after."""
 

@@ -160,6 +160,19 @@ groups:
     assert [options_of_group(config.groups[name], name, "").concurrency for name in "ab"] == [3, 20]
 
 
+def test_a_concurrency_that_is_found_out_is_told_its_most() -> None:
+    """With processes it would be of no use."""
+    auto = ["groups.mailer.handler.concurrency=auto"]
+    options = options_of_group(load(WHOLE, auto).groups["mailer"], "mailer", "")
+    assert (options.concurrency, options.auto_concurrency) == (256, True)
+    options = options_of_group(
+        load(WHOLE, [*auto, "groups.mailer.handler.max_concurrency=30"]).groups["mailer"], "m", ""
+    )
+    assert (options.concurrency, options.auto_concurrency) == (30, True)
+    (problem,) = problems(WHOLE, [*auto, "groups.mailer.handler.processes=2"])
+    assert "handler.concurrency: auto is of no use with processes" in problem
+
+
 def test_names_that_yaml_1_1_would_change_stay_as_they_are() -> None:
     config = load(f"{ROOT}groups:\n  on:\n    subscriptions: {{no: NO, 1e3: '*'}}\n    handler: {{plugin: log}}\n")
     assert {topic: one.expression for topic, one in config.groups["on"].subscriptions.items()} == {

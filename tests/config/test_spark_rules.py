@@ -94,6 +94,12 @@ def test_what_spark_cannot_do_is_refused_with_why(lines: str, expected: str) -> 
     assert problems(f"{GROUP}    {lines}\n") == [f"test.yaml:{expected}"]
 
 
+def test_a_concurrency_that_is_found_out_is_refused() -> None:
+    told = "auto is not for Spark: how long calls take is not seen across its worker processes"
+    expected = f"test.yaml:6:41: groups.mailer.handler.concurrency: {told}; accepted: a whole number from 1 to 1000"
+    assert problems(GROUP.replace("plugin: log", "plugin: log, concurrency: auto")) == [expected]
+
+
 def test_a_change_of_engine_alone_moves_a_group() -> None:
     """What it has for Spark stays where it is meanwhile."""
     text = GROUP + "    spark: {master: 'local[2,4]'}\n"

@@ -27,6 +27,7 @@ _DEFAULTS = ConsumerOptions(
     consume_timestamp_ms=None,
     allocate_strategy=AllocateStrategy("averagely", averagely),
     concurrency=20,
+    auto_concurrency=False,
     consume_message_batch_max_size=1,
     consume_message_batch_max_wait_seconds=0.0,
     consume_timeout_seconds=900.0,

@@ -48,7 +48,12 @@ class HandlerConfig(Section):
     options: dict[str, Any] = Field(
         default_factory=dict, description="given to the handler; validated by its own Options model where it has one"
     )
-    concurrency: Annotated[int, Whole(1, 1000)] = setting(20, "batches handled at once in this process, 1 to 1000")
+    concurrency: Annotated[int | Literal["auto"], Whole(1, 1000, word="auto")] = setting(
+        20, "batches handled at once in this process, 1 to 1000; auto: as many as the handler takes no longer for"
+    )
+    max_concurrency: Annotated[int, Whole(1, 1000)] = setting(
+        256, "the most that concurrency: auto may become, 1 to 1000"
+    )
     processes: Annotated[int, Whole(0, 256)] = setting(
         0,
         "above 0: calls run in so many worker processes, each with one batch at a time, in place of concurrency; for "
@@ -61,6 +66,11 @@ class HandlerConfig(Section):
         default_factory=list,
         description="functions around every call of the handler, each as module:attribute, the first one outermost",
     )
+
+    @property
+    def most_calls(self) -> int:
+        """How many batches may be handled at once."""
+        return self.max_concurrency if self.concurrency == "auto" else self.concurrency
 
 
 class AllocatedQueue(Section):

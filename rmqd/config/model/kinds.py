@@ -74,15 +74,21 @@ class ValueKind:
 
 @dataclass(eq=False, repr=False)
 class Whole(ValueKind):
-    """A whole number in a range; `also` are values outside of it with a meaning of their own, such as -1 for none."""
+    """A whole number in a range; `also` are values outside of it with a meaning of their own, such as -1 for none.
+
+    `word` is a text that is accepted in place of a number.
+    """
 
     minimum: int
     maximum: int | None = None
     also: tuple[int, ...] = ()
     meaning: str = ""
+    word: str = ""
 
-    def check(self, value: object) -> int:
+    def check(self, value: object) -> int | str:
         number = value
+        if self.word and isinstance(value, str) and value == self.word:
+            return self.word
         if isinstance(value, Substituted):
             try:
                 number = int(value)
@@ -98,13 +104,13 @@ class Whole(ValueKind):
         number: dict[str, Any] = {"type": "integer", "minimum": self.minimum}
         if self.maximum is not None:
             number["maximum"] = self.maximum
-        choices = [number, *({"const": value} for value in self.also)]
+        choices = [number, *({"const": value} for value in (*self.also, *filter(None, [self.word])))]
         return or_substituted(*choices)
 
     def _accepted(self) -> str:
         limits = f"{self.minimum} or more" if self.maximum is None else f"from {self.minimum} to {self.maximum}"
         also = "".join(f", or {value}{' ' if self.meaning else ''}{self.meaning}" for value in self.also)
-        return f"a whole number {limits}{also}"
+        return f"a whole number {limits}{also}{f', or {self.word}' if self.word else ''}"
 
 
 @dataclass(eq=False, repr=False)

@@ -86,6 +86,9 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Fi
     yield from _subscription_findings(name, group, namespace)
     yield from _local_findings(group) if group.engine == "local" else spark_findings(group)
     yield from _strategy_findings(name, group)
+    if group.handler is not None and group.handler.concurrency == "auto" and group.handler.processes:
+        why = "each of the processes has one batch at a time"
+        yield Finding(("handler", "concurrency"), f"auto is of no use with processes: {why}; accepted: leave it out")
     if group.handler is not None and group.handler.process_memory != -1 and not group.handler.processes:
         message = "the daemon itself has no such limit; accepted: beside handler.processes above 0"
         yield Finding(("handler", "process_memory"), f"of no use without processes: {message}", at_key=True)

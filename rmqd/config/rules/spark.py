@@ -45,6 +45,11 @@ def spark_findings(group: GroupConfig) -> Iterator[Finding]:
     if group.allocate_strategy != "averagely":
         why = "Spark divides the queues among its tasks by itself"
         yield Finding(("allocate_strategy",), f"of no use with engine: spark: {why}; accepted: leave it out")
+    if group.handler is not None and group.handler.concurrency == "auto":
+        why = "how long calls take is not seen across its worker processes"
+        yield Finding(
+            ("handler", "concurrency"), f"auto is not for Spark: {why}; accepted: a whole number from 1 to 1000"
+        )
     if group.handler is not None and group.handler.processes:
         why = "Spark has worker processes of its own, as many as spark.master says"
         yield Finding(("handler", "processes"), f"of no use with engine: spark: {why}; accepted: 0")

@@ -111,7 +111,7 @@ class AssignmentStatus(ABC):
             call_seconds=max(
                 (now - call.started for call in calls if call.process_queue in process_queues), default=None
             ),
-            slots=context.options.concurrency,
+            slots=context.service.concurrency,
             busy_slots=len(calls),
             longest_call_seconds=max((now - call.started for call in calls), default=0.0),
         )

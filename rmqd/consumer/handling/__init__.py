@@ -10,6 +10,7 @@ a concurrent group hands batches of a queue out side by side, an orderly one a b
     worker              Worker: takes a batch, calls the handler, finishes or settles
     threads             a thread for each slot of a synchronous handler; calls of a handler's `start` and `stop`
     failures            around calls of groups that ask for it: retries in place, dead letters by exception
+    auto_concurrency    how many calls at once the handler is given, where that is found out
     circuit_breaker     what the group's circuit does with calls, and with the messages of those that failed
     deduplication       around calls of groups that ask for it: claims before, confirmations after
     apart               calls that operators ask for: outside of the slots, without consequences

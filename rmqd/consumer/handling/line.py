@@ -17,7 +17,7 @@ class Line:
     Most handlers need one worker only, so one is woken at a time; it wakes the next if there is more than it can take.
     """
 
-    __slots__ = ("_held", "_wake_planned", "can_wake", "paused", "queued", "queues", "sleepers")
+    __slots__ = ("_held", "_wake_planned", "can_wake", "parked", "paused", "queued", "queues", "sleepers", "surplus")
 
     def __init__(self) -> None:
         self.queues: deque[ProcessQueue] = deque()
@@ -25,6 +25,8 @@ class Line:
         self.can_wake = False  # whether a worker sleeps, and none that was woken has yet to come
         self.paused = False
         self.sleepers: list[asyncio.Future[None]] = []
+        self.surplus = 0  # how many workers are to park, as they are more than may take batches
+        self.parked: list[asyncio.Future[None]] = []
         self._held: deque[ProcessQueue] = deque()  # the line of a paused group
         self._wake_planned = False
 
@@ -79,6 +81,24 @@ class Line:
             if sleeper in self.sleepers:
                 self.sleepers.remove(sleeper)
             self.can_wake = bool(self.sleepers)
+
+    def admit(self, more: int) -> None:
+        """Have so many more workers take batches, or fewer where it is below 0."""
+        self.surplus -= more
+        while self.surplus < 0 and self.parked:
+            self.surplus += 1
+            parked = self.parked.pop()
+            if not parked.done():
+                parked.set_result(None)
+
+    async def park(self) -> None:
+        """Take no batches until `admit`; called by workers, while there is a surplus of them."""
+        self.surplus -= 1
+        parked = asyncio.get_running_loop().create_future()
+        self.parked.append(parked)
+        if self.queues and self.can_wake:  # for what this one was woken, another one is to come
+            self.wake()
+        await parked
 
     def _wake_now(self) -> None:
         self._wake_planned = False

@@ -1,10 +1,10 @@
 """The slots of a group: its workers, their deadlines, their threads, their end.
 
-A group has `concurrency` slots, and a worker in each. Four times a second `_tick` looks for calls past their
-deadline (`consume_timeout`). An asynchronous handler's task is cancelled; if the call goes on in spite of that, the
-slot gets a new worker and the old one is left to itself. A synchronous handler's thread cannot be cancelled: the worker
-goes on with a new thread. Calls that are left so are *abandoned* and counted; when every slot has an abandoned call,
-the group fails with HandlerHungError.
+A group has `concurrency` slots, and a worker in each; with `concurrency: auto` as many as these may become, of which
+some are parked. Four times a second `_tick` looks for calls past their deadline (`consume_timeout`). An asynchronous
+handler's task is cancelled; if the call goes on in spite of that, the slot gets a new worker and the old one is left to
+itself. A synchronous handler's thread cannot be cancelled: the worker goes on with a new thread. Calls that are left so
+are *abandoned* and counted; when every slot has an abandoned call, the group fails with HandlerHungError.
 
 All this is the same for all consume modes. How a worker gets its batches, and how a batch ends, is in `concurrently`
 and `orderly`.
@@ -22,6 +22,7 @@ import structlog
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.circuit import Circuit
+from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
 from rmqd.consumer.handling.circuit_breaker import CircuitBreaker, ForgivenAttempts, PatientWaysBack, Settle
 from rmqd.consumer.handling.failures import FailurePolicy
 from rmqd.consumer.handling.gathering import GatheringLine
@@ -88,6 +89,9 @@ class HandlerSlots(WorkerService):
         self._held_by: set[str] = set()  # who says that nothing is to be handed out
         self._deduplication = _deduplication(options, handler, clock)
         self._concurrency = options.concurrency
+        self._auto = AutoConcurrency(options.concurrency, clock) if options.auto_concurrency else None
+        if self._auto is not None:
+            self.line.admit(self._auto.limit - options.concurrency)
         self._timeout = options.consume_timeout_seconds
         self._workers: dict[Worker, asyncio.Task[None]] = {}
         self._apart: set[asyncio.Task[None]] = set()  # workers that hang, and what messages need apart from workers
@@ -122,6 +126,11 @@ class HandlerSlots(WorkerService):
             await self._end()
             if self._deduplication is not None:
                 await self._deduplication.close()
+
+    @property
+    def concurrency(self) -> int:
+        """How many calls may run at once now."""
+        return self._concurrency if self._auto is None else self._auto.limit
 
     def calls(self) -> list[RunningCall]:
         """The calls of the handler that are under way, one for each busy slot."""
@@ -160,6 +169,8 @@ class HandlerSlots(WorkerService):
         if not self._handler.is_async:
             thread = HandlerThread(self._handler, number)
             call = thread.call
+        if self._auto is not None:
+            call = self._auto.around(call, lambda: worker.expired)
         if self._failures is not None:
             call = self._failures.around(call, lambda: worker.process_queue)
         if self._deduplication is not None:
@@ -228,6 +239,8 @@ class HandlerSlots(WorkerService):
                 self._expire(worker, task)
             elif now - worker.started > self._timeout + CANCEL_GRACE_SECONDS and worker not in self._threads:
                 self._replace(worker, task)
+        if self._auto is not None and (more := self._auto.look()):
+            self.line.admit(more)
         if self.circuit is not None and self._breaker is not None:
             self.circuit.look()
             self._breaker.look()

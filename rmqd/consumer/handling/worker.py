@@ -111,6 +111,9 @@ class Worker:
         line = service.line
         queues, queued = line.queues, line.queued
         while not self.replaced:
+            if line.surplus > 0:
+                await line.park()
+                continue
             if not queues:
                 await line.rest()
                 continue

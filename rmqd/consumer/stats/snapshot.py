@@ -158,6 +158,7 @@ class GroupSnapshot:
     handler_processes: int | None = None  # that run; None without handler.processes
     handler_processes_lost: dict[str, int] = field(default_factory=dict)  # by LOSS_CAUSES; empty without them
     rates: HandlerRates = HandlerRates()
+    concurrency: int | None = None  # calls of the handler that may run at once now; None on Spark
     circuit: CircuitSnapshot | None = None  # None without a circuit breaker
     cluster: str | None = None  # its name in the configuration; None for a consumer, which does not know it
     members: tuple[str, ...] = ()  # client ids of the group as brokers listed them last, this one's too; MOST_MEMBERS

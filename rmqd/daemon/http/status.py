@@ -188,6 +188,7 @@ def _group(group: GroupSnapshot, view: HostView) -> dict[str, Any]:
         "state": group.state,
         "paused": group.paused,
         "pauses": [asdict(scope) for scope in group.pauses],
+        "concurrency": group.concurrency,
         "circuit": None if group.circuit is None else asdict(group.circuit),
         "client_id": group.client_id if view.workers is None else None,
         "failure": group.failure,

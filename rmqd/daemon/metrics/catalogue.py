@@ -71,6 +71,12 @@ MESSAGES_HANDLED = Metric(
     "Attempts to handle a message, by how they ended: acked, retried (sent back), dead_lettered, expired (sent back at "
     "the timeout), corrupt.",
 )
+HANDLER_CONCURRENCY = Metric(
+    "rmqd_handler_concurrency",
+    "gauge",
+    _GROUP,
+    "Calls of the handler that may run at once, over all workers; with concurrency: auto, as it is found at present.",
+)
 HANDLER_DURATION = Metric(
     "rmqd_handler_duration_seconds", "histogram", _TOPIC, "How long the handler took for one batch."
 )

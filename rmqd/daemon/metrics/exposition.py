@@ -153,6 +153,7 @@ def _group_series(series: _Series, group: GroupSnapshot) -> None:
     series.add(
         names.CIRCUIT_STATE, labels, None if group.circuit is None else CIRCUIT_STATES.index(group.circuit.state)
     )
+    series.add(names.HANDLER_CONCURRENCY, labels, group.concurrency)
     series.add(names.REBALANCES, labels, group.rebalances)
     series.add(names.HANDOVER_TIMEOUTS, labels, group.handover_timeouts)
     series.add(names.COMMIT_FAILURES, labels, group.commit_failures)

@@ -56,6 +56,7 @@ def retired_group(group: GroupSnapshot) -> GroupSnapshot:
     """The counters of a consumer that ended."""
     shown = replace(group, state="stopped", queues=(), assigned={}, paused=False, pauses=(), problems=())
     shown = replace(shown, rates=HandlerRates(), members=(), member_count=0, handler_processes=None, circuit=None)
+    shown = replace(shown, concurrency=None)
     return replace(shown, ready=True, not_ready_reason=None)
 
 
@@ -118,6 +119,7 @@ def _merge_group(living: list[GroupSnapshot], past: list[GroupSnapshot]) -> Grou
         handler_hung=any(one.handler_hung for one in living),
         handler_processes=_sum_of_known(one.handler_processes for one in living),
         rates=_add_rates(one.rates for one in living),
+        concurrency=_sum_of_known(one.concurrency for one in living),
         circuit=max(
             (one.circuit for one in living if one.circuit is not None),
             key=lambda circuit: CIRCUIT_STATES.index(circuit.state),

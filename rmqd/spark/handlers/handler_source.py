@@ -45,7 +45,7 @@ class HandlerPlan(GroupPlan):
     def pace(self) -> Pace:
         """The Pace that sizes the group's batches."""
         settings = self.order.settings
-        concurrency = settings.handler.concurrency if settings.handler is not None else 1
+        concurrency = settings.handler.most_calls if settings.handler is not None else 1
         calls = 1 if settings.consume_mode == "orderly" else concurrency
         return Pace(
             # so that every slot of every task has something to do, and batches are full

@@ -1,0 +1,174 @@
+"""`concurrency: auto` finds how many calls at once a service takes well, and follows it."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import pytest
+
+from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
+from rmqd.handler_api import Batch
+from tests.clock import ManualClock
+from tests.consumer.pool import StartPool, done, handled
+from tests.waiting import eventually
+
+MOST = 256
+CALL_SECONDS = 0.05
+LOOK_SECONDS = 0.25
+FOUND_SECONDS = 30.0
+KNEES = (4, 16, 64)
+
+
+@dataclass(slots=True)
+class Call:
+    ended: float
+    seconds: float
+
+
+class Service:
+    """What a handler calls, in simulated time. It serves `knee` calls at once, and the others wait for their turn.
+
+    There are always messages: as many calls are under way as the limit says.
+    """
+
+    def __init__(self, knee: int, *, deviation: float, seed: int) -> None:
+        self.clock = ManualClock()
+        self.knee = knee
+        self.call_seconds = CALL_SECONDS
+        self.calls: list[Call] = []
+        self._deviation = deviation
+        self._draw = random.Random(seed)
+        self._waiting: deque[float] = deque()
+        self._served: list[tuple[float, float]] = []  # when it ends, and when it began
+
+    def run(self, seconds: float, limit: Callable[[], int], auto: AutoConcurrency | None = None) -> None:
+        clock, end = self.clock, self.clock.now + seconds
+        look_at = clock.now + LOOK_SECONDS
+        while clock.now < end:
+            self._fill(limit(), auto)
+            if self._served[0][0] > look_at:
+                clock.now, look_at = look_at, look_at + LOOK_SECONDS
+                if auto is not None:
+                    auto.look()
+                continue
+            clock.now, began = heapq.heappop(self._served)
+            self.calls.append(Call(clock.now, clock.now - began))
+            if auto is not None:
+                auto.end(began, counts=True)
+
+    def results(self, last_seconds: float) -> tuple[float, float]:
+        """Calls per second, and the 99th percentile of how long they took."""
+        since = self.clock.now - last_seconds
+        taken = sorted(call.seconds for call in self.calls if call.ended >= since)
+        return len(taken) / last_seconds, taken[int(len(taken) * 0.99)]
+
+    def _fill(self, limit: int, auto: AutoConcurrency | None) -> None:
+        while len(self._waiting) + len(self._served) < limit:
+            self._waiting.append(self.clock.now if auto is None else auto.begin())
+        while self._waiting and len(self._served) < self.knee:
+            taken = self.call_seconds * self._draw.lognormvariate(-(self._deviation**2) / 2, self._deviation)
+            heapq.heappush(self._served, (self.clock.now + taken, self._waiting.popleft()))
+
+
+def best_of(knee: int, deviation: float) -> tuple[float, float]:
+    """What the best fixed setting makes of the service: its knee."""
+    service = Service(knee, deviation=deviation, seed=1)
+    service.run(20.0, lambda: knee)
+    return service.results(15.0)
+
+
+def assert_well_found(service: Service, deviation: float, seconds: float) -> None:
+    """Within 10 % of the best fixed setting's throughput, with a p99 of at most 1.5 times its own."""
+    rate, p99 = service.results(seconds)
+    best_rate, best_p99 = best_of(service.knee, deviation)
+    assert rate >= 0.9 * best_rate
+    assert p99 <= 1.5 * best_p99
+
+
+def cases() -> Iterator[object]:
+    """The first is for `make unit`."""
+    for number, (before, after, deviation) in enumerate(product(KNEES, KNEES, (0.05, 0.2))):
+        marks = [pytest.mark.slow] if number else []
+        yield pytest.param(before, after, deviation, marks=marks, id=f"{before}-{after}-{deviation}")
+
+
+@pytest.mark.parametrize(("before", "after", "deviation"), list(cases()))
+def test_it_is_as_good_as_the_best_number_half_a_minute_later(before: int, after: int, deviation: float) -> None:
+    """From its start on, and again when the knee has moved."""
+    service = Service(before, deviation=deviation, seed=before * after)
+    auto = AutoConcurrency(MOST, service.clock)
+    service.run(FOUND_SECONDS + 30, lambda: auto.limit, auto)
+    assert_well_found(service, deviation, 30.0)
+    service.knee = after
+    service.run(FOUND_SECONDS + 60, lambda: auto.limit, auto)
+    assert_well_found(service, deviation, 60.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factor", [0.25, 4.0])
+def test_a_service_that_is_slower_or_faster_by_itself_gets_as_many_calls(factor: float) -> None:
+    """What a call takes below the knee changes; the knee does not."""
+    service = Service(16, deviation=0.1, seed=3)
+    auto = AutoConcurrency(MOST, service.clock)
+    service.run(60, lambda: auto.limit, auto)
+    service.call_seconds *= factor
+    service.run(60, lambda: auto.limit, auto)
+    before = len(service.calls)
+    service.run(60, lambda: auto.limit, auto)
+    assert len(service.calls) - before >= 0.9 * 60 * 16 / service.call_seconds
+    assert 12 <= auto.limit <= 20
+
+
+def test_where_messages_are_few_nothing_is_learnt() -> None:
+    """Calls are soon over then, however many would be made at once."""
+    clock = ManualClock()
+    auto = AutoConcurrency(MOST, clock)
+    for _ in range(2000):
+        began = auto.begin()
+        clock.now += 0.01
+        auto.end(began, counts=True)
+        clock.now += 0.04
+        auto.look()
+    assert auto.limit == 1
+
+
+def test_calls_that_fail_at_once_raise_no_limit() -> None:
+    clock = ManualClock()
+    auto = AutoConcurrency(MOST, clock)
+    for _ in range(2000):
+        auto.end(auto.begin(), counts=False)
+        clock.now += 0.01
+        auto.look()
+    assert auto.limit == 1
+
+
+async def test_a_group_makes_so_many_calls_and_no_more(pool: StartPool) -> None:
+    """As many as its service takes well, of the most that it may make; and all messages are handled."""
+    clock = ManualClock()
+    at_once = most = 0
+
+    async def handle(batch: Batch) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        try:
+            await clock.sleep(0.05 * max(1.0, at_once / 8))
+        finally:
+            at_once -= 1
+
+    async with pool(handle, clock=clock, concurrency=40, auto_concurrency=True) as running:
+        queue = running.queue(1)
+        await clock.until(done(queue), "the first one is handled")
+        assert (most, running.service.concurrency) == (1, 1)
+        running.give(queue, 3000)
+        await clock.until(lambda: most >= 8, "it makes more calls at once", most=20.0)
+        await clock.until(done(queue), "all are handled", most=60.0)
+        assert 6 <= running.service.concurrency <= 16
+        await eventually(lambda: at_once == 0, "no call is left")
+    assert most < 40
+    assert handled(queue) == {"acked": 3001}
