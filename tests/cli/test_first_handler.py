@@ -1,0 +1,114 @@
+"""docs/first-handler.md leads from nothing to rows in PostgreSQL: its own blocks, in their order, in a shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.servers.postgresql import PostgresqlServer
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(600)]
+
+TOP = Path(__file__).parents[2]
+PAGE = (TOP / "docs" / "first-handler.md").read_text()
+BLOCK = re.compile(
+    r"(?:^`(?P<file>[\w/.]+)`:\n\n)?^```(?P<language>sh|python)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE
+)
+
+
+class Newcomer:
+    """Somebody at a shell, who does what the page says. What is started with `&` runs until `leave`."""
+
+    def __init__(self, folder: Path, variables: dict[str, str]) -> None:
+        self._folder = folder
+        self.log = folder / "shell.log"
+        self._log = self.log.open("w")
+        bin_folder = folder / "bin"
+        bin_folder.mkdir()
+        for name in ("rmqd", "pytest"):
+            script = bin_folder / name
+            script.write_text(f'#!/bin/sh\nexec {sys.executable} -m {name} "$@"\n')
+            script.chmod(0o755)
+        path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
+        known = {name: value for name, value in os.environ.items() if not name.startswith("RMQD_")}
+        self._shell = subprocess.Popen(
+            ["bash", "-e"], cwd=folder, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, text=True,
+            env={**known, "PATH": path, "PYTHONPATH": str(TOP), **variables}, start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, text: str) -> None:
+        """Type a block, and wait for its last command."""
+        done = f"block {os.urandom(4).hex()} is done"
+        assert self._shell.stdin is not None
+        self._shell.stdin.write(f"{{\n{text}\n}} </dev/null\necho {done}\n")  # commands must not read what follows
+        self._shell.stdin.flush()
+        self.reads(lambda log: done in log.splitlines(), text)
+
+    def reads(self, is_there: Callable[[str], object], what: str) -> None:
+        """Wait for something in what is printed."""
+
+        def question() -> bool:
+            log = self.log.read_text()
+            assert is_there(log) or self._shell.poll() is None, f"the shell ended in: {what}\n{log}"
+            return bool(is_there(log))
+
+        try:
+            wait_until(question, what, 120)
+        except AssertionError as error:
+            error.add_note(self.log.read_text())
+            raise
+
+    def write(self, file: str, text: str) -> None:
+        """Edit a file of the project."""
+        (self._folder / "order-book" / file).write_text(text)
+
+    def leave(self) -> None:
+        """Close the terminal."""
+        assert self._shell.stdin is not None
+        self._shell.stdin.close()
+        os.killpg(self._shell.pid, signal.SIGKILL)
+        self._shell.wait()
+        self._log.close()
+
+
+def test_the_path_leads_to_one_row_for_each_order(postgresql: PostgresqlServer, tmp_path: Path) -> None:
+    shop, test = postgresql.database(), postgresql.database()
+    newcomer = Newcomer(tmp_path, {"SHOP_DB": shop, "SHOP_TEST_DB": test})
+    blocks = [(found["file"], found["language"], found["text"]) for found in BLOCK.finditer(PAGE)]
+    assert [file or language for file, language, _ in blocks] == [
+        "sh", "sh", "order_book/handler.py", "tests/test_handler.py", "sh",
+    ]  # fmt: skip
+    project, running, handler, tests, end = (text for *_, text in blocks)
+    # a port of this test's own in place of the usual ones
+    running = running.replace("rmqd broker", "rmqd broker --listen 127.0.0.1:0")
+    running = running.replace("rmqd run", f"rmqd run --set http.listen=127.0.0.1:0 --set state_dir={tmp_path}/state")
+    try:
+        newcomer.run(project)
+        newcomer.reads(lambda log: "3 passed" in log, "the project's own tests pass")
+        broker, *rest = running.splitlines()
+        newcomer.run(broker)
+        newcomer.reads(lambda log: "nameserver: " in log, "the broker listens")
+        address = re.findall(r"nameserver: (\S+)", newcomer.log.read_text())[0]
+        newcomer.run("\n".join([f"export RMQD_NAMESERVER={address}", *rest]))
+        newcomer.reads(lambda log: "order order-1 over 12" in log, "the template handles an order")
+        newcomer.write("order_book/handler.py", handler)
+        newcomer.reads(lambda log: "handler.reloaded" in log, "the edit is taken over")
+        newcomer.write("tests/test_handler.py", tests)
+        newcomer.run(end)
+        newcomer.reads(lambda log: "1 passed" in log, "the test with chaos passes")
+        rows = "SELECT * FROM orders"
+        wait_until(lambda: _rows(postgresql, shop, rows) == [("order-2", 7)], "the order is a row", 60)
+    finally:
+        newcomer.leave()
+
+
+def _rows(postgresql: PostgresqlServer, database: str, statement: str) -> list[tuple[object, ...]]:
+    return postgresql.execute(database, statement)
