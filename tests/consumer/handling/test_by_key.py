@@ -362,3 +362,42 @@ async def test_a_dead_letter_that_no_broker_takes_holds_its_key(pool: StartPool,
         await eventually(done(queue), "a broker took it")
     assert set(handle.seen["a"][:-1]) == {0}
     assert (handle.seen["a"][-1], handle.seen["b"]) == (1, [2])
+
+
+async def test_a_call_that_comes_back_behind_the_end_is_settled_by_nobody(pool: StartPool) -> None:
+    """Its message is not finished, so the next owner has it."""
+    clock, begun, let_go = ManualClock(), threading.Event(), threading.Event()
+
+    def handle(batch: Batch) -> None:
+        begun.set()
+        let_go.wait(20)
+
+    async with pool(handle, is_async=False, clock=clock, concurrency=2, **BY_KEY) as running:
+        queue = running.keyed(["a"])
+        await eventually(begun.is_set, "the handler has a message")
+        await clock.advance(TIMEOUT_SECONDS + 1)
+        await eventually(lambda: running.service.abandoned == 1, "the call is left to itself")
+    let_go.set()
+    await eventually(lambda: running.service.abandoned == 0, "the call has ended")
+    await asyncio.sleep(0.02)
+    assert handled(queue) == {}
+
+
+async def test_a_key_goes_on_after_a_call_past_its_deadline_where_all_others_rest(pool: StartPool) -> None:
+    """What follows in its key is handed out though nothing else of the queue comes."""
+    clock, let_go = ManualClock(), threading.Event()
+    seen: list[int] = []
+
+    def handle(batch: Batch) -> None:
+        seen.append(batch[0].queue_offset)
+        if len(seen) == 1:
+            let_go.wait(20)
+
+    async with pool(handle, is_async=False, clock=clock, concurrency=2, max_reconsume_times=0, **BY_KEY) as running:
+        queue = running.keyed(["a", "a"])
+        await eventually(lambda: bool(seen), "the handler has a message")
+        await clock.advance(TIMEOUT_SECONDS + 1)
+        await eventually(lambda: running.service.abandoned == 1, "the call is left to itself")
+        let_go.set()
+        await clock.until(done(queue), "the next one is handled")
+    assert seen == [0, 1]

@@ -167,16 +167,20 @@ async def test_the_group_fails_when_every_slot_hangs(pool: StartPool, broker: Sc
 
     broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, send_back)
 
+    calls: list[int] = []
+
     def hang(batch: Batch) -> None:
+        calls.append(batch[0].queue_offset)
         let_go.wait(10)
 
     async def ignore(batch: Batch) -> None:
+        calls.append(batch[0].queue_offset)
         while not let_go.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.01)
 
     async with pool(ignore if is_async else hang, is_async=is_async, clock=clock, concurrency=2) as running:
-        queue = running.queue(2)
+        queue = running.queue(4)
         await eventually(lambda: queue.in_flight == 2, "both slots are taken")
         await clock.advance(TIMEOUT_SECONDS + 1)
         if is_async:
@@ -189,6 +193,7 @@ async def test_the_group_fails_when_every_slot_hangs(pool: StartPool, broker: Sc
         finally:
             let_go.set()
     assert handled(queue) == {"expired": 2}, "or it would hang the next start too"
+    assert sorted(calls) == [0, 1], "nothing more is handed out"
 
 
 async def test_an_end_waits_for_no_handler_that_ignores_it(pool: StartPool) -> None:
@@ -260,3 +265,84 @@ async def test_a_handler_that_blocks_the_event_loop_is_named(pool: StartPool) ->
     [entry] = [entry for entry in logs if entry["event"] == "handler.blocked_loop"]
     assert entry["handler"] == "testing"
     assert entry["seconds"] == pytest.approx(1.1, abs=0.4)
+
+
+async def test_an_end_cancels_what_ignored_its_deadline_once_more(pool: StartPool) -> None:
+    """It may be ready to end by then; nobody would cancel it later."""
+    clock, cancelled = ManualClock(), 0
+
+    async def handle(batch: Batch) -> None:
+        nonlocal cancelled
+        while cancelled < 2:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled += 1
+
+    async with pool(handle, clock=clock, concurrency=2) as running:
+        queue = running.queue(1)
+        await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
+        await clock.advance(TIMEOUT_SECONDS)
+        await clock.advance(GRACE_SECONDS)
+        await eventually(done(queue), "the batch is sent back")
+        assert cancelled == 1
+    assert cancelled == 2
+
+
+async def test_an_end_does_not_wait_for_what_is_asked_of_a_broker(pool: StartPool, broker: ScriptedBroker) -> None:
+    """The messages come again: they are not finished. No call of the handler is left."""
+    asked = asyncio.Event()
+
+    async def send_back(_: object) -> Reply:
+        asked.set()
+        await asyncio.Event().wait()
+        return Reply()
+
+    async def handle(batch: Batch) -> None:
+        raise RuntimeError("failed")
+
+    broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, send_back)
+    async with pool(handle, clock=ManualClock(), concurrency=1) as running:
+        running.queue(1)
+        await asked.wait()
+        running.task.cancel()
+        await asyncio.wait((running.task,), timeout=5)
+        assert running.task.done()
+        assert not running.service.calls_left
+
+
+@pytest.mark.parametrize("when", ["at once", "while the worker rests", "while the broker is asked"])
+async def test_a_cancellation_that_a_handler_leaves_behind_is_not_the_next_calls(
+    pool: StartPool, broker: ScriptedBroker, when: str
+) -> None:
+    """As a timeout of its own making is that nobody called off: the next call begins as if nothing had been."""
+    tasks, counts = list[asyncio.Task[None]](), list[int]()
+
+    async def send_back(_: object) -> Reply:
+        tasks[0].cancel()
+        await asyncio.sleep(0.01)
+        return Reply()
+
+    async def handle(batch: Batch) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+        counts.append(task.cancelling())
+        if batch[0].queue_offset == 0 and when == "at once":
+            task.cancel()
+        elif batch[0].queue_offset == 0 and when == "while the broker is asked":
+            raise RuntimeError("failed")
+        elif batch[0].queue_offset == 1:
+            await asyncio.sleep(0)  # where a cancellation that is still under way would arrive
+
+    broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, send_back)
+    async with pool(handle, concurrency=1) as running:
+        queue = running.queue(1 if when == "while the worker rests" else 2)
+        if when == "while the worker rests":
+            await eventually(lambda: done(queue)() and running.service.line.can_wake, "the worker rests")
+            tasks[0].cancel()
+            await asyncio.sleep(0)
+            running.give(queue, 1)
+        await eventually(done(queue), "all are handled")
+    assert counts == [0, 0]
+    assert handled(queue) == ({"acked": 1, "retried": 1} if when == "while the broker is asked" else {"acked": 2})

@@ -74,6 +74,7 @@ class Case:
         self.holds = True
         self.linger = 5.0
         self.released: list[object] = []
+        self.submitted: list[object] = []
         self.moved: deque[int | None] = deque()
         ownership = SimpleNamespace(
             holds=lambda queue: self.holds, linger=lambda queue: self.linger, release=self._release
@@ -84,7 +85,7 @@ class Case:
             clock=clock,
             floors={},
             move=lambda queue, offset: None,
-            service=SimpleNamespace(submit=lambda process_queue: None),
+            service=SimpleNamespace(submit=self.submitted.append),
         )
         self.queue = ProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False))
         self.queue.put(block_of(range(10), store_timestamp=7000), 10)
@@ -150,6 +151,7 @@ async def test_handlers_are_waited_for_and_what_they_finish_is_committed(clock: 
     giving_up = case.begin()
     await clock.advance(1)
     assert (case.store.asked, case.released) == ([1], [])
+    assert case.submitted == [case.queue], "a group by key may have something to hand out still"
     case.finish(1, 2)
     case.queue.end_turn()
     await clock.advance(1)
@@ -357,4 +359,29 @@ async def test_a_group_that_fails_waits_three_seconds_at_most(clock: ManualClock
     await clock.advance(0.2)
     await abandoning
     await case.giving_up.abandon(None)
-    assert case.store.asked == [0]
+    assert (case.store.asked, case.duplicates()) == ([0], {}), "what is stored is higher: nothing comes again"
+
+
+async def test_a_commit_without_an_answer_holds_up_none_that_follows(clock: ManualClock) -> None:
+    """The one that is sent beside the wait for handlers: when they are done, the last one is sent."""
+    case = case_of(clock, handed=2)
+    case.finish(0)
+    case.store.answers.append(asyncio.Event())
+    giving_up = case.begin(10)
+    await clock.advance(0.5)
+    assert case.store.asked == [1]
+    case.finish(1)
+    case.queue.end_turn()
+    await clock.advance(0.5)
+    assert giving_up.done()
+    assert (case.store.asked, case.released) == ([1, 2], [QUEUE])
+
+
+async def test_a_short_time_for_handlers_is_kept(clock: ManualClock) -> None:
+    """Also one of less than a second."""
+    case = case_of(clock, handed=1)
+    case.linger = 0.0
+    giving_up = case.begin(0.2)
+    await clock.advance(0.4)
+    assert giving_up.done()
+    assert case.released == [QUEUE]

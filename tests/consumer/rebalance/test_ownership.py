@@ -10,7 +10,7 @@ import pytest
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.codes import RequestCode
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.rebalance.departures import BACK_SECONDS, SURE_SECONDS
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.errors import RmqdError
@@ -210,3 +210,37 @@ async def test_who_has_gone_is_forgotten_once_its_locks_have_ended(case: Case) -
     case.clock.turn(71)
     await case.listed(case.first)
     assert await case.broken() == {}
+
+
+async def test_who_is_surely_gone_does_not_wait_for_one_that_may_be(case: Case) -> None:
+    """Its locks are broken, and the other one keeps its own for a moment, in which no broker is asked for it."""
+    await case.listed(case.first, "gone", "other")
+    await case.listed(case.first, "other")
+    assert await case.broken(SURE_SECONDS) == {"gone": {"a", "b"}}
+    await case.listed(case.first, "gone", "other")
+    await case.listed(case.first, "other")
+    case.clock.turn(SURE_SECONDS)
+    await case.listed(case.first)
+    assert await case.broken(SURE_SECONDS / 2) == {"gone": {"a", "b"}}
+    await case.ownership.break_locks(TOPIC, case.client.routes.queues(TOPIC))
+    for peer in (case.first, case.second):
+        assert peer.got(RequestCode.GET_CONSUMER_LIST_BY_GROUP) == []
+    assert await case.broken(SURE_SECONDS / 2) == {"other": {"a", "b"}}
+
+
+async def test_a_broker_that_refused_to_unlock_is_told_again(case: Case) -> None:
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
+    case.second.on(RequestCode.UNLOCK_BATCH_MQ, Reply(ResponseCode.SYSTEM_ERROR, "later"))
+    assert await case.broken() == {"other": {"a", "b"}}
+    case.second.on(RequestCode.UNLOCK_BATCH_MQ, Reply())
+    assert await case.broken() == {"other": {"a", "b"}}
+    assert await case.broken() == {}
+
+
+async def test_a_broker_that_tells_no_list_proves_nothing(case: Case) -> None:
+    """Who is gone from the others' lists may be in its own."""
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
+    case.second.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(ResponseCode.SYSTEM_ERROR, "later"))
+    assert await case.broken() == {"other": {"a"}}

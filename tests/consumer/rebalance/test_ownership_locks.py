@@ -103,6 +103,7 @@ async def test_a_queue_that_another_member_has_is_taken_when_that_one_is_done(ca
     acquiring = case.acquire(case.one)
     await case.clock.advance(3)
     assert not acquiring.done()
+    assert len(case.asked()) <= 61, "twenty times a second"
     case.freed(case.one)
     await case.clock.advance(0.1)
     await eventually(acquiring.done, "it is acquired")
@@ -128,6 +129,9 @@ async def test_a_queue_is_taken_without_its_lock_when_the_patience_ends(case: Ca
         case.freed(case.one)
         await case.clock.advance(1.1)
         await eventually(lambda: case.ours() == {case.one}, "it is locked")
+        case.asked()
+        await case.clock.advance(5)
+        assert case.asked() == [], "until the lock is to be renewed"
 
 
 async def test_who_may_not_have_seen_the_topics_queues_yet_is_waited_for_as_long_as_that_takes(case: Case) -> None:
@@ -230,3 +234,19 @@ async def test_a_broker_that_was_restarted_is_asked_for_its_locks_again(case: Ca
 async def test_nothing_is_kept_longer_than_the_next_owner_waits(case: Case) -> None:
     """The lock only makes others wait; whose a queue is says the rebalance."""
     assert (case.ownership.linger(case.one), case.ownership.holds(case.one)) == (0.0, True)
+
+
+async def test_a_queue_that_comes_back_without_its_lock_is_locked_as_soon_as_that_is_possible(case: Case) -> None:
+    """That it was locked before its release counts for nothing."""
+    await case.listed("other")
+    await case.ownership.acquire(case.one, lambda: None)
+    await case.ownership.release(case.one)
+    case.held_by_other(case.one)
+    acquiring = case.acquire(case.one)
+    await case.clock.advance(5.1)
+    await eventually(acquiring.done, "it is taken")
+    assert not await acquiring
+    case.freed(case.one)
+    async with running(case.ownership.run()):
+        await case.clock.advance(2.1)
+        await eventually(lambda: case.ours() == {case.one}, "it is locked")

@@ -80,6 +80,7 @@ async def test_locks_are_renewed_before_they_end(case: Case) -> None:
     await eventually(lambda: case.requests() == 1, "they are renewed")
     await case.clock.advance(RENEW_SECONDS + 2)
     assert (case.locks.holds(case.one), case.locks.holds(case.two), case.lost) == (True, True, [])
+    assert case.requests() <= 2
 
 
 async def test_another_members_lock_is_asked_for_often_and_then_with_patience(case: Case) -> None:
@@ -154,7 +155,48 @@ async def test_a_lock_that_is_not_granted_again_is_lost_at_once(case: Case) -> N
     """Another member has it: nothing is handed out, and the queue's owner is told once."""
     await case.acquired(case.one)
     await case.acquired(case.two)
+    lease = case.locks.lease(case.one)
     case.broker.locks[GROUP, case.one] = "other"
     await case.clock.advance(RENEW_SECONDS + 1.1)
     await eventually(lambda: case.lost == [case.one], "it is told")
+    assert lease is not None
+    assert not lease.valid
     assert (case.locks.holds(case.one), case.locks.holds(case.two)) == (False, True)
+
+
+async def test_each_cut_of_the_line_is_told_once(case: Case) -> None:
+    """However long it lasts; also the next one, after the lock was granted again."""
+    await case.acquired(case.one)
+    for number in (1, 2):
+        case.broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.SYSTEM_BUSY, "starting"))
+        case.broker.peer.cut()
+        await case.clock.until(lambda number=number: len(case.lost) == number, "it is told")  # type: ignore[misc]
+        await case.clock.advance(4)
+        assert len(case.lost) == number
+        case.broker.peer.on(RequestCode.LOCK_BATCH_MQ, case.broker.lock)
+        await case.client.remoting.connection(case.broker.peer.address)
+        await case.clock.until(lambda: case.locks.holds(case.one), "it is granted again")
+
+
+async def test_who_waits_for_one_lock_renews_the_others(case: Case) -> None:
+    await case.acquired(case.one)
+    case.broker.locks[GROUP, case.two] = "other"
+    acquiring = asyncio.create_task(case.locks.acquire(case.two, lambda: None))
+    await case.clock.advance(33)
+    assert (acquiring.done(), case.locks.holds(case.one), case.lost) == (False, True, [])
+    acquiring.cancel()
+
+
+async def test_who_waits_for_long_makes_no_other_wait_patient(case: Case) -> None:
+    """A lock that was asked for just now is asked for five times a second."""
+    for queue in (case.one, case.two):
+        case.broker.locks[GROUP, queue] = "other"
+    first = asyncio.create_task(case.locks.acquire(case.one, lambda: None))
+    await case.clock.advance(25)
+    second = asyncio.create_task(case.locks.acquire(case.two, lambda: None))
+    await case.clock.advance(1)
+    case.requests()
+    await case.clock.advance(4)
+    assert case.requests() >= 15
+    first.cancel()
+    second.cancel()
