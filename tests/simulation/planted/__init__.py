@@ -5,6 +5,7 @@ code; its docstring says what is wrong then. The modules:
 
 - `cache`: which messages of a queue are finished, and which offset may be committed.
 - `handling`: batches and workers, and what becomes of what a handler failed at.
+- `by_key`: groups with `order_by`.
 - `attempts`: how often and how soon a failed message is tried again.
 - `commits`: how offsets reach the brokers.
 - `files`: the offsets of a broadcasting group.
@@ -26,6 +27,7 @@ code; its docstring says what is wrong then. The modules:
 from tests.simulation.planted import (
     attempts,
     brokers,
+    by_key,
     cache,
     commits,
     files,
@@ -48,6 +50,7 @@ __all__ = [
     "Plant",
     "attempts",
     "brokers",
+    "by_key",
     "cache",
     "commits",
     "files",

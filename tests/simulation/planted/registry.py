@@ -46,6 +46,11 @@ def concurrently(plan: Plan) -> bool:
     return plan.way == "concurrently"
 
 
+def by_key(plan: Plan) -> bool:
+    """A group with `order_by`."""
+    return plan.has_lanes
+
+
 def pops(plan: Plan) -> bool:
     """A group that pops."""
     return plan.way == "pop"

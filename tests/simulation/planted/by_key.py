@@ -1,0 +1,40 @@
+"""Bugs in groups with `order_by`: which messages of a key a handler may have, and what is done as a queue is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue
+from rmqd.wire.messages.message import Message
+from tests.simulation.planted.registry import both, by_key, fails, hands_over, plant
+
+
+@plant(needs=by_key)
+def keys_keep_nobody_waiting(patch: pytest.MonkeyPatch) -> None:
+    """Messages of one key are handed out side by side."""
+
+    def add(self: KeyedProcessQueue, messages: Sequence[Message]) -> None:
+        self.waiting.extend(messages)
+
+    patch.setattr(KeyedProcessQueue, "_add", add)
+
+
+@plant(needs=both(by_key, fails))
+def key_goes_on_without_one_that_rests(patch: pytest.MonkeyPatch) -> None:
+    """While a message rests after a failure, the next one of its key is handed out."""
+    right = KeyedProcessQueue.postpone
+
+    def postpone(self: KeyedProcessQueue, messages: list[Message]) -> None:
+        right(self, messages)
+        for message in messages:
+            self._release(message)
+
+    patch.setattr(KeyedProcessQueue, "postpone", postpone)
+
+
+@plant(needs=both(by_key, hands_over))
+def left_with_finished_ones_above(patch: pytest.MonkeyPatch) -> None:
+    """A queue that is left hands out nothing more, though what is finished above will be handled again."""
+    patch.setattr(KeyedProcessQueue, "leave", lambda self: (setattr(self, "leaving", True), self.give_up_waiting()))
