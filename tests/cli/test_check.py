@@ -37,7 +37,8 @@ groups:
     consume_timeout: 15
 """
 BAD_LINES = [
-    "rmqd.yaml:7:20: groups.mailer.handler.concurrency: 0 is out of range; accepted: a whole number from 1 to 1000, or auto",
+    "rmqd.yaml:7:20: groups.mailer.handler.concurrency: 0 is out of range; accepted: a whole number from 1 to 1000, "
+    "or auto",
     "rmqd.yaml:8:22: groups.mailer.consume_timeout: 15 has no unit; "
     "accepted: a duration such as 50ms, 5s, 15m or 1h, at least 1ms",
 ]

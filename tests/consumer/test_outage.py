@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from typing import Any
 
@@ -21,13 +22,19 @@ from tests.client.running import running
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
+from tests.consumer.pop.popping import Popping
 
-A_SECOND = 20  # messages
-UP_SECONDS, AWAY_SECONDS, AFTER_SECONDS = 5, 60, 15
-MESSAGES = A_SECOND * (UP_SECONDS + AWAY_SECONDS + AFTER_SECONDS)
+AWAY_SECONDS = 60
+Plan = tuple[tuple[int, int, bool], ...]  # for so many seconds, so many messages are sent in each, and it is away
+MINUTE: Plan = ((5, 20, False), (AWAY_SECONDS, 20, True), (15, 20, False))
+BACKLOG = 300  # messages that are there before the group is
 CONCURRENCY = 4
 CIRCUIT = CircuitOptions(5, 0.0, 30.0, 15.0)
 PROBES = AWAY_SECONDS // 15  # that fail
+
+
+def messages_in(plan: Plan) -> int:
+    return sum(seconds * a_second for seconds, a_second, _ in plan)
 
 
 class Database:
@@ -48,24 +55,45 @@ class Database:
             raise ConnectionError("connection refused")
 
 
-async def run_through_an_outage(circuit: CircuitOptions | None, **options: Any) -> tuple[Database, int, list[str]]:
+async def run_through_an_outage(
+    circuit: CircuitOptions | None,
+    plan: Plan = MINUTE,
+    backlog: int = 0,
+    **options: Any,
+) -> tuple[Database, int, list[str]]:
     """The database as it is in the end, the number of dead letters, and what the circuit did."""
     clock = ManualClock()
     database = Database()
-    options = {"consume_from_where": "first_offset", "max_reconsume_times": 2, "concurrency": CONCURRENCY, **options}
+    options = {
+        "consume_from_where": "first_offset",
+        "max_reconsume_times": 2,
+        "concurrency": CONCURRENCY,
+        **options,
+    }
     with capture_logs() as logs:
         async with embedded_rocketmq(EmbeddedOptions(topics={TOPIC: 4}), clock) as rocketmq:
             client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)))
-            async with (
-                running(client.run()),
-                member(rocketmq.nameserver, database, clock=clock, circuit=circuit, **options) as one,
-            ):
+            async with contextlib.AsyncExitStack() as stack:
+                await stack.enter_async_context(running(client.run()))
+                if options.get("consume_mode") == "pop":
+                    await Popping(rocketmq, client).set_mode("POP")
+                for number in range(backlog):
+                    await client.producer.send(OutgoingMessage(TOPIC, b"an order", keys=f"before {number}"))
+                database.away = plan[0][2]
+                joining = member(
+                    rocketmq.nameserver,
+                    database,
+                    clock=clock,
+                    circuit=circuit,
+                    **options,
+                )
+                one = await stack.enter_async_context(joining)
                 await clock.until(lambda: one.consumer.snapshot().ready, "the group is ready")
                 number = 0
-                for seconds, away in ((UP_SECONDS, False), (AWAY_SECONDS, True), (AFTER_SECONDS, False)):
+                for seconds, a_second, away in plan:
                     database.away = away
                     for _ in range(seconds):
-                        for _ in range(A_SECOND):
+                        for _ in range(a_second):
                             message = OutgoingMessage(TOPIC, b"an order", keys=str(number))
                             await client.producer.send(message)
                             number += 1
@@ -75,12 +103,16 @@ async def run_through_an_outage(circuit: CircuitOptions | None, **options: Any) 
                 def is_through() -> bool:
                     letters = len(messages_of(rocketmq.broker, dead))
                     acked = sum(topic.handled["acked"] for topic in one.consumer.snapshot().topics)
-                    return acked + letters == MESSAGES
+                    return acked + letters == backlog + messages_in(plan)
 
                 await clock.until(is_through, "every message is handled or a dead letter", most=300)
                 letters = len(messages_of(rocketmq.broker, dead))
                 await one.stop()
-    return database, letters, [entry["event"] for entry in logs if entry["event"].startswith("circuit.")]
+    return (
+        database,
+        letters,
+        [entry["event"] for entry in logs if entry["event"].startswith("circuit.")],
+    )
 
 
 @pytest.mark.slow
@@ -89,20 +121,33 @@ async def run_through_an_outage(circuit: CircuitOptions | None, **options: Any) 
     [{}, {"consume_mode": "orderly"}, {"order_by": "keys"}, {"consume_mode": "pop"}],
     ids=["concurrently", "orderly", "order_by", "pop"],
 )
-async def test_with_a_circuit_breaker_it_costs_attempts_of_probes_alone(mode: dict[str, Any]) -> None:
+async def test_with_a_circuit_breaker_it_costs_attempts_of_probes_alone(
+    mode: dict[str, Any],
+) -> None:
     """And no message is given up, of three attempts each. Fewer than one in a hundred is handed out again."""
     database, dead_letters, events = await run_through_an_outage(CIRCUIT, **mode)
-    assert len(database.calls) == MESSAGES
+    assert len(database.calls) == messages_in(MINUTE)
     assert dead_letters == 0
     assert events.count("circuit.opened") == events.count("circuit.closed") == 1
     assert events.count("circuit.probe_failed") <= PROBES
     assert sum(database.reconsume_times.values()) <= PROBES
-    assert sum(calls > 1 for calls in database.calls.values()) < MESSAGES / 100
+    assert sum(calls > 1 for calls in database.calls.values()) < messages_in(MINUTE) / 100
 
 
 @pytest.mark.slow
 async def test_without_one_it_has_messages_given_up() -> None:
     """Beside it: all attempts of hundreds of messages fall into the minute."""
     database, dead_letters, _ = await run_through_an_outage(None)
-    assert dead_letters > MESSAGES / 10
-    assert sum(calls > 1 for calls in database.calls.values()) > MESSAGES / 3
+    assert dead_letters > messages_in(MINUTE) / 10
+    assert sum(calls > 1 for calls in database.calls.values()) > messages_in(MINUTE) / 3
+
+
+@pytest.mark.slow
+async def test_popped_messages_that_wait_stay_hidden_and_no_more_are_popped() -> None:
+    """For longer than their invisible time. Left to others they would come again with an attempt more, each of them."""
+    plan: Plan = ((AWAY_SECONDS + 40, 0, True), (15, 0, False))
+    database, dead_letters, events = await run_through_an_outage(CIRCUIT, plan, BACKLOG, consume_mode="pop")
+    assert dead_letters == 0
+    probes = events.count("circuit.probe_failed")
+    assert probes >= 6
+    assert sum(database.reconsume_times.values()) <= probes
