@@ -29,7 +29,8 @@ async def produce(history: History, chance: random.Random) -> None:
         for _ in range(min(chance.choice((1, 1, 1, 20)), history.plan.most_messages - number)):
             key, number = f"k{number}", number + 1
             with contextlib.suppress(RmqdError):
-                await client.producer.send(OutgoingMessage(TOPIC, b"x", tags=chance.choice(TAGS), keys=key, properties={LANE: lane_of(key)}))
+                tag, lane = chance.choice(TAGS), {LANE: lane_of(key)}
+                await client.producer.send(OutgoingMessage(TOPIC, b"x", tags=tag, keys=key, properties=lane))
                 history.sent.add(key)
     client.stop()
     await asyncio.wait((running,))

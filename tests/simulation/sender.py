@@ -42,7 +42,8 @@ class Sender:
             self._count += 1
             key = f"t{self._count}"
             with contextlib.suppress(RmqdError):
-                await self._client.producer.send(OutgoingMessage(TOPIC, b"x", tags="a", keys=key, properties={LANE: lane_of(key)}))
+                lane = {LANE: lane_of(key)}
+                await self._client.producer.send(OutgoingMessage(TOPIC, b"x", tags="a", keys=key, properties=lane))
                 self._history.sent.add(key)
                 self.sent[key] = self._history.timeline.now()
 

@@ -139,10 +139,14 @@ class RemotingClient:
             if connection.is_open and connection.frame_at is not None and now - connection.frame_at >= FRAME_SECONDS:
                 # The frame's length may be damaged: it would take in all bytes that come, and no answer would be found.
                 connection.corrupt(ProtocolError(f"it began {now - connection.frame_at:.0f} s ago and does not end"))
-            elif seconds >= SILENCE_SECONDS and connection.reads == reads and self._pool.uses(connection):
+            elif (
+                seconds >= SILENCE_SECONDS
+                and connection.reads == reads
+                and self._pool.uses(connection)
                 # one silence is one failure, however many requests wait in it and are given up
-                if not self._breakers.failed_since(connection.address, started):
-                    self._heard_nothing(connection, seconds)
+                and not self._breakers.failed_since(connection.address, started)
+            ):
+                self._heard_nothing(connection, seconds)
             raise
 
     def _heard_nothing(self, connection: RemotingConnection, seconds: float) -> None:

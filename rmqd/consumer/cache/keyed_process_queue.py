@@ -65,7 +65,7 @@ class KeyedProcessQueue(ProcessQueue):
         self._held: dict[str, _Held] = {}
         self._finished_to = NONE_OF_THEM  # the highest offset that is finished
         self._resting: set[Message] = set()  # what failed, and waits for its next attempt
-        # once the queue is left: up to which offset it goes on, those that are to have one more attempt, and that had it
+        # once the queue is left: up to which offset it goes on, what is to have one more attempt, and what had it
         self._goes_on_to = ALL_OF_THEM
         self._owed: set[Message] = set()
         self._last_attempts: set[Message] = set()

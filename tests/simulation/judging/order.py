@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def disorder(history: History) -> Iterator[Wrong]:
-    """Where a batch was begun before the message below it, of its lane if there are some, was done for the first time."""
+    """Where a batch was begun before the message below it (with `order_by`: of its key) was done for the first time."""
     done: dict[Stored, float] = {}
     begun: dict[Stored, set[float]] = {}
     keys: dict[Stored, str] = {}
@@ -41,7 +41,7 @@ def disorder(history: History) -> Iterator[Wrong]:
 
 
 def _before_in_lanes(history: History) -> dict[Stored, Stored]:
-    """The place of the message before each one in its lane, where there is one: messages without a lane have no order."""
+    """The place of the message before each one in its lane: the first ones and those without a lane wait for none."""
     lanes: dict[tuple[str, int, str], list[Stored]] = {}
     for key, places in history.stored().items():
         for place in places if (lane := lane_of(key)) else ():

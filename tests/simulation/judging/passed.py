@@ -11,8 +11,8 @@ from tests.simulation.ledger import Ledger, Stored
 
 ALL_TAGS: Final = "*"
 HEARD_SECONDS: Final = 2.0
-"""How long after a pull is told of a reset a commit may come that its owner sent before it heard: the network takes up to
-a second for the answer, and for the commit."""
+"""How long after a pull is told of a reset a commit may come that its owner sent before it heard: the network takes up
+to a second for the answer, and for the commit."""
 OBEYED_SECONDS: Final = 12.0
 """How long after a pushed reset a queue may be set: 5 s until its hand-over, which takes 5 s, and a moment more."""
 FOUND_SECONDS: Final = 15.0
