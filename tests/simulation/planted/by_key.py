@@ -37,4 +37,9 @@ def key_goes_on_without_one_that_rests(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=both(by_key, hands_over))
 def left_with_finished_ones_above(patch: pytest.MonkeyPatch) -> None:
     """A queue that is left hands out nothing more, though what is finished above will be handled again."""
-    patch.setattr(KeyedProcessQueue, "leave", lambda self: (setattr(self, "leaving", True), self.give_up_waiting()))
+
+    def leave(self: KeyedProcessQueue) -> None:
+        self.leaving = True
+        self.give_up_waiting()
+
+    patch.setattr(KeyedProcessQueue, "leave", leave)
