@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol, Self
@@ -197,6 +199,37 @@ class RedisKey:
             return Counter(key.decode() for key in client.lrange("handled", 0, -1))
 
 
+class CeleryQueue:
+    """The queue of a Celery whose broker is a Redis; nobody works from it."""
+
+    plugin = "celery"
+    is_once = False
+
+    def __init__(self) -> None:
+        self._server = RedisServer()
+
+    def __enter__(self) -> Self:
+        self._server.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
+
+    def options(self) -> dict[str, Any]:
+        return {"url": self._server.url, "task": "handled", "queue": TOPIC, "args": ["keys"]}
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    def start(self) -> None:
+        self._server.start()
+
+    def arrived(self) -> Counter[str]:
+        with self._server.client() as client:
+            tasks = map(json.loads, client.lrange(TOPIC, 0, -1))
+            return Counter(json.loads(base64.b64decode(task["body"]))[0][0] for task in tasks)
+
+
 class KafkaTopic:
     """A topic of a Kafka, whose one broker is killed."""
 
@@ -302,4 +335,5 @@ COUNTERPARTS: Final[dict[str, Callable[[], Counterpart]]] = {
     "redis-list": lambda: RedisKey("list", remembers=False),
     "rocketmq": OtherTopic,
     "kafka": KafkaTopic,
+    "celery": CeleryQueue,
 }

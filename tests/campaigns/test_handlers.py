@@ -14,7 +14,7 @@ from tests.servers.kafka import KafkaServer
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("postgresql", "redis_server")
-@pytest.mark.parametrize("counterpart", ["postgresql-insert", "webhook", "redis-stream"])
+@pytest.mark.parametrize("counterpart", ["postgresql-insert", "webhook", "redis-stream", "celery"])
 def test_a_counterpart_that_is_killed_under_load_loses_nothing(
     rocketmq: RealCluster, tmp_path: Path, counterpart: str
 ) -> None:

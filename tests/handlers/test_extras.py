@@ -14,11 +14,18 @@ from rmqd.plugins.catalogue import describe_installed
 from rmqd.plugins.handlers import load_handler
 from tests.config.configuration import GROUP, load
 
-MODULES = {"postgresql": "psycopg_pool", "webhook": "httpx", "redis": "redis", "kafka": "confluent_kafka"}
+MODULES = {
+    "postgresql": "psycopg_pool",
+    "webhook": "httpx",
+    "redis": "redis",
+    "kafka": "confluent_kafka",
+    "celery": "celery",
+}
 OPTIONS: dict[str, dict[str, object]] = {
     "postgresql": {"url": "postgresql://", "table": "orders", "columns": {"id": "keys"}},
     "webhook": {"url": "http://localhost/"},
     "redis": {"url": "redis://localhost", "key": "orders"},
+    "celery": {"url": "redis://localhost", "task": "shop.tasks.pack"},
     "kafka": {"bootstrap_servers": "localhost:9092", "topic": "orders"},
 }
 

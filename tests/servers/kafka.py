@@ -57,6 +57,8 @@ def kafka_jars() -> list[Path]:
 class KafkaServer(ServerProcess):
     """It makes topics that are asked for. What a killed one has acknowledged is with the kernel, and is there again."""
 
+    ready_seconds = 120.0  # a JVM on a busy machine
+
     def __init__(
         self, *, partitions: int = 4, heap: str = "320m", jvm: Sequence[str] = QUICK, settings: str = ""
     ) -> None:

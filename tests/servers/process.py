@@ -17,7 +17,7 @@ from typing import Self
 
 from tests.waiting import Patience
 
-READY_SECONDS = 30.0
+END_SECONDS = 30.0
 LOOK_SECONDS = 0.02
 
 
@@ -27,6 +27,9 @@ class ServerMissing(Exception):
 
 class ServerProcess(ABC):
     """One server. As a context manager it runs until the end of the block, and leaves nothing behind."""
+
+    ready_seconds = 30.0
+    """How long it may take until it answers."""
 
     def __init__(self, name: str, users: Sequence[str] = ("nobody",), directory: Path | None = None) -> None:
         """The first of these users that there is runs it where we are root; without any we do.
@@ -83,7 +86,7 @@ class ServerProcess(ABC):
 
         What is left of a killed one may hold the port or the memory for a moment.
         """
-        patience = Patience(READY_SECONDS)
+        patience = Patience(self.ready_seconds)
         while not patience.is_over():
             if self._process is None or self._process.poll() is not None:
                 self._process = self._popen(self.command())
@@ -103,7 +106,7 @@ class ServerProcess(ABC):
         """End it in order, and wait for that."""
         if self._process is not None:
             self._process.send_signal(by)
-            self._process.wait(READY_SECONDS)
+            self._process.wait(END_SECONDS)
             self._process = None
 
     def restart(self) -> None:

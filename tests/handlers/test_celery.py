@@ -1,0 +1,172 @@
+"""`celery`: tasks that Celery's own worker runs, known by their ids, and nothing lost while the broker is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from kombu.exceptions import OperationalError
+from pydantic import ValidationError
+
+from rmqd import Batch
+from rmqd_handlers.celery import Celery
+from rmqd_handlers.celery.sending import SettingError
+from tests.handlers.messages import make_batch, make_message
+from tests.servers.celery_worker import CeleryWorker
+from tests.servers.redis import RedisServer
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[Any]:
+    """Of the test's own."""
+    with redis_server.client() as connected:
+        yield connected
+
+
+@asynccontextmanager
+async def started(server: RedisServer, **options: object) -> AsyncIterator[Celery]:
+    given = {"url": server.url, "task": "tests.note", "queue": "orders", **options}
+    handler = Celery(Celery.Options.model_validate(given))
+    await handler.start()
+    try:
+        yield handler
+    finally:
+        await handler.stop()
+
+
+def batch_of(*bodies: bytes, first: int = 0) -> Batch:
+    return make_batch(*(make_message(body, queue_offset=place) for place, body in enumerate(bodies, first)))
+
+
+def decided(batch: Batch) -> dict[int, tuple[str, str]]:
+    return {place: (one.outcome.value, one.reason) for place, one in batch.decisions().items()}
+
+
+def queued(client: Any, queue: str = "orders") -> list[tuple[str, Any]]:
+    """The id and the arguments of each task that waits, the oldest first."""
+    found = [json.loads(element) for element in reversed(client.lrange(queue, 0, -1))]
+    return [(one["headers"]["id"], one["headers"]["argsrepr"]) for one in found]
+
+
+@pytest.mark.slow
+async def test_a_worker_runs_what_a_message_is(redis_server: RedisServer, client: Any) -> None:
+    body = '{"id": 7, "cents": 1.10, "lines": [{"sku": "ü-1", "n": 0.5}], "none": null}'.encode()
+    message = make_message(body, keys="order-7", properties={"colour": "grün"})
+    kwargs = {"order": "$", "colour": "properties.colour", "missing": "$.no.such"}
+    async with started(redis_server, args=["$.id", "$.cents", "keys"], kwargs=kwargs) as handler:
+        await handler.handle(make_batch(message))
+        await handler.handle(make_batch(message))
+
+    with CeleryWorker(redis_server.url, "orders"):
+        wait_until(lambda: client.llen("done") == 2, "both are done", 60)
+    first, again = (json.loads(element) for element in client.lrange("done", 0, -1))
+    assert (
+        first
+        == again
+        == {
+            "id": message.msg_id,
+            "args": [7, 1.1, "order-7"],
+            "kwargs": {"order": json.loads(body), "colour": "grün", "missing": None},
+        }
+    )
+
+
+async def test_a_task_has_the_body_where_nothing_is_named(redis_server: RedisServer, client: Any) -> None:
+    batch = batch_of("grüße".encode(), b"\xff")
+    async with started(redis_server, queue=None) as handler:
+        await handler.handle(batch)
+
+    assert queued(client, "celery") == [(batch[0].msg_id, "['grüße']")]
+    [(place, (outcome, reason))] = decided(batch).items()
+    assert (place, outcome) == (1, "dead_letter")
+    assert "not UTF-8" in reason
+
+
+async def test_the_id_is_what_is_named(redis_server: RedisServer, client: Any) -> None:
+    batch = batch_of(b'{"id": 7}', b'{"other": 1}', b"no JSON")
+    async with started(redis_server, task_id="$.id") as handler:
+        await handler.handle(batch)
+
+    assert [task_id for task_id, _ in queued(client)] == ["7"]
+    assert {place: outcome for place, (outcome, _) in decided(batch).items()} == {1: "dead_letter", 2: "dead_letter"}
+
+
+async def test_tasks_are_in_the_order_of_their_batch(redis_server: RedisServer, client: Any) -> None:
+    batch = batch_of(*(b"%d" % n for n in range(50)))
+    async with started(redis_server) as handler:
+        await handler.handle(batch)
+
+    assert queued(client) == [(message.msg_id, f"['{n}']") for n, message in enumerate(batch)]
+
+
+async def test_the_environment_does_not_lead_elsewhere(
+    redis_server: RedisServer, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://127.0.0.1:1/0")
+    async with started(redis_server) as handler:
+        await handler.handle(batch_of(b"1"))
+
+    assert len(queued(client)) == 1
+
+
+async def test_a_broker_that_is_killed_and_comes_back_is_waited_for(redis_server: RedisServer, client: Any) -> None:
+    async with started(redis_server, max_connections=3) as handler:
+        await asyncio.gather(*(handler.handle(batch_of(b"%d" % n, first=n)) for n in range(6)))
+        redis_server.kill()
+        waiting = [asyncio.create_task(handler.handle(batch_of(b"%d" % n, first=n))) for n in range(6, 12)]
+        await asyncio.to_thread(redis_server.start)
+        await asyncio.gather(*waiting)
+
+    assert {args for _, args in queued(client)} == {f"['{n}']" for n in range(12)}
+
+
+async def test_a_broker_that_stays_away_fails_the_batch(redis_server: RedisServer, client: Any) -> None:
+    async with started(redis_server, retry_for="100ms") as handler:
+        redis_server.kill()
+        batch = batch_of(b"1")
+        try:
+            with pytest.raises(OperationalError):
+                await handler.handle(batch)
+        finally:
+            redis_server.start()
+        assert decided(batch) == {}  # so that it is retried as a whole
+        await handler.handle(batch)
+
+    assert queued(client) == [(batch[0].msg_id, "['1']")]
+
+
+async def test_a_broker_that_is_away_fails_the_start(redis_server: RedisServer) -> None:
+    with pytest.raises(OperationalError):
+        async with started(redis_server, url="redis://127.0.0.1:1/0"):
+            pass
+
+
+async def test_a_setting_that_celery_does_not_have_fails_the_start(redis_server: RedisServer) -> None:
+    with pytest.raises(SettingError, match="task_defualt_priority"):
+        async with started(redis_server, client={"task_defualt_priority": 5}):
+            pass
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"task": ""},
+        {"args": ["no such field"]},
+        {"kwargs": {"a": "no such field"}},
+        {"task_id": "no such field"},
+        {"client": {"broker_url": "redis://other"}},
+        {"client": {"task_publish_retry": True}},
+        {"client": {"result_backend": "rpc://"}},
+        {"timeout": "0s"},
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Celery.Options.model_validate({"url": "redis://localhost", "task": "shop.tasks.pack", **options})
