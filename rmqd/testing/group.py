@@ -36,9 +36,10 @@ class GroupToRun:
     def options(self, state_dir: Path) -> ConsumerOptions:
         """The consumer's options. Raises ConfigError.
 
-        Without a circuit breaker: its waits would take real time, and are not what a handler's test is about.
+        Without a circuit breaker: its waits would take real time, and are not what a handler's test is about. And
+        without `deduplicate`: its store may be the one of production, where a claim would have a message left out.
         """
-        return replace(options_of_group(self.settings, self.name, str(state_dir)), circuit=None)
+        return replace(options_of_group(self.settings, self.name, str(state_dir)), circuit=None, deduplication=None)
 
     def make_handler(self) -> LoadedHandler:
         """Make the handler, without starting it. Raises ConfigError, and what its constructor raises."""

@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -64,6 +65,19 @@ def test_queues_of_a_topic_that_is_empty_are_waited_for_no_longer_than_needed(
     rocketmq.create_topic("orders", queues=8)
     assert run_handler(seen.take, topic="orders", group="mailer").attempts == ()
     assert rocketmq.offsets("mailer", "orders") == dict.fromkeys(range(8), 0)
+
+
+def test_nothing_is_claimed_in_the_store_of_the_group(
+    rocketmq: RocketMQ, run_handler: Run, seen: Seen, tmp_path: Path
+) -> None:
+    """A message of production with the same keys would be left out there."""
+    store = tmp_path / "claims.sqlite3"
+    rocketmq.create_topic("orders")
+    for body in ("one", "two"):
+        rocketmq.send("orders", body, keys="order-1")
+    run_handler(seen.take, topic="orders", group="mailer", deduplicate={"by": "keys", "url": str(store)})
+    assert seen.bodies == [b"one", b"two"]
+    assert not store.exists()
 
 
 class Mailer:
