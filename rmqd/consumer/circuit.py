@@ -82,6 +82,7 @@ class Circuit:
         self._since = clock.wall()
         self._opened_at = self._probe_at = 0.0  # monotonic
         self._probe: object | None = None  # the batch of the call that is to tell how the handler is
+        self._abandoned: set[object] = set()  # the batches of probes that have failed by not ending
         self._in_a_row: deque[float] = deque(maxlen=options.consecutive or 1)  # when the last calls failed
         self._slices: deque[_Slice] = deque()
         self._reason = self._error = ""
@@ -99,6 +100,7 @@ class Circuit:
 
     def succeeded(self, batch: object, began: float) -> None:
         """A call that `began` then (monotonic) has acknowledged messages."""
+        self._abandoned.discard(batch)
         if self.state != "closed":
             if batch is self._probe:
                 self._close()
@@ -110,6 +112,9 @@ class Circuit:
 
     def failed(self, batch: object, error: str) -> Fate:
         """A call has failed. `error` is what is told of it."""
+        if batch in self._abandoned:  # what it tells of the handler is known since its deadline
+            self._abandoned.remove(batch)
+            return Fate.COUNTS
         if self.state == "closed":
             self._error = error
             self._count_failure()
@@ -122,13 +127,15 @@ class Circuit:
 
     def undecided(self, batch: object) -> None:
         """A call has ended in a way that tells nothing of the handler: another one is to be the probe."""
+        self._abandoned.discard(batch)
         if batch is self._probe:
             self._probe = None
             self.on_change()
 
     def abandoned(self, batch: object) -> None:
-        """A call did not end at its deadline: if it is the probe, it has failed."""
+        """A call did not end at its deadline: if it is the probe, it has failed. `failed` is called when it ends."""
         if batch is self._probe:
+            self._abandoned.add(batch)
             self._error = "the handler took longer than consume_timeout, and has not ended"
             self._open()
 

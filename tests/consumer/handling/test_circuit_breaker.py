@@ -323,6 +323,32 @@ async def test_calls_that_hang_open_it_and_one_that_probes_does_not_keep_it_half
             await clock.until(lambda: all(done(queue)() for queue in queues), "all is handled")
 
 
+@pytest.mark.parametrize("mode", MODES[1:], ids=IDS[1:])
+async def test_a_message_at_which_probes_hang_is_given_up(
+    pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]
+) -> None:
+    """Such a probe has failed at its deadline, though its batch waits for the end of the call. Its attempt counts."""
+    clock, calls = ManualClock(), []
+
+    def block(batch: Batch) -> None:
+        let_go = threading.Event()
+        calls.append((batch[0].reconsume_times, let_go))
+        let_go.wait(20)
+
+    options = {"concurrency": 4, "circuit": circuit(1), "max_reconsume_times": 2, **mode}
+    with capture_logs() as logs:
+        async with pool(block, is_async=False, clock=clock, **options) as running:
+            (queue,) = fill(running, mode, 1)
+            for number in range(4):  # of which the first opens the circuit
+                await clock.until(lambda least=number: len(calls) > least, "a call hangs", most=OPEN_FOR + 5)  # type: ignore[misc]
+                await clock.advance(TIMEOUT_SECONDS + 1)
+                assert events(logs).count("circuit.probe_failed") == number
+                calls[-1][1].set()
+            await clock.until(done(queue), "it is given up")
+    assert [attempts for attempts, _ in calls] == [0, 0, 1, 2]
+    assert handled(queue) == {"dead_lettered": 1, "expired": 3}
+
+
 async def test_an_operator_s_pause_and_the_circuit_do_not_end_each_other(pool: StartPool) -> None:
     clock, database = ManualClock(), Database(away=True)
     with capture_logs() as logs:
