@@ -4,7 +4,9 @@ What a handler calls has a *knee*: up to so many calls at once each takes its ti
 each other. Fewer are slower than need be; more bring nothing, and take longer. The knee moves, and nobody tells of it.
 
 Time goes by in intervals, each of which gives the mean duration of the calls that began in it, at one limit. It tells
-something only if the handler was busy: if there were messages for (nearly) all calls that the limit allows.
+something only if the slots were busy: if there were messages for (nearly) all calls that the limit allows. What else
+keeps a slot, such as the claims of `deduplicate` and pauses before a repetition, makes it busy as well, and is no part
+of a duration.
 
 - The *baseline* is how long a call takes below the knee. It is measured where it is sure: with one call at a time at
   the start, and later by *trials* with fewer calls than the limit. If durations fall as the calls do, these were beyond
@@ -12,6 +14,7 @@ something only if the handler was busy: if there were messages for (nearly) all 
 - While durations are about the baseline, the limit grows: quickly at first, and after some steps in a row.
 - When they are far above it, the limit falls to where they would be the baseline. If they do not fall with it, the
   handler has become slower by itself, and what they are is the baseline.
+- If most calls run into their deadline, there are no durations, and the limit is halved.
 
 The same idea, with a baseline that is only the least duration seen so far, is TCP Vegas.
 """
@@ -59,33 +62,54 @@ class AutoConcurrency:
         self._under_way, self._busy_seconds, self._noted = 0, 0.0, clock.monotonic()
         self._begin(0.0)
 
+    def around_batch(self, call: Call) -> Call:
+        """A call for one worker with all that keeps its slot: what is asked before and after, and pauses in between."""
+
+        async def busy(batch: Batch) -> object:
+            self.begin()
+            try:
+                return await call(batch)
+            finally:
+                self.end()
+
+        return busy
+
     def around(self, call: Call, is_expired: Callable[[], bool]) -> Call:
-        """A call for one worker that is measured. `is_expired` tells whether it is past its deadline."""
+        """The handler's call alone, which is measured. `is_expired` tells whether it is past its deadline."""
 
         async def measured(batch: Batch) -> object:
-            began, has_returned = self.begin(), False
+            began, has_returned = self._clock.monotonic(), False
             try:
                 result = await call(batch)
                 has_returned = True
                 return result
             finally:
-                self.end(began, counts=has_returned or is_expired())
+                if is_expired():
+                    self.ran_out(began)
+                elif has_returned:
+                    self.took(began)
 
         return measured
 
-    def begin(self) -> float:
-        """A call begins. Returns when (monotonic)."""
-        now = self._note()
+    def begin(self) -> None:
+        """A slot has a batch."""
+        self._note()
         self._under_way += 1
-        return now
 
-    def end(self, began: float, *, counts: bool) -> None:
-        """A call has ended. It counts if it succeeded: how soon one fails says nothing."""
-        now = self._note()
+    def end(self) -> None:
+        """It is through with it."""
+        self._note()
         self._under_way -= 1
-        if counts and began >= self._from:
+
+    def took(self, began: float) -> None:
+        """A call that `began` then (monotonic) has succeeded: how soon one fails says nothing."""
+        if began >= self._from:
             self._calls += 1
-            self._seconds += now - began
+            self._seconds += self._clock.monotonic() - began
+
+    def ran_out(self, began: float) -> None:
+        """A call did not end at its deadline. How long it would have taken is not known."""
+        self._expired += began >= self._from
 
     def _note(self) -> float:
         """Add up how many calls were under way, for how long."""
@@ -98,11 +122,15 @@ class AutoConcurrency:
         """Take what was measured into account, if that is enough by now. Returns by how much the limit has changed."""
         now, limit = self._note(), self.limit
         least = FEW_CALLS if self._steps >= FAST_AFTER else LEAST_CALLS
-        if now - self._from < INTERVAL_SECONDS or self._calls < max(least, 2 * limit):
+        ended = self._calls + self._expired
+        if now - self._from < INTERVAL_SECONDS or ended < max(least, 2 * limit):
             return 0
-        duration = self._seconds / self._calls
+        duration = self._seconds / self._calls if self._calls else 0.0
         if self._busy_seconds >= BUSY_SHARE * limit * (now - self._began):
-            self._judge(duration)
+            if 2 * self._expired > ended:
+                self._retreat()
+            else:
+                self._judge(duration)
         elif self._before is not None:  # messages became few: nothing is to be compared
             self.limit = self._before[0] if self._is_trial else limit
             self._before, self._is_trial = None, False
@@ -113,7 +141,7 @@ class AutoConcurrency:
         """Begin an interval, once the calls that began under another limit have about ended."""
         self._began = self._note()
         self._from = self._began + settling_seconds
-        self._calls, self._seconds, self._busy_seconds = 0, 0.0, 0.0
+        self._calls, self._expired, self._seconds, self._busy_seconds = 0, 0, 0.0, 0.0
 
     def _judge(self, duration: float) -> None:
         if self._before is not None:
@@ -135,6 +163,11 @@ class AutoConcurrency:
             self._lower(self.limit * TRIAL_SHARE, duration)
         else:
             self._steps = 0
+
+    def _retreat(self) -> None:
+        """Most calls do not even end: fewer of them may. There are no durations to compare."""
+        self.limit = max(1, self.limit // 2)
+        self._steps, self._before, self._is_trial = 0, None, False
 
     def _compare(self, duration: float, former_limit: int, former: float) -> None:
         """What a lower limit has shown."""

@@ -4,7 +4,7 @@ A group has `concurrency` slots, and a worker in each; with `concurrency: auto` 
 some are parked. Four times a second `_tick` looks for calls past their deadline (`consume_timeout`). An asynchronous
 handler's task is cancelled; if the call goes on in spite of that, the slot gets a new worker and the old one is left to
 itself. A synchronous handler's thread cannot be cancelled: the worker goes on with a new thread. Calls that are left so
-are *abandoned* and counted; when every slot has an abandoned call, the group fails with HandlerHungError.
+are *abandoned* and counted; when there are as many as calls may run at once, the group fails with HandlerHungError.
 
 All this is the same for all consume modes. How a worker gets its batches, and how a batch ends, is in `concurrently`
 and `orderly`.
@@ -177,6 +177,8 @@ class HandlerSlots(WorkerService):
             call = self._deduplication.around(call, lambda: worker)
         if self._breaker is not None:  # it knows calls by their whole batches
             call = self._breaker.around(call, lambda: worker.expired)
+        if self._auto is not None:
+            call = self._auto.around_batch(call)
         worker = Worker(self, call, number, self._handler.ready)
         if thread is not None:
             self._threads[worker] = thread
@@ -244,12 +246,12 @@ class HandlerSlots(WorkerService):
         if self.circuit is not None and self._breaker is not None:
             self.circuit.look()
             self._breaker.look()
-        if self.abandoned >= self._concurrency and not self._hung:
+        if self.abandoned >= self.concurrency and not self._hung:
             self._hung = True
             self._hold("hung")
         elif self._hung and not self.is_settling():  # what hung was sent back: it must not hang the next start too
             raise HandlerHungError(
-                f"all {self._concurrency} slots of handler {self.handler_name} hang past consume_timeout"
+                f"all {self.concurrency} slots of handler {self.handler_name} hang past consume_timeout"
             )
 
     def _expire(self, worker: Worker, task: asyncio.Task[None]) -> None:

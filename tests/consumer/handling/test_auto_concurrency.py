@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,9 +13,14 @@ from itertools import product
 import pytest
 
 from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
+from rmqd.consumer.handling.slots import HandlerHungError
+from rmqd.consumer.options import FailureOptions
 from rmqd.handler_api import Batch
+from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock
-from tests.consumer.pool import StartPool, done, handled
+from tests.consumer.groups import TOPIC
+from tests.consumer.pool import TIMEOUT_SECONDS, StartPool, done, handled
+from tests.consumer.scripted_broker import BROKER
 from tests.waiting import eventually
 
 MOST = 256
@@ -59,7 +65,8 @@ class Service:
             clock.now, began = heapq.heappop(self._served)
             self.calls.append(Call(clock.now, clock.now - began))
             if auto is not None:
-                auto.end(began, counts=True)
+                auto.took(began)
+                auto.end()
 
     def results(self, last_seconds: float) -> tuple[float, float]:
         """Calls per second, and the 99th percentile of how long they took."""
@@ -69,7 +76,9 @@ class Service:
 
     def _fill(self, limit: int, auto: AutoConcurrency | None) -> None:
         while len(self._waiting) + len(self._served) < limit:
-            self._waiting.append(self.clock.now if auto is None else auto.begin())
+            if auto is not None:
+                auto.begin()
+            self._waiting.append(self.clock.now)
         while self._waiting and len(self._served) < self.knee:
             taken = self.call_seconds * self._draw.lognormvariate(-(self._deviation**2) / 2, self._deviation)
             heapq.heappush(self._served, (self.clock.now + taken, self._waiting.popleft()))
@@ -129,22 +138,87 @@ def test_where_messages_are_few_nothing_is_learnt() -> None:
     clock = ManualClock()
     auto = AutoConcurrency(MOST, clock)
     for _ in range(2000):
-        began = auto.begin()
+        began = clock.now
+        auto.begin()
         clock.now += 0.01
-        auto.end(began, counts=True)
+        auto.took(began)
+        auto.end()
         clock.now += 0.04
         auto.look()
     assert auto.limit == 1
 
 
-def test_calls_that_fail_at_once_raise_no_limit() -> None:
+@pytest.mark.parametrize("is_expired", [False, True])
+async def test_calls_that_fail_raise_no_limit(is_expired: bool) -> None:
+    """Neither soon, nor by not ending at their deadline."""
     clock = ManualClock()
     auto = AutoConcurrency(MOST, clock)
-    for _ in range(2000):
-        auto.end(auto.begin(), counts=False)
+
+    async def fail(batch: Batch) -> None:
         clock.now += 0.01
+        raise ConnectionError
+
+    call = auto.around_batch(auto.around(fail, lambda: is_expired))
+    for _ in range(2000):
+        with pytest.raises(ConnectionError):
+            await call(Batch([], MessageQueue(TOPIC, BROKER, 0)))
         auto.look()
     assert auto.limit == 1
+
+
+def test_calls_that_run_into_their_deadline_lower_the_limit() -> None:
+    service = Service(64, deviation=0.1, seed=1)
+    auto = AutoConcurrency(MOST, service.clock)
+    service.run(FOUND_SECONDS, lambda: auto.limit, auto)
+    before = auto.limit
+    assert before > 1
+    for _ in range(2):  # the interval that is under way has calls that succeeded
+        service.clock.now += 1.0
+        began = service.clock.now
+        service.clock.now += TIMEOUT_SECONDS
+        for _ in range(4 * before):
+            auto.ran_out(began)
+        auto.look()
+    assert auto.limit == before // 4
+
+
+async def test_a_handler_that_hangs_everywhere_ends_its_group_whatever_the_limit_may_become(pool: StartPool) -> None:
+    clock, let_go, calls = ManualClock(), threading.Event(), 0
+
+    def hang(batch: Batch) -> None:
+        nonlocal calls
+        calls += 1
+        let_go.wait(20)
+
+    async with pool(hang, is_async=False, clock=clock, concurrency=64, auto_concurrency=True) as running:
+        running.queue(30)
+        await eventually(lambda: calls == 1, "the one call that may run hangs")
+        await clock.until(running.task.done, "the group ends", most=TIMEOUT_SECONDS + 5)
+        assert isinstance(running.task.exception(), HandlerHungError)
+        let_go.set()
+    assert calls == 1
+
+
+async def test_a_slot_is_busy_while_it_pauses_before_a_repetition(pool: StartPool) -> None:
+    """As while it waits for a store: most of its time is none of the handler's here."""
+    clock, tried = ManualClock(), set[int]()
+
+    async def handle(batch: Batch) -> None:
+        await clock.sleep(0.01)
+        if batch[0].queue_offset not in tried:
+            tried.add(batch[0].queue_offset)
+            raise ConnectionError
+
+    options = {
+        "concurrency": 40,
+        "auto_concurrency": True,
+        "failures": FailureOptions(1, 0.1, 0.1, frozenset(), frozenset()),
+    }
+    async with pool(handle, clock=clock, **options) as running:
+        queue = running.queue(300)
+        await clock.until(lambda: running.service.concurrency > 1, "more calls are made at once", most=60.0)
+        await clock.until(done(queue), "all are handled")
+    assert handled(queue) == {"acked": 300}
 
 
 async def test_a_group_makes_so_many_calls_and_no_more(pool: StartPool) -> None:
