@@ -90,7 +90,7 @@ class Deduplication:
         self._store = open_store(self._options.store, self._options.url, terms)
         self._id_of = _id_by(self._options.by)
         self._claims: dict[Key, _Claim] = {}
-        self._released: list[Held] = []
+        self._released: list[tuple[float, Held]] = []  # with when that was (monotonic)
         self._news = asyncio.Event()  # something is to be released
         self._failure = ""
         self._held_elsewhere: dict[MessageQueue, float] = {}  # when that was last seen (monotonic)
@@ -171,7 +171,8 @@ class Deduplication:
     def release(self, claim: _Claim, indexes: Iterable[int]) -> None:
         """Give claims up, so that the next attempt may have them. The store hears of it in a moment."""
         indexes = list(indexes)
-        self._released += [(claim.keys[index], claim.token) for index in indexes]
+        now = self.clock.monotonic()
+        self._released += [(now, (claim.keys[index], claim.token)) for index in indexes]
         if indexes:
             self._news.set()
         self._forget(claim, indexes)
@@ -192,10 +193,10 @@ class Deduplication:
             await wait_within(self.clock, max(0.0, renewed + RENEW_SECONDS - self.clock.monotonic()), self._news.wait())
             now = self.clock.monotonic()
             try:
-                await self._send_releases()
-                if now - renewed >= RENEW_SECONDS:
-                    renewed = now
+                if now - renewed >= RENEW_SECONDS:  # first: nothing else may keep it from that
                     await self._renew()
+                    renewed = now
+                await self._send_releases()
                 if now - purged >= PURGE_SECONDS:
                     purged = now
                     await self._store.purge()
@@ -254,15 +255,17 @@ class Deduplication:
     async def _renew(self) -> None:
         # a call past its deadline has the lease that it has: should it never end, others are to go on
         held = [(key, one.token) for key, one in self._claims.items() if not one.is_lapsing]
-        if held:
+        if held or self._failure:  # without claims, to hear whether the store is back
             await self._store.renew(held)
             self._failure = ""
 
     async def _send_releases(self) -> None:
         self._news.clear()
+        over = self.clock.monotonic() - LEASE_SECONDS  # by then they have ended by themselves
+        self._released = [(since, held) for since, held in self._released if since > over]
         sent = self._released[:]
         if sent:
-            await self._store.release(sent)
+            await self._store.release([held for _, held in sent])
             del self._released[: len(sent)]
             self._failure = ""
 

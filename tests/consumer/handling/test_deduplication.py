@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -75,6 +77,22 @@ class Place:
         self.path.rmdir()
         for path in self.path.parent.glob("kept-*"):
             path.rename(path.with_name(path.name.removeprefix("kept-")))
+
+    def refuse_to_delete(self, key: str) -> None:
+        """Have the store answer with an error to what would delete this key."""
+        self._execute(f"""
+            CREATE TRIGGER refuse BEFORE DELETE ON claims WHEN old.id = '{key}'
+            BEGIN SELECT RAISE(ABORT, '{key} stays'); END
+        """)
+
+    def ends_at(self, key: str) -> float:
+        """Until when a key is claimed or confirmed."""
+        [(ends_at,)] = self._execute("SELECT ends_at FROM claims WHERE id = ?", key)
+        return float(ends_at)
+
+    def _execute(self, statement: str, *values: str) -> list[tuple[Any, ...]]:
+        with contextlib.closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
+            return connection.execute(statement, values).fetchall()
 
     async def close(self) -> None:
         for store in self._opened:
@@ -348,6 +366,39 @@ async def test_a_thread_that_is_left_to_itself_keeps_its_claim(
         await eventually(done(queue), "and is handled when the lease is over")
     assert handled(queue) == {"expired": 1, "acked": 1}
     assert await place.standing("a") is CONFIRMED
+
+
+async def test_a_release_that_the_store_refuses_keeps_no_claim_from_being_renewed(
+    pool: StartPool, place: Place
+) -> None:
+    """It is given up when the lease is over, by which it has ended."""
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].keys == "long":
+            await asyncio.Event().wait()
+        place.refuse_to_delete("stuck")
+        raise RuntimeError("no")
+
+    clock = ManualClock()
+    options = {"deduplication": place.options, "concurrency": 2, "consume_timeout_seconds": 900.0}
+    async with pool(handle, clock=clock, **options) as running, clock.flowing():
+        queue_of(running, ["long", "stuck"], {})
+        problem = await eventually(lambda: running.service.problem, "a release is refused")
+        assert "stuck stays" in problem.evidence
+        ends_at = place.ends_at("long")
+        await eventually(lambda: place.ends_at("long") > ends_at, "the other claim is renewed")
+        await clock.advance(40)
+        assert running.service.problem is None
+
+
+async def test_a_store_that_is_back_is_told_of_where_nothing_is_to_be_handled(pool: StartPool, place: Place) -> None:
+    place.path.parent.mkdir()
+    place.break_it()
+    clock = ManualClock()
+    async with pool(Noting(), clock=clock, deduplication=place.options) as running, clock.flowing():
+        await eventually(lambda: running.service.problem, "it is told")
+        place.mend_it()
+        await eventually(lambda: running.service.problem is None, "it is told no more")
 
 
 async def test_a_handler_that_nobody_awaits_confirms_nothing(pool: StartPool, place: Place) -> None:
