@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from rmqd.errors import RmqdError
 
 Key = tuple[str, str]
 """What a message is known by, within its group: the topic that it was first sent to, and its id."""
+MOST_BYTES: Final = 200  # of a name; PostgreSQL indexes 2.7 kB of group, topic and name together
+DIGEST: Final = "sha256:"
 Held = tuple[Key, str]
 """A claim: whose key it is, and its token."""
+
+
+def key_of(topic: str, name: str) -> Key:
+    """The key of a message, as any store can write it: texts that some store refuses are told by their digests."""
+    return _writable(topic), _writable(name)
+
+
+def _writable(text: str) -> str:
+    if text.isprintable() and len(text.encode()) <= MOST_BYTES:
+        return text
+    return DIGEST + hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 class ClaimStoreError(RmqdError):

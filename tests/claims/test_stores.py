@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.claims.opening import StoreName, open_store
-from rmqd.claims.store import ClaimStore, ClaimStoreError, Standing, Terms
+from rmqd.claims.store import ClaimStore, ClaimStoreError, Standing, Terms, key_of
 from tests.servers.postgresql import PostgresqlServer
 from tests.servers.redis import RedisServer
 from tests.waiting import eventually
@@ -98,6 +99,20 @@ async def test_a_lease_that_is_over_gives_the_claim_free_and_one_that_is_renewed
     await _until_free(second, "3:1")
     await renewing
     assert await second.claim([A, B], "3:2") == [OURS, HELD]
+
+
+NAMES = ["", "a\0b", "a\nb", "\ud800", "x" * 201, "\u00fc" * 101, secrets.token_hex(3000), "order 17 \u00fc"]
+
+
+async def test_each_text_is_a_key_of_its_own_in_every_store(open_one: Open) -> None:
+    """Also one with a NUL, half of a character, or more bytes than an index takes."""
+    first, second = open_one("1"), open_one("2")
+    keys = [key_of(topic, name) for name in NAMES for topic in ("orders", name)]
+
+    assert await first.claim(keys, "1:1") == [OURS] * len(keys)
+    assert await second.claim(keys, "2:1") == [HELD] * len(keys)
+    assert len(set(keys)) == len(keys)
+    assert key_of("orders", "order 17 \u00fc") == ("orders", "order 17 \u00fc")
 
 
 async def _until_free(store: ClaimStore, token: str) -> None:

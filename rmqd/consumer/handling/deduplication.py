@@ -24,7 +24,7 @@ import structlog
 
 from rmqd.backoff import doubled
 from rmqd.claims.opening import open_store
-from rmqd.claims.store import ClaimStoreError, Held, Key, Standing, Terms
+from rmqd.claims.store import ClaimStoreError, Held, Key, Standing, Terms, key_of
 from rmqd.clock import Clock, wait_within
 from rmqd.consumer.cache.keyed_process_queue import value_by
 from rmqd.consumer.cache.process_queue import ProcessQueue
@@ -221,7 +221,7 @@ class Deduplication:
             name = self._id_of(message)
             if not name:
                 continue
-            key = (message.topic, name)
+            key = key_of(message.topic, name)
             if key not in self._claims:
                 self._claims[key] = claim
                 claim.keys[index] = key

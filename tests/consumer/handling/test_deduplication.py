@@ -137,6 +137,19 @@ async def test_a_message_that_comes_again_is_acknowledged_and_not_handled(
     assert [await place.standing(key) for key in "abcd"] == [CONFIRMED] * 4
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["order\0-17", " ".join(map(str, range(1500)))], ids=["NUL", "6 kB"])
+async def test_a_key_that_the_store_could_not_write_is_one_like_others(
+    pool: StartPool, database: str, name: str
+) -> None:
+    handle, clock = Noting(), ManualClock()
+    where = DeduplicationOptions("keys", "postgresql", database, 3600.0)
+    async with pool(handle, clock=clock, deduplication=where) as running, clock.flowing():
+        queue = queue_of(running, ["a", name, name, "b"], {})
+        await eventually(done(queue), "all are acknowledged")
+    assert sorted(map(str, handle.keys)) == sorted(["a", name, "b"])
+
+
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
 @pytest.mark.parametrize("is_done", [True, False])
 async def test_what_another_member_has_waits_for_its_end_without_an_attempt(
