@@ -76,6 +76,12 @@ class GroupContext:
         """Whether the handler is called; None for a group without a circuit breaker."""
         return self.service.circuit
 
+    @property
+    def is_held_up(self) -> bool:
+        """Whether nothing is handed out for a while, for no fault of the messages: none is to lose an attempt by it."""
+        is_called = self.circuit is None or self.circuit.state == "closed"
+        return not is_called or self.service.problem is not None
+
     def found(self, cause: str, evidence: str, *, topic: str = "", step: str = "") -> Problem:
         """A problem of this group, whose next step has its names as operators know them."""
         group, of = (unwrap_namespace(name, self.options.namespace) for name in (self.options.group, topic or "TOPIC"))

@@ -111,11 +111,9 @@ class PopAssignment(Assignment):
     def _look_at(self, tasks: asyncio.TaskGroup, process_queue: PopProcessQueue, block: PopBlock) -> None:
         """Deal with a block whose messages are about to be shown to others: keep those that a handler has.
 
-        While the circuit is not closed, keep those that wait as well.
+        While the group is held up, keep those that wait as well: left to others, each would lose an attempt.
         """
-        circuit = self._context.circuit
-        # nothing is handed out for a while, for no fault of the messages: left to others, each would lose an attempt
-        waiting = [] if circuit is not None and circuit.state != "closed" else process_queue.waiting_of(block)
+        waiting = [] if self._context.is_held_up else process_queue.waiting_of(block)
         if waiting:
             process_queue.let_go_waiting(block)
             self.loop.swamped = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,6 +15,7 @@ from rmqd.client.api.group import consumer_running_info
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.options import DeduplicationOptions
 from rmqd.errors import PopNotSupportedError
 from rmqd.handler_api import Batch, Retry
 from rmqd.wire.command import RemotingCommand
@@ -35,6 +37,12 @@ def queues_of(one: Member) -> list[ProcessQueue]:
     """The caches of what it pulls of the topic."""
     caches = [cache for assigned in one.consumer.assignments() or [] for cache in assigned.process_queues]
     return [cache for cache in caches if cache.message_queue.topic == TOPIC]
+
+
+def renewals(one: Member) -> int:
+    """How often it has asked for messages to stay hidden."""
+    durations = one.client.snapshot().requests.get(int(RequestCode.CHANGE_MESSAGE_INVISIBLETIME))
+    return 0 if durations is None else sum(durations.counts)
 
 
 @pytest.fixture
@@ -95,10 +103,6 @@ async def test_what_a_handler_has_is_kept_hidden_for_as_long_as_it_takes(pop: Po
         calls.update(message.body for message in batch)
         await handler(batch)
 
-    def renewals(one: Member) -> int:
-        durations = one.client.snapshot().requests.get(int(RequestCode.CHANGE_MESSAGE_INVISIBLETIME))
-        return 0 if durations is None else sum(durations.counts)
-
     await pop.send(b"one", b"two")
     async with pop.member(slow, pop_invisible_time_seconds=1.0) as one:
         await eventually(lambda: renewals(one) >= 6, "both are hidden for longer three times", LONG_SECONDS)
@@ -123,6 +127,30 @@ async def test_what_no_handler_has_in_time_is_left_to_others(pop: Popping) -> No
                 first.release.set()
                 await eventually(lambda: one.topic().handled["acked"] == 1, "its own is done")
     assert sum(entry["messages"] for entry in logs if entry["event"] == "pop.left_to_others") >= 9
+
+
+@pytest.mark.slow
+async def test_what_waits_for_the_store_of_claims_loses_no_attempt(pop: Popping, tmp_path: Path) -> None:
+    place, attempts = tmp_path / "claims.db", list[int]()
+    place.mkdir()  # so the store answers nothing but errors
+
+    async def handle(batch: Batch) -> None:
+        attempts.append(batch[0].reconsume_times)
+
+    options = {
+        "concurrency": 1,
+        "deduplication": DeduplicationOptions("msg_id", "sqlite", str(place), 3600.0),
+        "pop_invisible_time_seconds": 1.0,
+    }
+    await pop.send(*BODIES[:5])
+    with capture_logs() as logs:
+        async with pop.member(handle, **options) as one:
+            await eventually(lambda: one.topic().received == 5, "it has popped all")
+            await eventually(lambda: renewals(one) >= 15, "all are hidden for longer three times", LONG_SECONDS)
+            place.rmdir()
+            await eventually(lambda: one.topic().handled["acked"] == 5, "all are handled", LONG_SECONDS)
+    assert attempts == [0] * 5
+    assert not [entry for entry in logs if entry["event"] == "pop.left_to_others"]
 
 
 async def test_a_failed_message_comes_again_and_ends_in_the_dead_letters(
