@@ -13,7 +13,7 @@ import structlog
 from rmqd.clock import Clock
 from rmqd.config.model.group import GroupConfig
 from rmqd.consumer.handling.threads import UnusableHandlerError
-from rmqd.consumer.handling.verdict import PAST_DEADLINE
+from rmqd.consumer.handling.verdict import EXPIRED_DELAY_LEVEL, PAST_DEADLINE
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.handler_api import (
     ACK,
@@ -69,24 +69,26 @@ class PooledCalls:
         if not self._suspects.any_of(batch):
             await self._call(batch)
             return
+        has_whole_time = True  # which is all messages' together: the first one's alone
         for index in range(len(batch)):
             if self._give_up(batch, index):
                 continue
             part = batch.part([index])
             try:
-                is_passed = await self._called_alone(part, batch, index)
+                is_passed = await self._called_alone(part, batch, index, has_whole_time=has_whole_time)
             except asyncio.CancelledError:
                 self._take_over(part, batch, index)
-                for behind in range(index + 1, len(batch)):
-                    batch.decide(behind, Decision(Outcome.AGAIN))
+                for undecided in set(range(index, len(batch))).difference(batch.decisions()):
+                    batch.decide(undecided, Decision(Outcome.AGAIN))
                 raise
             if not is_passed and batch.wait_behind(batch[index]):
                 return
+            has_whole_time = False
 
-    async def _called_alone(self, part: Batch, batch: Batch, index: int) -> bool:
+    async def _called_alone(self, part: Batch, batch: Batch, index: int, *, has_whole_time: bool) -> bool:
         """Have one message of a batch handled. Returns whether those behind it may be: it is not to come again."""
         try:
-            await self._call(part)
+            await self._call(part, has_whole_time=has_whole_time)
         except UnusableHandlerError:
             raise
         except asyncio.CancelledError:
@@ -117,18 +119,19 @@ class PooledCalls:
         self._suspects.clear(batch[index])
         return True
 
-    async def _call(self, batch: Batch) -> None:
-        """Have a process handle the batch as a whole. Raises what the handler raised, and HandlerProcessLostError."""
+    async def _call(self, batch: Batch, *, has_whole_time: bool = True) -> None:
+        """Have a process handle the batch as a whole. Raises what the handler raised, and HandlerProcessLostError.
+
+        `has_whole_time` tells whether the call may take consume_timeout: only then is it to blame for its end.
+        """
         process = await self._pool.take()
         try:
             answer = await process.call(batch, self._clock)
         except asyncio.CancelledError as cut:
-            await self._cut_off(process, batch, is_late=cut.args == (PAST_DEADLINE,))
+            await self._cut_off(process, batch, is_late=cut.args == (PAST_DEADLINE,), is_blamed=has_whole_time)
             raise
         except ChildGoneError:
-            loss = Loss(await process.how(), process.faults())
-            self._lose(process, "died", batch, range(len(batch)), loss)
-            self._isolate(batch, loss)
+            self._isolate(batch, await self._lose_dead(process, batch))
             return
         except BaseException:
             self._pool.put(process)
@@ -147,10 +150,20 @@ class PooledCalls:
         finally:
             del error  # its traceback refers to this frame, and so would keep the batch alive
 
-    async def _cut_off(self, process: HandlerProcess, batch: Batch, *, is_late: bool) -> None:
+    async def _lose_dead(self, process: HandlerProcess, batch: Batch) -> Loss:
+        """Replace a process that died, or closed its socket and goes on, also where the deadline falls meanwhile."""
+        how = process.how_now()
+        try:
+            how = await process.how()
+        finally:
+            loss = Loss(how, process.faults())
+            self._lose(process, "died", batch, range(len(batch)), loss)
+        return loss
+
+    async def _cut_off(self, process: HandlerProcess, batch: Batch, *, is_late: bool, is_blamed: bool) -> None:
         """End a call that nobody waits for any more: past its deadline, or for the group's end, or an operator's.
 
-        Only the first is the message's fault.
+        Only the first is the message's fault, and only if the time was its own: then it has had an attempt.
         """
         if not is_late:
             self._pool.lose(process, "")
@@ -159,7 +172,12 @@ class PooledCalls:
             await process.kill_and_tell()
         finally:
             how = f"did not end its call in consume_timeout ({self._timeout_seconds:g} s), and was killed"
-            self._lose(process, "hung", batch, range(len(batch)), Loss(how, process.faults()))
+            loss = Loss(how, process.faults(), is_hang=True)
+            self._lose(process, "hung", batch, range(len(batch)), loss)
+            if is_blamed:
+                error = loss.error()
+                for index in set(range(len(batch))).difference(batch.decisions()):
+                    batch.decide(index, Decision(Outcome.RETRY, EXPIRED_DELAY_LEVEL, error=error))
 
     def _end_for_memory(
         self, process: HandlerProcess, batch: Batch, answer: Answer, error: BaseException | None

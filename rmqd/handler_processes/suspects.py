@@ -1,5 +1,8 @@
 """Which messages processes were lost over, and how. One process may have died of anything; two are no accident.
 
+Where a process hangs, that may be for what the handler waits for, whatever the message: it is an attempt that failed,
+and gives nothing up by itself.
+
 Each member of a group remembers its own. Brokers cannot be told: what they send back is a copy of what they have.
 """
 
@@ -10,15 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.plain_text import RaisedElsewhere
+from rmqd.consumer.handling.verdict import HandlerProcessLostError
 from rmqd.wire.messages.message import Message
 
-MOST_LOSSES: Final = 2  # of processes, over one message
+MOST_LOSSES: Final = 2  # of processes, over one message; not counting those that hung
 MOST_SUSPECTS: Final = 10_000  # the oldest ones are forgotten first
-
-
-class HandlerProcessLostError(RaisedElsewhere, Exception):
-    """A handler's process died, hung or used up its memory limit. The traceback is what it wrote of itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +26,7 @@ class Loss:
 
     how: str
     stacks: str = ""
+    is_hang: bool = False
 
     def error(self) -> HandlerProcessLostError:
         """The exception that stands for it."""
@@ -42,7 +42,9 @@ class Suspects:
     def add(self, messages: Iterable[Message], loss: Loss) -> None:
         """Note that a process was lost while it had these messages."""
         for message in messages:
-            self._losses.setdefault(_key(message), []).append(loss)
+            losses = self._losses.setdefault(_key(message), [])
+            if not loss.is_hang:
+                losses.append(loss)
             self._losses.move_to_end(_key(message))
         while len(self._losses) > MOST_SUSPECTS:
             self._losses.popitem(last=False)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rmqd.consumer.handling.threads import UnusableHandlerError
+from rmqd.consumer.handling.verdict import HandlerProcessLostError
 from rmqd.handler_api import AlreadyHandled, OrderlyBatch
 from rmqd.handler_processes.handler_process import HandlerNotStartedError
-from rmqd.handler_processes.suspects import HandlerProcessLostError
 from rmqd.testing import make_batch, make_message
 from tests.handler_processes.pools import pooled
 from tests.handler_processes.scripted_handler import MIDDLEWARE, NOTING, OPENED, STARTING, SYNC, notes

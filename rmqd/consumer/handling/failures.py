@@ -15,6 +15,7 @@ from rmqd.backoff import doubled
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.threads import UnusableHandlerError
+from rmqd.consumer.handling.verdict import HandlerProcessLostError
 from rmqd.consumer.options import ConsumerOptions, FailureOptions
 from rmqd.handler_api import (
     ACK,
@@ -56,8 +57,13 @@ class FailurePolicy:
         return guarded
 
     def is_retried(self, error: BaseException) -> bool:
-        """Whether what raised this is called again in place."""
-        return not self.options.retry_on or is_named(error, self.options.retry_on)
+        """Whether what raised this is called again in place.
+
+        What ends processes only by name: two that it ends are enough, and are not to be lost within one attempt.
+        """
+        if not self.options.retry_on:
+            return not isinstance(error, HandlerProcessLostError)
+        return is_named(error, self.options.retry_on)
 
 
 class _GuardedCall:

@@ -108,9 +108,7 @@ class Settlement:
         if not returned:
             return
         stats = process_queue.stats
-        results = await asyncio.gather(
-            *(alone(one[0], self._return_one(stats, *one, one[1].error or error)) for one in returned)
-        )
+        results = await asyncio.gather(*(alone(one[0], self._return_one(stats, *one, error)) for one in returned))
         done: list[Message] = []
         failed: list[Failed] = []
         for (message, decision), result in zip(returned, results, strict=True):
@@ -150,7 +148,7 @@ class Settlement:
                 return None
             stats.of(message).sent_back(self._send_back.delay_level(message, level))
             return "expired" if error is EXPIRED else "retried"
-        if not await self._send_back.dead_letter(message, reason, error):
+        if not await self._send_back.dead_letter(message, reason, decision.error or error):
             return None
         stats.of(message).dead_lettered(dead_letter_cause(decision, level), reason)
         return "dead_lettered"

@@ -17,6 +17,7 @@ from rmqd.handler_api import (
     checked_seconds,
     decision_of,
 )
+from rmqd.plain_text import RaisedElsewhere
 
 EXPIRED_DELAY_LEVEL: Final = 3  # Java: cleanExpiredMsg
 DEAD_LETTER_LEVEL: Final = -1
@@ -26,6 +27,10 @@ PAST_DEADLINE: Final = "past consume_timeout"
 
 class ConsumeTimeoutError(Exception):
     """A handler took longer than the group's consume_timeout."""
+
+
+class HandlerProcessLostError(RaisedElsewhere, Exception):
+    """A handler's process died, hung or used up its memory limit. The traceback is what it wrote of itself."""
 
 
 EXPIRED: Final = ConsumeTimeoutError("the handler took longer than consume_timeout")
