@@ -99,7 +99,8 @@ def test_what_is_no_order_is_given_up(rocketmq: RocketMQ, run_handler: Run) -> N
 '''
 
 _CASES: Final = """\
-# rmqd test tests, or pytest; with --chaos also whether the effect is repeatable
+# rmqd test tests, or pytest; with --chaos also whether the effect is repeatable. The handler runs as it is: what it
+# writes to is to be the tests' own.
 config: ../config/rmqd.yaml
 group: NAME
 cases:

@@ -84,9 +84,9 @@ def test_the_path_leads_to_one_row_for_each_order(postgresql: PostgresqlServer, 
     newcomer = Newcomer(tmp_path, {"SHOP_DB": shop, "SHOP_TEST_DB": test})
     blocks = [(found["file"], found["language"], found["text"]) for found in BLOCK.finditer(PAGE)]
     assert [file or language for file, language, _ in blocks] == [
-        "sh", "sh", "order_book/handler.py", "tests/test_handler.py", "sh",
+        "sh", "sh", "tests/conftest.py", "sh", "order_book/handler.py", "tests/test_handler.py", "sh",
     ]  # fmt: skip
-    project, running, handler, tests, end = (text for *_, text in blocks)
+    project, running, conftest, without_cases, handler, tests, end = (text for *_, text in blocks)
     # a port of this test's own in place of the usual ones
     running = running.replace("rmqd broker", "rmqd broker --listen 127.0.0.1:0")
     running = running.replace("rmqd run", f"rmqd run --set http.listen=127.0.0.1:0 --set state_dir={tmp_path}/state")
@@ -99,13 +99,19 @@ def test_the_path_leads_to_one_row_for_each_order(postgresql: PostgresqlServer, 
         address = re.findall(r"nameserver: (\S+)", newcomer.log.read_text())[0]
         newcomer.run("\n".join([f"export RMQD_NAMESERVER={address}", *rest]))
         newcomer.reads(lambda log: "order order-1 over 12" in log, "the template handles an order")
+        newcomer.write("tests/conftest.py", conftest)
+        newcomer.run(without_cases)
         newcomer.write("order_book/handler.py", handler)
         newcomer.reads(lambda log: "handler.reloaded" in log, "the edit is taken over")
+        newcomer.run("pytest")
+        newcomer.reads(lambda log: "2 passed" in log, "the template's tests pass with the new handler")
         newcomer.write("tests/test_handler.py", tests)
         newcomer.run(end)
         newcomer.reads(lambda log: "1 passed" in log, "the test with chaos passes")
         rows = "SELECT * FROM orders"
-        wait_until(lambda: _rows(postgresql, shop, rows) == [("order-2", 7)], "the order is a row", 60)
+        wait_until(
+            lambda: _rows(postgresql, shop, rows) == [("order-2", 7)], "it alone is a row: no test wrote there", 60
+        )
     finally:
         newcomer.leave()
 
