@@ -48,6 +48,10 @@ class Pauses:
         """End all that was paused within this scope; a wider pause goes on."""
         self._scopes = {paused for paused in self._scopes if not scope.covers(paused)}
 
+    def end_whole(self) -> None:
+        """End the pause of the whole group; queues that were paused by themselves stay so."""
+        self._scopes.discard(WHOLE_GROUP)
+
     @property
     def whole(self) -> bool:
         """Whether the whole group is paused."""

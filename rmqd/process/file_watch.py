@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+_Stamp = tuple[int, int, int]  # the time of the change, size, inode
 LOOK_SECONDS: Final = 0.3
 _LEFT_OUT: Final = {"__pycache__", "node_modules", "site-packages"}
 
@@ -19,14 +20,22 @@ class FileWatch:
     """The files with some endings in and below folders, or folders alone. What is there when it is made is known."""
 
     def __init__(
-        self, below: Iterable[Path] = (), inside: Iterable[Path] = (), endings: Sequence[str] = (".py",)
+        self,
+        below: Iterable[Path] = (),
+        inside: Iterable[Path] = (),
+        endings: Sequence[str] = (".py",),
+        before: FileWatch | None = None,
     ) -> None:
-        """`below`: folders with all folders in them; `inside`: folders of which only their own files count."""
+        """`below`: folders with all folders in them; `inside`: folders of which only their own files count.
+
+        What `before` watched is known as it had it: a change that it has not told is told here.
+        """
         self._below = {path.resolve() for path in below}
         self._inside = {path.resolve() for path in inside}
         self._endings = tuple(endings)
-        self._known = dict(self._stamps())
-        self._last = self._known
+        self._last = dict(self._stamps())
+        known: dict[str, _Stamp] = {} if before is None else before._known
+        self._known: dict[str, _Stamp] = {path: known.get(path, stamp) for path, stamp in self._last.items()}
 
     def changes(self) -> list[Path]:
         """The files that were changed, made or removed since the last call, once they rest: none while one is written.
@@ -41,7 +50,7 @@ class FileWatch:
         self._known = stamps
         return sorted(map(Path, differing))
 
-    def _stamps(self) -> Iterator[tuple[str, tuple[int, int, int]]]:
+    def _stamps(self) -> Iterator[tuple[str, _Stamp]]:
         for folder in sorted(self._below):
             for top, folders, names in os.walk(folder):
                 folders[:] = [name for name in folders if _is_watched(top, name)]
@@ -50,7 +59,7 @@ class FileWatch:
             if folder.is_dir():
                 yield from self._of(str(folder), os.listdir(folder))
 
-    def _of(self, folder: str, names: Iterable[str]) -> Iterator[tuple[str, tuple[int, int, int]]]:
+    def _of(self, folder: str, names: Iterable[str]) -> Iterator[tuple[str, _Stamp]]:
         for name in names:
             if not name.endswith(self._endings):
                 continue

@@ -6,6 +6,7 @@ import asyncio
 import signal
 from pathlib import Path
 
+import httpx
 import pytest
 
 from rmqd.exit_codes import ExitCode
@@ -93,3 +94,60 @@ async def test_edits_are_taken_over_with_nothing_lost_and_nothing_twice(tmp_path
     ]  # fmt: skip
     assert sum(committed.values()) == 3
     assert len(running.events("worker.started")) == 4, "the other group was left alone"
+
+
+PLAIN = "async def handle(batch):\n    pass\n"
+BROKEN = "async def handle(:\n"
+ADDED = """
+  added:
+    subscriptions: {orders: "*"}
+    handler: {plugin: "shop.edited:handle"}
+"""
+
+
+async def test_a_new_configuration_beside_broken_code_is_taken_over_or_changes_nothing(tmp_path: Path) -> None:
+    """A group that cannot be imported refuses what needs its code, and nothing else; an operator's pause stays."""
+    edited = tmp_path / "shop" / "edited.py"
+    edited.parent.mkdir()
+    edited.write_text(PLAIN)
+    config = tmp_path / "rmqd.yaml"
+    with RocketMQ() as rocketmq:
+        await asyncio.to_thread(rocketmq.create_topic, "orders", 2)
+        both = CONFIG.format(nameserver=rocketmq.nameserver, folder=tmp_path)
+        alone = both.partition("  other:")[0]
+        config.write_text(both)
+        async with daemon(config, "--reload", environment={"PYTHONPATH": str(tmp_path)}) as running:
+            client = await running.started()
+
+            async def reloaded(text: str, event: str) -> None:
+                before = len(running.events(event))
+                config.write_text(text)
+                running.send(signal.SIGHUP)
+                await eventually(lambda: len(running.events(event)) > before, event, 60)
+
+            edited.write_text(BROKEN)
+            await running.event("handler.reload_refused")
+            assert await _paused(client) == {"edited": True, "other": False}
+            await reloaded(alone + ADDED, "config.reload_refused")
+            assert await _paused(client) == {"edited": True, "other": False}, "nothing has changed"
+            await reloaded(alone, "config.reloaded")
+            assert await _paused(client) == {"edited": True}
+
+            assert (await client.post("/api/v1/groups/edited/pause")).is_success
+            edited.write_text(PLAIN)
+            await running.event("handler.reloaded")
+            assert await _paused(client) == {"edited": True}, "an operator's pause stays"
+
+            config.write_text(both)
+            running.send(signal.SIGHUP)
+            await eventually(lambda: len(running.events("signal.received")) == 3, "the third signal", 60)
+            edited.write_text(f"{PLAIN}# an edit while the configuration is applied\n")
+            await eventually(lambda: len(running.events("handler.reloaded")) == 2, "the edit is taken over", 60)
+            assert len(running.events("config.reloaded")) == 2
+            running.send(signal.SIGTERM)
+            assert await running.exit_code() == ExitCode.OK
+
+
+async def _paused(client: httpx.AsyncClient) -> dict[str, bool]:
+    groups = (await client.get("/api/v1/status")).json()["groups"]
+    return {group["name"]: group["paused"] for group in groups}

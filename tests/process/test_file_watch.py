@@ -35,6 +35,14 @@ def test_a_file_that_is_still_written_is_waited_for(tmp_path: Path) -> None:
     assert [path.name for path in files.changes()] == ["a.py"]
 
 
+def test_a_watch_that_takes_the_place_of_another_tells_what_that_one_has_not(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("1")
+    before = FileWatch([tmp_path])
+    (tmp_path / "a.py").write_text("22")
+    assert [path.name for path in FileWatch([tmp_path], before=before).changes()] == ["a.py"]
+
+
 def test_environments_hidden_folders_and_what_is_below_a_single_folder_are_left_out(tmp_path: Path) -> None:
     for name in ("env", ".hidden", "__pycache__", "node_modules"):
         (tmp_path / name).mkdir()

@@ -17,8 +17,8 @@ from rmqd.process.file_watch import FileWatch
 _LIBRARIES: Final = ("site-packages", "dist-packages")
 
 
-def watch_of(settings: GroupConfig) -> FileWatch:
-    """What to watch for a group. Its handler and middleware were imported in this process, as its check does.
+def watch_of(settings: GroupConfig, before: FileWatch | None = None) -> FileWatch:
+    """What to watch for a group, in place of `before`. Its code was imported in this process, as its check does.
 
     What is installed as a copy is left out: nobody edits it there.
     """
@@ -29,7 +29,7 @@ def watch_of(settings: GroupConfig) -> FileWatch:
         if not folders and file is not None:
             inside.add(file.parent)
             below.update(_packages_beside(file.parent))
-    return FileWatch(filter(_is_edited, below), filter(_is_edited, inside))
+    return FileWatch(filter(_is_edited, below), filter(_is_edited, inside), before=before)
 
 
 def _top_modules(settings: GroupConfig) -> Iterator[str]:

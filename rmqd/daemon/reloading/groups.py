@@ -34,7 +34,8 @@ class ReloadingGroups:
         self._clock = clock
         self._pools = {name: self._pool(config, name) for name in config.groups}
         self._watches = {name: watch_of(config.groups[name]) for name in config.groups}
-        self._held: set[str] = set()  # groups that are paused since their new code cannot be imported
+        self._held: set[str] = set()  # groups whose new code cannot be imported
+        self._paused: set[str] = set()  # those of them that are paused for that alone, and by no operator
         self._changing = asyncio.Lock()
         self._stopping = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
@@ -73,28 +74,45 @@ class ReloadingGroups:
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
         """Pause a group. Raises UnknownGroupError, WholeGroupOnlyError."""
         await self._pool_of(group).pause(group, scope)
+        if scope == WHOLE_GROUP:
+            self._paused.discard(group)
 
     async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
         """Resume a group. Raises UnknownGroupError, WholeGroupOnlyError."""
         await self._pool_of(group).resume(group, scope)
+        if scope == WHOLE_GROUP:
+            self._paused.discard(group)
 
     async def apply(self, config: RootConfig) -> GroupChanges:
-        """Apply a configuration. Raises ConfigError, with nothing changed, if a new worker cannot build a group."""
+        """Apply a configuration. Raises ConfigError, with nothing changed, if a new worker cannot build a group.
+
+        A group whose code cannot be imported refuses nothing: it has the new configuration with its next code.
+        """
         async with self._changing:
-            if self.stopping:
-                raise ConfigError(["the daemon is about to end, and takes no new configuration"])
+            self._refuse_as_it_ends()
             changes = plan_changes(ConfigState.of(self._config), ConfigState.of(config))
-            added = {name: self._pool(config, name) for name in changes.started}
+            # made before their workers import: what is saved from here on is taken over by the next look
+            watches = {
+                name: watch_of(config.groups[name], self._watches.get(name))
+                for name in (*changes.started, *changes.restarted)
+            }
+            pools = {name: self._pools.get(name) or self._pool(config, name) for name in config.groups}
+            held = self._held & pools.keys()
+            await _check(config, {name: pool for name, pool in pools.items() if name not in held})
+            self._refuse_as_it_ends()
             for name in changes.stopped:
                 self._pools.pop(name).stop()
                 self._watches.pop(name)
-            for name, pool in self._pools.items():
-                await pool.apply(_alone(config, name))
-            self._config = config
-            self._pools |= added
-            for name in added:
-                self._launch(name)
-            self._watches = {name: watch_of(config.groups[name]) for name in config.groups}
+            self._held, self._paused = held, self._paused & held
+            self._config, self._pools = config, pools
+            self._watches |= watches
+            for name in changes.started:
+                self._launch(name, is_checked=True)
+            kept = [name for name in pools if name not in held and name not in changes.started]
+            await asyncio.gather(*(pools[name].take_over(_alone(config, name)) for name in kept))
+            for name in held:
+                pools[name].keep(_alone(config, name))
+                await self._begin_anew(name, [])
             return changes
 
     def stop(self) -> None:
@@ -119,6 +137,10 @@ class ReloadingGroups:
         """The longest shutdown timeout of all groups."""
         return max((pool.longest_drain_seconds for pool in self._pools.values()), default=0.0)
 
+    def _refuse_as_it_ends(self) -> None:
+        if self.stopping:
+            raise ConfigError(["the daemon is about to end, and takes no new configuration"])
+
     def _pool(self, config: RootConfig, name: str) -> WorkerPool:
         return WorkerPool(_alone(config, name), self._workers, self._clock)
 
@@ -127,9 +149,9 @@ class ReloadingGroups:
             raise UnknownGroupError(group, list(self._pools))
         return self._pools[group]
 
-    def _launch(self, name: str) -> None:
+    def _launch(self, name: str, *, is_checked: bool = False) -> None:
         assert self._tasks is not None
-        self._tasks.create_task(self._pools[name].run(), name=f"workers of {name}")
+        self._tasks.create_task(self._pools[name].run(is_checked=is_checked), name=f"workers of {name}")
 
     async def _watch(self) -> None:
         while True:
@@ -143,16 +165,34 @@ class ReloadingGroups:
         pool = self._pools[name]
         told = [str(file) for file in files]
         try:
-            await pool.renew(resumed=name if name in self._held else "")
+            await pool.renew(resumed=name if name in self._paused else "")
         except ConfigError as error:
             if name not in self._held:
                 self._held.add(name)
-                await pool.pause(name)
+                if not pool.is_paused(name):
+                    self._paused.add(name)
+                    await pool.pause(name)
             problems = [str(problem) for problem in error.problems]
             log.warning("handler.reload_refused", group=name, files=told, problems=problems, action="pause")
             return
         self._held.discard(name)
+        self._paused.discard(name)
         log.info("handler.reloaded", group=name, files=told)
+
+
+async def _check(config: RootConfig, pools: dict[str, WorkerPool]) -> None:
+    """Have each pool check its part. Raises ConfigError, with the problems of all of them."""
+    answers = await asyncio.gather(
+        *(pool.check(_alone(config, name)) for name, pool in pools.items()), return_exceptions=True
+    )
+    problems: list[object] = []
+    for answer in answers:
+        if isinstance(answer, ConfigError):
+            problems += answer.problems
+        elif answer is not None:
+            raise answer
+    if problems:
+        raise ConfigError(problems)
 
 
 def _alone(config: RootConfig, name: str) -> RootConfig:

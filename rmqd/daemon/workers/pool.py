@@ -52,6 +52,7 @@ class WorkerPool:
         self._pauses: dict[str, Pauses] = defaultdict(Pauses)
         self._restarts = 0
         self._renewed: set[int] = set()  # the numbers of workers that end to be replaced
+        self._renewals = 0
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._changing = asyncio.Lock()
@@ -60,13 +61,19 @@ class WorkerPool:
         self._silent: dict[int, tuple[WorkerProcess, ProcessSnapshot | None]] = {}
         """Workers that did not answer in time, each with the last that it said before that."""
 
-    async def run(self) -> None:
-        """Run the workers until `stop`. Raises ConfigError, with nothing connected, if one cannot build its groups."""
+    async def run(self, *, is_checked: bool = False) -> None:
+        """Run the workers until `stop`. Raises ConfigError, with nothing connected, if one cannot build its groups.
+
+        After a `check` it raises none: a worker that cannot build them all the same is started again and again.
+        """
         numbers = range(1, self._count + 1)
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(self._keep_counters(), name="worker counters")
             built: list[asyncio.Future[None]] = [asyncio.get_running_loop().create_future() for _ in numbers]
             go = asyncio.Event()
+            if is_checked:
+                for one in built:
+                    one.set_result(None)
             workers = [
                 tasks.create_task(self._supervise(number, first, go), name=f"worker {number}")
                 for number, first in zip(numbers, built, strict=True)
@@ -122,32 +129,49 @@ class WorkerPool:
         async with self._changing:
             if self.stopping:
                 raise ConfigError(["the daemon is about to end, and takes no new configuration"])
-            state = ConfigState.of(config)
-            changes = plan_changes(self._state, state)
-            await self._check(config, filtered_anew(self._state.config, config, changes))
-            self._state = state
-            for gone in self._pauses.keys() - config.groups.keys():
-                del self._pauses[gone]
-            for number, problem in await self._ask_all("apply", config):
-                # The configuration was right in a new process, so a new process replaces the worker that refuses it.
-                log.error("worker.reload_failed", worker=number, error=problem, action="restart")
-                self._live[number].kill()
-            self._told_at = float("-inf")  # new keys may be refused for another reason, which is logged at once
+            changes = plan_changes(self._state, ConfigState.of(config))
+            await self.check(config)
+            await self.take_over(config)
             return changes
+
+    async def check(self, config: RootConfig) -> None:
+        """Raise ConfigError if a new worker cannot build a configuration, or brokers refuse its filters."""
+        changes = plan_changes(self._state, ConfigState.of(config))
+        await self._check(config, filtered_anew(self._state.config, config, changes))
+
+    async def take_over(self, config: RootConfig) -> None:
+        """Have all workers change to a configuration that was checked."""
+        self.keep(config)
+        for number, problem in await self._ask_all("apply", config):
+            # The configuration was right in a new process, so a new process replaces the worker that refuses it.
+            log.error("worker.reload_failed", worker=number, error=problem, action="restart")
+            self._live[number].kill()
+        self._told_at = float("-inf")  # new keys may be refused for another reason, which is logged at once
+
+    def keep(self, config: RootConfig) -> None:
+        """Have a configuration for workers that start later."""
+        self._state = ConfigState.of(config)
+        for gone in self._pauses.keys() - config.groups.keys():
+            del self._pauses[gone]
 
     async def renew(self, resumed: str = "") -> None:
         """Replace all workers by new ones, which import their handlers anew. The old ones drain first.
 
-        `resumed` is a group whose pause ends with the old ones: these hand out nothing more. Raises ConfigError, with
-        nothing changed, if a new one cannot build its groups.
+        `resumed` is a group whose pause as a whole ends with the old ones: these hand out nothing more. Raises
+        ConfigError, with nothing changed, if a new one cannot build its groups.
         """
         async with self._changing:
             await self._check(self._state.config, [])
             if resumed:
-                self._pauses[resumed].end(WHOLE_GROUP)
+                self._pauses[resumed].end_whole()
+            self._renewals += 1
             for number, worker in self._live.items():
                 self._renewed.add(number)
                 worker.tell("stop")
+
+    def is_paused(self, group: str) -> bool:
+        """Whether a group is paused as a whole."""
+        return self._pauses[group].whole
 
     def stop(self) -> None:
         """Have all workers drain; `run` then ends."""
@@ -211,6 +235,7 @@ class WorkerPool:
             built.set_result(None)
 
     async def _run_worker(self, number: int, built: asyncio.Future[None], go: asyncio.Event) -> int:
+        renewals = self._renewals
         worker = await WorkerProcess.spawn()
         reading = asyncio.create_task(worker.read(), name=f"answers of worker {number}")
         try:
@@ -225,6 +250,10 @@ class WorkerPool:
             if len(self._live) == self._count:
                 self._all_run.set()
             log.info("worker.started", worker=number, pid=worker.pid)
+            is_old = renewals != self._renewals  # it may have imported its handlers before they changed
+            if is_old:
+                self._renewed.add(number)
+                worker.tell("stop")
             if self.stopping:
                 worker.tell("stop")
             await self._wait_for_end(reading, worker)
