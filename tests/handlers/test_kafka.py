@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from rmqd import Batch
 from rmqd_handlers.kafka import Kafka
-from rmqd_handlers.kafka.answers import Failure, again_for
+from rmqd_handlers.kafka.answers import Failure, again_for, is_refused
 from rmqd_handlers.kafka.handler import NotConfirmedError, TopicMissingError
 from rmqd_handlers.kafka.records import Record
 from tests.handlers.messages import make_batch, make_message
@@ -216,8 +216,8 @@ def test_what_follows_a_refused_record_of_its_key_is_sent_again() -> None:
     refused = Failure(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), is_sent=True)
     left_out = Failure(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), is_sent=False)
 
-    again = again_for(written, [None, refused, None, None, refused, None])
-    none = again_for(written, [left_out, None, None, None, None, None])
+    again = again_for(written, [None, refused, None, None, refused, None], is_refused)
+    none = again_for(written, [left_out, None, None, None, None, None], is_refused)
 
     assert [record.value for _, record in again] == [b"1", b"3", b"4"]
     assert none == []

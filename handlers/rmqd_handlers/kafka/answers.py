@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,16 +50,28 @@ def is_missing(error: KafkaError) -> bool:
     return error.code() in (error.UNKNOWN_TOPIC_OR_PART, error.LEADER_NOT_AVAILABLE)
 
 
-def again_for(written: Sequence[Written], failures: Sequence[Failure | None]) -> list[Written]:
-    """What brokers refused, and those behind it that have its key: their order is kept."""
+def is_refused(failure: Failure) -> bool:
+    """Whether brokers refused a record: this one, or one that went out in the same request."""
+    return failure.is_sent and failure.is_refusal
+
+
+def is_unknown(failure: Failure) -> bool:
+    """Whether a record may be written another time."""
+    return not failure.is_refusal
+
+
+def again_for(
+    written: Sequence[Written], failures: Sequence[Failure | None], fails: Callable[[Failure], bool]
+) -> list[Written]:
+    """Those that failed so, and those behind them that have their key: their order is kept."""
     again: list[Written] = []
     keys: set[tuple[str, bytes]] = set()
     for (message, record), failure in zip(written, failures, strict=True):
         key = (record.topic, record.key) if record.key is not None else None
-        if failure is not None and failure.is_sent:
+        if failure is not None and fails(failure):
             again.append((message, record))
             if key is not None:
                 keys.add(key)
-        elif failure is None and key in keys:
+        elif key in keys and (failure is None or failure.is_sent):
             again.append((message, record))
     return again

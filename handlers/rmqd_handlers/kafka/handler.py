@@ -1,9 +1,11 @@
-"""The handler `kafka`: a batch is acknowledged when Kafka has confirmed all of its records."""
+"""The handler `kafka`: a message is acknowledged when Kafka has confirmed its record."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,19 +17,21 @@ from rmqd_handlers.message_values import InvalidBodyError, MessageValue
 from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
 from rmqd_handlers.units import DurationSeconds
 
-from .answers import Failure, Written, again_for, is_missing
+from .answers import Failure, Written, again_for, is_missing, is_refused, is_unknown
 from .records import Mapped, Record, Topic
 from .settings import ClientSettings, client_settings
 
 if TYPE_CHECKING:
     from .producer import KafkaProducer
 
+logger = logging.getLogger(__name__)
+
 START_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.2  # between two looks whether the brokers have made a topic
 
 
 class NotConfirmedError(Exception):
-    """Records of a batch are not confirmed."""
+    """No record of a batch is confirmed."""
 
 
 class TopicMissingError(Exception):
@@ -105,12 +109,20 @@ class Kafka:
             acknowledge_written(batch)
 
     async def _write(self, batch: Batch, written: list[Written]) -> None:
-        """Write the batch. Raises NotConfirmedError."""
-        failures = await self._send(self._producer, [record for _, record in written])
-        for (message, record), failure in zip(written, failures, strict=True):
+        """Write the batch. What is not confirmed is retried; raises NotConfirmedError where that is all of it."""
+        failures = await self._producer.send([record for _, record in written])
+        unknown = again_for(written, failures, is_unknown)
+        if unknown:
+            reason = self._not_confirmed(self._producer, failures)
+            if None not in failures:
+                raise NotConfirmedError(reason)
+            self._retry(batch, unknown, reason)
+        retried = {id(message) for message, _ in unknown}
+        rest = [pair for pair in zip(written, failures, strict=True) if id(pair[0][0]) not in retried]
+        for (message, record), failure in rest:
             if failure is not None and not failure.is_sent:
                 self._refuse(batch, message, record, failure)
-        if again := again_for(written, failures):
+        if again := again_for([one for one, _ in rest], [failure for _, failure in rest], is_refused):
             await self._write_one_by_one(batch, again)
 
     async def _write_one_by_one(self, batch: Batch, written: list[Written]) -> None:
@@ -119,21 +131,27 @@ class Kafka:
 
         if self._one_by_one is None:
             self._one_by_one = KafkaProducer(self._settings | {"batch.num.messages": 1})
-        for message, record in written:
-            [failure] = await self._send(self._one_by_one, [record])
+        for place, (message, record) in enumerate(written):
+            failures = await self._one_by_one.send([record])
+            [failure] = failures
+            if failure is not None and is_unknown(failure):
+                # each of the others might wait as long for the same answer
+                self._retry(batch, written[place:], self._not_confirmed(self._one_by_one, failures))
+                return
             if failure is not None:
                 self._refuse(batch, message, record, failure)
 
-    async def _send(self, producer: KafkaProducer, records: list[Record]) -> list[Failure | None]:
-        """Returns what is confirmed, as None, and what is refused. Raises NotConfirmedError for anything else."""
-        failures = await producer.send(records)
-        reasons = {str(failure) for failure in failures if failure is not None and not failure.is_refusal}
-        if not reasons:
-            return failures
+    def _retry(self, batch: Batch, unknown: Sequence[Written], reason: str) -> None:
+        logger.warning("handler.not_confirmed", extra={"messages": len(unknown), "reason": reason})
+        for message, _ in unknown:
+            batch.retry(message)
+
+    def _not_confirmed(self, producer: KafkaProducer, failures: Sequence[Failure | None]) -> str:
+        reasons = {str(failure) for failure in failures if failure is not None and is_unknown(failure)}
         count = sum(failure is not None for failure in failures)
         said = f"; the client says: {producer.trouble}" if producer.trouble else ""
-        raise NotConfirmedError(
-            f"Kafka at {self._options.bootstrap_servers} has not confirmed {count} of {len(records)} records: "
+        return (
+            f"Kafka at {self._options.bootstrap_servers} has not confirmed {count} of {len(failures)} records: "
             f"{', '.join(sorted(reasons))}{said}"
         )
 

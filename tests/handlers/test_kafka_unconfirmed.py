@@ -1,0 +1,96 @@
+"""`kafka`, where a part of a batch is not confirmed: it alone is retried, with what stands behind it in its order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError
+
+from rmqd import Batch
+from rmqd_handlers.kafka import Kafka
+from rmqd_handlers.kafka.handler import NotConfirmedError
+from tests.handlers.messages import make_batch, make_message
+
+
+class ScriptedClient:
+    """A client of Kafka: what becomes of a record is its value, but a large one takes all of its request with it."""
+
+    written: list[bytes]
+    sent: list[bytes]
+
+    def __init__(self, settings: dict[str, Any], logger: object) -> None:
+        self._is_alone = settings.get("batch.num.messages") == 1
+        self._reports: list[tuple[bytes, Callable[[KafkaError | None, None], None]]] = []
+
+    def produce(
+        self, topic: str, value: bytes, key: bytes, *, on_delivery: Callable[[KafkaError | None, None], None], **_: Any
+    ) -> None:
+        self.sent.append(value)
+        self._reports.append((value, on_delivery))
+
+    def poll(self, seconds: float) -> None:
+        reports, self._reports = self._reports, []
+        for value, on_delivery in reports:
+            if value == b"denied" or (value == b"away" and self._is_alone):
+                on_delivery(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), None)
+            elif value == b"large" or (value in (b"beside", b"away") and not self._is_alone):
+                on_delivery(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), None)
+            else:
+                self.written.append(value)
+                on_delivery(None, None)
+        time.sleep(0.001)  # the handler's thread asks again and again
+
+    def flush(self, seconds: float) -> None:
+        pass
+
+    def list_topics(self, topic: str, timeout_seconds: float) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confluent_kafka, "Producer", ScriptedClient)
+    ScriptedClient.written, ScriptedClient.sent = [], []
+
+
+async def outcomes(*records: tuple[str, bytes]) -> list[str]:
+    """What becomes of messages with these keys and bodies; `none` is left to the end of the call."""
+    batch = make_batch(*(make_message(body, keys=key, queue_offset=place) for place, (key, body) in enumerate(records)))
+    handler = Kafka(Kafka.Options.model_validate({"bootstrap_servers": "kafka:9092", "topic": "orders-{keys}"}))
+    await handler.start()
+    try:
+        await handler.handle(batch)
+    finally:
+        await handler.stop()
+    return [_outcome(batch, place) for place in range(len(records))]
+
+
+def _outcome(batch: Batch, place: int) -> str:
+    decision = batch.decisions().get(place)
+    return "none" if decision is None else decision.outcome.value
+
+
+async def test_what_is_not_confirmed_is_retried_with_what_is_behind_it_in_its_order() -> None:
+    found = await outcomes(("a", b"1"), ("b", b"2"), ("b", b"denied"), ("a", b"3"), ("b", b"4"), ("b", b"5"))
+    assert found == ["ack", "ack", "retry", "ack", "retry", "retry"]
+
+
+async def test_a_request_that_was_refused_beside_it_is_sent_again_record_by_record() -> None:
+    found = await outcomes(("a", b"large"), ("b", b"denied"), ("b", b"beside"), ("c", b"beside"), ("c", b"1"))
+    assert found == ["dead_letter", "retry", "retry", "ack", "ack"]
+    assert ScriptedClient.written == [b"1", b"beside", b"1"]
+
+
+async def test_what_is_not_confirmed_alone_either_is_retried_and_what_follows_does_not_wait_for_it() -> None:
+    found = await outcomes(("a", b"1"), ("b", b"away"), ("c", b"beside"))
+    assert found == ["ack", "retry", "retry"]
+    assert ScriptedClient.sent == [b"1", b"away", b"beside", b"away"]
+
+
+async def test_a_batch_of_which_nothing_is_confirmed_fails() -> None:
+    with pytest.raises(NotConfirmedError, match="not confirmed 2 of 2 records"):
+        await outcomes(("a", b"denied"), ("b", b"denied"))
