@@ -58,7 +58,7 @@ class ConsumeMessageService(Protocol):
         """What keeps the whole group from handing anything out, if that is known."""
 
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
-        """What keeps messages of this queue from being handed out, if that is known."""
+        """What keeps messages of this queue from being handed out, or sent back, if that is known."""
 
     async def call_apart(self, batch: Batch, ended: Callable[[], None]) -> None:
         """Call the handler outside of the slots, for an operator. Raises what it raises; settles nothing.

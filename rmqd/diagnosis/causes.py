@@ -142,7 +142,9 @@ _IN_ORDER: Final = (
         "failing_handler",
         "the members' logs have the traceback (handler.failed); `rmqd try {group}` runs the handler and commits "
         "nothing. What was sent back comes again by itself, what was given up waits: `rmqd dlq show {group}`",
+        of_queue=True,
         of_group=True,
+        mild=True,
     ),
     Cause(
         "broker_read_only",

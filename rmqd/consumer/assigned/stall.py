@@ -26,7 +26,7 @@ class Stall:
     circuit: Problem | None = None  # the handler is not called, as its calls fail
     locked_out: bool = False  # somebody else has the queue's lock
     in_place: bool = False  # what fails is repeated here, and not sent back
-    unclaimed: Problem | None = None  # why its messages cannot be claimed, in a group that deduplicates
+    kept: Problem | None = None  # why its messages are not claimed, or not sent back, as far as the service knows
     failure: RmqdError | None = None  # of the last pull, or of the last attempt to take the queue over
     retrying: int = 0  # messages that wait for another try of their send-back
     in_flight: int = 0  # batches that a handler has, or that are settled now
@@ -65,8 +65,8 @@ class Stall:
         return self._explain_pulls()
 
     def _explain_messages(self) -> Problem:
-        if self.unclaimed is not None:
-            return self.unclaimed
+        if self.kept is not None:
+            return self.kept
         if self.call_seconds is not None and self.call_seconds >= SLOW_CALL_SECONDS:
             return self._found(
                 "slow_handler",

@@ -99,7 +99,7 @@ class AssignmentStatus(ABC):
             circuit=None if context.circuit is None else context.circuit.problem(self._named().group),
             locked_out=not context.ownership.holds(queue),
             in_place=context.options.repeats_in_place,
-            unclaimed=next(filter(None, map(context.service.explain, process_queues)), None),
+            kept=next(filter(None, map(context.service.explain, process_queues)), None),
             failure=self.failure,
             retrying=sum(one.retrying for one in process_queues),
             in_flight=sum(one.in_flight for one in process_queues),

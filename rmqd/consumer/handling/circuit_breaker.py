@@ -29,6 +29,7 @@ from rmqd.consumer.handling.failures import Call, failures_of
 from rmqd.consumer.handling.settlement import Settlement, report
 from rmqd.consumer.handling.verdict import HANDLED_BEFORE
 from rmqd.consumer.services import WaysBack
+from rmqd.diagnosis.causes import Problem, found
 from rmqd.handler_api import Batch, Decision, Outcome
 from rmqd.plain_text import describe
 from rmqd.wire.messages.message import Message
@@ -66,6 +67,10 @@ class CircuitBreaker(ABC):
     @abstractmethod
     def changed(self) -> None:
         """Hear that the circuit has changed."""
+
+    def explain(self, process_queue: ProcessQueue, group: str) -> Problem | None:
+        """What is held of a queue, where that is more than its circuit tells."""
+        return None
 
     def _returned(self, batch: Batch, began: float) -> None:
         if _acknowledged(batch, None):
@@ -123,6 +128,14 @@ class HeldBatches(CircuitBreaker):
         report(process_queue, batch, error, self._clock.wall())
         process_queue.begin_turn()  # whoever gives the queue up waits for it
         self._held.append(_Held(process_queue, batch, error, self._clock.monotonic()))
+
+    def explain(self, process_queue: ProcessQueue, group: str) -> Problem | None:
+        held = next((one for one in self._held if one.process_queue is process_queue), None)
+        if held is None:
+            return None
+        failed_at = held.batch[next(iter(failures_of(held.batch, held.error)))].msg_id
+        until = f"sent back when a later call succeeds, or {self.circuit.options.window_seconds:g} s after it failed"
+        return found("failing_handler", f"the handler failed at message {failed_at}; it is {until}", group=group)
 
     def look(self) -> None:
         circuit = self.circuit

@@ -35,6 +35,7 @@ from rmqd.consumer.services import RunningCall, WaysBack
 from rmqd.diagnosis.causes import Problem
 from rmqd.errors import RmqdError
 from rmqd.handler_api import Batch, LoadedHandler
+from rmqd.wire.topics import unwrap_namespace
 
 if TYPE_CHECKING:
     from rmqd.consumer.handling.deduplication import Deduplication
@@ -74,6 +75,7 @@ class HandlerSlots(WorkerService):
     def __init__(self, options: ConsumerOptions, handler: LoadedHandler, clock: Clock) -> None:
         self.clock = clock
         self.handler_name = handler.name
+        self._group = unwrap_namespace(options.group, options.namespace)
         self.batch_size = options.consume_message_batch_max_size
         self.line, self._gathering = _line(options, clock)
         self.submit = self.line.submit
@@ -146,8 +148,10 @@ class HandlerSlots(WorkerService):
         return None if self._deduplication is None else self._deduplication.problem
 
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
-        """What keeps messages of this queue from being handed out."""
-        return None if self._deduplication is None else self._deduplication.explain(process_queue)
+        """What keeps messages of this queue from being handed out, or sent back."""
+        if self._deduplication is not None and (problem := self._deduplication.explain(process_queue)) is not None:
+            return problem
+        return None if self._breaker is None else self._breaker.explain(process_queue, self._group)
 
     async def call_apart(self, batch: Batch, ended: Callable[[], None]) -> None:
         """Call the handler outside of the slots."""

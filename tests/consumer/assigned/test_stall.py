@@ -27,6 +27,7 @@ def refusal(code: ResponseCode, remark: str = "") -> BrokerError:
 
 
 OPEN = Problem("circuit_open", "5 calls in a row failed", "see to it")
+FAILED = Problem("failing_handler", "it is sent back when a later call succeeds", "see its log")
 HELD = Problem("corrupt_message", "a message is corrupt", "skip it")
 
 
@@ -46,6 +47,7 @@ HELD = Problem("corrupt_message", "a message is corrupt", "skip it")
         ({"in_flight": 2, "call_seconds": 0.5, "slots": 9, "busy_slots": 2}, "slow_handler", "2 batches"),
         ({"retrying": 1, "slots": 2, "busy_slots": 2}, "retry_refused", "message M"),
         ({"in_flight": 1, "slots": 2}, "retry_refused", "message M"),
+        ({"in_flight": 1, "slots": 2, "kept": FAILED}, "failing_handler", "sent back when"),
         ({"in_flight": 1, "call_seconds": 0.1, "in_place": True}, "poison_message", "message M"),
         ({"in_flight": 1, "call_seconds": 30.0, "in_place": True}, "slow_handler", "message M"),
         ({"in_flight": 1, "in_place": True}, "slow_handler", "has not come back"),

@@ -174,8 +174,14 @@ async def test_a_failed_message_waits_for_the_window_at_most(pool: StartPool, br
         await eventually(lambda: database.failed == 1, "it fails")
         await clock.advance(WINDOW - 1)
         assert not broker.sent_back
+        problem = running.service.explain(queue)
+        assert problem is not None
+        assert problem.cause == "failing_handler"
+        assert problem.evidence.endswith("sent back when a later call succeeds, or 30 s after it failed")
+        assert running.service.explain(running.queue(0, number=1)) is None
         await clock.until(lambda: len(broker.sent_back) == 1, "it is sent back", most=2.0)
         await eventually(done(queue), "nothing is left")
+        assert running.service.explain(queue) is None
     assert queue.stats.snapshot().exceptions == {"ConnectionError": 1}  # told once
 
 
