@@ -209,6 +209,25 @@ def test_times_and_random_ids_that_never_are_the_same_are_left_out(run: Run) -> 
     run(Stamps)
 
 
+def test_rows_under_random_keys_are_compared_without_these(run: Run) -> None:
+    class Inserts:
+        def __init__(self) -> None:
+            self.rows: dict[str, tuple[str | None, int]] = {}
+
+        def handle(self, batch: Batch) -> None:
+            for message in batch:
+                self.rows[str(uuid.uuid4())] = message.keys, time.monotonic_ns()
+
+    class InsertsOnce(Inserts):
+        def handle(self, batch: Batch) -> None:
+            if batch[0].keys not in (keys for keys, _ in self.rows.values()):
+                super().handle(batch)
+
+    run(InsertsOnce)
+    with pytest.raises(NotRepeatableError, match="is there in addition"):
+        run(Inserts, group="others")
+
+
 @pytest.mark.slow
 def test_one_that_never_returns_after_a_cut_is_caught(run: Run) -> None:
     class HoldsItsLock(Keeps):

@@ -15,6 +15,9 @@ from rmqd.testing.chaos.memory import attributes_of
 Path = tuple[object, ...]
 VARIES: Final = "(differs each time)"
 _ANY: Final = "*"  # the place of a part of a list, in a path: what varies in one of them varies in all
+_KEYS: Final = (
+    "(keys)"  # behind the path of a dict whose keys are never the same: its values are compared as a list's parts
+)
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 _DEEPEST: Final = 30
@@ -55,9 +58,14 @@ def varying(one: Any, other: Any, path: Path = ()) -> Iterator[Path]:
     """Where two states that should be the same differ: a time, a random id."""
     if one == other:
         return
-    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        for key in one:
-            yield from varying(one[key], other[key], (*path, key))
+    if isinstance(one, dict) and isinstance(other, dict) and len(one) == len(other):
+        if one.keys() == other.keys():
+            for key in one:
+                yield from varying(one[key], other[key], (*path, key))
+        else:
+            yield (*path, _KEYS)
+            for pair in zip(sorted(one.values(), key=repr), sorted(other.values(), key=repr), strict=True):
+                yield from varying(*pair, (*path, _ANY))
     elif isinstance(one, list | tuple) and type(one) is type(other) and len(one) == len(other):
         for index, pair in enumerate(zip(one, other, strict=True)):
             yield from varying(*pair, (*path, _ANY if isinstance(one, list) else index))
@@ -70,7 +78,10 @@ def settled(state: Any, leave_out: Collection[Path], path: Path = ()) -> Any:
     if path in leave_out:
         return VARIES
     if isinstance(state, dict):
-        return {key: settled(one, leave_out, (*path, key)) for key, one in state.items()}
+        if (*path, _KEYS) in leave_out:
+            state = list(state.values())
+        else:
+            return {key: settled(one, leave_out, (*path, key)) for key, one in state.items()}
     if isinstance(state, tuple):
         return tuple(settled(one, leave_out, (*path, index)) for index, one in enumerate(state))
     if isinstance(state, list):
