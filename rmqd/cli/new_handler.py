@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
 import re
 import sys
@@ -18,6 +19,7 @@ Example: rmqd new handler order-book --topic orders
 """
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
+_TAKEN: Final = ("rmqd", "tests", "pydantic", "pytest")  # what the project imports
 
 
 def new_handler(
@@ -27,6 +29,8 @@ def new_handler(
     """Write a project with a typed handler, its tests and its configuration, to begin with."""
     from rmqd.cli.new_project import files_of
     from rmqd.errors import InvalidNameError
+    from rmqd.plugins.entry_points import installed
+    from rmqd.plugins.handlers import ENTRY_POINT_GROUP
     from rmqd.wire.topics import check_topic
 
     module = name.replace("-", "_")
@@ -35,9 +39,16 @@ def new_handler(
             f"{name!r} cannot be the name of a handler; accepted: small letters, digits, single dashes",
             param_hint="NAME",
         )
-    if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in ("rmqd", "tests"):
+    if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _TAKEN or _is_installed(module):
         raise typer.BadParameter(
-            f"{name!r} would make the module {module}, which is Python's own or rmqd's; accepted: another name",
+            f"{name!r} would make the module {module}, which is Python's own, rmqd's or an installed one; "
+            "accepted: another name",
+            param_hint="NAME",
+        )
+    if name in installed(ENTRY_POINT_GROUP):
+        raise typer.BadParameter(
+            f"{name!r} is the name of an installed handler, and a configuration could not tell the two apart; "
+            "accepted: another name",
             param_hint="NAME",
         )
     try:
@@ -58,3 +69,9 @@ def new_handler(
         file.write_text(text)
         typer.echo(file)
     typer.echo(f"\nNext:  cd {name}  then  pytest  and  rmqd run --reload")
+
+
+def _is_installed(module: str) -> bool:
+    """Whether Python finds such a module. A folder without code, such as one of this name here, is none."""
+    found = importlib.util.find_spec(module)
+    return found is not None and found.origin is not None

@@ -42,8 +42,8 @@ _CONFIG: Final = """\
 # rmqd run --reload; without a RocketMQ at that address: rmqd broker --topic TOPIC:4
 nameserver: ${RMQD_NAMESERVER:-127.0.0.1:9876}
 groups:
-  NAME:
-    subscriptions: {TOPIC: "*"}
+  "NAME":
+    subscriptions: {"TOPIC": "*"}
     consume_from_where: first_offset
     handler: {plugin: "MODULE.handler:handle"}
 """
@@ -102,7 +102,7 @@ _CASES: Final = """\
 # rmqd test tests, or pytest; with --chaos also whether the effect is repeatable. The handler runs as it is: what it
 # writes to is to be the tests' own.
 config: ../config/rmqd.yaml
-group: NAME
+group: "NAME"
 cases:
   of two messages one is no order:
     messages:

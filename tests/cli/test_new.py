@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.in_process import rmqd
 from tests.testing.user_folder import UserFolder
@@ -44,8 +45,10 @@ def test_what_exists_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "order-book").iterdir()] == ["mine.py"]
 
 
-@pytest.mark.parametrize("name", ["Order", "9lives", "a--b", "../up", "json", "class", "rmqd", "tests", ""])
-def test_a_name_that_makes_no_module_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["Order", "9lives", "a--b", "../up", "json", "class", "rmqd", "tests", "pydantic", "structlog", "log", ""]
+)
+def test_a_name_that_makes_no_module_or_is_taken_is_refused(tmp_path: Path, name: str) -> None:
     made = rmqd("new", "handler", name)
     assert made.code == 2
     assert "accepted: " in made.err
@@ -55,6 +58,14 @@ def test_a_name_that_makes_no_module_is_refused(tmp_path: Path, name: str) -> No
 def test_a_topic_that_rocketmq_refuses_is_refused(tmp_path: Path) -> None:
     made = rmqd("new", "handler", "order-book", "--topic", "no topic")
     assert (made.code, list(tmp_path.iterdir())) == (2, [])
+
+
+def test_a_name_that_yaml_reads_as_something_else_is_a_groups(tmp_path: Path) -> None:
+    assert rmqd("new", "handler", "on").code == 0
+    config, cases = (
+        yaml.safe_load((tmp_path / "on" / file).read_text()) for file in ("config/rmqd.yaml", "tests/on.cases.yaml")
+    )
+    assert (list(config["groups"]), cases["group"]) == (["on"], "on")
 
 
 def test_its_entry_point_names_the_handler(tmp_path: Path) -> None:
