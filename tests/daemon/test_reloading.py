@@ -136,6 +136,7 @@ async def test_a_new_configuration_beside_broken_code_is_taken_over_or_changes_n
             assert (await client.post("/api/v1/groups/edited/pause")).is_success
             edited.write_text(PLAIN)
             await running.event("handler.reloaded")
+            await eventually(lambda: len(running.events("worker.started")) == 3, "a worker with the mended code", 60)
             assert await _paused(client) == {"edited": True}, "an operator's pause stays"
 
             config.write_text(both)
