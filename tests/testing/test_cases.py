@@ -131,7 +131,7 @@ def test_a_case_that_does_not_hold_is_told_message_by_message(cases: UserFolder,
         "  FAILED  a case  (bad.cases.yaml:5:3)",
         f"            {told}",
         "                     got retried twice, dead-lettered: max_reconsume_times reached",
-        f"                     its handler raised KeyError: 'customer' ({cases.path}/handlers_of_cases.py:8)",
+        f"                     its handler raised KeyError: 'customer' ({cases.path}/handlers_of_cases.py:12)",
         "",
         "1 case: 0 as expected, 1 not",
     ]
