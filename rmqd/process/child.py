@@ -49,7 +49,13 @@ class ChildProcess(Generic[Snapshot]):
                 stdin=asyncio.subprocess.DEVNULL, env=_environment(), start_new_session=cls.own_group,
             )  # fmt: skip
         ours.setblocking(False)
-        return cls(process, await ChildChannel.over(ours))
+        try:
+            return cls(process, await ChildChannel.over(ours))
+        except BaseException:  # nobody else knows the process, so that nobody else would end it
+            ours.close()
+            process.kill()
+            await process.wait()
+            raise
 
     async def read(self) -> int:
         """Receive the child's answers until it is gone. Returns its exit code."""
