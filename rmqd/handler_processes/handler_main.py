@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 from rmqd.process import structlog_without_rich  # noqa: F401  before structlog, see there
@@ -25,10 +24,10 @@ import structlog
 
 from rmqd.clock import SystemClock
 from rmqd.consumer.handling.threads import HandlerThread, UnusableHandlerError, call_start_or_stop, check_result
-from rmqd.errors import ConfigError
+from rmqd.consumer.handling.worker import take_cancellations_back
 from rmqd.exit_codes import ExitCode
 from rmqd.handler_api import Batch, LoadedHandler, ManualBatch, OrderlyBatch
-from rmqd.handler_processes.order import Answer, Call, HandlerOrder, NotUsable
+from rmqd.handler_processes.order import Answer, Call, HandlerOrder
 from rmqd.once.group import once_of
 from rmqd.plain_text import describe, text_of
 from rmqd.plugins.handlers import load_handler
@@ -36,7 +35,7 @@ from rmqd.process.channel import ChildAnswer, ChildChannel, Request
 from rmqd.process.garbage import collect_as_memory_grows
 from rmqd.process.logs import logs
 from rmqd.process.loop import leave, run_in_loop, settle_garbage_collection
-from rmqd.process.watched_child import write_down_faults
+from rmqd.process.watched_child import NotUsable, write_down_faults
 from rmqd.wire.messages.once import once_in_group
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -77,8 +76,7 @@ async def _serve(sock: socket.socket) -> int:
     try:
         calls = _HandlerCalls(order)
     except Exception as error:  # noqa: BLE001  the author's own, whatever it is
-        reason = "; ".join(map(str, error.problems)) if isinstance(error, ConfigError) else describe(error)
-        channel.post(ChildAnswer(first.number, NotUsable(reason)))
+        channel.post(ChildAnswer(first.number, NotUsable.of(error)))
         await channel.close()
         return ExitCode.CONFIG
     channel.post(ChildAnswer(first.number))
@@ -174,7 +172,7 @@ class _HandlerCalls:
             raise
         except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
             error = raised
-        await _take_cancellations_back()
+        await take_cancellations_back()
         try:
             return Answer.of(batch, error, is_limited=self._order.memory_bytes != -1)
         finally:
@@ -190,16 +188,6 @@ class _HandlerCalls:
 
 def _caller(handler: LoadedHandler) -> Callable[[Batch], Any]:
     return handler.handle if handler.is_async else HandlerThread(handler, 0).call
-
-
-async def _take_cancellations_back() -> None:
-    """Have this task go on as if its handler had not cancelled it."""
-    task = asyncio.current_task()
-    assert task is not None
-    with suppress(asyncio.CancelledError):
-        await asyncio.sleep(0)
-    while task.uncancel():
-        pass
 
 
 if __name__ == "__main__":

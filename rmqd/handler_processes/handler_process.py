@@ -10,10 +10,10 @@ from rmqd.clock import Clock
 from rmqd.consumer.handling.threads import UnusableHandlerError
 from rmqd.errors import RmqdError
 from rmqd.handler_api import Batch, OrderlyBatch
-from rmqd.handler_processes.order import Answer, Call, HandlerOrder, NotUsable
+from rmqd.handler_processes.order import Answer, Call, HandlerOrder
 from rmqd.process.child import ChildGoneError
 from rmqd.process.logs import logs
-from rmqd.process.watched_child import WatchedChild, how_it_ended
+from rmqd.process.watched_child import NotUsable, WatchedChild, how_it_ended
 
 MODULE: Final = "rmqd.handler_processes.handler_main"
 BUILD_SECONDS: Final = 300.0

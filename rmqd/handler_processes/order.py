@@ -33,13 +33,6 @@ class HandlerOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class NotUsable:
-    """The handler cannot be made, started, called or stopped, whatever the messages."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Call:
     """A batch to be handled."""
 

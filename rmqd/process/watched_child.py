@@ -13,9 +13,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from rmqd.errors import ConfigError
+from rmqd.plain_text import describe
 from rmqd.process.child import ChildProcess
 
 WHERE_SIGNAL: Final = signal.SIGUSR2
@@ -24,6 +27,18 @@ LEFT_OPEN_SECONDS: Final = 0.5  # for answers on their way, where the process en
 WHERE_SECONDS: Final = 2.0  # for a process that hangs to write down where it is
 HOW_SECONDS: Final = 30.0  # for a process that has closed its socket to end
 _LOOK_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class NotUsable:
+    """The handler cannot be made, started, called or stopped, whatever the messages: what its process answers then."""
+
+    reason: str
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        """The answer for what was raised as the handler was made or started."""
+        return cls("; ".join(map(str, error.problems)) if isinstance(error, ConfigError) else describe(error))
 
 
 class WatchedChild(ChildProcess[None]):

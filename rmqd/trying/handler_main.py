@@ -11,15 +11,14 @@ import signal
 import socket
 import sys
 
-from rmqd.errors import ConfigError
 from rmqd.exit_codes import ExitCode
 from rmqd.plain_text import describe
 from rmqd.process.channel import ChildAnswer, ChildChannel, Request
 from rmqd.process.logs import logs
 from rmqd.process.loop import leave, run_in_loop
-from rmqd.process.watched_child import write_down_faults
+from rmqd.process.watched_child import NotUsable, write_down_faults
 from rmqd.trying.calls import HandlerCalls
-from rmqd.trying.order import HandlerOrder, NotUsable, Ready
+from rmqd.trying.order import HandlerOrder, Ready
 
 
 def main(descriptor: int) -> int:
@@ -44,8 +43,7 @@ async def _serve(sock: socket.socket) -> int:
         calls = HandlerCalls(order.config, group)
         await calls.start()
     except Exception as error:  # noqa: BLE001  the handler's own, whatever it is
-        reason = "; ".join(map(str, error.problems)) if isinstance(error, ConfigError) else describe(error)
-        channel.post(ChildAnswer(first.number, NotUsable(reason)))
+        channel.post(ChildAnswer(first.number, NotUsable.of(error)))
         await channel.close()
         return ExitCode.FAILURE
     channel.post(ChildAnswer(first.number, Ready(calls.author)))

@@ -10,8 +10,8 @@ from typing import Final, Literal, Self
 from rmqd.config.model.root import RootConfig
 from rmqd.errors import RmqdError
 from rmqd.process.child import ChildGoneError
-from rmqd.process.watched_child import WatchedChild, how_it_ended
-from rmqd.trying.order import CallResult, HandlerOrder, NotUsable, Ready, Verdict
+from rmqd.process.watched_child import NotUsable, WatchedChild, how_it_ended
+from rmqd.trying.order import CallResult, HandlerOrder, Ready, Verdict
 from rmqd.trying.places import Author, place_of_fault
 from rmqd.wire.messages.message import Message
 

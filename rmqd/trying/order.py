@@ -57,10 +57,3 @@ class Ready:
     """The handler was started."""
 
     author: Author
-
-
-@dataclass(frozen=True, slots=True)
-class NotUsable:
-    """The handler cannot be made, started or called, whatever the messages."""
-
-    reason: str

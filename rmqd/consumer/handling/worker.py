@@ -103,7 +103,7 @@ class Worker:
             try:
                 await self._serve()
             except asyncio.CancelledError:
-                await self._take_cancellations_back()
+                await take_cancellations_back()
 
     async def _serve(self) -> None:
         """Take turns at the queues of the line."""
@@ -187,7 +187,7 @@ class Worker:
                 error = raised
             self.batch = None
             if self.expired or is_cancelled():  # the handler may have returned all the same
-                await self._take_cancellations_back()
+                await take_cancellations_back()
                 if self.replaced:
                     return
                 if self.expired:
@@ -238,17 +238,19 @@ class Worker:
             try:
                 await asyncio.wait((task,))
             except asyncio.CancelledError:
-                await self._take_cancellations_back()
+                await take_cancellations_back()
         return task.result()
 
-    async def _take_cancellations_back(self) -> None:
-        """Have this task go on as if nobody had cancelled it.
 
-        If `cancel` was called and the CancelledError not raised yet, the next `await` raises it: the one here does.
-        Before Python 3.13 `uncancel` alone does not prevent that.
-        """
-        assert self._task is not None
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)
-        while self._task.uncancel():
-            pass
+async def take_cancellations_back() -> None:
+    """Have this task go on as if nobody had cancelled it.
+
+    If `cancel` was called and the CancelledError not raised yet, the next `await` raises it: the one here does.
+    Before Python 3.13 `uncancel` alone does not prevent that.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    while task.uncancel():
+        pass
