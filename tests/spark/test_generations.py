@@ -14,7 +14,7 @@ from rmqd.spark.cluster import Cluster, close_clusters
 from rmqd.spark.engine import generations as module
 from rmqd.spark.engine.generations import Generation, Generations, checkpoint_folder
 from rmqd.spark.group_order import GroupOrder
-from rmqd.spark.pipelines.parquet_batch import ParquetBatch
+from rmqd.spark.pipelines.micro_batch import MicroBatch
 from rmqd.spark.source.offsets import nested
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
@@ -461,7 +461,7 @@ def leave_a_written_batch(broker: EmbeddedBroker, folder: Path) -> Generations:
 def of_two_topics(broker: EmbeddedBroker, folder: Path) -> Generations:
     """The generations of a group whose sink has batch 1."""
 
-    def is_written(batch: ParquetBatch) -> bool:
+    def is_written(batch: MicroBatch) -> bool:
         plan = b'"bills": {"broker-a": {"0": 4}}'
         return (batch.query, batch.number, plan in batch.plan) == ("a-query", 1, True)
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import RmqdError
+from rmqd.spark.pipelines.micro_batch import MicroBatch
 from rmqd.spark.pipelines.parquet_batch import (
     Layout,
     Manifest,
-    ParquetBatch,
     batch_of_manifest,
     files_since,
+    manifest_name,
     manifest_of,
 )
 
 QUERY = "3f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
 JOB = "8d1f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
-BATCH = ParquetBatch(QUERY, 12, b"v1\n{}\n")
+BATCH = MicroBatch(QUERY, 12, b"v1\n{}\n")
 
 
 def test_files_are_named_by_query_batch_attempt_and_task() -> None:
@@ -54,8 +55,8 @@ def test_the_files_since_a_batch_are_its_querys_alone() -> None:
 
 def test_a_manifest_is_of_one_plan_of_a_batch() -> None:
     """A batch that is planned anew has another one; other files are none."""
-    assert batch_of_manifest(BATCH.manifest_name) == 12
-    assert BATCH.manifest_name != ParquetBatch(QUERY, 12, b"v1\n{...}\n").manifest_name
+    assert batch_of_manifest(manifest_name(BATCH)) == 12
+    assert manifest_name(BATCH) != manifest_name(MicroBatch(QUERY, 12, b"v1\n{...}\n"))
     assert batch_of_manifest(f"000000012-{'0' * 12}") is None
     assert batch_of_manifest("layout.json") is None
 

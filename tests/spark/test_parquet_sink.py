@@ -14,7 +14,7 @@ from tests.spark.needed import need
 need("pyspark", "pyarrow")
 
 from rmqd.spark.hadoop_folder import HadoopFolder  # noqa: E402
-from rmqd.spark.pipelines.parquet_batch import ParquetBatch  # noqa: E402
+from rmqd.spark.pipelines.micro_batch import MicroBatch  # noqa: E402
 from rmqd.spark.pipelines.parquet_sink import ParquetSink, staging_beside  # noqa: E402
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def test_a_driver_that_dies_at_any_step_leaves_each_row_once(spark: SparkSession
         dying = sink(spark, folder, life)
         life.left = number
         before = list(range(number * EACH))
-        batch = ParquetBatch(QUERY, number, f"plan {number}".encode())
+        batch = MicroBatch(QUERY, number, f"plan {number}".encode())
         try:
             dying.write(rows(spark, number), batch)
             lives = False
@@ -144,11 +144,11 @@ def test_a_driver_that_dies_at_any_step_leaves_each_row_once(spark: SparkSession
 def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
     """The first attempt's rows count, whatever a second one would say; its plan runs for the sake of its state."""
     folder = tmp_path / "archive"
-    batch = ParquetBatch(QUERY, 0, b"plan")
+    batch = MicroBatch(QUERY, 0, b"plan")
     assert not sink(spark, folder).has(batch)
     assert sink(spark, folder).write(rows(spark, 0), batch) == EACH
     assert sink(spark, folder).has(batch)
-    assert not sink(spark, folder).has(ParquetBatch(QUERY, 0, b"another plan"))
+    assert not sink(spark, folder).has(MicroBatch(QUERY, 0, b"another plan"))
     files = sorted(folder.rglob("*.parquet"))
 
     with pytest.raises(Exception, match="it ran"):
@@ -161,20 +161,20 @@ def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_pat
 def test_a_checkpoint_that_was_taken_back_replaces_files(spark: SparkSession, tmp_path: Path) -> None:
     """Batches that are planned anew put theirs in place of what the query had put there since; other queries' stay."""
     folder = tmp_path / "archive"
-    sink(spark, folder).write(rows(spark, 50), ParquetBatch(OTHER_QUERY, 2, b"other"))
+    sink(spark, folder).write(rows(spark, 50), MicroBatch(OTHER_QUERY, 2, b"other"))
     for number in range(3):
-        sink(spark, folder).write(rows(spark, number), ParquetBatch(QUERY, number, b"first"))
+        sink(spark, folder).write(rows(spark, number), MicroBatch(QUERY, number, b"first"))
     life = Life()
     dying = sink(spark, folder, life)
     longer = rows(spark, 1).union(rows(spark, 2)).union(rows(spark, 3))
     other = list(range(50 * EACH, 51 * EACH))
     life.left = 5  # between the new files' moves
     with pytest.raises(KilledError):
-        dying.write(longer, ParquetBatch(QUERY, 1, b"second"))
+        dying.write(longer, MicroBatch(QUERY, 1, b"second"))
     assert len(set(read(folder))) == len(read(folder))
-    sink(spark, folder).write(longer, ParquetBatch(QUERY, 1, b"second"))
+    sink(spark, folder).write(longer, MicroBatch(QUERY, 1, b"second"))
     assert read(folder) == [*range(4 * EACH), *other]
-    sink(spark, folder).write(rows(spark, 4), ParquetBatch(QUERY, 2, b"second"))
+    sink(spark, folder).write(rows(spark, 4), MicroBatch(QUERY, 2, b"second"))
     assert read(folder) == [*range(5 * EACH), *other]
 
 
@@ -184,9 +184,9 @@ def test_what_a_killed_query_has_written_is_moved_by_the_next(spark: SparkSessio
     dying = sink(spark, folder, life)
     life.left = 5  # its manifest is there, and a file was moved
     with pytest.raises(KilledError):
-        dying.write(rows(spark, 0), ParquetBatch(QUERY, 0, b"plan"))
+        dying.write(rows(spark, 0), MicroBatch(QUERY, 0, b"plan"))
     assert 0 < len(read(folder)) < EACH
-    sink(spark, folder).write(rows(spark, 1), ParquetBatch(OTHER_QUERY, 0, b"plan"))
+    sink(spark, folder).write(rows(spark, 1), MicroBatch(OTHER_QUERY, 0, b"plan"))
     assert read(folder) == list(range(2 * EACH))
 
 
@@ -201,26 +201,26 @@ def test_a_driver_that_wakes_up_at_any_step_harms_nothing(spark: SparkSession, t
     while has_slept:
         query = f"{step:08}{QUERY[8:]}"
         for number in range(2):
-            sink(spark, folder).write(rows(spark, number), ParquetBatch(query, number, b"first"))
+            sink(spark, folder).write(rows(spark, number), MicroBatch(query, number, b"first"))
 
         def meanwhile(query: str = query) -> None:
             for number in range(2):
-                sink(spark, folder).write(rows(spark, number + 10, tasks=1), ParquetBatch(query, number, b"second"))
+                sink(spark, folder).write(rows(spark, number + 10, tasks=1), MicroBatch(query, number, b"second"))
             life = Life()
             third = sink(spark, folder, life)
             life.left = 5  # a file was moved
             with pytest.raises(KilledError):
-                third.write(rows(spark, 12), ParquetBatch(query, 2, b"second"))
+                third.write(rows(spark, 12), MicroBatch(query, 2, b"second"))
 
         sleep = Sleep(meanwhile)
         sleeper = sink(spark, folder, sleep)
         sleep.left = step
         try:
-            sleeper.write(rows(spark, 10), ParquetBatch(query, 0, b"second"))
+            sleeper.write(rows(spark, 10), MicroBatch(query, 0, b"second"))
         except RmqdError:
             refused += 1
         if has_slept := sleep.left < 0:
-            sink(spark, folder).write(rows(spark, 12), ParquetBatch(query, 2, b"second"))
+            sink(spark, folder).write(rows(spark, 12), MicroBatch(query, 2, b"second"))
             assert read(folder) == list(range(10 * EACH, 13 * EACH)), f"asleep before change {step}"
         for file in folder.rglob(f"{query}-*"):
             file.unlink()
@@ -231,7 +231,7 @@ def test_a_driver_that_wakes_up_at_any_step_harms_nothing(spark: SparkSession, t
 
 def test_a_batch_without_rows_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
     """Spark would leave one that has only columns."""
-    assert sink(spark, tmp_path / "archive").write(rows(spark, 0).where("id < 0"), ParquetBatch(QUERY, 0)) == 0
+    assert sink(spark, tmp_path / "archive").write(rows(spark, 0).where("id < 0"), MicroBatch(QUERY, 0)) == 0
     assert read(tmp_path / "archive") == []
 
 
@@ -263,7 +263,7 @@ def test_a_folder_by_url_and_what_cannot_be_one(spark: SparkSession, tmp_path: P
     folder = HadoopFolder(spark, f"file://{tmp_path}/the archive")
     made = ParquetSink(folder, staging_beside(folder), "archive")
     made.prepare(rows(spark, 0).schema)
-    assert made.write(rows(spark, 0), ParquetBatch(QUERY, 0)) == EACH
+    assert made.write(rows(spark, 0), MicroBatch(QUERY, 0)) == EACH
     assert read(tmp_path / "the archive") == list(range(EACH))
     with pytest.raises(RmqdError, match="file:/ is the top of a file system"):
         staging_beside(HadoopFolder(spark, "file:///"))

@@ -16,7 +16,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow", "psycopg")
 
-from rmqd.spark.pipelines.parquet_batch import ParquetBatch  # noqa: E402
+from rmqd.spark.pipelines.micro_batch import MicroBatch  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
 from tests.servers.postgresql import PostgresqlServer  # noqa: E402
 from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
@@ -57,8 +57,8 @@ def rows(spark: SparkSession, *values: tuple[int, int | None, int]) -> DataFrame
     return spark.createDataFrame(list(values), ROWS)
 
 
-def batch(number: int, plan: bytes = b"", query: str = QUERY) -> ParquetBatch:
-    return ParquetBatch(query, number, plan or b"plan %d" % number)
+def batch(number: int, plan: bytes = b"", query: str = QUERY) -> MicroBatch:
+    return MicroBatch(query, number, plan or b"plan %d" % number)
 
 
 def test_rows_replace_those_of_their_key(spark: SparkSession, prices_database: Database) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from rmqd.errors import RmqdError
-from rmqd.spark.pipelines.parquet_batch import ParquetBatch
+from rmqd.spark.pipelines.micro_batch import MicroBatch
 from rmqd.spark.source.offsets import ByQueue, Offsets
 
 OFFSETS: Final = "offsets"
@@ -16,7 +16,7 @@ COMMITS: Final = "commits"
 METADATA: Final = "metadata"
 LOG_VERSION: Final = "v1"
 
-IsWritten = Callable[[ParquetBatch], bool]
+IsWritten = Callable[[MicroBatch], bool]
 """Whether a sink has all rows of a batch, so that they stay whatever happens to the query."""
 
 
@@ -60,7 +60,7 @@ def read_done(folder: Folder, path: str, is_written: IsWritten | None = None) ->
     following = batch + 1
     if is_written is not None and following in _numbers(folder, f"{path}/{OFFSETS}"):
         plan = folder.read(f"{path}/{OFFSETS}/{following}")
-        if is_written(ParquetBatch(_query_id(folder, path), following, plan)):
+        if is_written(MicroBatch(_query_id(folder, path), following, plan)):
             batch = following
     if batch >= 0:
         return Done(batch, _logged(folder, f"{path}/{OFFSETS}/{batch}").positions)

@@ -5,6 +5,7 @@ A sink takes a micro-batch at a time, on the driver. After a crash it is given t
     pipeline_query               the streaming query
     pipeline_source              the rows, and the sink of a topic
     pipeline_sinks               sinks by format
+    micro_batch                  what every sink is told of a batch
     parquet_sink, parquet_batch  files of Parquet that hold each row exactly once
     postgresql                   rows of a table of PostgreSQL, each batch exactly once
     jdbc_table                   rows of a table of another database

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.spark.pipelines.parquet_batch import ParquetBatch
+from rmqd.spark.pipelines.micro_batch import MicroBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +28,7 @@ class JdbcTable:
             raise ConfigError([f"sink.batch_column: the pipeline's rows have a column {self._column} already"])
         self._ask(lambda connection: None)
 
-    def write(self, frame: DataFrame, batch: ParquetBatch) -> None:
+    def write(self, frame: DataFrame, batch: MicroBatch) -> None:
         """Insert a batch's rows; those that a former attempt has inserted are deleted before."""
         from pyspark.sql.functions import lit
 

@@ -6,7 +6,6 @@ the batch is written anew, with it the files only have to be moved to where they
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,33 +13,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmqd.errors import RmqdError
+from rmqd.spark.pipelines.micro_batch import MicroBatch
 
 # as Spark names them: part-00003-<uuid of the job>.c000.snappy.parquet, or -c000 where nothing is partitioned
 _STAGED: Final = re.compile(r"part-(?P<part>[0-9]+)-[0-9a-f-]{36}[.-]c(?P<file>[0-9]+)(?P<ending>\..*)")
 _PUBLISHED: Final = re.compile(r"(?P<query>[0-9a-f-]{36})-(?P<batch>[0-9]{9,})-.*")
 _MANIFEST: Final = re.compile(r"(?P<batch>[0-9]{9,})-[0-9a-f]{12}\.json")
 _VERSION: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ParquetBatch:
-    """One micro-batch of a streaming query."""
-
-    query: str
-    """The query's id, which its checkpoint keeps."""
-    number: int
-    plan: bytes = b""
-    """What Spark's log of offsets says of it: the same for a batch that is repeated, another for one planned anew."""
-
-    @property
-    def plan_id(self) -> str:
-        """Tells one plan from another."""
-        return hashlib.sha256(self.plan).hexdigest()[:12]
-
-    @property
-    def manifest_name(self) -> str:
-        """Of the file that decides about it; in order of the batches."""
-        return f"{self.number:09}-{self.plan_id}.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +56,18 @@ class Manifest:
         return manifest
 
 
+def manifest_name(batch: MicroBatch) -> str:
+    """Of the file that decides about a batch; in order of the batches."""
+    return f"{batch.number:09}-{batch.plan_id}.json"
+
+
 def batch_of_manifest(name: str) -> int | None:
     """The number of the batch that a file of this name decides about; None for other files."""
     match = _MANIFEST.fullmatch(name)
     return int(match["batch"]) if match else None
 
 
-def manifest_of(batch: ParquetBatch, staged: str, files: Iterable[str], former: Iterable[str], rows: int) -> Manifest:
+def manifest_of(batch: MicroBatch, staged: str, files: Iterable[str], former: Iterable[str], rows: int) -> Manifest:
     """The manifest of a batch from the files that Spark wrote below `staged`; `former` are those of other attempts.
 
     `staged` ends in the attempt's name, which begins with the batch's number. Files have it in their names: a driver
@@ -106,7 +90,7 @@ def manifest_of(batch: ParquetBatch, staged: str, files: Iterable[str], former: 
     return Manifest(staged, tuple(moves), tuple(former), rows)
 
 
-def files_since(batch: ParquetBatch, files: Iterable[str]) -> list[str]:
+def files_since(batch: MicroBatch, files: Iterable[str]) -> list[str]:
     """Of all files in a folder those that this batch or a later one of its query has put there."""
     found = []
     for path in files:

@@ -17,12 +17,13 @@ import structlog
 
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.hadoop_folder import HadoopFolder
+from rmqd.spark.pipelines.micro_batch import MicroBatch
 from rmqd.spark.pipelines.parquet_batch import (
     Layout,
     Manifest,
-    ParquetBatch,
     batch_of_manifest,
     files_since,
+    manifest_name,
     manifest_of,
 )
 
@@ -77,7 +78,7 @@ class ParquetSink:
                 return
         self._staging.put(LAYOUT, layout.encode())
 
-    def write(self, frame: DataFrame, batch: ParquetBatch) -> int:
+    def write(self, frame: DataFrame, batch: MicroBatch) -> int:
         """Have a batch's rows in the folder, once however often it is repeated; how many they are.
 
         Raises RmqdError where another driver writes the batch too, and was first.
@@ -85,8 +86,8 @@ class ParquetSink:
         ours = f"{self._writer}/{batch.query}"
         before = self._staging.names(ours)
         manifests = [name for name in before if batch_of_manifest(name) is not None]
-        if batch.manifest_name in manifests:
-            manifest = self._read(f"{ours}/{batch.manifest_name}")
+        if manifest_name(batch) in manifests:
+            manifest = self._read(f"{ours}/{manifest_name(batch)}")
             # it is written; yet what a stateful query keeps is only kept when its plan runs
             frame.write.format("noop").mode("overwrite").save()
         else:
@@ -94,17 +95,17 @@ class ParquetSink:
             went_back = any((batch_of_manifest(name) or 0) >= batch.number for name in manifests)
             former = self._take_back(batch, ours, manifests) if went_back else []
             manifest = self._stage(frame, batch, ours, former)
-            self._decide(batch, manifest, f"{ours}/{batch.manifest_name}", before)
+            self._decide(batch, manifest, f"{ours}/{manifest_name(batch)}", before)
         self._publish(manifest)
         self._staging.delete(manifest.staged)
         for name in before:  # what has come since is of a driver that took this one for dead
-            if name != batch.manifest_name:
+            if name != manifest_name(batch):
                 self._staging.delete(f"{ours}/{name}")
         return manifest.rows
 
-    def has(self, batch: ParquetBatch) -> bool:
+    def has(self, batch: MicroBatch) -> bool:
         """Whether a batch is written, so that its files are in the folder, or will be with the next `prepare`."""
-        return self._staging.exists(f"{self._writer}/{batch.query}/{batch.manifest_name}")
+        return self._staging.exists(f"{self._writer}/{batch.query}/{manifest_name(batch)}")
 
     def _finish_what_was_left(self) -> None:
         """Move what a killed driver has written and not moved, also of a query that will not come back."""
@@ -116,7 +117,7 @@ class ParquetSink:
                         self._publish(manifest)
                         self._staging.delete(manifest.staged)
 
-    def _take_back(self, batch: ParquetBatch, ours: str, manifests: list[str]) -> list[str]:
+    def _take_back(self, batch: MicroBatch, ours: str, manifests: list[str]) -> list[str]:
         """See that nothing more comes of this batch's former plan and of what followed it; which files it has."""
         for name in manifests:
             if (batch_of_manifest(name) or 0) >= batch.number:
@@ -125,7 +126,7 @@ class ParquetSink:
         log.warning("spark.archive_taken_back", folder=self._folder.url, batch=batch.number, files_replaced=len(files))
         return files
 
-    def _stage(self, frame: DataFrame, batch: ParquetBatch, ours: str, former: list[str]) -> Manifest:
+    def _stage(self, frame: DataFrame, batch: MicroBatch, ours: str, former: list[str]) -> Manifest:
         """Write the batch where nobody looks."""
         from pyspark.sql import Observation
         from pyspark.sql.functions import count, lit
@@ -145,7 +146,7 @@ class ParquetSink:
         relative = [path.removeprefix(f"{staged}/") for path in files]
         return manifest_of(batch, staged, relative, former, rows)
 
-    def _decide(self, batch: ParquetBatch, manifest: Manifest, path: str, before: Sequence[str]) -> None:
+    def _decide(self, batch: MicroBatch, manifest: Manifest, path: str, before: Sequence[str]) -> None:
         """Put the manifest, so that the batch counts. Raises RmqdError where another driver has decided it meanwhile.
 
         Where that one is at a later batch, it has deleted this batch's manifest: so later ones are looked for, too.

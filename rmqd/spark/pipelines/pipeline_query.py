@@ -14,7 +14,7 @@ from rmqd.spark.hadoop_folder import HadoopFolder
 from rmqd.spark.handlers.handler_query import triggered
 from rmqd.spark.handlers.outcome import OnBatch
 from rmqd.spark.pipelines.lost_rows import messages_of
-from rmqd.spark.pipelines.parquet_batch import ParquetBatch
+from rmqd.spark.pipelines.micro_batch import MicroBatch
 from rmqd.spark.pipelines.pipeline_counts import CountingListener, observed
 from rmqd.spark.pipelines.pipeline_sinks import make_sink
 from rmqd.spark.pipelines.pipeline_source import NAME, pipeline_source
@@ -61,7 +61,7 @@ def pipeline_query(
 
     def write(batch_frame: DataFrame, batch_id: int) -> None:
         query = batch_frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
-        sink.write(batch_frame, ParquetBatch(query, batch_id, plans.read(f"offsets/{batch_id}")))
+        sink.write(batch_frame, MicroBatch(query, batch_id, plans.read(f"offsets/{batch_id}")))
 
     writer = frame.writeStream.queryName(order.name).outputMode(settings.sink.output_mode).foreachBatch(write)
     triggering = triggered(writer, settings.spark or SparkConfig()).option("checkpointLocation", checkpoint)

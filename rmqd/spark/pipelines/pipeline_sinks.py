@@ -10,7 +10,7 @@ from rmqd.errors import RmqdError
 from rmqd.plugins.pipelines import load_batch_function
 from rmqd.spark.hadoop_folder import HadoopFolder
 from rmqd.spark.pipelines.jdbc_table import JdbcTable
-from rmqd.spark.pipelines.parquet_batch import ParquetBatch
+from rmqd.spark.pipelines.micro_batch import MicroBatch
 from rmqd.spark.pipelines.parquet_sink import ParquetSink, staging_beside
 from rmqd.spark.pipelines.pipeline_source import SINK_NAME, bound_sink
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink
@@ -35,7 +35,7 @@ class Sink(Protocol):
     def prepare(self, schema: StructType) -> None:
         """See that rows of this schema can go there, before any is read. Raises RmqdError."""
 
-    def write(self, frame: DataFrame, batch: ParquetBatch) -> object:
+    def write(self, frame: DataFrame, batch: MicroBatch) -> object:
         """Have a batch's rows there. Called again with a batch that was cut short by a crash."""
 
 
@@ -60,7 +60,7 @@ def make_sink(spark: SparkSession, order: GroupOrder) -> Sink:
     return FunctionSink(load_batch_function(order.name, order.settings))
 
 
-def written_batches(spark: SparkSession, order: GroupOrder) -> Callable[[ParquetBatch], bool] | None:
+def written_batches(spark: SparkSession, order: GroupOrder) -> Callable[[MicroBatch], bool] | None:
     """What tells whether a group's sink has a batch for good; None for sinks that do not know. Raises RmqdError.
 
     To be asked for before the group's checkpoint is read: from then on a former driver writes no batch to a database.
@@ -84,7 +84,7 @@ class TopicSink:
         checked = make_options(self._options, schema, overwrite=False, otherwise=self._order.access)
         self._spark.dataSource.register(bound_sink(checked))
 
-    def write(self, frame: DataFrame, batch: ParquetBatch) -> None:
+    def write(self, frame: DataFrame, batch: MicroBatch) -> None:
         """Send each row of the micro-batch as a message."""
         frame.write.format(SINK_NAME).mode("append").save()
 
@@ -107,7 +107,7 @@ class DeltaSink:
                 f"accepted: parquet, or spark.conf: {DELTA_CONF} with a version made for this Spark"
             )
 
-    def write(self, frame: DataFrame, batch: ParquetBatch) -> None:
+    def write(self, frame: DataFrame, batch: MicroBatch) -> None:
         """Append the rows, unless the table has the batch."""
         writer = frame.write.format("delta").mode("append").options(**self._options)
         if self._sink.partition_by:
@@ -124,7 +124,7 @@ class FunctionSink:
     def prepare(self, schema: StructType) -> None:
         """The function may take any."""
 
-    def write(self, frame: DataFrame, batch: ParquetBatch) -> None:
+    def write(self, frame: DataFrame, batch: MicroBatch) -> None:
         """Call it; what it raises ends the query, and the batch comes again."""
         self._function(frame, batch.number)
 

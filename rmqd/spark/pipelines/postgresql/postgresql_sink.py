@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.spark.pipelines.parquet_batch import ParquetBatch
+from rmqd.spark.pipelines.micro_batch import MicroBatch
 from rmqd.spark.pipelines.postgresql.connections import connected, conninfo_of, one_line
 from rmqd.spark.pipelines.postgresql.statements import BATCHES, Statements
 from rmqd.spark.pipelines.postgresql.table_shape import read_shape
@@ -74,7 +74,7 @@ class PostgresqlSink:
             with connection.transaction():
                 self._next_epoch(connection)
 
-    def write(self, frame: DataFrame, batch: ParquetBatch) -> None:
+    def write(self, frame: DataFrame, batch: MicroBatch) -> None:
         """Have a batch's rows in the table, once however often it is repeated.
 
         Raises RmqdError where another driver has taken over, or where the table has a later batch of the query.
@@ -96,7 +96,7 @@ class PostgresqlSink:
             if told:
                 self._if_not_held(connection, statements.empty_staging(self._epoch))
 
-    def has(self, batch: ParquetBatch) -> bool:
+    def has(self, batch: MicroBatch) -> bool:
         """Whether the table has a batch for good."""
         with self._connected() as connection:
             last = connection.execute(self._statements.last_batch(lock=False), self._name).fetchone()
@@ -140,7 +140,7 @@ class PostgresqlSink:
             if int(name.removeprefix(prefix)) < self._epoch:
                 self._if_not_held(connection, f"DROP TABLE IF EXISTS {self._statements.beside(name)}")
 
-    def _is_written(self, connection: Connection[tuple[Any, ...]], batch: ParquetBatch, *, lock: bool) -> bool:
+    def _is_written(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, *, lock: bool) -> bool:
         """Whether the table has the batch. With `lock` no other driver can change that until the transaction ends.
 
         Raises RmqdError where this driver, or this checkpoint, is not the last one that wrote.
@@ -163,9 +163,7 @@ class PostgresqlSink:
             f"messages: was the checkpoint taken back? If it shall be written again, delete {self._noted}"
         )
 
-    def _move(
-        self, connection: Connection[tuple[Any, ...]], batch: ParquetBatch, attempts: list[str], rows: int
-    ) -> None:
+    def _move(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, attempts: list[str], rows: int) -> None:
         import psycopg
 
         statements = self._statements
