@@ -33,7 +33,8 @@ from rmqd.wire.topics import is_light_queue
 class BrokerController:
     """The parts that processors share. `clock` stamps and schedules messages, and may jump in tests.
 
-    The lifetime of clients and locks is measured by the event loop's own time, which does not jump.
+    By its `monotonic`, held pulls and pops wait. The lifetime of clients and locks is measured by the event loop's own
+    time, which does not jump.
     """
 
     def __init__(self, settings: BrokerSettings, clock: Clock, log: RecordLog, journal: Journal, address: str) -> None:
@@ -51,11 +52,11 @@ class BrokerController:
         self.housekeeping = ClientHousekeepingService(self.consumers, self.producers)
         self.locks = RebalanceLockManager(self._loop.time)
         self.store = MessageStore(clock, address, settings, log, journal)
-        self.held_pulls = PullRequestHoldService()
+        self.held_pulls = PullRequestHoldService(clock)
         self.schedule = ScheduleMessageService(self.store, settings, clock, journal)
-        self.held_pops = PopLongPollingService(settings)
-        self.held_notifications = PopLongPollingService(settings)
-        self.held_lite_pops = PopLongPollingService(settings)
+        self.held_pops = PopLongPollingService(settings, clock)
+        self.held_notifications = PopLongPollingService(settings, clock)
+        self.held_lite_pops = PopLongPollingService(settings, clock)
         """Pops of lite topics, each of which waits at the place (client id, group, any queue)."""
         self.lite = LiteSubscriptions(self.groups, self._loop.time, self.store.light.below, self._wake_lite)
         wake = self.schedule.wake_for

@@ -14,6 +14,7 @@ from typing import Final
 from rmqd.broker.channel import Channel, Processor
 from rmqd.broker.store.get_messages import MessageFilter
 from rmqd.broker.store.message_store import Arrival
+from rmqd.clock import Clock, Timer
 from rmqd.wire.command import RemotingCommand
 
 PASSED_SECONDS: Final = 5.0  # Java: the pause between two looks at all held pulls
@@ -22,7 +23,7 @@ PASSED_SECONDS: Final = 5.0  # Java: the pause between two looks at all held pul
 class HeldPull:
     """A pull that is held. `again` answers it with the state of the queue at that time."""
 
-    __slots__ = ("again", "channel", "group", "queue_id", "request", "timer", "topic", "wanted")
+    __slots__ = ("again", "channel", "ends_at", "group", "queue_id", "request", "timer", "topic", "wanted")
 
     def __init__(
         self,
@@ -41,13 +42,15 @@ class HeldPull:
         self.topic = topic
         self.queue_id = queue_id
         self.wanted = wanted
-        self.timer: asyncio.TimerHandle | None = None
+        self.ends_at = 0.0  # when its time is over, by the clock's `monotonic`
+        self.timer: Timer | None = None
 
 
 class PullRequestHoldService:
     """The held pulls of each queue, in the order in which they came."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._held: dict[tuple[str, int], dict[HeldPull, None]] = {}
         self._by_channel: defaultdict[Channel, set[HeldPull]] = defaultdict(set)
         self._loop = asyncio.get_running_loop()
@@ -70,7 +73,7 @@ class PullRequestHoldService:
         self._held.setdefault((pull.topic, pull.queue_id), {})[pull] = None
         self._by_channel[pull.channel].add(pull)
         pull.channel.on_close(self._lost)
-        pull.timer = self._loop.call_later(seconds, self._expire, pull)
+        self._expire_at(pull, self._clock.monotonic() + seconds)
 
     def arrived(self, arrival: Arrival) -> None:
         """Note a new message: pulls whose filter it passes are answered in the next turn of the loop."""
@@ -86,10 +89,14 @@ class PullRequestHoldService:
                 self._expire_soon(pull)
 
     def _expire_soon(self, pull: HeldPull) -> None:
-        soon = self._loop.time() + PASSED_SECONDS
-        if pull.timer is not None and pull.timer.when() > soon:
+        soon = self._clock.monotonic() + PASSED_SECONDS
+        if pull.timer is not None and pull.ends_at > soon:
             pull.timer.cancel()
-            pull.timer = self._loop.call_at(soon, self._expire, pull)
+            self._expire_at(pull, soon)
+
+    def _expire_at(self, pull: HeldPull, monotonic: float) -> None:
+        pull.ends_at = monotonic
+        pull.timer = self._clock.call_at(monotonic, self._expire, pull)
 
     def _expire(self, pull: HeldPull) -> None:
         self._take(pull)

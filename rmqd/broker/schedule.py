@@ -129,7 +129,7 @@ class ScheduleMessageService:
             if due is not None:
                 seconds = max(rest, min(due - self._clock.wall(), LOOK_AGAIN_SECONDS))
             try:
-                async with asyncio.timeout(seconds):
+                async with self._clock.timeout(seconds):
                     await self._woken.wait()
             except TimeoutError:
                 pass

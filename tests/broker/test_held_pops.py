@@ -13,6 +13,7 @@ from rmqd.codes import ResponseCode
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import messages_of, pop, pop_fields, popped, texts
+from tests.clock import ManualClock
 from tests.waiting import eventually
 
 POP, NOTIFICATION, POLLING_INFO = 200050, 200054, 200055
@@ -118,6 +119,20 @@ async def test_a_wait_ends_with_its_time(peer: Peer) -> None:
     reply = await pop(peer, poll_time=50)
 
     assert (reply.code, reply.remark) == (ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
+
+
+@pytest.mark.parametrize("clock", [ManualClock()])
+async def test_the_wait_is_measured_by_the_broker_s_clock(
+    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
+) -> None:
+    opaque = held(peer, poll_time=60_000)
+    await waiting(embedded, ANY)
+
+    clock.turn(59.9)
+    assert embedded.broker.held_pops.waiting(ANY) == 1
+    clock.turn(0.1)
+
+    assert (await peer.reply(opaque)).code == ResponseCode.POLLING_TIMEOUT
 
 
 async def test_who_has_gone_gets_nothing(embedded: EmbeddedRocketMQ, peer: Peer) -> None:

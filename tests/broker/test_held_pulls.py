@@ -11,6 +11,7 @@ from rmqd.broker.embedded import EmbeddedRocketMQ
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import Peer, connected
 from tests.broker.test_pull import COMMIT, PULL, SUBSCRIPTION, SUSPEND, bodies, fields, summary
+from tests.clock import ManualClock
 from tests.waiting import eventually
 
 WAITS = SUBSCRIPTION | SUSPEND
@@ -45,6 +46,19 @@ async def test_without_the_bit_or_with_another_answer_nothing_waits(embedded: Em
 async def test_a_pull_whose_time_is_over_is_answered_with_nothing(peer: Peer) -> None:
     reply = await peer.call(PULL, fields(sysFlag=WAITS, suspendTimeoutMillis=1))
     assert (reply.code, reply.remark) == (19, "NO_MESSAGE_IN_QUEUE")
+
+
+@pytest.mark.parametrize("clock", [ManualClock()])
+async def test_the_wait_is_measured_by_the_broker_s_clock(
+    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
+) -> None:
+    opaque = await held(embedded, peer, suspendTimeoutMillis=60_000)
+
+    clock.turn(59.9)
+    assert embedded.broker.held_pulls.count == 1
+    clock.turn(0.1)
+
+    assert (await peer.reply(opaque)).code == 19
 
 
 async def test_without_long_polling_the_broker_says_how_long(embedded: EmbeddedRocketMQ, peer: Peer) -> None:

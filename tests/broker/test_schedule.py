@@ -342,7 +342,6 @@ async def test_a_message_that_comes_while_it_sleeps_wakes_it(monkeypatch: pytest
 
 async def test_a_store_that_takes_nothing_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as while the disk is full. What was delivered before that is not delivered again."""
-    monkeypatch.setattr("rmqd.broker.schedule.RETRY_SECONDS", 0.001)
     clock = ManualClock()
     store = in_memory(clock=clock)
     schedule = service(store, clock)
@@ -360,8 +359,8 @@ async def test_a_store_that_takes_nothing_is_asked_again(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(store, "put", hesitant)
     with structlog.testing.capture_logs() as logs:
-        async with running(schedule), asyncio.timeout(25):
-            await come.wait()
+        async with running(schedule):
+            await clock.until(come.is_set, "the last one is delivered")
 
     assert bodies(store, "T", 2) == ["a", "b", "c"]
     assert [entry["event"] for entry in logs] == ["broker.delivery_failed"] * 2
@@ -373,11 +372,11 @@ async def test_a_pull_that_waits_gets_what_comes(tmp_path: Path) -> None:
     options = EmbeddedOptions(topics={"T": 4}, data_dir=tmp_path / "data")
     async with embedded_rocketmq(options, clock) as rocketmq, connected(rocketmq.broker.address) as peer:
         broker = rocketmq.broker
-        await peer.call(310, letters(properties={"DELAY": "18"}, e=2), b"x")
+        await peer.call(310, letters(properties={"DELAY": "3"}, e=2), b"x")
         held = peer.post(11, PULL)
         await peer.call(30, {"topic": "T", "queueId": "2"})
         assert broker.held_pulls.waiting("T", 2) == 1
-        clock.turn(7200)
+        clock.turn(10)
         broker.schedule.wake()
         reply = await peer.reply(held)
         with restarted(tmp_path / "data", clock) as (left, schedule):

@@ -22,10 +22,12 @@ from tests.client.running import running
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
+from tests.consumer.pop.popping import Popping
 
 AWAY_SECONDS = 60
 Plan = tuple[tuple[int, int, bool], ...]  # for so many seconds, so many messages are sent in each, and it is away
 MINUTE: Plan = ((5, 20, False), (AWAY_SECONDS, 20, True), (15, 20, False))
+BACKLOG = 300  # messages that are there before the group is
 CONCURRENCY = 4
 CIRCUIT = CircuitOptions(5, 0.0, 30.0, 15.0)
 PROBES = AWAY_SECONDS // 15  # that fail
@@ -55,6 +57,8 @@ class Database:
 
 async def run_through_an_outage(
     circuit: CircuitOptions | None,
+    plan: Plan = MINUTE,
+    backlog: int = 0,
     **options: Any,
 ) -> tuple[Database, int, list[str]]:
     """The database as it is in the end, the number of dead letters, and what the circuit did."""
@@ -71,6 +75,11 @@ async def run_through_an_outage(
             client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)))
             async with contextlib.AsyncExitStack() as stack:
                 await stack.enter_async_context(running(client.run()))
+                if options.get("consume_mode") == "pop":
+                    await Popping(rocketmq, client).set_mode("POP")
+                for number in range(backlog):
+                    await client.producer.send(OutgoingMessage(TOPIC, b"an order", keys=f"before {number}"))
+                database.away = plan[0][2]
                 joining = member(
                     rocketmq.nameserver,
                     database,
@@ -81,7 +90,7 @@ async def run_through_an_outage(
                 one = await stack.enter_async_context(joining)
                 await clock.until(lambda: one.consumer.snapshot().ready, "the group is ready")
                 number = 0
-                for seconds, a_second, away in MINUTE:
+                for seconds, a_second, away in plan:
                     database.away = away
                     for _ in range(seconds):
                         for _ in range(a_second):
@@ -94,11 +103,12 @@ async def run_through_an_outage(
                 def is_through() -> bool:
                     letters = len(messages_of(rocketmq.broker, dead))
                     acked = sum(topic.handled["acked"] for topic in one.consumer.snapshot().topics)
-                    return acked + letters == messages_in(MINUTE)
+                    return acked + letters == backlog + messages_in(plan)
 
                 await clock.until(is_through, "every message is handled or a dead letter", most=300)
                 letters = len(messages_of(rocketmq.broker, dead))
-                await one.stop()
+                async with clock.flowing():  # a member that pops waits for more to acknowledge in one request
+                    await one.stop()
     return (
         database,
         letters,
@@ -109,8 +119,8 @@ async def run_through_an_outage(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mode",
-    [{}, {"consume_mode": "orderly"}, {"order_by": "keys"}],
-    ids=["concurrently", "orderly", "order_by"],
+    [{}, {"consume_mode": "orderly"}, {"order_by": "keys"}, {"consume_mode": "pop"}],
+    ids=["concurrently", "orderly", "order_by", "pop"],
 )
 async def test_with_a_circuit_breaker_it_costs_attempts_of_probes_alone(
     mode: dict[str, Any],
@@ -131,3 +141,14 @@ async def test_without_one_it_has_messages_given_up() -> None:
     database, dead_letters, _ = await run_through_an_outage(None, consume_mode="orderly")
     assert dead_letters > PROBES
     assert sum(calls > 1 for calls in database.calls.values()) >= messages_in(MINUTE) / 100
+
+
+@pytest.mark.slow
+async def test_popped_messages_that_wait_stay_hidden_and_no_more_are_popped() -> None:
+    """For longer than their invisible time. Left to others they would come again with an attempt more, each of them."""
+    plan: Plan = ((AWAY_SECONDS + 40, 0, True), (15, 0, False))
+    database, dead_letters, events = await run_through_an_outage(CIRCUIT, plan, BACKLOG, consume_mode="pop")
+    assert dead_letters == 0
+    probes = events.count("circuit.probe_failed")
+    assert probes >= 6
+    assert sum(database.reconsume_times.values()) <= probes

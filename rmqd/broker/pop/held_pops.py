@@ -15,6 +15,7 @@ from rmqd.broker.channel import Channel, Processor
 from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.get_messages import MessageFilter
 from rmqd.broker.store.message_store import Arrival
+from rmqd.clock import Clock, Timer
 from rmqd.codes import ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.pop import ANY_QUEUE
@@ -47,14 +48,15 @@ class HeldPop:
         self.request = request
         self.again = again
         self.wanted = wanted
-        self.timer: asyncio.TimerHandle | None = None
+        self.timer: Timer | None = None
 
 
 class PopLongPollingService:
     """The held pops by what they wait for, in the order in which they came. Settings may change at runtime."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
         self.settings = settings
+        self._clock = clock
         self.count = 0
         """The number of held pops."""
         self._held: defaultdict[Place, dict[HeldPop, None]] = defaultdict(dict)
@@ -91,7 +93,8 @@ class PopLongPollingService:
             for retry in (pop_retry_topic(group, topic), pop_retry_topic_v2(group, topic)):
                 self._retries[retry] = topic, group
         pop.channel.on_close(self._lost)
-        pop.timer = self._loop.call_later(min(left_ms, poll_ms) / 1000, self._wake, pop)
+        seconds = min(left_ms, poll_ms) / 1000
+        pop.timer = self._clock.call_at(self._clock.monotonic() + seconds, self._wake, pop)
         return None
 
     def arrived(self, arrival: Arrival) -> None:
