@@ -83,15 +83,7 @@ class Exec:
     async def handle(self, batch: Batch) -> None:
         async with _Output() as output:
             with _as_file(to_json_lines(batch)) as messages, output.writer() as writer:
-                process = await asyncio.create_subprocess_exec(
-                    *self._options.command,
-                    stdin=messages,
-                    stdout=writer,
-                    stderr=writer,
-                    env=self._env,
-                    cwd=self._options.cwd,
-                    start_new_session=True,  # a process group of its own, so that what it started ends with it
-                )
+                process = await self._start_command(messages, writer)
             try:
                 status = await process.wait()
                 if not await output.ended(LEFTOVER_GRACE_SECONDS):
@@ -100,6 +92,32 @@ class Exec:
                 await self._end(process)
                 raise
             _decide(status, output.text())
+
+    async def _start_command(self, messages: IO[bytes], writer: int) -> asyncio.subprocess.Process:
+        """The command's process, in a group of its own, so that what it started ends with it.
+
+        A start that is cancelled goes on until there is a process to be ended: by then the command may have started
+        others, of which nobody else knows.
+        """
+        starting = asyncio.create_task(
+            asyncio.create_subprocess_exec(
+                *self._options.command,
+                stdin=messages,
+                stdout=writer,
+                stderr=writer,
+                env=self._env,
+                cwd=self._options.cwd,
+                start_new_session=True,
+            ),
+            name="exec:start",
+        )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait({starting})
+            if starting.exception() is None:
+                await self._end(starting.result())
+            raise
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         """End the command with all that it started; a second cancellation cuts the grace short."""

@@ -125,6 +125,33 @@ def test_at_a_timeout_the_command_ends_with_all_that_it_started(run: Callable[[A
     assert_dies(*left)
 
 
+def test_a_start_that_is_cancelled_leaves_nothing(
+    run: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a command has begun, and started others, before its handler hears that it runs."""
+    pids = tmp_path / "pids"
+    start = asyncio.create_subprocess_exec
+
+    async def start_on_a_busy_machine(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+        process = await start(*command, **options)
+        wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"), "the command began")
+        begun.set()
+        await asyncio.sleep(0)
+        return process
+
+    async def cancel_the_start() -> None:
+        task = asyncio.create_task(handle(shell(f"sleep 300 & echo $$ $! > {pids}; wait", kill_after="100s")))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    begun = asyncio.Event()
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_on_a_busy_machine)
+    run(cancel_the_start())
+    assert_dies(*pids.read_text().split())
+
+
 def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(run: Callable[[Any], Any], tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     script = (

@@ -290,7 +290,8 @@ def test_no_server_is_left_alone_for_more_than_the_longest_delay_level(header: s
 async def test_the_policy_decides_by_status(peer: HttpPeer) -> None:
     peer.answers.extend([status(409), status(404), status(202)])
     batch = batch_of(b"1", b"2", b"3")
-    async with started(peer.url, on_status={409: "ack", "4xx": "dead_letter", "2xx": "dead_letter"}) as handler:
+    on_status = {409: "ack", "4xx": "dead_letter", "2xx": "dead_letter"}
+    async with started(peer.url, on_status=on_status, max_connections=1) as handler:  # one call after the other
         await handler.handle(batch)
 
     assert decided(batch) == {0: "ack", 1: "dead_letter", 2: "dead_letter"}

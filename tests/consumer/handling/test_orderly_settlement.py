@@ -12,6 +12,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler_api import Batch, DeadLetter, Retry
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Reply
+from tests.clock import ManualClock
 from tests.consumer.pool import StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
@@ -62,12 +63,12 @@ async def test_what_was_acknowledged_before_the_first_failed_message_is_done(poo
         batch.retry(batch[2])
         batch.ack(batch[4])
 
-    handle = Script(decide)
-    async with pool(handle, **BATCHES) as running:
+    clock, handle = ManualClock(), Script(decide)
+    async with pool(handle, clock=clock, **BATCHES) as running:
         queue = running.queue(6)
         await eventually(lambda: bool(queue.retrying), "the queue rests")
         assert queue.commit_offset() == 2
-        await eventually(done(queue), "all is handled")
+        await clock.until(done(queue), "all is handled")
     assert handle.seen == [[0, 1, 2, 3, 4, 5], [2, 3, 5]]
     assert handle.times == [[0] * 6, [1, 0, 0]], "those behind did not fail"
     assert handled(queue) == {"acked": 6, "retried": 3}
@@ -96,24 +97,24 @@ async def test_an_exception_repeats_all_that_the_handler_did_not_decide_about(po
         batch.ack(batch[2])
         raise RuntimeError("no")
 
-    handle = Script(decide)
-    async with pool(handle, **BATCHES) as running:
+    clock, handle = ManualClock(), Script(decide)
+    async with pool(handle, clock=clock, **BATCHES) as running:
         queue = running.queue(4)
         await eventually(lambda: bool(queue.retrying), "the queue rests")
         assert queue.commit_offset() == 1
-        await eventually(done(queue), "all is handled")
+        await clock.until(done(queue), "all is handled")
     assert handle.seen == [[0, 1, 2, 3], [1, 3]]
     assert handle.times[1] == [1, 1]
 
 
 async def test_a_repeated_batch_is_filled_up_with_what_came_behind_it(pool: StartPool) -> None:
     """In the queue's order: a batch is full whenever that many are cached."""
-    handle = Script(fail)
-    async with pool(handle, **{**BATCHES, "consume_message_batch_max_size": 3}) as running:
+    clock, handle = ManualClock(), Script(fail)
+    async with pool(handle, clock=clock, **{**BATCHES, "consume_message_batch_max_size": 3}) as running:
         queue = running.queue(2)
         await eventually(lambda: bool(queue.retrying), "the queue rests")
         running.give(queue, 3)
-        await eventually(done(queue), "all is handled")
+        await clock.until(done(queue), "all is handled")
     assert handle.seen == [[0, 1], [0, 1, 2], [3, 4]]
     assert handle.times[1] == [1, 1, 0]
 
@@ -205,12 +206,12 @@ async def test_without_auto_commit_the_offset_stays_until_the_handler_commits(po
 
 async def test_rollback_delivers_again_what_was_handled_since_the_last_commit(pool: StartPool) -> None:
     """After a rest, in order, with this batch; as in Java it counts as no attempt. The offset never goes back."""
-    handle = Script(nothing, commit, nothing, roll_back, nothing, commit)
-    async with pool(handle, max_reconsume_times=0, **MANUAL) as running:
+    clock, handle = ManualClock(), Script(nothing, commit, nothing, roll_back, nothing, commit)
+    async with pool(handle, clock=clock, max_reconsume_times=0, **MANUAL) as running:
         queue = running.queue(5)
         await eventually(lambda: bool(queue.retrying), "the queue rests")
         assert (queue.commit_offset(), queue.retrying) == (2, 2)
-        await eventually(lambda: len(handle.seen) == 7 and not queue.in_flight, "all are handled")
+        await clock.until(lambda: len(handle.seen) == 7 and not queue.in_flight, "all are handled")
         assert queue.commit_offset() == 4
     assert [at for [at] in handle.seen] == [0, 1, 2, 3, 2, 3, 4]
     assert {times for [times] in handle.times} == {0}

@@ -23,7 +23,6 @@ from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
 ORDERLY: dict[str, Any] = {"consume_mode": "orderly", "suspend_current_queue_time_seconds": 0.02}
-LONG_SECONDS = 0.8  # of a rest in which a test has something to do
 GRACE_SECONDS = 5.5  # and a little: for a cancelled handler to end
 
 
@@ -32,7 +31,6 @@ class Attempts:
 
     def __init__(self, failures: int, *, at: int = 0, error: BaseException | None = None) -> None:
         self.seen: list[tuple[int, int]] = []
-        self.times: list[float] = []
         self._left = failures
         self._at = at
         self._error = error or RuntimeError("no")
@@ -42,7 +40,6 @@ class Attempts:
         return [offset for offset, _ in self.seen]
 
     async def __call__(self, batch: Batch) -> None:
-        self.times.append(asyncio.get_running_loop().time())
         self.seen += [(message.queue_offset, message.reconsume_times) for message in batch]
         if self._left and self._at in [message.queue_offset for message in batch]:
             self._left -= 1
@@ -110,12 +107,12 @@ async def test_a_queue_that_was_replaced_waits_for_the_batch_of_its_former_self(
 @pytest.mark.parametrize("error", [RuntimeError("no"), Retry(delay_level=5), Suspend()])
 async def test_a_failed_batch_is_repeated_in_place(pool: StartPool, broker: ScriptedBroker, error: Exception) -> None:
     """Whatever is raised; nothing of the queue passes it, nothing is sent, and each attempt counts in the message."""
-    handle = Attempts(3, at=1, error=error)
-    async with pool(handle, **ORDERLY) as running:
+    clock, handle = ManualClock(), Attempts(3, at=1, error=error)
+    async with pool(handle, clock=clock, **ORDERLY) as running:
         queue = running.queue(3)
         await eventually(lambda: bool(queue.retrying), "the queue rests")
         assert queue.commit_offset() == 1
-        await eventually(done(queue), "all is handled")
+        await clock.until(done(queue), "all is handled")
     assert handle.seen == [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]
     assert handled(queue) == {"acked": 3, "retried": 3}
     assert (queue.retrying, queue.commit_offset()) == (0, 3)
@@ -124,57 +121,45 @@ async def test_a_failed_batch_is_repeated_in_place(pool: StartPool, broker: Scri
 
 
 @pytest.mark.parametrize(
-    ("wanted", "setting", "rest"), [(None, 0.2, 0.2), (0.1, 3600.0, 0.1), (0.0, 3600.0, 0.01), (-3, 3600.0, 0.01)]
+    ("wanted", "setting", "rest"),
+    [(None, 0.2, 0.2), (0.1, 3600.0, 0.1), (0.0, 3600.0, 0.01), (-3, 3600.0, 0.01), (3600, 0.2, 30.0)],
 )
 async def test_a_queue_rests_as_long_as_suspend_says(
     pool: StartPool, wanted: float | None, setting: float, rest: float
 ) -> None:
-    """Cut to Java's 10 ms to 30 s; without a word as long as the group's setting."""
-    handle = Attempts(1, error=Suspend(wanted))
-    async with pool(handle, consume_mode="orderly", suspend_current_queue_time_seconds=setting) as running:
-        queue = running.queue(1)
-        await eventually(done(queue), "it is handled")
-    assert handle.times[1] - handle.times[0] >= rest * 0.9
-
-
-@pytest.mark.parametrize(("wanted", "not_yet", "then"), [(3600, 29.9, 0.2), (0, 0.009, 0.002)])
-async def test_a_rest_is_cut_to_between_ten_milliseconds_and_half_a_minute(
-    pool: StartPool, wanted: float, not_yet: float, then: float
-) -> None:
-    """Java: suspendCurrentQueueTimeMillis."""
+    """Without a word as long as the group's setting; cut to Java's suspendCurrentQueueTimeMillis, 10 ms to 30 s."""
     clock, handle = ManualClock(), Attempts(1, error=Suspend(wanted))
-    async with pool(handle, clock=clock, **ORDERLY) as running:
+    options: dict[str, Any] = {"consume_mode": "orderly", "suspend_current_queue_time_seconds": setting}
+    async with pool(handle, clock=clock, **options) as running:
         queue = running.queue(1)
         await eventually(lambda: bool(queue.retrying), "the queue rests")
-        await clock.advance(not_yet)
+        await clock.advance(rest * 0.99)
         assert queue.retrying == 1
-        await clock.advance(then)
+        await clock.advance(rest * 0.02)
         await eventually(done(queue), "it is handled")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("end", ["leave", "drop"])
 async def test_a_queue_that_is_given_up_while_it_rests_is_not_handed_out_again(pool: StartPool, end: str) -> None:
     """What rested is the next owner's."""
-    handle = Attempts(1, error=Suspend(LONG_SECONDS))
-    async with pool(handle, **ORDERLY) as running:
+    clock, handle = ManualClock(), Attempts(1, error=Suspend())
+    async with pool(handle, clock=clock, **ORDERLY) as running:
         queue = running.queue(2)
         await eventually(lambda: bool(queue.retrying), "the queue rests")
         if end == "leave":
             queue.leave()
         else:
             queue.drop("handed_over")
-        await eventually(lambda: not queue.retrying, "the rest is over")
-        await asyncio.sleep(0.02)
+        await clock.until(lambda: not queue.retrying, "the rest is over")
+        await clock.advance(1)
         assert handle.offsets == [0]
         assert queue.commit_offset() == (0 if end == "leave" else 2)
 
 
-@pytest.mark.slow
 async def test_a_resting_queue_keeps_no_slot_from_the_others(pool: StartPool) -> None:
     """And what comes for it meanwhile waits behind the failed batch."""
-    handle = Attempts(1, error=Suspend(LONG_SECONDS))
-    async with pool(handle, concurrency=1, **ORDERLY) as running:
+    clock, handle = ManualClock(), Attempts(1, error=Suspend())
+    async with pool(handle, clock=clock, concurrency=1, **ORDERLY) as running:
         queue = running.queue(1)
         await eventually(lambda: bool(queue.retrying), "the queue rests")
         running.give(queue, 2)
@@ -182,7 +167,7 @@ async def test_a_resting_queue_keeps_no_slot_from_the_others(pool: StartPool) ->
         await eventually(done(other), "the other queue is handled")
         assert queue.retrying == 1
         assert queue.cached_count == 3
-        await eventually(done(queue), "and this one in its turn")
+        await clock.until(done(queue), "and this one in its turn")
     assert handle.offsets == [0, 0, 1, 2, 3, 4, 0, 1, 2]
 
 
@@ -314,15 +299,14 @@ async def test_as_many_hanging_calls_as_slots_end_the_group(pool: StartPool) -> 
         let_go.set()
 
 
-@pytest.mark.slow
 async def test_a_paused_group_hands_out_nothing_also_after_a_rest(pool: StartPool) -> None:
     """What rested meanwhile is handed out after the pause."""
-    handle = Attempts(1, error=Suspend(LONG_SECONDS))
-    async with pool(handle, **ORDERLY) as running:
+    clock, handle = ManualClock(), Attempts(1, error=Suspend())
+    async with pool(handle, clock=clock, **ORDERLY) as running:
         queue = running.queue(2)
         await eventually(lambda: bool(queue.retrying), "the queue rests")
         running.service.pause()
-        await asyncio.sleep(LONG_SECONDS + 0.1)
+        await clock.advance(1)
         assert handle.offsets == [0]
         running.service.resume()
         await eventually(done(queue), "all is handled")
