@@ -13,15 +13,16 @@ from tests.simulation.planted.search import Search
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 BUGS = ("no_drain", "retries_at_once")
+SEED = 6  # of a history that shows the second one
 
 
 def test_a_run_goes_on_where_it_was_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = Search("no_drain", None, "", 30, 2, 9.0)
     (tmp_path / "no_drain.json").write_text(json.dumps(asdict(before)))
     monkeypatch.setattr(planted, "CALL_SECONDS", -1.0)
-    assert not planted.run(1, 30, tmp_path, BUGS).is_complete
+    assert not planted.run(SEED, 30, tmp_path, BUGS).is_complete
     monkeypatch.setattr(planted, "CALL_SECONDS", 100.0)
-    result = planted.run(1, 30, tmp_path, BUGS)
+    result = planted.run(SEED, 30, tmp_path, BUGS)
     assert result.is_complete
     assert result.missed == ["no_drain"]
     assert [one.bug for one in result.found] == ["retries_at_once"]

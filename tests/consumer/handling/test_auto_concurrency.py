@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 
 import pytest
@@ -84,6 +85,7 @@ class Service:
             heapq.heappush(self._served, (self.clock.now + taken, self._waiting.popleft()))
 
 
+@cache
 def best_of(knee: int, deviation: float) -> tuple[float, float]:
     """What the best fixed setting makes of the service: its knee."""
     service = Service(knee, deviation=deviation, seed=1)
