@@ -7,7 +7,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from rmqd.claims.opening import StoreName
 from rmqd.client.remoting.client import RemotingClient
@@ -19,6 +19,7 @@ from tests.rocketmq.spec import ClusterSpec
 from tests.servers.http_sink import HttpSink
 from tests.servers.kafka import KafkaServer
 from tests.servers.postgresql import PostgresqlServer
+from tests.servers.process import ServerProcess
 from tests.servers.redis import RedisServer
 
 TOPIC: Final = "handled"
@@ -48,37 +49,51 @@ class Counterpart(Protocol):
         """How often it has each key."""
 
 
-class PostgresqlTable:
-    """A table of a PostgreSQL, with a unique key or without."""
+S = TypeVar("S", bound=ServerProcess)
 
-    plugin = "postgresql"
 
-    def __init__(self, mode: str, *, key: bool) -> None:
-        self.is_once = key
-        self._mode = mode
-        self._server = PostgresqlServer()
-        self._url = ""
+class _OneServer(Generic[S]):
+    """What is one server of its own."""
+
+    def __init__(self, server: S) -> None:
+        self._server = server
 
     def __enter__(self) -> Self:
         self._server.__enter__()
-        self._url = self._server.database()
-        constraint = "PRIMARY KEY" if self.is_once else ""
-        self._server.execute(self._url, f"CREATE TABLE handled (key text {constraint}, msg_id text, body text)")
         return self
 
     def __exit__(self, *_: object) -> None:
         self._server.close()
-
-    def options(self) -> dict[str, Any]:
-        columns = {"key": "keys", "msg_id": "msg_id", "body": "body"}
-        key = ["key"] if self.is_once else []
-        return {"url": self._url, "table": "handled", "columns": columns, "mode": self._mode, "key": key}
 
     def kill(self) -> None:
         self._server.kill()
 
     def start(self) -> None:
         self._server.start()
+
+
+class PostgresqlTable(_OneServer[PostgresqlServer]):
+    """A table of a PostgreSQL, with a unique key or without."""
+
+    plugin = "postgresql"
+
+    def __init__(self, mode: str, *, key: bool) -> None:
+        super().__init__(PostgresqlServer())
+        self.is_once = key
+        self._mode = mode
+        self._url = ""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._url = self._server.database()
+        constraint = "PRIMARY KEY" if self.is_once else ""
+        self._server.execute(self._url, f"CREATE TABLE handled (key text {constraint}, msg_id text, body text)")
+        return self
+
+    def options(self) -> dict[str, Any]:
+        columns = {"key": "keys", "msg_id": "msg_id", "body": "body"}
+        key = ["key"] if self.is_once else []
+        return {"url": self._url, "table": "handled", "columns": columns, "mode": self._mode, "key": key}
 
     def arrived(self) -> Counter[str]:
         return Counter(dict(self._server.execute(self._url, "SELECT key, count(*) FROM handled GROUP BY key")))
@@ -134,63 +149,37 @@ class DeduplicatedTable(MarkedTable):
         }
 
 
-class WebhookSink:
+class WebhookSink(_OneServer[HttpSink]):
     """An HTTP server that answers some calls with 503 or 429, with half an answer, or not at all."""
 
     plugin = "webhook"
     is_once = False
 
     def __init__(self) -> None:
-        self._server = HttpSink()
-
-    def __enter__(self) -> Self:
-        self._server.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.close()
+        super().__init__(HttpSink())
 
     def options(self) -> dict[str, Any]:
         return {"url": self._server.url, "timeout": "500ms"}
-
-    def kill(self) -> None:
-        self._server.kill()
-
-    def start(self) -> None:
-        self._server.start()
 
     def arrived(self) -> Counter[str]:
         return Counter(self._server.keys())
 
 
-class RedisKey:
+class RedisKey(_OneServer[RedisServer]):
     """A stream or a list of a Redis, which remembers messages or not."""
 
     plugin = "redis"
 
     def __init__(self, mode: str, *, remembers: bool) -> None:
+        super().__init__(RedisServer())
         self.is_once = remembers
         self._mode = mode
-        self._server = RedisServer()
-
-    def __enter__(self) -> Self:
-        self._server.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.close()
 
     def options(self) -> dict[str, Any]:
         what = {"fields": {"key": "keys"}} if self._mode == "stream" else {"value": "keys"}
         return {"url": self._server.url, "key": "handled", "mode": self._mode, **what} | (
             {"remember": "1h", "remember_by": "keys"} if self.is_once else {}
         )
-
-    def kill(self) -> None:
-        self._server.kill()
-
-    def start(self) -> None:
-        self._server.start()
 
     def arrived(self) -> Counter[str]:
         with self._server.client() as client:
@@ -199,30 +188,17 @@ class RedisKey:
             return Counter(key.decode() for key in client.lrange("handled", 0, -1))
 
 
-class CeleryQueue:
+class CeleryQueue(_OneServer[RedisServer]):
     """The queue of a Celery whose broker is a Redis; nobody works from it."""
 
     plugin = "celery"
     is_once = False
 
     def __init__(self) -> None:
-        self._server = RedisServer()
-
-    def __enter__(self) -> Self:
-        self._server.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.close()
+        super().__init__(RedisServer())
 
     def options(self) -> dict[str, Any]:
         return {"url": self._server.url, "task": "handled", "queue": TOPIC, "args": ["keys"]}
-
-    def kill(self) -> None:
-        self._server.kill()
-
-    def start(self) -> None:
-        self._server.start()
 
     def arrived(self) -> Counter[str]:
         with self._server.client() as client:
