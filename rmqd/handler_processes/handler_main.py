@@ -35,7 +35,7 @@ from rmqd.process.channel import ChildAnswer, ChildChannel, Request
 from rmqd.process.garbage import collect_as_memory_grows
 from rmqd.process.logs import logs
 from rmqd.process.loop import leave, run_in_loop, settle_garbage_collection
-from rmqd.process.watched_child import NotUsable, write_down_faults
+from rmqd.process.watched_child import NotUsable, answer_not_usable, first_order
 from rmqd.wire.messages.once import once_in_group
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -64,22 +64,19 @@ def _end_with_parent() -> None:
 
 async def _serve(sock: socket.socket) -> int:
     channel = await ChildChannel.over(sock)
-    first = await channel.receive()
-    if not isinstance(first, Request) or not isinstance(first.argument, HandlerOrder):
+    first = await first_order(channel, HandlerOrder)
+    if first is None:
         return ExitCode.USAGE
-    order = first.argument
-    write_down_faults(order.fault_file)
-    sys.path[:] = order.import_path
+    number, order = first
     order.log.apply()
     structlog.contextvars.bind_contextvars(group=order.group, handler_pid=os.getpid())
     _limit_memory(order.memory_bytes)
     try:
         calls = _HandlerCalls(order)
     except Exception as error:  # noqa: BLE001  the author's own, whatever it is
-        channel.post(ChildAnswer(first.number, NotUsable.of(error)))
-        await channel.close()
+        await answer_not_usable(channel, number, error)
         return ExitCode.CONFIG
-    channel.post(ChildAnswer(first.number))
+    channel.post(ChildAnswer(number))
     helpers = [asyncio.create_task(one) for one in (collect_as_memory_grows(), logs.flush_repeats())]
     settle_garbage_collection()
     try:

@@ -9,16 +9,18 @@ import asyncio
 import faulthandler
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Protocol, Self, TypeVar
 
 from rmqd.errors import ConfigError
 from rmqd.plain_text import describe
+from rmqd.process.channel import ChildAnswer, ChildChannel, Request
 from rmqd.process.child import ChildProcess
 
 WHERE_SIGNAL: Final = signal.SIGUSR2
@@ -99,8 +101,43 @@ class WatchedChild(ChildProcess[None]):
         return None
 
 
-def write_down_faults(path: str) -> None:
-    """In the child: have a crash, and WHERE_SIGNAL, write the stacks of all threads to the fault file."""
+class WatchedOrder(Protocol):
+    """What a child is told by its first request, whatever else that says."""
+
+    @property
+    def import_path(self) -> tuple[str, ...]:
+        """The parent's sys.path: the child must find the same modules."""
+
+    @property
+    def fault_file(self) -> str:
+        """The path of the child's fault file."""
+
+
+Order = TypeVar("Order", bound=WatchedOrder)
+
+
+async def first_order(channel: ChildChannel, kind: type[Order]) -> tuple[int, Order] | None:
+    """In the child: the number of the first request, and its order, whose fault file and import path hold from here on.
+
+    None where the parent is gone, or wants something else.
+    """
+    first = await channel.receive()
+    if not isinstance(first, Request) or not isinstance(first.argument, kind):
+        return None
+    order = first.argument
+    _write_down_faults(order.fault_file)
+    sys.path[:] = order.import_path
+    return first.number, order
+
+
+async def answer_not_usable(channel: ChildChannel, number: int, error: Exception) -> None:
+    """In the child: tell why its handler cannot be made or started, as the last answer."""
+    channel.post(ChildAnswer(number, NotUsable.of(error)))
+    await channel.close()
+
+
+def _write_down_faults(path: str) -> None:
+    """Have a crash, and WHERE_SIGNAL, write the stacks of all threads to the fault file."""
     descriptor = os.open(path, os.O_WRONLY)  # open until the end
     faulthandler.enable(descriptor)
     faulthandler.register(WHERE_SIGNAL, descriptor)

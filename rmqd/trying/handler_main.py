@@ -16,7 +16,7 @@ from rmqd.plain_text import describe
 from rmqd.process.channel import ChildAnswer, ChildChannel, Request
 from rmqd.process.logs import logs
 from rmqd.process.loop import leave, run_in_loop
-from rmqd.process.watched_child import NotUsable, write_down_faults
+from rmqd.process.watched_child import NotUsable, answer_not_usable, first_order
 from rmqd.trying.calls import HandlerCalls
 from rmqd.trying.order import HandlerOrder, Ready
 
@@ -30,12 +30,10 @@ def main(descriptor: int) -> int:
 
 async def _serve(sock: socket.socket) -> int:
     channel = await ChildChannel.over(sock)
-    first = await channel.receive()
-    if not isinstance(first, Request) or not isinstance(first.argument, HandlerOrder):
+    first = await first_order(channel, HandlerOrder)
+    if first is None:
         return ExitCode.USAGE
-    order = first.argument
-    write_down_faults(order.faults)
-    sys.path[:] = order.import_path
+    number, order = first
     log = order.config.log
     logs.configure_logging(log.level, log.format, namespaces=order.config.namespaces)
     (group,) = order.config.groups
@@ -43,10 +41,9 @@ async def _serve(sock: socket.socket) -> int:
         calls = HandlerCalls(order.config, group)
         await calls.start()
     except Exception as error:  # noqa: BLE001  the handler's own, whatever it is
-        channel.post(ChildAnswer(first.number, NotUsable.of(error)))
-        await channel.close()
+        await answer_not_usable(channel, number, error)
         return ExitCode.FAILURE
-    channel.post(ChildAnswer(first.number, Ready(calls.author)))
+    channel.post(ChildAnswer(number, Ready(calls.author)))
     return await _answer(channel, calls)
 
 

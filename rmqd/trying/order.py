@@ -19,7 +19,7 @@ class HandlerOrder:
     config: RootConfig
     import_path: tuple[str, ...]
     """The parent's sys.path: the process must find the same handlers."""
-    faults: str
+    fault_file: str
     """The file for stack traces of a process that crashes or hangs."""
 
 
