@@ -12,7 +12,7 @@ import fastavro
 
 from rmqd.typed.decorator import Payload
 from rmqd.typed.form import HandlerFormError, name_of
-from rmqd.wire.schema_registry import record_of
+from rmqd.wire.schema_registry import parted
 
 _ACCEPTED = "schema= with a dict, JSON text, or a path that ends in .avsc"
 
@@ -40,7 +40,7 @@ def record_reader(schema: Any, *, is_registered: bool) -> Callable[[bytes], Any]
     without one."""
 
     def read(body: bytes) -> Any:
-        record = record_of(body) if is_registered else body
+        record = parted(body)[1] if is_registered else body
         stream = io.BytesIO(record)
         value = fastavro.schemaless_reader(stream, schema, None)
         if behind := len(record) - stream.tell():

@@ -74,7 +74,7 @@ def handler(
     `protobuf` is a class that protoc made; `decode` is a function that makes a payload of a body, or of a `Message`.
 
     Avro needs the writer's `schema`: a dict, JSON text, or a path that ends in `.avsc`. `registered` says that bodies
-    begin with the 17 bytes that RocketMQ's schema registry puts there.
+    begin with the 9 bytes that clients of RocketMQ's schema registry write there.
 
     `on_invalid` is what becomes of a message whose body is something else: `dead_letter`, with the validation error as
     its reason, `retry`, or `skip`. Raises TypeError and ValueError for other arguments.

@@ -171,7 +171,7 @@ def test_records_of_avro_become_a_column(broker: EmbeddedBroker, tmp_path: Path,
     """By a schema in a file, with and without what clients of RocketMQ's schema registry write in front."""
     broker.create_topic("orders", 1)
     (tmp_path / "order.avsc").write_text(json.dumps(AVRO))
-    prefix = b"\x20" + (42).to_bytes(8) + bytes(8) if is_registered else b""
+    prefix = b"\x10" + (42).to_bytes(8) if is_registered else b""
     broker.send("orders", prefix + avro_body(), prefix + avro_body() + b"more", "no record")
     good, longer, bad = read(
         broker,

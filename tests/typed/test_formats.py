@@ -109,12 +109,15 @@ def test_avro(rocketmq: RocketMQ, run_handler: Run, kind: Any, form: str, tmp_pa
 
 
 def test_avro_by_a_schema_registry(rocketmq: RocketMQ, run_handler: Run) -> None:
-    """Its clients write 17 bytes in front of the record."""
-    prefix = b"\x20" + (1153).to_bytes(8) + bytes(8)
+    """Its clients write 9 bytes in front of the record, and wrote 17 before the first release."""
+    released = b"\x10" + (1153).to_bytes(8)
+    former = b"\x20" + (1153).to_bytes(8) + bytes(8)
     mark = rmqd.handler(avro=Data, schema=SCHEMA, registered=True)
-    seen, reasons = handled(rocketmq, run_handler, mark, prefix + avro_body(), avro_body())
+    seen, reasons = handled(
+        rocketmq, run_handler, mark, released + avro_body(), former + avro_body(), b"\x10" + avro_body()
+    )
 
-    assert seen == [Data(**ORDER)]
+    assert seen == [Data(**ORDER)] * 2
     assert [reason.partition(": ")[2] for reason in reasons] == [
         "ProtocolError: the body does not begin as clients of RocketMQ's schema registry write it"
     ]

@@ -1,0 +1,27 @@
+"""What clients of RocketMQ's schema registry write in front of an Avro record."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.errors import ProtocolError
+from rmqd.wire.schema_registry import parted
+
+# what GenericAvroSerde of schema-registry-client 0.1.0 makes of {"id": 7, "note": "ada"}, with the record's id
+WRITTEN = bytes.fromhex("1000431bde82d7b6390e06616461")
+RECORD_ID = 0x431BDE82D7B639
+FORMER = b"\x20" + RECORD_ID.to_bytes(8) + bytes(8)
+
+
+def test_what_the_java_client_writes_has_its_parts() -> None:
+    assert parted(WRITTEN) == (RECORD_ID, b"\x0e\x06ada")
+
+
+def test_so_has_what_it_wrote_before_the_first_release() -> None:
+    assert parted(FORMER + b"\x0e\x06ada") == (RECORD_ID, b"\x0e\x06ada")
+
+
+@pytest.mark.parametrize("body", [b"", WRITTEN[:8], WRITTEN[1:], FORMER[:-1], FORMER[:-1] + b"\x01", b"\x12" * 20])
+def test_what_is_none_is_refused(body: bytes) -> None:
+    with pytest.raises(ProtocolError, match="does not begin as clients of RocketMQ's schema registry write it"):
+        parted(body)
