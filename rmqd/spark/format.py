@@ -21,14 +21,20 @@ from pyspark.sql.types import StructType
 from rmqd.errors import ConfigError
 from rmqd.spark.source.columns import ddl, names_of_schema
 from rmqd.spark.source.options import SourceOptions, parse_options
-from rmqd.spark.values.value_format import BAD_ROW, VALUE
+from rmqd.spark.values.schema_registry import RegistryAwayError
+from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
 
 if TYPE_CHECKING:
     from rmqd.spark.source.stream_reader import RocketMQStreamReader
 
 
 class RocketMQSource(DataSource):
-    """Holds options alone: Spark pickles it and makes it anew in several processes."""
+    """Holds options alone: Spark pickles it and makes it anew in several processes.
+
+    And what a schema registry said at `load()`: readers that Spark asks for later have the same columns.
+    """
+
+    _pinned: ValueFormat | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -83,7 +89,16 @@ class RocketMQSource(DataSource):
             return RocketMQStreamWriter(make_options(dict(self.options.items()), schema, overwrite=False))
 
     def _parsed(self) -> SourceOptions:
-        return parse_options(dict(self.options.items()))
+        options = parse_options(dict(self.options.items()))
+        if options.value is None or options.value.registry is None:
+            return options
+        if self._pinned is None:
+            topics = options.topics or tuple(sorted({queue.topic for queue in options.assigned}))
+            try:
+                self._pinned = options.value.of_topics(topics).pinned(options.tolerance_seconds)
+            except RegistryAwayError as error:
+                raise ConfigError([f"valueRegistry: {error}"]) from None
+        return replace(options, value=self._pinned)
 
     def _parsed_for(self, schema: StructType | None) -> SourceOptions:
         """The options, with the columns of a reader's own schema, if it has any, in place of `columns`."""

@@ -39,15 +39,17 @@ def record_reader(schema: Any, *, is_registered: bool) -> Callable[[bytes], Any]
     """The function that reads a body's record by a schema that fastavro has parsed; it raises any error for a body
     without one."""
 
-    def read(body: bytes) -> Any:
-        record = parted(body)[1] if is_registered else body
-        stream = io.BytesIO(record)
-        value = fastavro.schemaless_reader(stream, schema, None)
-        if behind := len(record) - stream.tell():
-            raise ValueError(f"{behind} bytes stand behind the record")
-        return value
+    return lambda body: read_record(parted(body)[1] if is_registered else body, schema)
 
-    return read
+
+def read_record(record: bytes, writer: Any, reader: Any = None) -> Any:
+    """A record's values, as its writer's schema says, and as the reader's has them. Raises any error where there is
+    none, or where more stands behind it."""
+    stream = io.BytesIO(record)
+    value = fastavro.schemaless_reader(stream, writer, reader)
+    if behind := len(record) - stream.tell():
+        raise ValueError(f"{behind} bytes stand behind the record")
+    return value
 
 
 def _schema(given: Any) -> Any:

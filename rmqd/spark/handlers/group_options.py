@@ -49,6 +49,11 @@ def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig)
     """
     given = _given(settings)
     more = with_more(options, given)
+    if more.value is not None and not given.problems:
+        try:
+            more = replace(more, value=more.value.of_topics(tuple(settings.subscriptions)))
+        except ConfigError as error:
+            given.problems += error.problems
     if given.problems:
         raise ConfigError([settings.problem(name, ("spark", "options"), str(text)) for text in given.problems])
     needed = ("topic", "decode_error") if options.permissive else ("topic",)  # by which rows are counted

@@ -18,6 +18,8 @@ from rmqd.spark.sink.sink_options import SinkOptions
 from rmqd.spark.sink.writer import RocketMQWriter
 from rmqd.spark.source.batch_reader import read_partition, schema_of
 from rmqd.spark.source.columns import ddl
+from rmqd.spark.source.options import SourceOptions
+from rmqd.spark.values.value_format import ValueFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -34,6 +36,14 @@ FIRST_ROWS: Final = 10_000
 class PipelinePlan(GroupPlan):
     """What the source's processes are told. Pickles."""
 
+    value: ValueFormat | None = None
+    """How bodies become a column, where a schema registry had to be asked."""
+
+    def source_options(self) -> SourceOptions:
+        """With what the registry said when the query was made."""
+        options = GroupPlan.source_options(self)  # super() does not know the class that slots make
+        return options if self.value is None else replace(options, value=self.value)
+
     def pace(self) -> Pace | None:
         """How large batches are: None where each takes what there is, since the next comes at its time only."""
         config = self.order.settings.spark or SparkConfig()
@@ -45,10 +55,16 @@ class PipelinePlan(GroupPlan):
 def pipeline_source(
     order: GroupOrder, starting: Mapping[MessageQueue, int] | None, pause_file: str
 ) -> type[DataSource]:
-    """The source of one group, to be registered: no options, as Spark shows those, and the order has secrets."""
+    """The source of one group, to be registered: no options, as Spark shows those, and the order has secrets.
+
+    Raises RegistryAwayError where bodies have a schema registry that does not say theirs.
+    """
+    asking = PipelinePlan(order=order, starting=starting, pause_file=pause_file)
+    options = asking.source_options()
+    value = options.value.pinned(options.tolerance_seconds) if options.value is not None else None
 
     class BoundPipelineSource(PipelineSource):
-        plan = PipelinePlan(order=order, starting=starting, pause_file=pause_file)
+        plan = replace(asking, value=value)
 
     return BoundPipelineSource
 

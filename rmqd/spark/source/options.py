@@ -177,7 +177,7 @@ def with_more(options: SourceOptions, given: GivenOptions) -> SourceOptions:
     fields = given.fields(_LIMITS) | given.fields(_FIELDS)
     pull = _pull_fields(given, fields)
     decoded = _decoded(given, options.columns)
-    if decoded["value"] is not None and decoded["value"].kind is None:  # a group has no schema() that would say it
+    if decoded["value"] == ValueFormat("json", None):  # a group has no schema() that would say it
         given.problem("valueSchema", MISSING["json"])
     return replace(options, **fields, **decoded, pull=replace(options.pull, **pull))
 

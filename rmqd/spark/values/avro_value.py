@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from rmqd.spark.values.kinds import Kind
+from rmqd.spark.values.schema_registry import SchemaRegistry, UnknownRecordError
+from rmqd.wire.schema_registry import parted
 
 _PLAIN: Final = {
     "boolean": "boolean",
@@ -45,6 +47,32 @@ def avro_reader(text: str, *, is_registered: bool) -> Callable[[bytes], Any]:
     from rmqd.typed.avro import record_reader
 
     return record_reader(fastavro.parse_schema(_parsed(text)), is_registered=is_registered)
+
+
+def registered_reader(text: str, registry: SchemaRegistry) -> Callable[[bytes], Any]:
+    """The function that reads a body's record by the schema that its prefix names, as the given schema has it.
+
+    It raises RegistryAwayError where the registry does not answer, and any other error for a body that has no record.
+    """
+    import fastavro
+
+    from rmqd.typed.avro import read_record
+
+    reader = fastavro.parse_schema(_parsed(text))
+    unknown: dict[int, UnknownRecordError] = {}
+
+    def read(body: bytes) -> Any:
+        record_id, record = parted(body)
+        if record_id in unknown:
+            raise unknown[record_id]
+        try:
+            writer = registry.written_by(record_id)
+        except UnknownRecordError as error:
+            unknown[record_id] = error
+            raise
+        return read_record(record, writer, None if writer == reader else reader)
+
+    return read
 
 
 def _parsed(text: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from rmqd.spark.values.kinds import Kind
+from rmqd.spark.values.schema_registry import RegistryAwayError
 from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
 
 BODY: Final = "body"
@@ -59,6 +60,8 @@ class ValueColumns:
             return None, NO_BODY
         try:
             return self._decode(body), None
+        except RegistryAwayError:  # it says nothing about the body: the task fails, and is tried again
+            raise
         except Exception as error:  # noqa: BLE001  whatever a reader of bodies raises
             return None, (str(error) or type(error).__name__)[:_MOST_CHARACTERS]
 

@@ -1,0 +1,82 @@
+"""A server that answers as release 0.1.0 of RocketMQ's schema registry documents: one subject's schemas, by HTTP."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+_PATH = re.compile(r"/schema-registry/v1/subject/(?P<subject>[^/]+)(?:/recordId/(?P<id>-?[0-9]+))?/schema")
+_VERSION_BITS = 14
+_SCHEMA_IDS = itertools.count(0x431BDE82D78000, 1 << _VERSION_BITS)  # never the same: a process keeps what ids mean
+UNKNOWN = 50001
+"""What the registry answers where there is no such schema; a status that HTTP does not have."""
+
+
+class Registry:
+    """What the server knows, and what it was asked."""
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        self.schema_id = next(_SCHEMA_IDS)
+        self.versions: list[Any] = []
+        self.asked: list[str] = []
+        self.failing: Sequence[int] = ()
+        """With which statuses the next requests are answered."""
+        self.url = ""
+
+    def record_id(self, version: int) -> int:
+        """Of a version, counted from 1: the schema's id in the upper bits."""
+        return self.schema_id | version
+
+    def answer(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Status and document. Of an id the registry looks at the version alone."""
+        self.asked.append(path)
+        if self.failing:
+            status, *self.failing = self.failing
+            return status, {"status": status, "message": "its storage is away"}
+        found = _PATH.fullmatch(path)
+        if found is None:
+            return 404, {"error": "Not Found"}
+        version = int(found["id"]) & ((1 << _VERSION_BITS) - 1) if found["id"] else len(self.versions)
+        if found["subject"] != self.subject or not 0 < version <= len(self.versions):
+            return UNKNOWN, {"status": UNKNOWN, "message": f"Schema: {found['subject']} not exist"}
+        return 200, {
+            "subjectFullName": f"default/default/{self.subject}",
+            "schemaFullName": "default/Order",
+            "version": version,
+            "recordId": self.record_id(version),
+            "idl": json.dumps(self.versions[version - 1]),
+            "dependency": None,
+            "type": "AVRO",
+        }
+
+
+@contextmanager
+def running(registry: Registry, port: int = 0) -> Iterator[Registry]:
+    """Have the registry answer until the end of the block."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, document = registry.answer(self.path)
+            content = json.dumps(document).encode()
+            self.wfile.write(f"HTTP/1.1 {status} \r\nContent-Length: {len(content)}\r\n\r\n".encode() + content)
+
+        def log_message(self, *args: Any) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    registry.url = f"http://127.0.0.1:{server.server_port}"
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

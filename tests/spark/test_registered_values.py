@@ -1,0 +1,191 @@
+"""Bodies whose schemas a registry has: what is read by them, and what a registry that is away does."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rmqd.errors import ConfigError
+from rmqd.spark.values.schema_registry import RegistryAwayError
+from tests.spark.embedded_broker import EmbeddedBroker
+from tests.spark.needed import need
+from tests.spark.schema_registry import Registry, running
+
+need("pyspark", "pyarrow", "fastavro")
+
+import fastavro  # noqa: E402
+from pyspark.sql.types import StructType  # noqa: E402
+
+from rmqd.spark.format import RocketMQSource  # noqa: E402
+from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
+from tests.spark.test_batch_reader import read, rows_of  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def order(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "id", "type": "long"}, *fields]}
+
+
+FIRST = order({"name": "note", "type": "string"})
+SECOND = order({"name": "amount", "type": "double", "default": 0.5})
+
+
+@pytest.fixture
+def registry(broker: EmbeddedBroker) -> Iterator[Registry]:
+    """With the first version, and the topic to it."""
+    broker.create_topic("orders", 1)
+    with running(Registry("orders")) as registry:
+        registry.versions.append(FIRST)
+        yield registry
+
+
+def body(record_id: int, schema: dict[str, Any], **record: Any) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), record)
+    return b"\x10" + record_id.to_bytes(8) + stream.getvalue()
+
+
+def source(broker: EmbeddedBroker, registry: Registry, **options: str) -> RocketMQSource:
+    return RocketMQSource({
+        "nameserver": broker.nameserver, "subscribe": "orders", "unavailableToleranceMs": "0", "value": "avro",
+        "valueRegistry": registry.url, **options,
+    })  # fmt: skip
+
+
+def read_by(broker: EmbeddedBroker, registry: Registry, **options: str) -> list[dict[str, Any]]:
+    return read(
+        broker, value="avro", valueRegistry=registry.url, **{"columns": "queue_offset,value,_bad_row", **options}
+    )
+
+
+def test_each_body_is_read_by_its_writers_schema(broker: EmbeddedBroker, registry: Registry) -> None:
+    """As the latest one has it: what it does not have is left out, and what the writer did not have has its default.
+    What an id means is asked once."""
+    registry.versions.append(SECOND)
+    one, two = registry.record_id(1), registry.record_id(2)
+    broker.send("orders", body(one, FIRST, id=7, note="x"), body(two, SECOND, id=8, amount=2.0))
+    broker.send("orders", body(one, FIRST, id=9, note="y"))
+    for _ in range(2):
+        rows = read_by(broker, registry)
+        assert [row["value"] for row in rows] == [
+            {"id": 7, "amount": 0.5}, {"id": 8, "amount": 2.0}, {"id": 9, "amount": 0.5},
+        ]  # fmt: skip
+        assert [row["_bad_row"] for row in rows] == [None] * 3
+    ids = [path for path in registry.asked if "recordId" in path]
+    assert ids == [f"/schema-registry/v1/subject/orders/recordId/{one_id}/schema" for one_id in (one, two)]
+
+
+def test_a_schema_of_the_readers_own_comes_first(broker: EmbeddedBroker, registry: Registry, tmp_path: Path) -> None:
+    broker.send("orders", body(registry.record_id(1), FIRST, id=7, note="x"))
+    (tmp_path / "order.avsc").write_text(
+        '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
+    )
+    (row,) = read_by(broker, registry, valueSchema=str(tmp_path / "order.avsc"))
+    assert row["value"] == {"id": 7}
+
+
+def test_a_body_that_the_registry_does_not_know_is_told(broker: EmbeddedBroker, registry: Registry) -> None:
+    """Nothing ends the read: an unknown version, the id of another schema, a body without an id, a broken record."""
+    known, unknown = registry.record_id(1), registry.record_id(5)
+    good = body(known, FIRST, id=7, note="x")
+    other = body(Registry("refunds").record_id(1), FIRST, id=7, note="x")
+    broker.send("orders", body(unknown, FIRST, id=7, note="x"), other, "no id", good + b"more", good)
+    rows = read_by(broker, registry)
+    assert [row["value"] for row in rows] == [None, None, None, None, {"id": 7, "note": "x"}]
+    reasons = [row["_bad_row"] for row in rows]
+    where = f"the subject orders of {registry.url}"
+    assert reasons[0] == f"{where} has no record {unknown}: it answers 50001"
+    assert reasons[1].startswith(f"{where} has the record {known} as version 1, and the body was written by the record")
+    assert reasons[2] == "the body does not begin as clients of RocketMQ's schema registry write it"
+    assert reasons[3] == "4 bytes stand behind the record"
+
+
+def test_what_the_registry_said_at_load_holds(broker: EmbeddedBroker, registry: Registry) -> None:
+    """Spark pickles the source behind `schema()`, and asks for readers later."""
+    loaded = source(broker, registry, columns="value")
+    assert loaded.schema() == "value struct<id:bigint,note:string>"
+    registry.versions.append(SECOND)
+    broker.send("orders", body(registry.record_id(2), SECOND, id=8, amount=2.0))
+    reader = pickle.loads(pickle.dumps(loaded)).reader(StructType())
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in rows_of(batch)]
+    assert rows == [{"value": None}]  # the second has no note, nor the first a default for it
+    assert source(broker, registry, columns="value").schema() == "value struct<id:bigint,amount:double>"
+
+
+def test_a_registry_that_is_away_fails_the_task(broker: EmbeddedBroker, registry: Registry) -> None:
+    """It says nothing about the body, which is read once the registry is back."""
+    reader = source(broker, registry, columns="value").reader(StructType())
+    broker.send("orders", body(registry.record_id(1), FIRST, id=7, note="x"))
+    (part,) = reader.partitions()
+    registry.failing = [500, 500]
+    with pytest.raises(
+        RegistryAwayError, match=r"has no schema of the subject orders: it answers 500 .*storage is away"
+    ):
+        list(reader.read(part))
+    assert [row for batch in reader.read(part) for row in rows_of(batch)] == [{"value": {"id": 7, "note": "x"}}]
+
+
+def test_a_registry_that_is_away_for_a_moment_is_waited_for(broker: EmbeddedBroker, registry: Registry) -> None:
+    broker.send("orders", body(registry.record_id(1), FIRST, id=7, note="x"))
+    reader = source(broker, registry, unavailableToleranceMs="60000", columns="value").reader(StructType())
+    (part,) = reader.partitions()
+    registry.failing = [50001, 502]
+    assert [row for batch in reader.read(part) for row in rows_of(batch)] == [{"value": {"id": 7, "note": "x"}}]
+
+
+def test_a_registry_that_cannot_be_had_is_told_at_load(broker: EmbeddedBroker, registry: Registry) -> None:
+    """Also where the reader has a schema of its own."""
+    with pytest.raises(
+        ConfigError, match=r"^valueRegistry: http.* has no schema of the subject odors: it answers 50001"
+    ):
+        source(broker, registry, valueSubject="odors").schema()
+    registry.versions[0] = {"type": "enum", "name": "Kind", "symbols": ["A"]}
+    with pytest.raises(ConfigError, match=r"^valueRegistry: the schema of the subject orders of .* accepted: a record"):
+        source(broker, registry).schema()
+    away = Registry("orders")
+    away.url = "http://127.0.0.1:1"
+    for more in ({}, {"valueSchema": '{"type": "record", "name": "Order", "fields": []}'}):
+        with pytest.raises(ConfigError, match=r"^valueRegistry: http://127.0.0.1:1 does not answer: .*refused"):
+            source(broker, away, **more).schema()
+
+
+REFUSED: dict[str, tuple[dict[str, str], str]] = {
+    "no address": ({"valueRegistry": "registry:8080"}, "valueRegistry: 'registry:8080' is no address; accepted: http:"),
+    "a password": ({"valueRegistry": "http://a:b@registry"}, "valueRegistry: has a user in it, and Spark shows"),
+    "json": ({"value": "json"}, "valueRegistry: of no use with value=json; accepted: with value=avro"),
+    "two topics": ({"subscribe": "orders,refunds"}, "valueSubject: missing, where 2 topics are read; accepted: the"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
+def test_wrong_options_are_refused(options: dict[str, str], message: str) -> None:
+    """Before the registry is asked."""
+    given = {"value": "avro", "valueRegistry": "http://127.0.0.1:1", "subscribe": "orders", **options}
+    with pytest.raises(ConfigError, match=message):
+        RocketMQSource({"nameserver": "127.0.0.1:1", **given}).schema()
+    alone = {"nameserver": "127.0.0.1:1", "subscribe": "orders", "value": "avro", "valueSubject": "orders"}
+    with pytest.raises(ConfigError, match="valueSubject: of no use without valueRegistry"):
+        RocketMQSource({**alone, "valueSchema": "{}"}).schema()
+
+
+def test_a_group_reads_by_a_registry(
+    spark: SparkSession, broker: EmbeddedBroker, registry: Registry, tmp_path: Path
+) -> None:
+    """Spark's own processes ask it."""
+    broker.send("orders", body(registry.record_id(1), FIRST, id=7, note="x"), "no id")
+    group = {
+        "subscriptions": {"orders": "*"},
+        "pipeline": {"plugin": "select", "options": {"columns": ["value.*", "_bad_row IS NULL AS is_good"]}},
+        "sink": {"format": "parquet", "path": str(tmp_path / "orders")},
+        "spark": {"trigger": "available_now", "options": {"value": "avro", "valueRegistry": registry.url}},
+    }
+    assert start(spark, order_of(broker.nameserver, **group), tmp_path).awaitTermination(SECONDS)
+    rows = sorted(map(tuple, spark.read.parquet(str(tmp_path / "orders")).collect()), key=str)
+    assert rows == [(7, "x", True), (None, None, False)]
