@@ -23,7 +23,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import structlog
@@ -74,7 +74,7 @@ class Circuit:
     """The circuit of one group in this process. `look` is to be called several times a second."""
 
     def __init__(self, options: CircuitOptions, clock: Clock) -> None:
-        self.options: Final = options
+        self.options = options
         self.state: CircuitState = "closed"
         self.refuted_to = float("-inf")  # failures before that (monotonic) were their messages'
         self.on_change: Callable[[], None] = lambda: None  # called when `state` or `lets_through` has changed
@@ -86,6 +86,23 @@ class Circuit:
         self._in_a_row: deque[float] = deque(maxlen=options.consecutive or 1)  # when the last calls failed
         self._slices: deque[_Slice] = deque()
         self._reason = self._error = ""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything opens it."""
+        return bool(self.options.consecutive or self.options.ratio)
+
+    def change(self, options: CircuitOptions | None) -> None:
+        """Go on with other options; without any, or with some that open nothing, an open circuit is closed for good."""
+        if options is None:
+            options = replace(self.options, consecutive=0, ratio=0.0)
+        if options == self.options:
+            return
+        self.options = options
+        self._in_a_row = deque(self._in_a_row, maxlen=options.consecutive or 1)
+        self._probe_at = min(self._probe_at, self._clock.monotonic() + options.open_for_seconds)
+        if not self.is_on and self.state != "closed":
+            self._close()
 
     @property
     def lets_through(self) -> bool:
@@ -116,6 +133,8 @@ class Circuit:
             self._abandoned.remove(batch)
             return Fate.COUNTS
         if self.state == "closed":
+            if not self.is_on:
+                return Fate.COUNTS
             self._error = error
             self._count_failure()
             return Fate.EXCUSED if self._opens() else Fate.SUSPECTED

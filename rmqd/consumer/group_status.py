@@ -74,7 +74,7 @@ class GroupStatus:
             problems=tuple(context.problems),
             rates=self._results.rates(topics),
             concurrency=context.service.concurrency,
-            circuit=None if context.circuit is None else context.circuit.snapshot(),
+            circuit=None if context.circuit is None or not context.circuit.is_on else context.circuit.snapshot(),
             trace_records={} if context.trace is None else dict(context.trace.dispatcher.counts),
             members=tuple(sorted(self._rebalance.members)[:MOST_MEMBERS]),
             member_count=len(self._rebalance.members),

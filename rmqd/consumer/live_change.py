@@ -35,6 +35,8 @@ async def change_while_running(context: GroupContext, rebalance: Rebalance, opti
     context.options = options
     rebalance.divide_thresholds()
     context.rate_limit.change(options.pull_rate_limit)
+    if context.circuit is not None:
+        context.circuit.change(options.circuit)
     context.revision += 1
     let_go = sum(assigned.take_over_options() for assigned in rebalance.assigned.values())
     filters_now = {topic: data.sub_string for topic, data in filters.items()}

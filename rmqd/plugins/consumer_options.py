@@ -64,7 +64,7 @@ def _failures(settings: GroupConfig) -> FailureOptions | None:
 def _circuit(settings: GroupConfig) -> CircuitOptions | None:
     """When the group stops calling its handler; None where it never does."""
     breaker = settings.circuit_breaker
-    if not breaker.consecutive and not breaker.ratio:
+    if not breaker.is_on:
         return None
     return CircuitOptions(breaker.consecutive, breaker.ratio, breaker.window, breaker.open_for)
 

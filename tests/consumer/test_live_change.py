@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.options import Subscription
+from rmqd.consumer.options import CircuitOptions, Subscription
 from rmqd.errors import FilterRefusedError, InvalidNameError
 from rmqd.handler_api import Batch
 from rmqd.wire.bodies.heartbeat import CheckClientRequestBody, HeartbeatData, SubscriptionData
@@ -371,3 +371,24 @@ async def test_a_change_that_is_given_up_is_taken_back(broker: ScriptedBroker, q
         assert last.sub_version > told.sub_version
         await store(broker, queue, "a", "b")
         await seen.has(b"a", b"b")
+
+
+# --- the circuit breaker
+
+
+async def test_a_reload_switches_an_open_circuit_off(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """Its group handles what waited, and tells of no circuit."""
+    is_away, keys = True, {"max_reconsume_times": 5}
+
+    async def handle(_: Batch) -> None:
+        if is_away:
+            raise ConnectionError("connection refused")
+
+    circuit = CircuitOptions(1, 0.0, 30.0, 3600.0)
+    await store(broker, queue, "a")
+    async with member(broker.peer.address, handle, circuit=circuit, **keys) as m:
+        await eventually(lambda: (c := m.consumer.snapshot().circuit) and c.state == "open", "the circuit is open")
+        is_away = False
+        await change(m, **keys)
+        await eventually(lambda: m.topic().handled["acked"] == 1, "the message is handled")
+        assert m.consumer.snapshot().circuit is None

@@ -55,3 +55,8 @@ class CircuitBreakerConfig(Section):
     open_for: Annotated[float, Duration("100ms", "1h")] = setting(
         "15s", "a duration, 100ms to 1h: how long no call is made, before one is made as a probe"
     )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything opens the circuit."""
+        return bool(self.consecutive or self.ratio)

@@ -89,6 +89,7 @@ LIVE_KEYS: Final = frozenset(
         "pull_threshold_size_for_topic",
         "consume_concurrently_max_span",
         "persist_consumer_offset_interval",
+        "circuit_breaker",
         "shutdown_timeout",
         "pull_rate_limit",
         "pop_invisible_time",
@@ -100,12 +101,15 @@ LIVE_KEYS: Final = frozenset(
     }
 )
 """The keys that a running group takes over (`Consumer.change`). Of the subscriptions only the filters are taken over:
-other topics mean other queues, and a group starts anew to have these divided."""
+other topics mean other queues, and a group starts anew to have these divided. A circuit breaker is taken over where
+there is one: it stands around every call, and a group without starts anew to get one."""
 
 
 def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
     """Whether a running group can change from `before` to `after` without leaving. A group on Spark cannot."""
     if after.engine == "spark":
+        return False
+    if after.circuit_breaker.is_on and not before.circuit_breaker.is_on:
         return False
     differing = {key for key in GroupConfig.model_fields if getattr(before, key) != getattr(after, key)}
     return differing <= LIVE_KEYS and before.subscriptions.keys() == after.subscriptions.keys()

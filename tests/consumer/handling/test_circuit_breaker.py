@@ -372,3 +372,59 @@ async def test_an_operator_s_pause_and_the_circuit_do_not_end_each_other(pool: S
             running.service.resume()
             await clock.until(done(queue), "all is handled")
     assert handled(queue) == {"acked": 20}
+
+
+# --- other limits while it runs
+
+
+def change(running: Pool, options: CircuitOptions | None) -> None:
+    assert running.service.circuit is not None
+    running.service.circuit.change(options)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=IDS)
+async def test_switched_off_it_has_the_handler_called_again_and_attempts_count(
+    pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]
+) -> None:
+    """An open circuit is closed at once, whatever the handler does; what fails from then on has had an attempt."""
+    clock, database = ManualClock(), Database(away=True)
+    options = {"concurrency": 1, "circuit": circuit(2), "max_reconsume_times": 3, **mode}
+    with capture_logs() as logs:
+        async with pool(database, clock=clock, **options) as running:
+            (queue,) = fill(running, mode, 4)
+            await clock.until(lambda: events(logs) == ["circuit.opened"], "the circuit opens")
+            calls = database.failed
+            change(running, None)
+            await clock.until(lambda: database.failed >= calls + 4, "it is called and called")
+            database.away = False
+            await clock.until(done(queue), "all is handled")
+    assert events(logs) == ["circuit.opened", "circuit.closed"]
+    if mode:
+        assert max(max(attempts) for attempts in database.attempts.values()) >= 1
+    else:
+        assert len(broker.sent_back) == 4
+
+
+async def test_other_limits_hold_for_calls_that_have_failed_already(pool: StartPool) -> None:
+    clock, database = ManualClock(), Database(away=True)
+    with capture_logs() as logs:
+        async with pool(database, clock=clock, concurrency=1, circuit=circuit(10)) as running:
+            fill(running, {}, 3)
+            await clock.until(lambda: database.failed == 3, "all have failed")
+            await clock.advance(1)
+            assert events(logs) == []
+            change(running, circuit(3))
+            await clock.until(lambda: events(logs) == ["circuit.opened"], "the circuit opens", most=1)
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(1.0, 2.0), (60.0, OPEN_FOR + 1)])
+async def test_an_open_circuit_waits_no_longer_than_before_and_than_it_is_told(
+    pool: StartPool, seconds: float, most: float
+) -> None:
+    clock, database = ManualClock(), Database(away=True)
+    with capture_logs() as logs:
+        async with pool(database, clock=clock, concurrency=1, circuit=circuit(1)) as running:
+            fill(running, {}, 2)
+            await clock.until(lambda: events(logs) == ["circuit.opened"], "the circuit opens")
+            change(running, CircuitOptions(1, 0.0, WINDOW, seconds))
+            await clock.until(lambda: "circuit.probe_failed" in events(logs), "a probe is made", most=most)

@@ -169,6 +169,7 @@ async def test_what_can_change_while_it_runs_restarts_nothing() -> None:
         {"handler": {"plugin": "log", "concurrency": 3}},
         {"handler": {"plugin": "log", "options": {"a": 1}}},
         {"consume_message_batch_max_size": 7, "pull_rate_limit": 1},
+        {"circuit_breaker": {"consecutive": 3}},
     ],
 )
 async def test_what_parts_are_built_with_takes_a_restart(change: dict[str, object]) -> None:
@@ -178,6 +179,16 @@ async def test_what_parts_are_built_with_takes_a_restart(change: dict[str, objec
         assert (report.updated, report.restarted) == ((), ("mailer",))
         assert len(engine.consumers["mailer"]) == 2
         assert engine.consumers["mailer"][0].changes == []
+
+
+@pytest.mark.parametrize("after", [{"ratio": 0.5, "open_for": "1m"}, {}])
+async def test_a_circuit_breaker_that_is_there_changes_while_the_group_runs(after: dict[str, object]) -> None:
+    engine, before = FakeEngine(), {"circuit_breaker": {"consecutive": 3}}
+    async with running(config("mailer", changes={"mailer": before}), engine) as (groups, _):
+        report = await groups.apply(config("mailer", changes={"mailer": {"circuit_breaker": after}}))
+        assert (report.updated, report.restarted) == (("mailer",), ())
+        (options,) = engine.last("mailer").changes
+        assert (options.circuit is None) == (not after)
 
 
 def test_every_key_that_may_change_while_a_group_runs_is_one() -> None:
