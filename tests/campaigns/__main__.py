@@ -94,11 +94,13 @@ def churn(options: argparse.Namespace) -> bool:
 def orderly(options: argparse.Namespace) -> bool:
     """An orderly group of rmqd daemons and a Java consumer whose members join, leave and are killed -9 under load."""
     slots = tuple(options.slots.split(","))
-    directory, seed = _place("orderly", f"--messages {options.messages} --slots {options.slots}", options)
+    asked = f"--messages {options.messages} --slots {options.slots} --runs {options.runs}"
+    directory, seed = _place("orderly", asked, options)
+    wanted = options.runs.split(",")
     cluster = _cluster(directory / "cluster")
     results: list[OrderlyResult] = []
     try:
-        for plan in plans(seed, options.messages, slots):
+        for plan in (one for one in plans(seed, options.messages, slots) if one.name in wanted):
             results.append(Orderly(plan, cluster, directory / plan.name).run())
             print(results[-1].report(), flush=True)
     finally:
@@ -452,6 +454,8 @@ def main() -> int:
                 default=",".join(SLOTS),
                 help="who comes and goes: rmqd-… or java-…, with commas (default %(default)s)",
             )
+            runs = ",".join(plan.name for plan in plans(0, 0))
+            sub.add_argument("--runs", default=runs, help="which, with commas (default %(default)s)")
     sub = commands.add_parser(grow.__name__, help=grow.__doc__, description=grow.__doc__)
     sub.set_defaults(call=grow)
     sub.add_argument("--groups", default=",".join(GROUPS), help="which, with commas (default %(default)s)")

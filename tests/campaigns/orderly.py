@@ -1,4 +1,9 @@
-"""Orderly consumption by members that come and go: order by sharding key, and one member at a time in each queue."""
+"""Orderly consumption by members that come and go: order by sharding key, and one member at a time in each queue.
+
+Runs with `order_by` have up to 64 messages handled at once, of different sharding keys. In one of them the Java member
+is an orderly one, and all hold the queues' locks. In the other it is a concurrent one: it promises no order for what it
+handles itself, and does not wait at a hand-over, so that run shows what rmqd keeps beside it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,13 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.campaigns.members import JOIN, KILL, LEAVE, LEFT, Group, MemberEvent, Roster
-from tests.campaigns.orderly_verdict import OrderlyVerdict, judge
+from tests.campaigns.orderly_verdict import OrderlyVerdict, judge, judge_beside_concurrent
 from tests.rocketmq import ClusterError, RealCluster, ledger, offsets
 from tests.rocketmq.peers import JavaPeer, PeerOptions, start_producer
 from tests.waiting import wait_until
@@ -22,6 +28,8 @@ TOPIC, GROUP = "orderly", "orderly-group"
 # Java waits 500 ms for a handler of a queue that it gives up; one that takes longer it may leave at work, unlock the
 # queue, and so have two members at it. That is Java's own, and here it would hide what is rmqd's.
 JAVA_SLOW_SECONDS = 0.4
+BY = "sharding_key"  # a message's own keys name it in the ledger
+HANDOVER_SECONDS = 5.0  # queue_handover_timeout, by default
 DRAIN_SECONDS = 180.0  # a killed member's locks last up to 60 s, and then their queues have to catch up
 
 
@@ -47,6 +55,16 @@ class OrderlyPlan:
     fail_every: int = 0
     rest_seconds: tuple[float, float] = (1.0, 8.0)
     kill_share: float = 0.35
+    order_by: str = ""
+    java_orderly: bool = True
+    """Whether the group is an orderly one, Java members too; without it, queues have no locks."""
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Keys of the rmqd group."""
+        keys: dict[str, object] = {"consume_message_batch_max_size": self.batch}
+        keys["consume_mode"] = "orderly" if self.java_orderly else "concurrently"
+        return keys | ({"order_by": self.order_by, "concurrency": self.sharding_keys} if self.order_by else {})
 
     @property
     def handler_options(self) -> dict[str, float]:
@@ -62,7 +80,7 @@ class OrderlyPlan:
     def peer_options(self) -> dict[str, object]:
         """Those of LedgerConsumer, for the same handling but for the slow ones."""
         return {
-            "orderly": True,
+            "orderly": self.java_orderly,
             "batch": self.batch,
             "slow_every": self.slow_every,
             "slow_millis": round(min(self.slow_seconds, JAVA_SLOW_SECONDS) * 1000),
@@ -71,12 +89,20 @@ class OrderlyPlan:
 
 
 def plans(seed: int, messages: int, slots: tuple[str, ...] = SLOTS) -> list[OrderlyPlan]:
-    """The whole campaign: one by one with failures for five minutes; in batches, with handlers of 8 s, for two."""
+    """The whole campaign: one by one with failures for five minutes; in batches, with handlers of 8 s, for two.
+
+    And by key, two minutes each: with locks and failures; and beside a concurrent Java member.
+    """
+    by_key = partial(
+        OrderlyPlan, messages=messages // 3, per_second=250, slots=slots, queues=4, usual_seconds=0.02, order_by=BY
+    )
     return [
         OrderlyPlan("one-by-one", seed, messages, per_second=300, slots=slots, fail_every=600),
         OrderlyPlan(
             "batches", seed + 1, messages // 5, per_second=150, slots=slots, batch=8, slow_every=600, slow_seconds=8
         ),
+        by_key("by-key", seed + 2, fail_every=600),
+        by_key("by-key-concurrent", seed + 3, java_orderly=False),
     ]
 
 
@@ -116,8 +142,8 @@ class OrderlyResult:
             f"{self.seconds:.0f}",
             ", ".join(map(str, totals)),
             len(verdict.lost),
-            len(verdict.disordered),
-            len(verdict.overlapping),
+            f"{len(verdict.disordered)} of {verdict.pairs}",
+            len(verdict.overlapping) if self.plan.java_orderly else "not judged",
             f"{verdict.longest_wait_seconds:.0f} s",
             causes or "none",
         ]
@@ -140,7 +166,7 @@ class Orderly:
             f"{TOPIC}-{plan.name}",
             self._directory,
             plan.handler_options,
-            {"consume_mode": "orderly", "consume_message_batch_max_size": plan.batch},
+            plan.settings,
             plan.peer_options,
         )
         self._roster = Roster(self._group)
@@ -202,7 +228,13 @@ class Orderly:
         return offsets.lag(self._cluster, self._group.name, self._group.topic)
 
     def _result(self, happened: Iterable[MemberEvent]) -> OrderlyResult:
-        verdict = judge(ledger.read(self._sent_path), ledger.read(*self._roster.ledgers()), self._roster.events())
+        verdict = self._judge(ledger.read(self._sent_path), ledger.read(*self._roster.ledgers()))
         counts = Counter(f"{event.kind} {event.action}" for event in happened if event.action != LEFT)
         seconds = sum(map(float, (self._directory / "seconds").read_text().split()))
         return OrderlyResult(self._plan, verdict, counts, seconds)
+
+    def _judge(self, sent: Sequence[ledger.Entry], entries: Sequence[ledger.Entry]) -> OrderlyVerdict:
+        events = self._roster.events()
+        if self._plan.java_orderly:
+            return judge(sent, entries, events)
+        return judge_beside_concurrent(sent, entries, events, HANDOVER_SECONDS)

@@ -1,4 +1,9 @@
-"""The verdict over a ledger of orderly consumption: whether the order was kept, and each queue had one member."""
+"""The verdict over a ledger of orderly consumption: whether the order was kept, and each queue had one member.
+
+Beside concurrent Java members (`judge_beside_concurrent`) a group with `order_by` has no locks, and Java handles the
+messages of a sharding key side by side. So a pair of messages in which such a member had a hand is left out, and so is
+what two members do in a queue at once; why something came again is told as for a concurrent group.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,9 @@ import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
+from tests.campaigns import churn_verdict
 from tests.campaigns.members import JAVA, KILL, LEFT, MemberEvent
 from tests.campaigns.verdict import (
     JAVA_GAVE_UP,
@@ -30,14 +37,21 @@ FORBIDDEN = (SAME_MEMBER, RMQD_GAVE_UP)
 class OrderlyVerdict(Verdict):
     """What a ledger says."""
 
-    forbidden = FORBIDDEN
+    forbidden: ClassVar[tuple[str, ...]] = FORBIDDEN
 
     disordered: list[str]
-    """Messages that were begun before the one before them in their sharding key was finished, with the evidence."""
+    """Messages that were begun before the one before them in their sharding key was finished, with the evidence.
+
+    And attempts that one member made while it had another message of the sharding key.
+    """
     overlapping: list[str]
     """Attempts that two members made at once in one queue."""
     longest_wait_seconds: float
     """The longest time from the send of a message to its first attempt."""
+    pairs: int
+    """Of two messages that follow each other in their sharding key, whose order was judged."""
+    left_out: int = 0
+    """Pairs that are not judged, as a Java member had a hand in them which handles messages side by side."""
 
     def broken(self) -> list[str]:
         """Orders that were not kept, and queues with two members."""
@@ -47,9 +61,17 @@ class OrderlyVerdict(Verdict):
         """They again, and how long messages waited."""
         return [
             f"longest wait of a message {self.longest_wait_seconds:.1f} s",
+            f"pairs of a sharding key {self.pairs}, {self.left_out} more left out",
             *listed("out of order", self.disordered),
             *listed("handled by two members at once", self.overlapping),
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class BesideConcurrentVerdict(OrderlyVerdict):
+    """What a ledger says of a group with concurrent Java members."""
+
+    forbidden = churn_verdict.FORBIDDEN
 
 
 @dataclass(slots=True)
@@ -64,38 +86,87 @@ class _Evidence:
 def judge(sent: Sequence[Entry], entries: Iterable[Entry], events: Iterable[MemberEvent]) -> OrderlyVerdict:
     """Judge a run; `entries` are in the order of time, and every key of theirs has the form that `sharding` reads."""
     events = list(events)
-    handlings = Handlings(entries, {event.member: event.at_micros for event in events if event.action in (KILL, LEFT)})
+    handlings = _handlings(entries, events)
     evidence = _Evidence(
         kinds={event.member: event.kind for event in events},
         killed={event.member: event.at_micros for event in events if event.action == KILL},
         handlings=handlings,
     )
-    by_key, finished = handlings.by_key, handlings.finished
-    waits = [by_key[entry.key][0].begin.at_micros - entry.at_micros for entry in sent if entry.key in finished]
+    pairs = list(_pairs(handlings))
     return OrderlyVerdict.of(
         [entry.key for entry in sent],
         handlings,
         lambda before, again: _cause(evidence, before, again),
-        disordered=list(_disordered(by_key)),
+        disordered=[*_disordered(pairs), *_at_once(handlings)],
         overlapping=[text for in_queue in handlings.by_queue.values() for text in _overlapping(in_queue)],
-        longest_wait_seconds=max(waits, default=0) / 1e6,
+        longest_wait_seconds=_longest_wait_seconds(sent, handlings),
+        pairs=len(pairs),
     )
+
+
+def judge_beside_concurrent(
+    sent: Sequence[Entry], entries: Iterable[Entry], events: Iterable[MemberEvent], handover_timeout_seconds: float
+) -> BesideConcurrentVerdict:
+    """Judge a run whose Java members are concurrent ones; the arguments are those of `judge`."""
+    entries, events = list(entries), list(events)
+    handlings = _handlings(entries, events)
+    keys = [entry.key for entry in sent]
+    again = churn_verdict.judge(keys, entries, events, (), handover_timeout_seconds)
+    java = {event.member for event in events if event.kind == JAVA}
+    pairs = list(_pairs(handlings))
+    judged = [pair for pair in pairs if java.isdisjoint(one.begin.member for attempts in pair for one in attempts)]
+    return BesideConcurrentVerdict(
+        len(keys),
+        again.lost,
+        again.repeated,
+        again.examples,
+        disordered=[*_disordered(judged), *_at_once(one for one in handlings if one.begin.member not in java)],
+        overlapping=[],
+        longest_wait_seconds=_longest_wait_seconds(sent, handlings),
+        pairs=len(judged),
+        left_out=len(pairs) - len(judged),
+    )
+
+
+def _handlings(entries: Iterable[Entry], events: Iterable[MemberEvent]) -> Handlings:
+    return Handlings(entries, {event.member: event.at_micros for event in events if event.action in (KILL, LEFT)})
+
+
+def _longest_wait_seconds(sent: Iterable[Entry], handlings: Handlings) -> float:
+    by_key, finished = handlings.by_key, handlings.finished
+    waits = [by_key[entry.key][0].begin.at_micros - entry.at_micros for entry in sent if entry.key in finished]
+    return max(waits, default=0) / 1e6
 
 
 def _first_finish(attempts: Iterable[Handling]) -> int | None:
     return min((one.finished_micros for one in attempts if one.finished_micros is not None), default=None)
 
 
-def _disordered(by_key: Mapping[str, list[Handling]]) -> Iterator[str]:
-    """The first attempt at a message must come after the first success with the one before it."""
-    for key, attempts in by_key.items():
+def _pairs(handlings: Handlings) -> Iterator[tuple[list[Handling], list[Handling]]]:
+    """The attempts at a message and at the one before it in its sharding key, which nobody may have begun."""
+    for key, attempts in list(handlings.by_key.items()):
         name, number = sharding(key)
-        if not number:
-            continue
-        before = by_key.get(f"{name}.{number - 1}", [])
+        if number:
+            yield handlings.by_key.get(f"{name}.{number - 1}", []), attempts
+
+
+def _disordered(pairs: Iterable[tuple[list[Handling], list[Handling]]]) -> Iterator[str]:
+    """The first attempt at a message must come after the first success with the one before it."""
+    for before, attempts in pairs:
         finished = _first_finish(before)
         if finished is None or finished > attempts[0].begin.at_micros:
-            yield f"{attempts[0]}, before the end of {before[0] if before else f'{name}.{number - 1}, never begun'}"
+            yield f"{attempts[0]}, before the end of {before[0] if before else 'the one before it, never begun'}"
+
+
+def _at_once(handlings: Iterable[Handling]) -> Iterator[str]:
+    """Attempts, given in the order of their begins, during an earlier one of the same sharding key and member."""
+    last: dict[tuple[str, str], Handling] = {}
+    for handling in handlings:
+        of = sharding(handling.begin.key)[0], handling.begin.member
+        before = last.get(of)
+        if before is not None and (before.end_micros is None or before.end_micros > handling.begin.at_micros):
+            yield f"{handling}, beside {before}"
+        last[of] = handling
 
 
 def _overlapping(handlings: Iterable[Handling]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaigns.orderly import SLOTS, Orderly, OrderlyPlan
+from tests.campaigns.orderly import BY, SLOTS, Orderly, OrderlyPlan
 from tests.campaigns.orderly_verdict import FAILED
 from tests.conformance import behaviour
 from tests.rocketmq import RealCluster
@@ -43,4 +43,35 @@ def test_short_orderly_campaign_keeps_the_order(rocketmq: RealCluster, tmp_path:
     print(result.report())
     assert result.verdict.passed, result.report()
     assert result.verdict.repeated[FAILED], result.report()
+    assert sum(count for what, count in result.events.items() if what.startswith("rmqd")) >= 5, result.report()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("java_orderly", [True, False], ids=["orderly", "concurrent"])
+def test_short_campaign_keeps_the_order_of_each_key(
+    rocketmq: RealCluster, tmp_path: Path, *, java_orderly: bool
+) -> None:
+    """With `order_by`, beside a Java member that locks its queues; and among rmqd's own beside one that does not."""
+    plan = OrderlyPlan(
+        f"short-{'by-key' if java_orderly else 'concurrent'}",
+        SEED + 1,
+        messages=4000,
+        per_second=250,
+        slots=SLOTS,
+        queues=4,
+        usual_seconds=0.02,
+        slow_every=50,
+        slow_seconds=0.4,
+        fail_every=200 if java_orderly else 0,
+        rest_seconds=(0.5, 2.5),
+        kill_share=0,
+        order_by=BY,
+        java_orderly=java_orderly,
+    )
+
+    result = Orderly(plan, rocketmq, tmp_path).run()
+
+    print(result.report())
+    assert result.verdict.passed, result.report()
+    assert result.verdict.pairs > plan.messages / 4, result.report()
     assert sum(count for what, count in result.events.items() if what.startswith("rmqd")) >= 5, result.report()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.campaigns import orderly_verdict
 from tests.campaigns.members import JAVA, JOIN, KILL, LEAVE, LEFT, RMQD, MemberEvent
-from tests.campaigns.orderly_verdict import OrderlyVerdict, judge
+from tests.campaigns.orderly_verdict import OrderlyVerdict, judge, judge_beside_concurrent
 from tests.campaigns.verdict import JAVA_GAVE_UP, KILLED, SAME_MEMBER, STORED_TWICE
 from tests.rocketmq.ledger import FAIL, FINISH, SENT, START, Entry
 
@@ -102,6 +102,50 @@ def test_a_broken_order_is_reported(attempts: list[list[Entry]]) -> None:
     assert found.disordered
     assert not found.passed
     assert found.disordered[0] in found.report()
+
+
+def test_two_messages_of_a_key_at_once_with_one_member_are_reported() -> None:
+    """Also where each of them was handled in order before, and comes again."""
+    found = judged(
+        *(attempt(f"s.{number}", "rmqd-a.1", number, number + 0.5) for number in (0, 1)),
+        *(attempt(f"s.{number}", "rmqd-b.1", 70, 71) for number in (0, 1)),
+        events=(ended(KILL, "rmqd-a.1", 4),),
+    )
+
+    assert len(found.disordered) == 1
+    assert "beside" in found.disordered[0]
+
+
+def beside_concurrent(*attempts: list[Entry]) -> OrderlyVerdict:
+    """The verdict where the Java member is a concurrent one."""
+    entries = sorted((entry for entries in attempts for entry in entries), key=lambda entry: entry.at_micros)
+    sent = [entry(SENT, key, "producer", 0) for key in dict.fromkeys(one.key for one in entries)]
+    return judge_beside_concurrent(sent, entries, JOINS, 5.0)
+
+
+def test_what_a_concurrent_java_member_had_a_hand_in_has_no_order() -> None:
+    """It handles messages of a key side by side, and beside the next owner of the queue."""
+    found = beside_concurrent(
+        attempt("s.0", "java-c.1", 1, 3),
+        attempt("s.1", "java-c.1", 1, 2),
+        attempt("s.2", "rmqd-a.1", 1, 2),
+        attempt("s.3", "rmqd-a.1", 2, 3),
+    )
+
+    assert found.passed, found.report()
+    assert (found.pairs, found.left_out) == (1, 2)
+
+
+def test_beside_a_concurrent_java_member_rmqd_s_own_keep_theirs() -> None:
+    """Each by itself, and from one to the other; and they repeat nothing between them."""
+    too_soon = beside_concurrent(attempt("s.0", "rmqd-a.1", 1, 3), attempt("s.1", "rmqd-a.1", 2, 4))
+    handed_over = beside_concurrent(attempt("s.0", "rmqd-a.1", 1, 3), attempt("s.1", "rmqd-b.1", 2, 4))
+    twice = beside_concurrent(attempt("s.0", "rmqd-a.1", 1, 2), attempt("s.0", "rmqd-b.1", 3, 4))
+    never = beside_concurrent(attempt("s.0", "rmqd-a.1", 1, None))
+
+    assert too_soon.disordered
+    assert handed_over.disordered
+    assert not any(found.passed for found in (too_soon, handed_over, twice, never))
 
 
 def test_a_repetition_of_earlier_messages_breaks_no_order() -> None:

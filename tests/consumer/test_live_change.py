@@ -378,7 +378,7 @@ async def test_a_change_that_is_given_up_is_taken_back(broker: ScriptedBroker, q
 
 async def test_a_reload_switches_an_open_circuit_off(broker: ScriptedBroker, queue: MessageQueue) -> None:
     """Its group handles what waited, and tells of no circuit."""
-    is_away, keys = True, {"max_reconsume_times": 5}
+    is_away = True
 
     async def handle(_: Batch) -> None:
         if is_away:
@@ -386,9 +386,9 @@ async def test_a_reload_switches_an_open_circuit_off(broker: ScriptedBroker, que
 
     circuit = CircuitOptions(1, 0.0, 30.0, 3600.0)
     await store(broker, queue, "a")
-    async with member(broker.peer.address, handle, circuit=circuit, **keys) as m:
+    async with member(broker.peer.address, handle, circuit=circuit, max_reconsume_times=5) as m:
         await eventually(lambda: (c := m.consumer.snapshot().circuit) and c.state == "open", "the circuit is open")
         is_away = False
-        await change(m, **keys)
+        await change(m, max_reconsume_times=5)
         await eventually(lambda: m.topic().handled["acked"] == 1, "the message is handled")
         assert m.consumer.snapshot().circuit is None
