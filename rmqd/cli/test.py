@@ -21,8 +21,8 @@ Each case has a RocketMQ of its own in this process, and the handler is called b
 take no time. PATH is a file, or a folder whose *.cases.yaml are run, with all folders in it.
 
 With --chaos a case whose messages become what is expected is also run with messages that come twice, with calls that
-are cut, and with queues in other orders. It fails where its handler leaves something else then, and the shortest such
-history is told.
+are cut, with queues in other orders, and, where the file has a `state`, with a process that is killed. It fails where
+its handler leaves something else then, and the shortest such history is told.
 
 Exit 1 where something else became of a message than was expected, 78 where a file is wrong.
 

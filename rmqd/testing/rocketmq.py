@@ -142,10 +142,10 @@ class RocketMQ:
 
         With `until` the run ends once that returns something true, which must happen before nothing is left to do.
 
-        With `chaos` the handler is called again with what it got, twice, cut, expired, and in other orders of queues,
-        to see whether it leaves the same. `state` returns what it leaves, by default what it keeps in this process;
-        `reset` makes that what it was before. Raises NotRepeatableError, an AssertionError, with the shortest history
-        after which it is something else.
+        With `chaos` the handler is called again with what it got, twice, cut, expired, killed, and in other orders of
+        queues, to see whether it leaves the same. `state` returns what it leaves, by default what it keeps in this
+        process; `reset` makes that what it was before. Raises NotRepeatableError, an AssertionError, with the shortest
+        history after which it is something else.
 
         `handler` is a function, a class or an object as a plugin may be, or the name of one. `group_keys` are the keys
         of the group in YAML, with `options` and `concurrency` among them. `expression` filters the topic;

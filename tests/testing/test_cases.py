@@ -36,6 +36,15 @@ class Books:
     def handle(self, batch):
         self.total += len(batch)
 
+WRITTEN = set()
+
+def write_what_is_new(batch):
+    for message in batch:
+        if message.keys not in WRITTEN:
+            WRITTEN.add(message.keys)
+            with BOOK.open("a") as file:
+                file.write(message.keys + " ")
+
 def read():
     return BOOK.read_text() if BOOK.exists() else ""
 
@@ -189,6 +198,20 @@ def test_chaos_looks_at_the_state_that_a_file_of_cases_names(cases: UserFolder) 
     ended = rmqd("test", "--chaos")
     assert ended.code == 78
     assert "books.cases.yaml:1:1: state: the module handlers_of_cases has no red" in ended.err
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_chaos_kills_the_process_of_a_case_s_handler(cases: UserFolder) -> None:
+    """What it knew in memory is gone then, and it writes again."""
+    case = "  a case:\n    messages: [{keys: order-1, body: x}]\n    expect: {acked: [1]}\n"
+    cases.write("book.txt", "")
+    names = "state: handlers_of_cases:read\nreset: handlers_of_cases:clear\n"
+    cases.write("books.cases.yaml", names + GROUP.replace(":handle", ":write_what_is_new") + case)
+    ended = rmqd("test", "--chaos")
+    assert ended.code == 1
+    assert "1. order-1 (orders queue 0)  killed (kill -9) after its last line" in ended.out
+    assert "the state: 'order-1 order-1 ', in place of 'order-1 '" in ended.out
 
 
 def test_a_handler_that_cannot_be_started_fails_its_case(cases: UserFolder) -> None:

@@ -16,7 +16,7 @@ MIXES: Final = 12
 _MOST_CUTS: Final = 8  # of the awaits of a handler, for all messages at once
 _SEED: Final = 4711  # the same histories in every run
 
-How = Literal["whole", "cut", "expired"]
+How = Literal["whole", "cut", "expired", "killed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,10 @@ class Delivery:
     part: Part
     how: How = "whole"
     cut_at: int = 0
-    """For one that is cut: at which of its awaits, from 1. A synchronous one that expires goes on to its end."""
+    """For one that is cut: at which of its awaits, from 1. A synchronous one that expires goes on to its end.
+
+    For one that is killed: before which of the lines that it runs, from 1; 0: after its last one.
+    """
 
 
 History = tuple[Delivery, ...]
@@ -79,6 +82,25 @@ def tried(parts: Sequence[Part], awaits: int, *, is_async: bool) -> Iterator[His
     chance = random.Random(_SEED)
     for _ in range(MIXES):
         yield _mixed(by_queue, awaits, chance, is_async=is_async)
+
+
+def killed_behind_the_end(parts: Sequence[Part]) -> Iterator[History]:
+    """The process dies after the last part, whose offset is not committed: it comes again, or all of its queue does."""
+    once = undisturbed(parts)
+    last = once[-1]
+    yield (*once[:-1], replace(last, how="killed"), last)
+    if len(once) > 1:
+        of_queue = [one for one in once if one.part.queue == last.part.queue]
+        yield (*once[:-1], replace(last, how="killed"), *of_queue)
+
+
+def killed_between(parts: Sequence[Part], lines: int) -> Iterator[History]:
+    """The process dies in the middle of a part, which ran so many lines; each time of another part."""
+    once = undisturbed(parts)
+    for number, line in enumerate(one for one in reversed(_some(lines)) if one > 1):
+        at = -1 - number % len(once)
+        end = (*once[:at], replace(once[at], how="killed", cut_at=line), *once[at:])
+        yield end
 
 
 def _some(awaits: int) -> list[int]:

@@ -57,7 +57,10 @@ class Found:
                 yield f"{_label(self.messages[index])} is {fate}, in place of {expected}"
 
     def _advice(self) -> Iterator[str]:
-        if any(step.delivery.how != "whole" for step in self.ending.steps):
+        if any(step.delivery.how == "killed" for step in self.ending.steps):
+            yield "What a handler keeps in memory dies with its process: an effect has to be there before it returns."
+            yield "And it has to be safe to do again by a process that knows nothing of it, or to be one transaction."
+        elif any(step.delivery.how != "whole" for step in self.ending.steps):
             yield "RocketMQ delivers a message again whose handler was cut: what it did before that has to be undone,"
             yield "as by one transaction around all of it, or to be safe to do again."
         elif any(self.ending.steps.count(step) > 1 for step in self.ending.steps) or self._has_repeats():

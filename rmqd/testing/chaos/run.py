@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.plain_text import class_name
+from rmqd.testing.chaos.killed import OtherProcesses
 from rmqd.testing.chaos.report import NotRepeatableError
 from rmqd.testing.chaos.search import Search, parts_of
 from rmqd.testing.chaos.trial import Bench, RunsInLoop
@@ -27,7 +28,9 @@ class Chaos:
         for name, function in (("state", self.state), ("reset", self.reset)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name} is a {class_name(function)}; accepted: a function without arguments")
-        return Bench(group.make_handler, options, run_in_loop, self.state, self.reset, _package(group))
+        package = _package(group)
+        others = OtherProcesses.of(group, options, package)
+        return Bench(group.make_handler, options, run_in_loop, self.state, self.reset, package, others)
 
 
 def look_for_chaos(bench: Bench, result: RunResult, stored: Iterable[Message]) -> None:

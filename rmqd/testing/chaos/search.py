@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Collection, Iterator, Sequence
@@ -9,7 +10,16 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
-from rmqd.testing.chaos.history import Delivery, History, Part, tried, undisturbed
+from rmqd.testing.chaos.history import (
+    Delivery,
+    History,
+    Part,
+    killed_behind_the_end,
+    killed_between,
+    tried,
+    undisturbed,
+)
+from rmqd.testing.chaos.killed import NoProcessError
 from rmqd.testing.chaos.report import Found
 from rmqd.testing.chaos.shorten import shorten
 from rmqd.testing.chaos.state import Path, settled, varying
@@ -23,6 +33,7 @@ from rmqd.testing.chaos.trial import (
 from rmqd.wire.messages.message import Message
 
 SEARCH_SECONDS: Final = 5.0  # for the histories behind the first, of a handler that is slow
+KILL_SECONDS: Final = 30.0  # for those in which a process is killed, of which there are ten: each takes a process
 SHORTEN_SECONDS: Final = 5.0
 MORE_PATIENCE: Final = 3
 
@@ -64,6 +75,8 @@ class Search:
     _leave_out: Collection[Path] = ()
     _hung: bool = False
     """Whether a call of the last history did not return."""
+    _lines: int = 0
+    """The most lines that a call has run whose process was killed."""
     _expected: dict[frozenset[Part], Any] = field(default_factory=dict)
 
     def run(self) -> Found | None:
@@ -87,9 +100,34 @@ class Search:
                 return self._shortest(history)
             if time.monotonic() - began > SEARCH_SECONDS:
                 break
+        with contextlib.suppress(NoProcessError):
+            if (found := self._over_kills()) is not None:
+                return found
         self.bench.fresh()
         self.bench.run(once)  # what the test looks at next is what an undisturbed run leaves
         return None
+
+    def _over_kills(self) -> Found | None:
+        """Histories in which the handler's process is killed; what it writes must be seen from here, by `state`."""
+        if self.bench.state is None:
+            return None
+        self.bench.fresh()
+        ended = self.bench.run_elsewhere(undisturbed(self.parts))
+        if (settled(self.bench.look(), self._leave_out), dict(sorted(ended.fates.items()))) != self._expected[
+            frozenset(self.parts)
+        ]:
+            return None  # another process writes it elsewhere: such as into its own memory
+        began = time.monotonic()
+        for history in self._with_kills():
+            if self._is_wrong(history):
+                return self._shortest(history)
+            if time.monotonic() - began > KILL_SECONDS:
+                break
+        return None
+
+    def _with_kills(self) -> Iterator[History]:
+        yield from killed_behind_the_end(self.parts)
+        yield from killed_between(self.parts, self._lines)
 
     def _is_wrong(self, history: History) -> bool:
         """Whether it leaves something else than the same messages without a disturbance."""
@@ -98,8 +136,12 @@ class Search:
             self.bench.fresh()
             self._expected[parts] = self._compared(self.bench.run(undisturbed(sorted(parts, key=_place))))
         self.bench.fresh()
-        ending = self.bench.run(history)
+        try:
+            ending = self.bench.run(history)
+        except NoProcessError:
+            return False
         self._hung = ending.hung
+        self._lines = max(self._lines, ending.lines)
         return bool(self._compared(ending) != self._expected[parts])
 
     def _is_no_pause(self, history: History) -> bool:

@@ -45,6 +45,8 @@ def _simpler(delivery: Delivery) -> Iterator[Delivery]:
     if delivery.how == "whole":
         return
     yield Delivery(delivery.part)
+    if delivery.how == "killed":
+        return
     if delivery.how == "expired" and delivery.cut_at:
         yield replace(delivery, how="cut")
     for earlier in range(1, delivery.cut_at):

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import copy
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
 from rmqd.clock import SystemClock
@@ -20,6 +20,7 @@ from rmqd.once.group import once_of
 from rmqd.plain_text import describe
 from rmqd.testing.chaos.call import Called, DidNotReturnError, call
 from rmqd.testing.chaos.history import Delivery, History, Part
+from rmqd.testing.chaos.killed import Ended, NoProcessError, OtherProcesses
 from rmqd.testing.chaos.memory import Memory
 from rmqd.testing.chaos.state import plain
 from rmqd.wire.messages.message import Message
@@ -60,6 +61,8 @@ class Ending:
     steps: tuple[Step, ...]
     awaits: int
     """The most that one call had."""
+    lines: int = 0
+    """The most that one call had run when its process was killed."""
 
     @property
     def hung(self) -> bool:
@@ -77,6 +80,8 @@ class Bench:
     state: Callable[[], object] | None
     reset: Callable[[], object] | None
     package: str
+    others: OtherProcesses | None = None
+    """None where the handler cannot be called in another process."""
     messages: Sequence[Message] = ()
     patience_seconds: float = PATIENCE_SECONDS
     memory: Memory = field(init=False)
@@ -109,11 +114,31 @@ class Bench:
         return plain(value, self.memory.is_own)
 
     def run(self, history: History, *, look_each: bool = False) -> Ending:
-        """Run a history with a handler of its own. Raises what the handler's constructor, `start` and `stop` raise."""
-        return _Trial(self).run(history, look_each=look_each)
+        """Run a history with a handler of its own. Raises what the handler's constructor, `start` and `stop` raise.
+
+        What comes before a kill is run in a process that dies: raises NoProcessError where there can be none.
+        """
+        steps, fates, lines = list[Step](), dict[int, str](), 0
+        while kills := [number for number, one in enumerate(history, start=1) if one.how == "killed"]:
+            before, history = history[: kills[0]], history[kills[0] :]
+            ended = self.run_elsewhere(before, look_each=look_each)
+            steps += map(Step, before, ended.outcomes, ended.states)
+            fates |= ended.fates
+            lines = max(lines, ended.lines)
+        ending = Trial(self).run(history, look_each=look_each)
+        return replace(ending, fates={**fates, **ending.fates}, steps=(*steps, *ending.steps), lines=lines)
+
+    def run_elsewhere(self, history: History, *, look_each: bool = False) -> Ended:
+        """Run a history in another process, which dies if its last delivery is to be killed. Raises NoProcessError."""
+        if self.others is None:
+            raise NoProcessError
+        look = self.look if look_each else lambda: None
+        return self.others.run(self.messages, history, look, self.patience_seconds)
 
 
-class _Trial:
+class Trial:
+    """One handler, and the calls that are made of it."""
+
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._handler = bench.make()
@@ -121,26 +146,40 @@ class _Trial:
         self._context = contextvars.copy_context()
         self._context.run(once_in_group.set, once_of(bench.options.group))
         self._expired: dict[Part, int] = {}
-        self._fates: dict[int, str] = {}
+        self.fates: dict[int, str] = {}
+        """What became of each message by its index, in the last delivery."""
         self._awaits = 0
 
-    def run(self, history: History, *, look_each: bool) -> Ending:
-        bench, steps = self._bench, []
+    def start(self) -> None:
+        """Call the handler's `start`."""
         self._in_loop(lambda: call_start_or_stop(self._handler.start, SystemClock()))
+
+    def deliver(self, delivery: Delivery) -> str:
+        """Make a delivery. Returns what came of it."""
+        return self._in_loop(lambda: self._deliver(delivery))
+
+    def stop(self) -> None:
+        """Call the handler's `stop`."""
+        self._in_loop(lambda: call_start_or_stop(self._handler.stop, SystemClock()))
+
+    def run(self, history: History, *, look_each: bool) -> Ending:
+        """Start the handler, make these deliveries, stop it."""
+        bench, steps = self._bench, []
+        self.start()
         state: Any = None
         try:
             for delivery in history:
-                outcome = self._in_loop(lambda one=delivery: self._deliver(one))  # type: ignore[misc]
+                outcome = self.deliver(delivery)
                 steps.append(Step(delivery, outcome, bench.look(self._memory) if look_each else None))
-                if HUNG in self._fates.values():
+                if HUNG in self.fates.values():
                     break  # the next one would, too
             if bench.state is None:
                 state = bench.look(self._memory)  # its `stop` may let go of it
         finally:
-            self._in_loop(lambda: call_start_or_stop(self._handler.stop, SystemClock()))
+            self.stop()
         if bench.state is not None:
             state = bench.look()
-        return Ending(state, dict(self._fates), tuple(steps), self._awaits)
+        return Ending(state, dict(self.fates), tuple(steps), self._awaits)
 
     def _in_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         async def in_context() -> T:
@@ -176,13 +215,13 @@ class _Trial:
                     message.count_attempt()
                     again.append(message)
                 else:
-                    self._fates[numbers[id(message)]] = "given up after every retry" if fate == "again" else fate
+                    self.fates[numbers[id(message)]] = "given up after every retry" if fate == "again" else fate
             if again:
                 failures.append(describe(called.error) if called.error is not None else "asked for a retry")
                 waiting = (
                     [again, *waiting] if self._bench.options.repeats_in_place else [*([m] for m in again), *waiting]
                 )
-        fates = dict.fromkeys(self._fates[index] for index in part.messages)
+        fates = dict.fromkeys(self.fates[index] for index in part.messages)
         told = ", ".join(fates)
         return told if not failures else f"{told}, after {len(failures)} failed attempts: {failures[-1]}"
 
