@@ -12,7 +12,8 @@ a concurrent group hands batches of a queue out side by side, an orderly one a b
     failures            around calls of groups that ask for it: retries in place, dead letters by exception
     auto_concurrency    how many calls at once the handler is given, where that is found out
     circuit_breaker     what the group's circuit does with calls, and with the messages of those that failed
-    deduplication       around calls of groups that ask for it: claims before, confirmations after
+    deduplication       around calls of groups that ask for it: claims before, confirmations when they are settled
+    held_claims         HeldClaims: the claims of a group in this process
     apart               calls that operators ask for: outside of the slots, without consequences
     concurrently        the service of concurrent and popping groups
     orderly             the service of orderly groups

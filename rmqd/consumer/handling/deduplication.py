@@ -2,8 +2,9 @@
 
 Before a batch is handed to the handler its messages are claimed in the group's store. Those that are confirmed there
 are acknowledged, and left out of the batch. Those that somebody else has claimed are left out too, and looked at again
-a little later: no attempt counts, and nothing is acknowledged before the other one has confirmed it. When the handler
-is done, what it acknowledged is confirmed, before the batch is settled; what failed is released.
+a little later: no attempt counts, and nothing is acknowledged before the other one has confirmed it. When the batch is
+settled, what the group is done with is confirmed, before it counts as acknowledged; the rest is released. Which
+messages those are the settlement knows, whose rules differ by consume mode.
 
 A store that does not answer is waited for, on both sides of the call: nothing is handled without a claim, and nothing
 is acknowledged without its confirmation. That is no time of the handler's, so `consume_timeout` does not count it.
@@ -13,42 +14,28 @@ What a process that dies leaves behind is in docs/deduplication.md.
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
-import structlog
-
-from rmqd.backoff import doubled
 from rmqd.claims.opening import open_store
-from rmqd.claims.store import ClaimStoreError, Held, Key, Standing, Terms, key_of
-from rmqd.clock import Clock, wait_within
+from rmqd.claims.store import Standing, Terms, key_of
+from rmqd.clock import Clock
 from rmqd.consumer.cache.keyed_process_queue import value_by
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.threads import check_result
-from rmqd.consumer.handling.verdict import HANDLED_BEFORE, not_acknowledged
+from rmqd.consumer.handling.held_claims import LEASE_SECONDS, Claim, HeldClaims
+from rmqd.consumer.handling.verdict import HANDLED_BEFORE
 from rmqd.consumer.handling.worker import Worker
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.diagnosis.causes import Problem, found
-from rmqd.handler_api import Batch, Decision, LoadedHandler, Outcome
+from rmqd.handler_api import Batch, Decision, Outcome
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import unwrap_namespace
 
-log = structlog.get_logger(__name__)
-
-LEASE_SECONDS: Final = 30.0
-RENEW_SECONDS: Final = LEASE_SECONDS / 3
-PURGE_SECONDS: Final = 60.0
 LOOK_AGAIN_SECONDS: Final = 1.0  # at what another member has claimed
 LOOK_AGAIN_HERE_SECONDS: Final = 0.1  # at what this process has
 SEEN_SECONDS: Final = 5.0  # for which a claim of another member counts as what a queue waits for
-FIRST_PAUSE_SECONDS: Final = 0.1  # before a store that did not answer is asked again
-LONGEST_PAUSE_SECONDS: Final = 2.0
-CLOSE_SECONDS: Final = 3.0  # for the last claims to be released
 BY_ID: Final = "msg_id"
 _WAIT: Final = Decision(Outcome.AGAIN, seconds=LOOK_AGAIN_SECONDS)
 _WAIT_HERE: Final = Decision(Outcome.AGAIN, seconds=LOOK_AGAIN_HERE_SECONDS)
@@ -56,50 +43,30 @@ _WAIT_HERE: Final = Decision(Outcome.AGAIN, seconds=LOOK_AGAIN_HERE_SECONDS)
 Call = Callable[[Batch], Awaitable[object]]
 
 
-@dataclass(slots=True)
-class _Claim:
-    """What is claimed for one call of the handler."""
-
-    token: str
-    worker: Worker
-    keys: dict[int, Key] = field(default_factory=dict)
-    """By index in the batch."""
-    was_given_up: bool = False
-    """Whether the call may still be running, and nobody waits for it."""
-
-    @property
-    def is_lapsing(self) -> bool:
-        """Whether its lease is not to be renewed."""
-        return self.was_given_up or self.worker.expired or self.worker.replaced
-
-
 class Deduplication:
-    """The claims of one group in this process. `run` keeps them alive; `close` comes after the last call."""
+    """What one group does about messages that come again, in this process."""
 
-    def __init__(self, options: ConsumerOptions, handler: LoadedHandler, clock: Clock) -> None:
+    def __init__(self, options: ConsumerOptions, clock: Clock, is_paused: Callable[[], bool]) -> None:
+        """`is_paused` tells whether an operator wants no calls to begin."""
         assert options.deduplication is not None
         self.clock = clock
-        self.handler = handler
-        self._options = options.deduplication
+        self._is_paused = is_paused
         self._group = unwrap_namespace(options.group, options.namespace)
         self._in_order = options.consume_mode == "orderly" and not options.order_by
-        self._in_place = options.repeats_in_place
-        self._owner = secrets.token_hex(8)
-        self._numbers = itertools.count(1)
-        terms = Terms(options.group, self._owner, LEASE_SECONDS, self._options.keep_seconds)
-        self._store = open_store(self._options.store, self._options.url, terms)
-        self._id_of = _id_by(self._options.by)
-        self._claims: dict[Key, _Claim] = {}
-        self._released: list[tuple[float, Held]] = []  # with when that was (monotonic)
-        self._news = asyncio.Event()  # something is to be released
-        self._failure = ""
+        owner = secrets.token_hex(8)
+        terms = Terms(options.group, owner, LEASE_SECONDS, options.deduplication.keep_seconds)
+        store = open_store(options.deduplication.store, options.deduplication.url, terms)
+        self._claims = HeldClaims(store, owner, clock)
+        self.run, self.close = self._claims.run, self._claims.close
+        self._id_of = _id_by(options.deduplication.by)
+        self._calls: dict[Batch, _ClaimedCall] = {}  # until their batches are settled
         self._held_elsewhere: dict[MessageQueue, float] = {}  # when that was last seen (monotonic)
 
     def around(self, call: Call, worker: Callable[[], Worker]) -> Call:
         """A call for one worker."""
 
         async def claimed(batch: Batch) -> object:
-            return await _ClaimedCall(self, call, batch, worker()).run()
+            return await self._call(call, batch, worker())
 
         return claimed
 
@@ -116,24 +83,76 @@ class Deduplication:
     @property
     def problem(self) -> Problem | None:
         """What keeps the whole group from handling: a store that does not answer."""
-        if not self._failure:
+        if not self._claims.failure:
             return None
-        return found("claim_store_away", f"nothing is handled without a claim: {self._failure}", group=self._group)
+        evidence = f"nothing is handled without a claim: {self._claims.failure}"
+        return found("claim_store_away", evidence, group=self._group)
 
-    async def claim(self, batch: Batch, process_queue: ProcessQueue, worker: Worker) -> _Claim | None:
+    async def settled(self, batch: Batch, done: Sequence[int]) -> None:
+        """Confirm what the group is done with of a batch, by index, before it is acknowledged; waits for the store.
+
+        The rest is given up when the call has ended, which one past its deadline may not have.
+        """
+        if (called := self._calls.pop(batch, None)) is None:
+            return
+        await self._claims.confirm(called.claim, done)
+        called.is_settled = True
+        if called.claim.has_ended:
+            self._claims.release(called.claim)
+
+    def leave(self, batch: Batch) -> Callable[[], None]:
+        """Leave a call to itself: it goes on, and nobody waits for it.
+
+        Its claim ends with the lease, should it never end. Returns what is to be called when it ends.
+        """
+        called = self._calls[batch]
+        self._claims.leave(called.claim)
+
+        def ended() -> None:
+            called.claim.has_ended = True
+            if called.is_settled:
+                self._claims.release(called.claim)
+            else:  # the settlement says which of them are done with
+                called.take_over()
+
+        return ended
+
+    async def _call(self, call: Call, batch: Batch, worker: Worker) -> object:
+        """Call the handler with what it may have. Raises what it raises."""
+        assert worker.process_queue is not None
+        worker.batch, worker.is_called = None, False  # the handler has nothing while the store is asked
+        claim = await worker.undisturbed(self._claim(batch, worker.process_queue), "claim")
+        if claim is None:
+            return None
+        called = self._calls[batch] = _ClaimedCall(batch, claim)
+        worker.batch, worker.is_called, worker.started = batch, True, self.clock.monotonic()
+        try:
+            return await call(called.part)
+        finally:
+            called.take_over()
+            if not claim.is_left:
+                claim.has_ended = True
+
+    async def _claim(self, batch: Batch, process_queue: ProcessQueue) -> Claim | None:
         """Claim what the handler may have, and decide about the rest of the batch; None if that is all of it.
 
         What has no id of the wanted kind needs no claim, and no message of the batch may have one: an empty claim.
         """
-        claim = _Claim(f"{self._owner}:{next(self._numbers)}", worker)
+        claims = self._claims
+        claim = claims.new()
         most = self._reserve(batch, claim)
+
+        def gives_up() -> bool:
+            return process_queue.leaving or process_queue.dropped or batch.revoked
+
         try:
-            standings = await self._ask(batch, process_queue, claim)
+            standings = await claims.ask(claim, gives_up)
         except BaseException:
-            self.release(claim, claim.keys)
+            claims.release(claim)
             raise
-        if standings is None or process_queue.dropped or batch.revoked:
-            self.release(claim, claim.keys)
+        is_held = process_queue.is_paused or self._is_paused()  # since the store was asked
+        if standings is None or process_queue.dropped or batch.revoked or is_held:
+            claims.release(claim)
             self._leave_out(batch, range(len(batch)), _WAIT)
             return None
         for index, standing in standings.items():
@@ -141,212 +160,53 @@ class Deduplication:
                 break
             if standing is Standing.CONFIRMED:
                 self._leave_out(batch, (index,), HANDLED_BEFORE)
-                process_queue.stats.of(batch[index]).deduplicated += 1
             elif standing is Standing.HELD:
                 self._held_elsewhere[process_queue.message_queue] = self.clock.monotonic()
                 self._leave_out(batch, (index,), _WAIT)
                 if self._in_order:
                     most = index
-        self._forget(claim, [index for index, standing in standings.items() if standing is not Standing.OURS])
-        self.release(claim, [index for index in claim.keys if index >= most])
+        claims.forget(claim, [index for index, standing in standings.items() if standing is not Standing.OURS])
+        claims.release(claim, [index for index in claim.keys if index >= most])
         if most < len(batch):  # nothing of the queue may pass what waits
             self._leave_out(batch, range(most, len(batch)), _WAIT)
         return claim if len(batch.decisions()) < len(batch) else None
 
-    async def confirm(self, claim: _Claim, indexes: Sequence[int]) -> None:
-        """Note that messages are done with; waits for the store."""
-        keys = [claim.keys[index] for index in indexes]
-        for attempt in itertools.count(1):
-            try:
-                lost = await self._store.confirm(keys, claim.token)
-            except ClaimStoreError as error:
-                await self._wait(error, attempt)
-            else:
-                break
-        self._failure = ""
-        self._forget(claim, indexes)
-        if lost:
-            log.warning("claim.lost", messages=lost, lease_seconds=LEASE_SECONDS)
-
-    def release(self, claim: _Claim, indexes: Iterable[int]) -> None:
-        """Give claims up, so that the next attempt may have them. The store hears of it in a moment."""
-        indexes = list(indexes)
-        now = self.clock.monotonic()
-        self._released += [(now, (claim.keys[index], claim.token)) for index in indexes]
-        if indexes:
-            self._news.set()
-        self._forget(claim, indexes)
-
-    def let_lapse(self, claim: _Claim) -> None:
-        """Renew these claims no more: the call may still be running, and nobody waits for it."""
-        claim.was_given_up = True
-        if self._in_place:  # they are repeated here, and not before the call has ended
-            self._forget(claim, list(claim.keys))
-        else:
-            self.clock.call_later(LEASE_SECONDS, self._forget, claim, list(claim.keys))
-
-    async def run(self) -> None:
-        """Renew leases, release claims, and delete what is over, until cancelled."""
-        renewed = purged = self.clock.monotonic()
-        failures = 0
-        while True:
-            await wait_within(self.clock, max(0.0, renewed + RENEW_SECONDS - self.clock.monotonic()), self._news.wait())
-            now = self.clock.monotonic()
-            try:
-                if now - renewed >= RENEW_SECONDS:  # first: nothing else may keep it from that
-                    await self._renew()
-                    renewed = now
-                await self._send_releases()
-                if now - purged >= PURGE_SECONDS:
-                    purged = now
-                    await self._store.purge()
-            except ClaimStoreError as error:
-                failures += 1
-                await self._wait(error, failures)
-            else:
-                failures = 0
-
-    async def close(self) -> None:
-        """Release what is left, and end the connections."""
-        try:
-            async with self.clock.timeout(CLOSE_SECONDS):
-                await self._send_releases()
-        except (ClaimStoreError, TimeoutError) as error:
-            log.warning("claims.left", messages=len(self._released), seconds=LEASE_SECONDS, error=str(error))
-        await self._store.close()
-
-    def _reserve(self, batch: Batch, claim: _Claim) -> int:
+    def _reserve(self, batch: Batch, claim: Claim) -> int:
         """Note which claims are to be asked for. Returns the index from which on all must wait."""
         for index, message in enumerate(batch):
             name = self._id_of(message)
-            if not name:
-                continue
-            key = key_of(message.topic, name)
-            if key not in self._claims:
-                self._claims[key] = claim
-                claim.keys[index] = key
-            else:  # two of one batch, or with another worker
+            if name and not self._claims.reserve(claim, index, key_of(message.topic, name)):
+                # two of one batch, or with another worker
                 self._leave_out(batch, (index,), _WAIT_HERE)
                 if self._in_order:
                     self._leave_out(batch, range(index, len(batch)), _WAIT_HERE)
                     return index
         return len(batch)
 
-    async def _ask(self, batch: Batch, process_queue: ProcessQueue, claim: _Claim) -> Mapping[int, Standing] | None:
-        """What the store says; waits for it as long as the queue is ours to be handed out. None if it is not."""
-        if not claim.keys:
-            return {}
-        for attempt in itertools.count(1):
-            try:
-                standings = await self._store.claim(list(claim.keys.values()), claim.token)
-            except ClaimStoreError as error:
-                if process_queue.leaving or process_queue.dropped or batch.revoked:
-                    return None
-                await self._wait(error, attempt)
-            else:
-                break
-        self._failure = ""
-        return dict(zip(claim.keys, standings, strict=True))
-
-    async def _wait(self, error: ClaimStoreError, attempt: int) -> None:
-        self._failure = str(error)
-        await self.clock.sleep(doubled(FIRST_PAUSE_SECONDS, attempt, LONGEST_PAUSE_SECONDS))
-
-    async def _renew(self) -> None:
-        # a call past its deadline has the lease that it has: should it never end, others are to go on
-        held = [(key, one.token) for key, one in self._claims.items() if not one.is_lapsing]
-        if held or self._failure:  # without claims, to hear whether the store is back
-            await self._store.renew(held)
-            self._failure = ""
-
-    async def _send_releases(self) -> None:
-        self._news.clear()
-        over = self.clock.monotonic() - LEASE_SECONDS  # by then they have ended by themselves
-        self._released = [(since, held) for since, held in self._released if since > over]
-        sent = self._released[:]
-        if sent:
-            await self._store.release([held for _, held in sent])
-            del self._released[: len(sent)]
-            self._failure = ""
-
-    def _forget(self, claim: _Claim, indexes: Iterable[int]) -> None:
-        for index in indexes:
-            key = claim.keys.pop(index, None)
-            if key is not None and self._claims.get(key) is claim:
-                del self._claims[key]
-
     def _leave_out(self, batch: Batch, indexes: Iterable[int], decision: Decision) -> None:
         for index in indexes:
             batch.decide(index, decision)
 
-    def done_with(self, part: Batch, error: BaseException | None) -> list[int]:
-        """The indexes of the messages that the engine acknowledges after this call.
-
-        In an orderly group a message that comes behind one that is repeated is repeated as well, unless the handler
-        decided about it by itself.
-        """
-        decided, failed = part.decisions(), not_acknowledged(part, error)
-        done: list[int] = []
-        is_behind = False
-        for index in range(len(part)):
-            if index in failed:
-                is_behind = is_behind or (self._in_order and failed[index].outcome is not Outcome.DEAD_LETTER)
-            elif index in decided or not is_behind:
-                done.append(index)
-        return done
-
 
 class _ClaimedCall:
-    """One batch, from its claims to what becomes of them."""
+    """One batch that the handler has, or a part of it, until it is settled."""
 
-    def __init__(self, deduplication: Deduplication, call: Call, batch: Batch, worker: Worker) -> None:
-        self._deduplication = deduplication
-        self._call = call
-        self._batch = batch
-        self._worker = worker
-
-    async def run(self) -> object:
-        """Call the handler with what it may have. Raises what it raises."""
-        own, batch, worker = self._deduplication, self._batch, self._worker
-        assert worker.process_queue is not None
-        worker.batch = None  # the handler has nothing while the store is asked
-        claim = await worker.undisturbed(own.claim(batch, worker.process_queue, worker), "claim")
-        if claim is None:
-            return None
+    def __init__(self, batch: Batch, claim: Claim) -> None:
         decided = batch.decisions()
-        indexes = [index for index in range(len(batch)) if index not in decided]
-        part = batch if len(indexes) == len(batch) else batch.part(indexes)
-        worker.batch, worker.started = batch, own.clock.monotonic()
-        error: BaseException | None = None
-        try:
-            result = await self._call(part)
-            check_result(result, own.handler.name)
-        except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is its result
-            result, error = None, raised
-        worker.batch = None
-        if part is not batch:
-            for place, decision in part.decisions().items():
-                batch.decide(indexes[place], decision)
-        try:
-            await self._end(claim, part, indexes, error)
-            if error is not None:
-                raise error
-            return result
-        finally:
-            del error  # its traceback refers to this frame, and so would keep the batch alive
+        self.claim = claim
+        self.is_settled = False
+        self._batch = batch
+        self._indexes = [index for index in range(len(batch)) if index not in decided]
+        self.part = batch if not decided else batch.part(self._indexes)
+        """What the handler gets."""
 
-    async def _end(self, claim: _Claim, part: Batch, indexes: Sequence[int], error: BaseException | None) -> None:
-        own, worker = self._deduplication, self._worker
-        if worker.expired or worker.replaced:
-            if own.handler.is_async:
-                own.release(claim, list(claim.keys))
-            else:  # its thread goes on
-                own.let_lapse(claim)
-            return
-        done = [indexes[place] for place in own.done_with(part, error)]
-        own.release(claim, [index for index in claim.keys if index not in done])
-        if claim.keys:
-            await worker.undisturbed(own.confirm(claim, list(claim.keys)), "confirm")
+    def take_over(self) -> None:
+        """Have the batch say what the handler has decided. It is never taken for one without claims."""
+        if self.part is not self._batch:
+            for place, decision in self.part.decisions().items():
+                self._batch.decide(self._indexes[place], decision)
+        elif self._batch.decided is None:
+            self._batch.decided = {}
 
 
 def _id_by(by: str) -> Callable[[Message], str | None]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
 
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.settlement import alone, given_up, report, still_ours
+from rmqd.consumer.handling.settlement import Settled, alone, count_acknowledged, given_up, report, still_ours
 from rmqd.consumer.handling.verdict import EXPIRED, dead_letter_cause, default_decision, rest_asked_for
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import WaysBack
@@ -42,18 +42,23 @@ class OrderlySettlement:
         options: ConsumerOptions,
         rest: Callable[[ProcessQueue, list[Message], float], None],
         clock: Clock,
+        settled: Settled | None = None,
     ) -> None:
         self._clock = clock
+        self._settled = settled
         self._send_back = send_back
         self._rest_seconds = options.suspend_current_queue_time_seconds
         self._rest = rest
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Finish what is done, and have the rest repeated later. Returns whether the queue rests until then."""
-        if not report(process_queue, batch, error, self._clock.wall()):
-            return False
+        report(process_queue, batch, error, self._clock.wall())
         reasons = self._reasons(batch, default_decision(error, batch))
-        lost = await self._dead_letter(batch, reasons, error) if reasons else {}
+        lost: dict[int, str | None] = dict.fromkeys(reasons)
+        if reasons and not process_queue.dropped:
+            lost = await self._dead_letter(batch, reasons, error)
+        if self._settled is not None:  # of a dropped queue too: who has it then leaves out what is done with
+            await self._settled(batch, _acknowledged(batch, error, lost))
         if not still_ours(process_queue, batch):
             return False
         return self._carry_out(process_queue, batch, error, lost)
@@ -62,8 +67,10 @@ class OrderlySettlement:
         """Settle a batch whose handler returned, without waiting.
 
         Returns None, and does nothing, where there is more to do, which is the business of `settle`: a dead letter to
-        be sent, an error to be reported.
+        be sent, an error to be reported, somebody to be told first.
         """
+        if self._settled is not None:
+            return None
         is_reported = any(one.error is not None for one in batch.decisions().values())
         if process_queue.dropped or is_reported or self._reasons(batch, ACK):
             return None
@@ -81,42 +88,45 @@ class OrderlySettlement:
         if manual is not None and manual.closing is Closing.ROLLBACK:
             return self._roll_back(process_queue, batch, error)
         decisions, default = batch.decisions(), default_decision(error, batch)
-        done: list[Message] = []
+        done = _acknowledged(batch, error, lost)
+        for index in done:
+            count_acknowledged(process_queue.stats, batch[index], decisions.get(index), error)
         gone: list[Message] = []
         again: list[Message] = []
         failed, wait_seconds = False, 0.0
-        for index, message in enumerate(batch):
-            outcome = decisions.get(index, default).outcome
+        for index in sorted(set(range(len(batch))).difference(done)):
+            message, decision = batch[index], decisions.get(index, default)
             stats = process_queue.stats.of(message)
             if (reason := lost.get(index)) is not None:
                 stats.count("dead_lettered")
-                decision = decisions.get(index, default)
                 stats.dead_lettered(dead_letter_cause(decision, decision.delay_level), reason)
                 gone.append(message)
-            elif outcome is Outcome.ACK and (index in decisions or not again):
-                stats.acked += 1
-                done.append(message)
-            elif outcome is Outcome.AGAIN:
-                wait_seconds = decisions[index].seconds
+            elif decision.outcome is Outcome.AGAIN:
+                wait_seconds = decision.seconds
                 again.append(message)
             else:
                 failed = True
                 stats.count("expired" if error is EXPIRED else "retried")
-                if outcome is not Outcome.ACK:
+                if decision.outcome is not Outcome.ACK:
                     message.count_attempt()
-                    error = error or decisions.get(index, default).error  # may ask for a rest of its own
+                    error = error or (decision.error if index in decisions else None)  # may ask for its own rest
                 again.append(message)
-        process_queue.finish(gone)
-        if manual is None:
-            process_queue.finish(done)
-        else:
-            process_queue.hold_uncommitted(done)
-            if manual.closing is Closing.COMMIT:
-                process_queue.commit()
+        self._finish(process_queue, [batch[index] for index in done], gone, manual)
         if again and wait_seconds and not failed:
             self._rest(process_queue, again, wait_seconds)
             return True
         return self._repeat(process_queue, again, error)
+
+    def _finish(
+        self, process_queue: ProcessQueue, done: list[Message], gone: list[Message], manual: ManualBatch | None
+    ) -> None:
+        process_queue.finish(gone)
+        if manual is None:
+            process_queue.finish(done)
+            return
+        process_queue.hold_uncommitted(done)
+        if manual.closing is Closing.COMMIT:
+            process_queue.commit()
 
     def _reasons(self, batch: Batch, default: Decision) -> dict[int, str]:
         """By index, why messages are to be dead-lettered: the handler's reason, or that their attempts are used up.
@@ -160,6 +170,25 @@ class OrderlySettlement:
             return False
         self._rest(process_queue, messages, rest_seconds(error, self._rest_seconds))
         return True
+
+
+def _acknowledged(batch: Batch, error: BaseException | None, lost: Mapping[int, str | None]) -> list[int]:
+    """The indexes of what is acknowledged: nothing that the handler did not decide about passes what is repeated.
+
+    `lost` is that of `_carry_out`: a message that is dead-lettered is passed.
+    """
+    decisions, default = batch.decisions(), default_decision(error, batch)
+    done: list[int] = []
+    is_behind = False
+    for index in range(len(batch)):
+        if lost.get(index) is not None:
+            continue
+        is_acknowledged = decisions.get(index, default).outcome is Outcome.ACK
+        if is_acknowledged and (index in decisions or not is_behind):
+            done.append(index)
+        else:
+            is_behind = True
+    return done
 
 
 def rest_seconds(error: BaseException | None, usual: float) -> float:

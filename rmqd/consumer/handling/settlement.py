@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from typing import Final, TypeVar
 
 import structlog
 
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.verdict import DEAD_LETTER_LEVEL, EXPIRED, dead_letter_cause, default_decision
+from rmqd.consumer.handling.verdict import DEAD_LETTER_LEVEL, EXPIRED, dead_letter_cause, default_decision, is_duplicate
 from rmqd.consumer.services import WaysBack
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler_api import AlreadyHandled, Batch, DeadLetter, Decision, InvalidPayloadError, Outcome, Retry, Suspend
@@ -23,6 +22,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 Failed = tuple[Message, BaseException | None]
 """A message, and the error that its attempt ended with."""
+Settled = Callable[[Batch, Sequence[int]], Awaitable[None]]
+"""Told what a group is done with of a batch, by index, before that is acknowledged."""
 
 LOCAL_RETRY_SECONDS: Final = 5.0  # Java: submitConsumeRequestLater
 
@@ -38,9 +39,15 @@ class Settlement:
     """
 
     def __init__(
-        self, send_back: WaysBack, delay_level: int, resubmit: Callable[[ProcessQueue], None], clock: Clock
+        self,
+        send_back: WaysBack,
+        delay_level: int,
+        resubmit: Callable[[ProcessQueue], None],
+        clock: Clock,
+        settled: Settled | None = None,
     ) -> None:
         self._clock = clock
+        self._settled = settled
         self._send_back = send_back
         self._delay_level = delay_level
         self._resubmit = resubmit
@@ -49,10 +56,13 @@ class Settlement:
     def acknowledge(self, process_queue: ProcessQueue, batch: Batch) -> bool:
         """Acknowledge all messages, if the handler decided nothing else about any of them. Returns whether it is done.
 
-        It is not done either if the queue was dropped meanwhile, so that the batch is not this member's any more.
+        It is not done either if somebody is to be told first, or if the queue was dropped meanwhile, so that the batch
+        is not this member's any more.
         """
         decisions = batch.decisions().values()
-        if process_queue.dropped or any(one.outcome is not Outcome.ACK or one.error is not None for one in decisions):
+        if self._settled is not None or process_queue.dropped:
+            return False
+        if any(one.outcome is not Outcome.ACK or one.error is not None for one in decisions):
             return False
         messages, stats = list(batch), process_queue.stats
         process_queue.finish(messages)
@@ -67,25 +77,28 @@ class Settlement:
 
         `is_reported` says that what was raised is counted and logged already.
         """
-        is_ours = still_ours if is_reported else partial(report, error=error, at=self._clock.wall())
-        if not is_ours(process_queue, batch):
-            return
+        if not is_reported:
+            report(process_queue, batch, error, self._clock.wall())
         rest = default_decision(error, batch)
-        decisions, stats = batch.decisions(), process_queue.stats
-        acknowledged: list[Message] = []
+        decisions = batch.decisions()
+        acknowledged: list[int] = []
         again: dict[float, list[Message]] = {}
         returned: list[tuple[Message, Decision]] = []
         for index, message in enumerate(batch):
             decision = decisions.get(index, rest)
             if decision.outcome is Outcome.ACK:
-                acknowledged.append(message)
+                acknowledged.append(index)
             elif decision.outcome is Outcome.AGAIN:
                 again.setdefault(decision.seconds, []).append(message)
             else:
                 returned.append((message, decision))
-        process_queue.finish(acknowledged)
-        for message in acknowledged:
-            stats.of(message).acked += 1
+        if self._settled is not None:  # of a dropped queue too: who has it then leaves out what is done with
+            await self._settled(batch, acknowledged)
+        if not still_ours(process_queue, batch):
+            return
+        process_queue.finish([batch[index] for index in acknowledged])
+        for index in acknowledged:
+            count_acknowledged(process_queue.stats, batch[index], decisions.get(index), error)
         for seconds, waiting in again.items():
             if seconds:
                 self._postpone(process_queue, waiting, seconds)
@@ -158,12 +171,8 @@ class Settlement:
             self._resubmit(process_queue)
 
 
-def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | None, at: float) -> bool:
-    """Count and log what was raised for a batch and for its messages, at a Unix time. Returns whether to settle it.
-
-    If the queue was dropped meanwhile, somebody else has it and handles the batch again. To send messages back would
-    only add copies.
-    """
+def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | None, at: float) -> None:
+    """Count and log what was raised for a batch and for its messages, at a Unix time."""
     told: set[int] = set()
     for index, decision in batch.decisions().items():
         if decision.error is not None and id(decision.error) not in told:
@@ -171,11 +180,22 @@ def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | Non
             _report_error(process_queue, [batch[index]], decision.error, at)
     if error is not None:
         _report_error(process_queue, batch, error, at)
-    return still_ours(process_queue, batch)
+
+
+def count_acknowledged(
+    stats: TopicStats, message: Message, decision: Decision | None, error: BaseException | None
+) -> None:
+    """Count a message that is acknowledged; `decision` is about it alone, `error` what the call raised."""
+    stats = stats.of(message)
+    stats.acked += 1
+    stats.deduplicated += is_duplicate(decision, error)
 
 
 def still_ours(process_queue: ProcessQueue, messages: Iterable[Message]) -> bool:
-    """Whether the queue was not dropped, so that it may pass these messages. Counts them as handled twice if it was."""
+    """Whether the queue was not dropped, so that it may pass these messages. Counts them as handled twice if it was.
+
+    Somebody else has a dropped one, and handles them again. To send messages back would only add copies.
+    """
     if process_queue.dropped:
         for message in messages:
             process_queue.stats.of(message).may_repeat(process_queue.dropped_because, 1)
@@ -216,7 +236,6 @@ async def alone(message: Message, sending: Awaitable[T]) -> T | None:
 def _report_error(process_queue: ProcessQueue, messages: Sequence[Message], error: BaseException, at: float) -> None:
     first, stats = messages[0], process_queue.stats.of(messages[0])
     if isinstance(error, AlreadyHandled):
-        stats.deduplicated += 1
         log.info("message.already_handled", msg_id=error.message.msg_id, queue=str(process_queue.message_queue))
         return
     text = text_of(error, repr)

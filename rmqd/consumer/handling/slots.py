@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -27,6 +27,7 @@ from rmqd.consumer.handling.circuit_breaker import CircuitBreaker, ForgivenAttem
 from rmqd.consumer.handling.failures import FailurePolicy
 from rmqd.consumer.handling.gathering import GatheringLine
 from rmqd.consumer.handling.line import Line
+from rmqd.consumer.handling.settlement import Settled
 from rmqd.consumer.handling.threads import HandlerThread, call_handler
 from rmqd.consumer.handling.verdict import PAST_DEADLINE
 from rmqd.consumer.handling.worker import Worker, WorkerService
@@ -61,12 +62,12 @@ def _line(options: ConsumerOptions, clock: Clock) -> tuple[Line, GatheringLine |
     return gathering, gathering
 
 
-def _deduplication(options: ConsumerOptions, handler: LoadedHandler, clock: Clock) -> Deduplication | None:
+def _deduplication(options: ConsumerOptions, clock: Clock, is_paused: Callable[[], bool]) -> Deduplication | None:
     if options.deduplication is None:
         return None
     from rmqd.consumer.handling.deduplication import Deduplication  # most groups have no use for it
 
-    return Deduplication(options, handler, clock)
+    return Deduplication(options, clock, is_paused)
 
 
 class HandlerSlots(WorkerService):
@@ -89,7 +90,8 @@ class HandlerSlots(WorkerService):
         self.circuit = None if options.circuit is None else Circuit(options.circuit, clock)
         self._breaker: CircuitBreaker | None = None
         self._held_by: set[str] = set()  # who says that nothing is to be handed out
-        self._deduplication = _deduplication(options, handler, clock)
+        self._deduplication = _deduplication(options, clock, lambda: "operator" in self._held_by)
+        self.settled: Settled | None = None if self._deduplication is None else self._settled
         self._concurrency = options.concurrency
         self._auto = AutoConcurrency(options.concurrency, clock) if options.auto_concurrency else None
         if self._auto is not None:
@@ -230,6 +232,18 @@ class HandlerSlots(WorkerService):
         if self.circuit is not None:
             self.circuit.abandoned(batch)
 
+    async def _settled(self, batch: Batch, done: Sequence[int]) -> None:
+        """Have what the group is done with of a batch confirmed. A slot is busy with that too."""
+        assert self._deduplication is not None
+        if self._auto is None:
+            await self._deduplication.settled(batch, done)
+            return
+        self._auto.begin()
+        try:
+            await self._deduplication.settled(batch, done)
+        finally:
+            self._auto.end()
+
     def _begin_apart(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something for messages that no worker has."""
         self._apart.add(asyncio.create_task(work, name="settle-apart"))
@@ -267,7 +281,7 @@ class HandlerSlots(WorkerService):
         elif thread.is_calling:
             worker.expired = True
             self.abandoned += 1
-            thread.abandon(self._give_up(worker))
+            thread.abandon(self._leave(worker))
 
     def _replace(self, worker: Worker, task: asyncio.Task[None]) -> None:
         """Give the slot of a handler that ignores its cancellation to a new worker."""
@@ -275,10 +289,24 @@ class HandlerSlots(WorkerService):
         worker.replaced = True
         del self._workers[worker]
         self.abandoned += 1
-        came_back = self._give_up(worker)
+        came_back = self._leave(worker)
         task.add_done_callback(lambda _: came_back())
         self._apart.add(task)
         self._start_worker(worker.number)
+
+    def _leave(self, worker: Worker) -> Callable[[], None]:
+        """Leave a call to itself. Returns what is to be called if it ever ends."""
+        came_back = self._give_up(worker)
+        if self._deduplication is None:
+            return came_back
+        assert worker.batch is not None
+        ended = self._deduplication.leave(worker.batch)
+
+        def call_ended() -> None:
+            ended()  # first: what comes back is settled, and may be handled again
+            came_back()
+
+        return call_ended
 
     def _give_up(self, worker: Worker) -> Callable[[], None]:
         """Note that nobody waits for a call's result any more. Returns what is to be called if the call ever ends."""
@@ -295,9 +323,13 @@ class HandlerSlots(WorkerService):
     async def _end(self) -> None:
         """Cancel what handlers have. One that ignores it is left behind: it could delay the end for ever."""
         self.ended = True
-        calling = sum(thread.is_calling for thread in self._threads.values())
+        calling = [worker for worker, thread in self._threads.items() if thread.is_calling]
         for thread in self._threads.values():
             thread.stop()
+        if self._deduplication is not None:
+            for worker in calling:
+                if worker.batch is not None:
+                    self._deduplication.leave(worker.batch)
         for worker in self._workers:
             worker.expired = worker.replaced = True
         tasks = self._apart.union(self._workers.values())

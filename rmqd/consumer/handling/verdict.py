@@ -49,6 +49,16 @@ def not_acknowledged(batch: Batch, error: BaseException | None) -> Mapping[int, 
     return {index: decision for index, decision in decided if decision.outcome is not Outcome.ACK}
 
 
+def is_duplicate(decision: Decision | None, error: BaseException | None) -> bool:
+    """Whether a message that is acknowledged had its effect before this call, which ended with `error`.
+
+    `decision` is what was decided about it by itself, if anything was.
+    """
+    if decision is not None:
+        return decision is HANDLED_BEFORE or isinstance(decision.error, AlreadyHandled)
+    return isinstance(error, AlreadyHandled)
+
+
 def default_decision(error: BaseException | None, batch: Batch) -> Decision:
     """What the end of a call means for the messages that the handler did not decide about."""
     if isinstance(error, AlreadyHandled) and len(batch) > 1:  # it is about one of them

@@ -84,6 +84,7 @@ class Worker:
         self.replaced = False  # nobody waits for the result: the call ignored its cancellation, or the service ends
         self.halted = False  # what the handler has now is the last batch of this turn
         self.batch: Batch | None = None  # what the handler has now
+        self.is_called = True  # whether the handler has, or had, anything of the batch
         self._service = service
         self._call = call
         self._ready = ready
@@ -216,9 +217,10 @@ class Worker:
     ) -> bool:
         """Have the service settle a batch. Returns whether the queue has to rest."""
         service = self._service
-        now = service.clock.monotonic()
-        age = now + service.wall_offset - messages[0].store_timestamp * 0.001
-        process_queue.stats.handled_in(messages, now - self.started, age)
+        if self.is_called:
+            now = service.clock.monotonic()
+            age = now + service.wall_offset - messages[0].store_timestamp * 0.001
+            process_queue.stats.handled_in(messages, now - self.started, age)
         if error is None and (is_resting := service.settle_at_once(process_queue, batch)) is not None:
             return is_resting
         try:

@@ -362,7 +362,7 @@ async def test_a_call_that_is_cancelled_at_its_deadline_confirms_nothing_and_giv
 async def test_a_thread_that_is_left_to_itself_keeps_its_claim(
     pool: StartPool, broker: ScriptedBroker, place: Place
 ) -> None:
-    """For as long as the lease is: its call may still have its effect."""
+    """Until it ends: its call may still have its effect."""
     let_go, clock = threading.Event(), ManualClock()
 
     def handle(_: Batch) -> None:
@@ -376,9 +376,108 @@ async def test_a_thread_that_is_left_to_itself_keeps_its_claim(
         running.give_keys(queue, ["a"])
         await eventually(lambda: queue.retrying, "its copy waits")
         let_go.set()
-        await eventually(done(queue), "and is handled when the lease is over")
+        await eventually(done(queue), "and is handled then")
     assert handled(queue) == {"expired": 1, "acked": 1}
     assert await place.standing("a") is CONFIRMED
+
+
+class Hanging:
+    """A handler whose first call ends when the test says so, whatever it is told before; it notes its calls' queues."""
+
+    def __init__(self, first: Callable[[Batch], None] = lambda _: None) -> None:
+        self.calls: list[int] = []
+        self.let_go = threading.Event()
+        self._first = first
+
+    def handle(self, batch: Batch) -> None:
+        self.calls.append(batch.message_queue.queue_id)
+        if len(self.calls) == 1:
+            self._first(batch)
+            self.let_go.wait()
+
+    async def handle_async(self, batch: Batch) -> None:
+        self.calls.append(batch.message_queue.queue_id)
+        if len(self.calls) > 1:
+            return
+        self._first(batch)
+        while not self.let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.002)
+
+    def function(self, is_async: bool) -> Callable[[Batch], object]:
+        return self.handle_async if is_async else self.handle
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, *_: object) -> None:
+        self.let_go.set()  # a group would wait for the call at its end
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_call_that_never_ends_keeps_its_claim_for_as_long_as_the_lease_is(
+    pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], is_async: bool
+) -> None:
+    """From other queues too, in any mode; then the next one of that key is handled."""
+    clock, hanging = ManualClock(), Hanging()
+    options = {"deduplication": place.options, "consume_timeout_seconds": 3.0, "concurrency": 2, **mode}
+    function = hanging.function(is_async)
+    async with pool(function, is_async=is_async, clock=clock, **options) as running, hanging:
+        queue_of(running, ["a"], mode, 0)
+        await eventually(lambda: hanging.calls, "it is called")
+        other = queue_of(running, ["a"], mode, 1)
+        await clock.advance(20)
+        await eventually(lambda: running.service.abandoned, "it is left to itself")
+        await clock.advance(5)
+        assert hanging.calls == [0]
+        async with clock.flowing():
+            await eventually(done(other), "it is handled when the lease is over")
+    assert hanging.calls == [0, 1]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_what_a_hanging_call_has_acknowledged_by_itself_is_confirmed(
+    pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], is_async: bool
+) -> None:
+    """At its deadline, or in groups that wait for it, at its end; what is left of its claim is given up then."""
+    clock, hanging = ManualClock(), Hanging(lambda batch: batch.ack(batch[0]))
+    options = {"consume_timeout_seconds": 3.0, "consume_message_batch_max_size": 2, "concurrency": 2}
+    options |= {"deduplication": place.options, **mode}
+    async with pool(hanging.function(is_async), is_async=is_async, clock=clock, **options) as running, hanging:
+        queue = queue_of(running, ["a", "b"], mode)
+        await eventually(lambda: hanging.calls, "it is called")
+        await clock.advance(9)
+        await eventually(lambda: running.service.abandoned, "it is left to itself")
+        if not mode:
+            await eventually(done(queue), "it is settled")
+            assert await place.standing("a") is CONFIRMED
+            assert await place.standing("b") is HELD
+        hanging.let_go.set()
+        async with clock.flowing():
+            await eventually(lambda: not running.service.abandoned, "it has ended")
+            await eventually(done(queue), "all is settled")
+
+            async def is_given_up() -> bool:
+                return await place.standing("b") is not HELD
+
+            await eventually(is_given_up, "nothing keeps the other message")
+    assert await place.standing("a") is CONFIRMED
+    assert handled(queue) == ({"acked": 2, "expired": 1} if mode else {"acked": 1, "expired": 1})
+    assert hanging.calls == ([0, 0] if mode else [0])
+
+
+async def test_the_end_of_a_group_leaves_the_claims_of_calls_that_go_on(pool: StartPool, place: Place) -> None:
+    """They end with their leases."""
+    hanging = Hanging()
+    try:
+        async with pool(hanging.handle, is_async=False, deduplication=place.options) as running:
+            queue_of(running, ["a"], {})
+            await eventually(lambda: hanging.calls, "it is called")
+        assert await place.standing("a") is HELD
+    finally:
+        hanging.let_go.set()
 
 
 async def test_a_release_that_the_store_refuses_keeps_no_claim_from_being_renewed(
@@ -400,7 +499,7 @@ async def test_a_release_that_the_store_refuses_keeps_no_claim_from_being_renewe
         assert "stuck stays" in problem.evidence
         ends_at = place.ends_at("long")
         await eventually(lambda: place.ends_at("long") > ends_at, "the other claim is renewed")
-        await clock.advance(40)
+        await clock.advance(80)
         assert running.service.problem is None
 
 
@@ -444,6 +543,88 @@ async def test_in_order_what_comes_behind_a_retry_is_not_confirmed_before_it(poo
         await eventually(done(queue), "all are done")
     assert batches == [["a", "b", "c"], ["b", "c"]]
     assert deduplicated(queue) == 0
+
+
+async def test_in_order_what_comes_behind_a_dead_letter_is_confirmed(
+    pool: StartPool, broker: ScriptedBroker, place: Place
+) -> None:
+    """Whoever decided that it is one: here the attempts are used up."""
+    batches: list[list[str | None]] = []
+
+    async def handle(batch: Batch) -> None:
+        batches.append([message.keys for message in batch])
+        batch.retry(batch[0])
+
+    options = {"consume_message_batch_max_size": 3, "max_reconsume_times": 0, **IN_ORDER}
+    async with pool(handle, deduplication=place.options, **options) as running:
+        queue = queue_of(running, ["a", "b", "c"], IN_ORDER)
+        await eventually(done(queue), "all are done")
+    assert batches == [["a", "b", "c"]]
+    assert handled(queue) == {"acked": 2, "dead_lettered": 1}
+    assert [await place.standing(key) for key in "abc"] == [OURS, CONFIRMED, CONFIRMED]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+async def test_what_is_handled_of_a_lost_queue_is_confirmed_for_its_next_owner(
+    pool: StartPool, place: Place, mode: dict[str, Any]
+) -> None:
+    """Nothing of it counts as acknowledged here: neither that, nor what was left out as handled before."""
+    other = place.member()
+    await other.confirm([(TOPIC, "a")], "other:1")
+
+    async def lose_it(_: Batch) -> None:
+        queue.drop("lock_lost")
+
+    handle = Noting(lose_it)
+    async with pool(handle, deduplication=place.options, consume_message_batch_max_size=2, **mode) as running:
+        queue = queue_of(running, ["a", "b"], mode)
+        await eventually(lambda: queue.dropped, "it is lost")
+
+        async def is_confirmed() -> bool:
+            return await place.standing("b") is CONFIRMED
+
+        await eventually(is_confirmed, "it is confirmed")
+    assert handle.keys == ["b"]
+    assert (handled(queue), deduplicated(queue)) == ({}, 0)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+@pytest.mark.parametrize("what", ["group", "queue"])
+async def test_nothing_begins_in_what_an_operator_paused_while_the_store_was_away(
+    pool: StartPool, place: Place, mode: dict[str, Any], what: str
+) -> None:
+    handle, clock = Noting(), ManualClock()
+    place.path.parent.mkdir()
+    place.break_it()
+    async with pool(handle, clock=clock, deduplication=place.options, **mode) as running, clock.flowing():
+        queue = queue_of(running, ["a", "b"], mode)
+        await eventually(lambda: running.service.problem, "it waits for the store")
+        if what == "group":
+            running.service.pause()
+        else:
+            queue.pause()
+        place.mend_it()
+        await eventually(lambda: queue.retrying or len(queue.paused) == 2, "it is put back")
+        await clock.advance(10)
+        assert not handle.keys
+        if what == "group":
+            running.service.resume()
+        else:
+            queue.resume()
+            running.service.submit(queue)
+        await eventually(done(queue), "it goes on")
+    assert sorted(map(str, handle.keys)) == ["a", "b"]
+    assert handled(queue) == {"acked": 2}
+
+
+async def test_batches_that_are_left_out_are_no_calls(pool: StartPool, place: Place) -> None:
+    """Their time would make a handler look quick, or slow where the store is."""
+    other = place.member()
+    await other.confirm([(TOPIC, "a")], "other:1")
+    async with pool(Noting(), deduplication=place.options) as running:
+        queue = queue_of(running, ["a", "b", "a"], {})
+        await eventually(done(queue), "all is acknowledged")
+        assert queue.stats.snapshot().handler_duration.count == 1
 
 
 async def test_a_queue_that_is_left_does_not_wait_for_a_store_that_is_away(pool: StartPool, place: Place) -> None:
