@@ -78,12 +78,18 @@ REFUSED = {
         "8:5: groups.mailer.deduplicate: not beside auto_commit: false: a rollback has what was handled handed out "
         "again; accepted: leave it out",
     ),
-    "on Spark": (
+    "a file on Spark": (
         "engine: spark\n    deduplicate: {}",
-        "7:5: groups.mailer.deduplicate: not with engine: spark: tasks on Spark keep no claims; checkpoints and "
-        "idempotent sinks take their place there; accepted: leave it out",
+        "7:5: groups.mailer.deduplicate: sqlite is not for Spark: its file is on one machine, and tasks run on any; "
+        "accepted: store: redis or postgresql, with its url",
     ),
 }
+
+
+@pytest.mark.parametrize(("store", "url"), [("redis", "redis://r"), ("postgresql", "postgresql://p/shop")])
+def test_what_tasks_on_any_machine_can_reach_is_for_spark(store: str, url: str) -> None:
+    where = options(f"engine: spark\n    deduplicate: {{store: {store}, url: '{url}'}}")
+    assert where == DeduplicationOptions("msg_id", store, url, 259200.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -22,9 +22,10 @@ def deduplicate_findings(group: GroupConfig) -> Iterator[Finding]:
     one = group.deduplicate
     if one is None:
         return
-    if group.engine == "spark":
-        why = "tasks on Spark keep no claims; checkpoints and idempotent sinks take their place there"
-        yield Finding(("deduplicate",), f"not with engine: spark: {why}; accepted: leave it out", at_key=True)
+    if group.engine == "spark" and one.store == "sqlite":
+        why = "its file is on one machine, and tasks run on any"
+        accepted = "store: redis or postgresql, with its url"
+        yield Finding(("deduplicate",), f"sqlite is not for Spark: {why}; accepted: {accepted}", at_key=True)
     if group.message_model == "broadcasting":
         why = "each member of a broadcasting group is to handle every message"
         yield Finding(("deduplicate",), f"not with broadcasting: {why}; accepted: leave it out", at_key=True)

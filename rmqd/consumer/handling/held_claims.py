@@ -167,10 +167,14 @@ class HeldClaims:
         await self._store.close()
 
     async def _wait(self, error: ClaimStoreError, attempt: int) -> None:
+        if not self.failure:
+            log.warning("claims.store_away", error=str(error))
         self.failure = str(error)
         await self._clock.sleep(doubled(FIRST_PAUSE_SECONDS, attempt, LONGEST_PAUSE_SECONDS))
 
     def _is_back(self) -> None:
+        if self.failure:
+            log.info("claims.store_back")
         self.failure = ""
 
     async def _renew(self) -> None:

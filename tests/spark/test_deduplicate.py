@@ -1,0 +1,180 @@
+"""`deduplicate` on Spark: what a repeated micro-batch skips, and what tasks make of a store that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmqd import Batch
+from rmqd.claims.opening import open_store
+from rmqd.claims.store import Standing, Terms
+from rmqd.consumer.handling import deduplication, held_claims
+from tests.servers.redis import RedisServer
+from tests.spark.embedded_broker import EmbeddedBroker
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from rmqd.spark.group_order import GroupOrder  # noqa: E402
+from rmqd.spark.handlers.handler_process import HandlerProcess  # noqa: E402
+from rmqd.spark.queue_range import QueueRange  # noqa: E402
+from tests.spark.handler_batches import Checkpoint, GroupQuery, order_of  # noqa: E402
+
+pytestmark = pytest.mark.process
+
+SHORT_LEASE_SECONDS = 1.0
+SEEN: list[str] = []
+IDS: list[str] = []
+CALLS: list[Callable[[], object]] = []
+"""What the handler calls at its next message."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_seen() -> None:
+    for noted in (SEEN, IDS, CALLS):
+        noted.clear()
+
+
+def note(batch: Batch) -> None:
+    """Acknowledges everything, in threads: what it calls may block."""
+    for message in batch:
+        SEEN.append(message.body.decode())
+        IDS.append(message.lasting_id)
+        if CALLS:
+            CALLS.pop()()
+
+
+def die_at_the_third(batch: Batch) -> None:
+    """Has its effect, whatever that is, and is killed before it returns."""
+    note(batch)
+    if len(SEEN) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture(params=["redis", "postgresql"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A store of claims that is up."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("database"))
+    server: RedisServer = request.getfixturevalue("redis_server")
+    return server.url
+
+
+@pytest.fixture
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten_leases(monkeypatch.setattr)
+
+
+def shorten_leases(set_attribute: Callable[[Any, str, float], None] = setattr) -> None:
+    set_attribute(held_claims, "LEASE_SECONDS", SHORT_LEASE_SECONDS)
+    set_attribute(deduplication, "LEASE_SECONDS", SHORT_LEASE_SECONDS)
+    set_attribute(held_claims, "RENEW_SECONDS", SHORT_LEASE_SECONDS / 3)
+
+
+def order_with(broker: EmbeddedBroker, url: str, handler: Callable[[Batch], None] = note) -> GroupOrder:
+    """Messages one after the other, whose claims are in the store at this URL."""
+    store = {"store": url.partition("://")[0], "url": url}
+    spark = {"max_offsets_per_trigger": 1000}  # all in one micro-batch
+    return order_of(broker.nameserver, handler, concurrency=1, deduplicate=store, spark=spark)
+
+
+def deduplicated(query: GroupQuery) -> int:
+    return sum(topic.deduplicated for outcome in query.outcomes for topic in outcome.topics)
+
+
+def standing(url: str, name: str) -> Standing:
+    """What the store says to another member."""
+
+    async def ask() -> Standing:
+        store = open_store(url.partition("://")[0], url, Terms("shop", "other", 60.0, 3600.0))  # type: ignore[arg-type]
+        [found] = await store.claim([("orders", name)], "other:1")
+        await store.release([(("orders", name), "other:1")])
+        await store.close()
+        return found
+
+    return asyncio.run(ask())
+
+
+def handle_range(order: GroupOrder, queue_range: QueueRange) -> None:
+    """What a task does, in a process of its own."""
+    shorten_leases()
+    process = HandlerProcess(order)
+    process.start()
+    process.handle(queue_range)
+
+
+def test_a_repeated_micro_batch_skips_what_was_handled(broker: EmbeddedBroker, url: str) -> None:
+    """The driver died after the handlers were done, and before the checkpoint had it."""
+    broker.fill("orders", 1, 5)
+    checkpoint = Checkpoint()
+    GroupQuery(order_with(broker, url), checkpoint).poll()
+    checkpoint.commits -= 1
+    repeated = GroupQuery(order_with(broker, url), checkpoint)
+    repeated.poll()
+    assert [f"0:{number}" for number in range(5)] == SEEN
+    assert repeated.handled() == {"acked": 5}
+    assert deduplicated(repeated) == 5
+
+
+@pytest.mark.usefixtures("short_leases")
+def test_a_repeated_task_skips_what_the_killed_one_was_done_with(broker: EmbeddedBroker, url: str) -> None:
+    """What it was handling waits for the end of its lease: nobody knows whether it had its effect."""
+    broker.fill("orders", 1, 5)
+    query = GroupQuery(order_with(broker, url))
+    start = query.reader.initialOffset()
+    end = query.reader.latestOffset(start, query.reader.getDefaultReadLimit())
+    [part] = query.reader.partitions(start, end)
+    spawn = multiprocessing.get_context("spawn")
+    task = spawn.Process(target=handle_range, args=(order_with(broker, url, die_at_the_third), part.value))
+    task.start()
+    task.join()
+    assert task.exitcode == -signal.SIGKILL
+    query.outcomes.append(query.process.handle(part.value))
+    assert sorted(SEEN) == ["0:2", "0:3", "0:4"]
+    assert query.handled() == {"acked": 5}
+    assert deduplicated(query) == 2
+
+
+@pytest.mark.usefixtures("short_leases")
+def test_claims_are_renewed_while_a_task_runs(broker: EmbeddedBroker, url: str) -> None:
+    """For as long as its handler takes, with Spark's thread waiting for it."""
+    broker.fill("orders", 1, 1)
+    found: list[Standing] = []
+
+    def take_long() -> None:
+        until = time.monotonic() + 3 * SHORT_LEASE_SECONDS
+        while time.monotonic() < until:
+            found.append(standing(url, IDS[0]))
+
+    CALLS.append(take_long)
+    GroupQuery(order_with(broker, url)).poll()
+    assert set(found) == {Standing.HELD}
+    assert standing(url, IDS[0]) is Standing.CONFIRMED
+
+
+def test_a_store_that_goes_away_holds_the_task_up(broker: EmbeddedBroker, redis_server: RedisServer) -> None:
+    """No attempt is lost, and nothing is told to the driver before it is confirmed."""
+    broker.fill("orders", 1, 3)
+    query = GroupQuery(order_with(broker, redis_server.url))
+    back = threading.Timer(1.0, redis_server.start)
+
+    def kill_it() -> None:
+        redis_server.kill()
+        back.start()
+
+    CALLS.append(kill_it)
+    try:
+        query.poll()
+    finally:
+        back.join()
+    assert SEEN == ["0:0", "0:1", "0:2"]
+    assert query.handled() == {"acked": 3}
+    assert [standing(redis_server.url, one) for one in IDS] == [Standing.CONFIRMED] * 3
