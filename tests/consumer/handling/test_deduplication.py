@@ -443,7 +443,7 @@ async def test_what_a_hanging_call_has_acknowledged_by_itself_is_confirmed(
 ) -> None:
     """At its deadline, or in groups that wait for it, at its end; what is left of its claim is given up then."""
     clock, hanging = ManualClock(), Hanging(lambda batch: batch.ack(batch[0]))
-    options = {"consume_timeout_seconds": 3.0, "consume_message_batch_max_size": 2, "concurrency": 2}
+    options: dict[str, Any] = {"consume_timeout_seconds": 3.0, "consume_message_batch_max_size": 2, "concurrency": 2}
     options |= {"deduplication": place.options, **mode}
     async with pool(hanging.function(is_async), is_async=is_async, clock=clock, **options) as running, hanging:
         queue = queue_of(running, ["a", "b"], mode)
