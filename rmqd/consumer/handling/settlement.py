@@ -79,8 +79,14 @@ class Settlement:
         """
         if not is_reported:
             report(process_queue, batch, error, self._clock.wall())
-        rest = default_decision(error, batch)
-        decisions = batch.decisions()
+        self.busy += 1
+        try:
+            await self._settle(process_queue, batch, error)
+        finally:
+            self.busy -= 1
+
+    async def _settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
+        decisions, rest = batch.decisions(), default_decision(error, batch)
         acknowledged: list[int] = []
         again: dict[float, list[Message]] = {}
         returned: list[tuple[Message, Decision]] = []
@@ -105,11 +111,7 @@ class Settlement:
             else:
                 process_queue.postpone(waiting)
                 self._again(process_queue, waiting)
-        self.busy += 1
-        try:
-            await self._return(process_queue, returned, error)
-        finally:
-            self.busy -= 1
+        await self._return(process_queue, returned, error)
 
     async def _return(
         self, process_queue: ProcessQueue, returned: list[tuple[Message, Decision]], error: BaseException | None
