@@ -120,6 +120,16 @@ def as_text(value: Any) -> str:
     return str(value) if isinstance(value, Decimal) else to_json(value)
 
 
+def as_bytes(value: Any) -> bytes:
+    """A value as bytes: the body as it is, and what `as_text` makes of others."""
+    return value if isinstance(value, bytes) else as_text(value).encode()
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON; the body is taken for JSON as it is. Raises InvalidBodyError."""
+    return as_text(value) if isinstance(value, bytes) else to_json(value)
+
+
 def to_json(value: Any) -> str:
     """JSON, a Decimal as the number that it was read from. Raises InvalidBodyError if it is nested too deeply."""
     try:

@@ -18,6 +18,7 @@ from tests.rocketmq.offsets import Queue
 from tests.rocketmq.spec import ClusterSpec
 from tests.servers.http_sink import HttpSink
 from tests.servers.kafka import KafkaServer
+from tests.servers.mariadb import MariadbServer
 from tests.servers.postgresql import PostgresqlServer
 from tests.servers.process import ServerProcess
 from tests.servers.redis import RedisServer
@@ -147,6 +148,37 @@ class DeduplicatedTable(MarkedTable):
             "consume_message_batch_max_size": 1,
             "deduplicate": {"by": "msg_id", "store": self._store, "url": urls[self._store]},
         }
+
+
+class SqlTable(_OneServer[MariadbServer | PostgresqlServer]):
+    """A table of a MariaDB or a PostgreSQL that `sql` writes to: by a key, or by the mark of `message.once`."""
+
+    plugin = "sql"
+    is_once = True
+
+    def __init__(self, dialect: str, *, once: bool) -> None:
+        super().__init__(MariadbServer() if dialect == "mariadb" else PostgresqlServer())
+        self._once = once
+        self._url = ""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._url = self._server.database()
+        constraint = "" if self._once else "PRIMARY KEY"
+        self._server.execute(self._url, f"CREATE TABLE handled (name varchar(99) {constraint}, msg_id text, body text)")
+        return self
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "url": self._url.replace("postgresql:", "postgresql+psycopg:"),
+            "table": "handled",
+            "columns": {"name": "keys", "msg_id": "msg_id", "body": "body"},
+            "key": [] if self._once else ["name"],
+            "once": self._once,
+        }
+
+    def arrived(self) -> Counter[str]:
+        return Counter(dict(self._server.execute(self._url, "SELECT name, count(*) FROM handled GROUP BY name")))
 
 
 class WebhookSink(_OneServer[HttpSink]):
@@ -306,6 +338,9 @@ COUNTERPARTS: Final[dict[str, Callable[[], Counterpart]]] = {
     "deduplicate-sqlite-once": lambda: DeduplicatedTable("sqlite", marks=True),
     "deduplicate-redis-once": lambda: DeduplicatedTable("redis", marks=True),
     "deduplicate-postgresql-once": lambda: DeduplicatedTable("postgresql", marks=True),
+    "sql-mariadb": lambda: SqlTable("mariadb", once=False),
+    "sql-mariadb-once": lambda: SqlTable("mariadb", once=True),
+    "sql-postgresql-once": lambda: SqlTable("postgresql", once=True),
     "webhook": WebhookSink,
     "redis-stream": lambda: RedisKey("stream", remembers=True),
     "redis-list": lambda: RedisKey("list", remembers=False),

@@ -20,12 +20,14 @@ MODULES = {
     "redis": "redis",
     "kafka": "confluent_kafka",
     "celery": "celery",
+    "sql": "sqlalchemy",
 }
 OPTIONS: dict[str, dict[str, object]] = {
     "postgresql": {"url": "postgresql://", "table": "orders", "columns": {"id": "keys"}},
     "webhook": {"url": "http://localhost/"},
     "redis": {"url": "redis://localhost", "key": "orders"},
     "celery": {"url": "redis://localhost", "task": "shop.tasks.pack"},
+    "sql": {"url": "sqlite:////tmp/a", "table": "orders", "columns": {"id": "keys"}},
     "kafka": {"bootstrap_servers": "localhost:9092", "topic": "orders"},
 }
 

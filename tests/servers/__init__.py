@@ -2,5 +2,7 @@
 
 process     what all have: an unprivileged user's directory, a free port, kills and starts, an end with the run
 postgresql  PostgreSQL
+mariadb     MariaDB
+shops       a database of each dialect, by SQLAlchemy's URL
 fixtures    `postgresql`, and `database`, a fresh one for each test; loud where a server is not installed
 """

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import NoReturn, TypeVar
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
 from tests.rocketmq.fixtures import left_out
 from tests.servers.kafka import KafkaServer
+from tests.servers.mariadb import MariadbServer
 from tests.servers.postgresql import PostgresqlServer
 from tests.servers.process import ServerMissing, ServerProcess
 from tests.servers.redis import RedisServer
+from tests.servers.shops import DIALECTS, Shop, on_mariadb, on_postgresql, sqlite
 
 S = TypeVar("S", bound=ServerProcess)
 LEFT_OUT = "no server"  # a property of the report, which comes from pytest-xdist's workers too
@@ -67,6 +70,29 @@ def kafka_server(_kafka: KafkaServer | str, request: pytest.FixtureRequest) -> K
     if isinstance(_kafka, str):
         leave_out(_kafka, request)
     return _kafka
+
+
+@pytest.fixture(scope="session")
+def _mariadb() -> Iterator[MariadbServer | str]:
+    yield from _started(MariadbServer)
+
+
+@pytest.fixture
+def mariadb(_mariadb: MariadbServer | str, request: pytest.FixtureRequest) -> MariadbServer:
+    """A MariaDB for the whole run. A test may kill it, and starts it again."""
+    if isinstance(_mariadb, str):
+        leave_out(_mariadb, request)
+    return _mariadb
+
+
+@pytest.fixture(params=DIALECTS)
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
+    """One of each dialect, or of those that the test names by `parametrize(..., indirect=True)`."""
+    if request.param == "sqlite":
+        return sqlite(tmp_path)
+    server = request.getfixturevalue(request.param)
+    make: Callable[[Any], Shop] = on_postgresql if request.param == "postgresql" else on_mariadb
+    return make(server)
 
 
 def _started(kind: Callable[[], S]) -> Iterator[S | str]:

@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from rmqd import Batch, Message
 from rmqd_handlers.away import RETRY_FOR, try_again
 from rmqd_handlers.extras import need
-from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened
+from rmqd_handlers.message_values import MessageValue
 from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
+from rmqd_handlers.rows import COLUMNS_TEXT, KEY, MAX_CONNECTIONS, TABLE_PATTERN, VERSION, check_key, rows_of
 from rmqd_handlers.units import DurationSeconds
 
 from .table import Mode, Table
@@ -37,41 +38,22 @@ class PostgreSql:
             description="the database: postgresql://user:password@host/database, or libpq's keywords; "
             "several hosts with target_session_attrs=read-write follow a failover"
         )
-        table: str = Field(
-            description="the table, which must exist: orders, or shop.orders", pattern=r"^[^.]+(\.[^.]+)?$"
-        )
-        columns: Annotated[dict[str, MessageValue], Field(min_length=1)] = Field(
-            description="each column that is written, and its value: a JSON path into the body such as $.order.id, "
-            "a field such as msg_id, or properties.NAME"
-        )
+        table: str = Field(description="the table, which must exist: orders, or shop.orders", pattern=TABLE_PATTERN)
+        columns: Annotated[dict[str, MessageValue], Field(min_length=1)] = Field(description=COLUMNS_TEXT)
         mode: Mode = Field(
             "insert",
             description="insert; upsert, which replaces the row of the same key; or copy, which is insert by COPY: "
             "faster for large batches",
         )
-        key: list[str] = Field(
-            default_factory=list,
-            description="the columns of a unique index: a row whose key is there is left out, or replaced by upsert; "
-            "without, a message that comes again is written again",
-        )
-        version: str | None = Field(
-            None, description="for upsert, a column by which a row is never replaced by one with a smaller value"
-        )
+        key: list[str] = KEY
+        version: str | None = VERSION
         on_invalid: OnInvalid = ON_INVALID
-        max_connections: Annotated[int, Field(ge=1, le=1000)] = Field(
-            4, description="connections of this process; batches beyond wait for one"
-        )
+        max_connections: int = MAX_CONNECTIONS
         retry_for: DurationSeconds = RETRY_FOR
 
         @model_validator(mode="after")
         def _fit(self) -> Self:
-            if self.mode == "upsert" and not self.key:
-                raise ValueError("mode: upsert needs a key: the columns of a unique index")
-            if self.version is not None and self.mode != "upsert":
-                raise ValueError("version is for mode: upsert alone")
-            named = [*self.key, *([self.version] if self.version is not None else [])]
-            if missing := [name for name in named if name not in self.columns]:
-                raise ValueError(f"key and version name columns that are not written: {', '.join(missing)}")
+            check_key(self.columns, self.mode, self.key, self.version)
             return self
 
     def __init__(self, options: Options) -> None:
@@ -108,25 +90,12 @@ class PostgreSql:
     async def handle(self, batch: Batch) -> None:
         from psycopg.errors import OperationalError, ReadOnlySqlTransaction
 
-        rows = self._rows(batch)
+        parts = {column.name: column.text for column in self._table.columns}
+        rows = rows_of(batch, parts, self._table.key, self._options.on_invalid)
         if rows:
             away = (OperationalError, ReadOnlySqlTransaction)  # the second: a former primary that is a standby now
             await try_again(lambda: self._write(batch, rows), away, self._options.retry_for, "postgresql")
             acknowledge_written(batch)
-
-    def _rows(self, batch: Batch) -> Rows:
-        rows: Rows = []
-        for message in batch:
-            opened = Opened(message)
-            try:
-                rows.append((message, tuple(column.text(column.value(opened)) for column in self._table.columns)))
-            except InvalidBodyError as error:
-                refuse(batch, message, error, self._options.on_invalid)
-        if self._table.key:
-            # two batches that write the same keys in another order would wait for each other
-            at = [[column.name for column in self._table.columns].index(name) for name in self._table.key]
-            rows.sort(key=lambda row: [row[1][place] or "" for place in at])
-        return rows
 
     async def _write(self, batch: Batch, rows: Rows) -> None:
         from psycopg.errors import ReadOnlySqlTransaction

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rmqd_handlers.message_values import Value, as_text, time_of, to_json
+from rmqd_handlers.message_values import Opened, Value, as_bytes, as_json, as_text, time_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,27 +21,20 @@ class Column:
     """PostgreSQL's category of types: A arrays, D dates and times, ..."""
     value: Value
 
-    def text(self, value: Any) -> str | None:
-        """A value as text, as the column's type reads it. Raises InvalidBodyError."""
+    def text(self, opened: Opened) -> str | None:
+        """The message's value as text, as the column's type reads it. Raises InvalidBodyError."""
+        value = self.value(opened)
         if value is None:
             return None
         if self.base in ("json", "jsonb"):
-            return _as_json(value)
+            return as_json(value)
         if self.base == "bytea":
-            return f"\\x{_as_bytes(value).hex()}"
+            return f"\\x{as_bytes(value).hex()}"
         if self.category == "A" and isinstance(value, list):
             return _as_array(value)
         if self.category == "D" and self.value.is_timestamp:
             return time_of(value).isoformat()
         return as_text(value)
-
-
-def _as_bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else as_text(value).encode()
-
-
-def _as_json(value: Any) -> str:
-    return as_text(value) if isinstance(value, bytes) else to_json(value)
 
 
 def _as_array(values: list[Any]) -> str:

@@ -1,0 +1,54 @@
+"""What tests of the handler `sql` share: its table, batches of orders, and the databases by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+
+from rmqd import Batch
+from rmqd_handlers.sql import Sql
+from tests.handlers.messages import make_batch, make_message
+from tests.servers.shops import Shop
+
+ORDERS: Final = (
+    "CREATE TABLE orders (id varchar(40) PRIMARY KEY NOT NULL, cents bigint CHECK (cents >= 0), version int)"
+)
+LOOSE: Final = "CREATE TABLE orders (id varchar(40), cents bigint)"
+COLUMNS: Final = {"id": "$.id", "cents": "$.cents"}
+STATEMENT: Final = {
+    "table": None,
+    "columns": {},
+    "statement": "INSERT INTO orders (id, cents) VALUES (:id, :cents + 1)",
+    "parameters": COLUMNS,
+}
+SERVERS: Final = pytest.mark.parametrize("shop", ["postgresql", "mariadb"], indirect=True)
+POSTGRESQL: Final = pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
+MARIADB: Final = pytest.mark.parametrize("shop", ["mariadb"], indirect=True)
+SQLITE: Final = pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
+
+
+@asynccontextmanager
+async def started(shop: Shop, **options: object) -> AsyncIterator[Sql]:
+    """The handler, of the table orders if nothing else is said, from its start to its end."""
+    given = {"url": shop.url, "table": "orders", "columns": COLUMNS, **options}
+    handler = Sql(Sql.Options.model_validate(given))
+    await handler.start()
+    try:
+        yield handler
+    finally:
+        await handler.stop()
+
+
+def orders(*documents: object) -> Batch:
+    """A batch whose bodies are these, as JSON or as they are."""
+    bodies = (one if isinstance(one, bytes) else json.dumps(one).encode() for one in documents)
+    return make_batch(*(make_message(body, queue_offset=place) for place, body in enumerate(bodies)))
+
+
+def decided(batch: Batch) -> dict[int, tuple[str, str]]:
+    """What became of which message, with the reason."""
+    return {place: (one.outcome.value, one.reason) for place, one in batch.decisions().items()}

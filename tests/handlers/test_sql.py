@@ -1,0 +1,282 @@
+"""`sql`: rows as the messages have them in three databases, each key once, and nothing lost while one is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rmqd import AlreadyHandled, Batch
+from rmqd.once.group import once_of
+from rmqd.testing import RocketMQ
+from rmqd.wire.messages.once import once_in_group
+from rmqd_handlers.sql import Sql
+from tests.handlers.messages import make_batch, make_message
+from tests.handlers.sql_orders import (
+    COLUMNS,
+    LOOSE,
+    MARIADB,
+    ORDERS,
+    SERVERS,
+    SQLITE,
+    STATEMENT,
+    decided,
+    orders,
+    started,
+)
+from tests.servers.shops import Shop
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(autouse=True)
+def in_group() -> Iterator[None]:
+    """Tests stand where a handler of group `shop` would."""
+    token = once_in_group.set(once_of("shop"))
+    yield
+    once_in_group.reset(token)
+
+
+TYPES = {
+    "sqlite": "amount numeric, whole json, body blob, paid boolean, at datetime, day date, ratio float",
+    "postgresql": "amount numeric(14,4), whole jsonb, body bytea, paid boolean, at timestamptz, day date, ratio real,"
+    " tags text[], uid uuid",
+    "mariadb": "amount decimal(14,4), whole json, body blob, paid boolean, at datetime, day date, ratio float",
+}
+
+
+async def test_columns_get_what_their_expressions_name(shop: Shop) -> None:
+    query = shop.query
+    common = (
+        "id varchar(40), n int, msg_id varchar(64), colour varchar(9), born_ms bigint, born {}, missing int, line {}"
+    )
+    times = {"sqlite": "datetime", "postgresql": "timestamp", "mariadb": "timestamp NULL"}[shop.dialect]
+    query(f"CREATE TABLE everything ({common.format(times, 'varchar(99)')}, {TYPES[shop.dialect]})")
+    document = {
+        "id": "ü-1",
+        "n": "7",
+        "amount": 1234567.0001,
+        "paid": True,
+        "at": "2026-01-02T03:04:05+02:00",
+        "day": "2026-01-02",
+        "ratio": 0.5,
+        "line": {"sku": "a", "price": 1.50},
+        "tags": ["a", 'quo"te', None],
+        "uid": "8b5b6a2e-7f0f-4f6e-9df0-1d4c2a1f0a01",
+    }
+    columns = {name: f"$.{name}" for name in document if shop.dialect == "postgresql" or name not in ("tags", "uid")}
+    columns |= {"whole": "$", "body": "body", "msg_id": "msg_id", "colour": "properties.colour"}
+    columns |= {"born": "born_timestamp", "born_ms": "born_timestamp", "missing": "$.no[7].such"}
+    body = json.dumps(document).encode()
+    message = make_message(body, properties={"colour": "blue"})
+    async with started(shop, table="everything", columns=columns) as handler:
+        await handler.handle(make_batch(message))
+
+    [row] = query("SELECT id, n, msg_id, colour, born_ms, missing, line FROM everything")
+    assert row == ("ü-1", 7, message.msg_id, "blue", message.born_timestamp, None, '{"sku":"a","price":1.5}')
+    [(amount, whole, stored, paid)] = query("SELECT amount, whole, body, paid FROM everything")
+    assert Decimal(str(amount)) == Decimal("1234567.0001")
+    assert (json.loads(whole) if isinstance(whole, str) else whole) == document
+    assert (bytes(stored), bool(paid)) == (body, True)
+    [(at, day, born)] = query("SELECT at, day, born FROM everything")
+    at, born = (datetime.fromisoformat(str(one)) for one in (at, born))
+    assert (at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)) == datetime(2026, 1, 2, 1, 4, 5, tzinfo=UTC)
+    assert (str(day), born.isoformat()) == ("2026-01-02", "2026-01-01T00:00:00")
+    if shop.dialect == "postgresql":
+        assert query("SELECT tags, uid::text FROM everything") == [(document["tags"], document["uid"])]
+
+
+@pytest.mark.parametrize("mode", ["insert", "upsert"])
+async def test_a_key_that_comes_again_adds_no_row(shop: Shop, mode: str) -> None:
+    shop.query(ORDERS)
+    async with started(shop, mode=mode, key=["id"]) as handler:
+        batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 2}, {"id": "1", "cents": 3})
+        for _ in range(3):
+            await handler.handle(batch)
+
+    newest = 3 if mode == "upsert" else 1
+    assert shop.query("SELECT id, cents FROM orders ORDER BY id") == [("1", newest), ("2", 2)]
+
+
+@pytest.mark.parametrize("options", [{}, STATEMENT], ids=["table", "statement"])
+async def test_without_a_key_a_message_that_comes_again_is_written_again_unless_it_is_marked(
+    shop: Shop, options: dict[str, Any]
+) -> None:
+    shop.query(LOOSE)
+    for once, expected in ((False, 4), (True, 2)):
+        shop.query("DELETE FROM orders")
+        async with started(shop, **options, once=once) as handler:
+            for _ in range(2):
+                await handler.handle(orders({"id": "1", "cents": 1}, {"id": "2", "cents": 2}))
+        assert shop.query("SELECT count(*) FROM orders") == [(expected,)]
+
+
+async def test_a_message_alone_that_was_handled_is_told_so_that_it_is_counted(shop: Shop) -> None:
+    shop.query(LOOSE)
+    async with started(shop, once=True) as handler:
+        await handler.handle(orders({"id": "1", "cents": 1}))
+        with pytest.raises(AlreadyHandled):
+            await handler.handle(orders({"id": "1", "cents": 1}))
+
+    assert shop.query("SELECT count(*) FROM orders") == [(1,)]
+
+
+async def test_what_is_refused_leaves_no_mark(shop: Shop) -> None:
+    """So that it is handled when it comes again."""
+    shop.query(ORDERS)
+    async with started(shop, once=True) as handler:
+        await handler.handle(orders({"id": "0", "cents": 0}))
+        batch = orders(b"no JSON", {"id": "1", "cents": -1}, {"id": "2", "cents": 2})
+        await handler.handle(batch)
+
+    assert sorted(decided(batch)) == [0, 1]
+    assert shop.query("SELECT id FROM orders ORDER BY id") == [("0",), ("2",)]
+    assert shop.query("SELECT count(*) FROM rmqd_handled") == [(2,)]
+
+
+async def test_a_row_is_not_replaced_by_an_older_version(shop: Shop) -> None:
+    shop.query(ORDERS)
+    columns = {"version": "$.v"} | COLUMNS
+    async with started(shop, mode="upsert", key=["id"], columns=columns, version="version") as handler:
+        await handler.handle(orders({"id": "1", "cents": 2, "v": 2}, {"id": "1", "cents": 1, "v": 1}))
+        await handler.handle(orders({"id": "1", "cents": 0}))
+        assert shop.query("SELECT cents, version FROM orders") == [(2, 2)]
+        await handler.handle(orders({"id": "1", "cents": 3, "v": 2}))
+        assert shop.query("SELECT cents, version FROM orders") == [(3, 2)]
+
+
+async def test_a_statement_is_run_for_each_message(shop: Shop) -> None:
+    shop.query("CREATE TABLE accounts (id varchar(40), balance numeric(12,2), seen varchar(99))")
+    shop.query("INSERT INTO accounts VALUES ('ada', 1, ''), ('grace', 1, '')")
+    options = {
+        "table": None,
+        "columns": {},
+        "statement": "UPDATE accounts SET balance = balance + :cents, seen = "
+        r"CONCAT(:seen, '\:', :whole) WHERE id = :id",
+        "parameters": {"id": "$.id", "cents": "$.cents", "seen": "born_timestamp", "whole": "$.list"},
+    }
+    if shop.dialect == "sqlite":
+        options["statement"] = (
+            str(options["statement"])
+            .replace("CONCAT", "format")
+            .replace(r"(:seen, '\:', :whole)", r"('%d\:%s', :seen, :whole)")
+        )
+    elif shop.dialect == "postgresql":
+        options["statement"] = (
+            str(options["statement"]).replace(":seen", "CAST(:seen AS text)").replace(":whole", "CAST(:whole AS text)")
+        )
+    async with started(shop, **options) as handler:
+        await handler.handle(
+            orders({"id": "ada", "cents": 1.50, "list": [1.50]}, {"id": "none"}, {"id": "grace", "cents": 2})
+        )
+
+    found = shop.query("SELECT id, balance, seen FROM accounts ORDER BY id")
+    assert [(id_, float(balance)) for id_, balance, _ in found] == [("ada", 2.5), ("grace", 3.0)]
+    assert found[0][2] == "1767225600000:[1.5]"
+
+
+@MARIADB
+async def test_the_example_of_the_docs_writes_what_it_says(shop: Shop) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "destinations.md").read_text()
+    section = page.split("\n## `sql`\n")[1].split("\n## ")[0]
+    [first, _] = re.findall(r"^```yaml\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    [create] = re.findall(r"^```sql\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    [group] = yaml.safe_load(first)["groups"].values()
+    shop.query(create)
+    async with started(shop, **group["handler"]["options"] | {"url": shop.url}) as handler:
+        for revision, cents in ((2, 20), (1, 10)):
+            await handler.handle(orders({"order": {"id": "a", "cents": cents, "revision": revision}}))
+
+    assert shop.query("SELECT id, cents, revision FROM orders") == [("a", 20, 2)]
+
+
+@SQLITE
+def test_a_group_writes_each_message_once(shop: Shop) -> None:
+    """Also those of the batch in which one was refused, and comes again."""
+    shop.query(LOOSE.replace("bigint", "bigint CHECK (cents >= 0)"))
+    options = {"url": shop.url, "table": "orders", "columns": COLUMNS, "once": True, "on_invalid": "retry"}
+    with RocketMQ() as running:
+        running.create_topic("orders")
+        for number in (1, 2, -3, 4):
+            running.send("orders", json.dumps({"id": str(number), "cents": number}))
+        keys: dict[str, Any] = {"consume_mode": "orderly", "consume_message_batch_max_size": 10}
+        keys |= {"max_reconsume_times": 2, "suspend_current_queue_time": "10ms"}
+        running.run_handler(Sql, topic="orders", group="shop", options=options, **keys)
+        assert len(running.dead_letters("shop")) == 1
+
+    assert shop.query("SELECT id FROM orders ORDER BY id") == [("1",), ("2",), ("4",)]
+
+
+@SERVERS
+async def test_batches_that_write_the_same_keys_in_another_order_do_not_hinder_each_other(shop: Shop) -> None:
+    shop.query(ORDERS)
+    documents = [{"id": str(number), "cents": number} for number in range(200)]
+    async with started(shop, mode="upsert", key=["id"], retry_for="30s") as handler:
+        both = [orders(*documents), orders(*reversed(documents))]
+        await asyncio.gather(*(handler.handle(both[number % 2]) for number in range(8)))
+
+    assert shop.query("SELECT count(*) FROM orders") == [(200,)]
+
+
+@SERVERS
+@pytest.mark.parametrize("once", [False, True])
+async def test_a_database_that_is_killed_and_comes_back_is_waited_for(shop: Shop, once: bool) -> None:
+    shop.query(LOOSE if once else ORDERS)
+    assert shop.server is not None
+    async with started(shop, key=[] if once else ["id"], once=once, max_connections=3) as handler:
+
+        def message(number: int) -> Batch:
+            return make_batch(make_message(b'{"id": "%d", "cents": 1}' % number, queue_offset=number))
+
+        await asyncio.gather(*(handler.handle(message(number)) for number in range(6)))
+        shop.server.kill()
+        waiting = [asyncio.create_task(handler.handle(message(number))) for number in range(6, 12)]
+        await asyncio.to_thread(shop.server.start)
+        await asyncio.gather(*waiting)
+
+    assert shop.query("SELECT count(*), count(DISTINCT id) FROM orders") == [(12, 12)]
+
+
+@SERVERS
+async def test_a_database_that_stays_away_fails_the_batch(shop: Shop) -> None:
+    shop.query(ORDERS)
+    assert shop.server is not None
+    async with started(shop, retry_for="100ms") as handler:
+        shop.server.kill()
+        batch = orders({"id": "1", "cents": 1})
+        try:
+            with pytest.raises(
+                Exception, match=r"terminating connection|server closed|refused|Can.t connect|Lost connection"
+            ):
+                await handler.handle(batch)
+        finally:
+            shop.server.start()
+        assert decided(batch) == {}  # so that it is retried as a whole
+        await handler.handle(batch)
+
+    assert shop.query("SELECT id FROM orders") == [("1",)]
+
+
+@SQLITE
+async def test_a_file_that_another_one_writes_to_is_waited_for(shop: Shop) -> None:
+    shop.query(ORDERS)
+    with closing(sqlite3.connect(shop.url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+        async with started(shop, connect_args={"timeout": 0.05}) as handler:
+            other.execute("BEGIN IMMEDIATE")
+            waiting = asyncio.create_task(handler.handle(orders({"id": "1", "cents": 1})))
+            done, _ = await asyncio.wait([waiting], timeout=0.3)
+            assert not done
+            other.execute("COMMIT")
+            await waiting
+
+    assert shop.query("SELECT id FROM orders") == [("1",)]

@@ -1,0 +1,226 @@
+"""`sql`: what a database refuses is told without values, and takes nothing along; what does not fit fails the start."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from rmqd_handlers.sql import Sql
+from tests.handlers.sql_orders import (
+    COLUMNS,
+    MARIADB,
+    ORDERS,
+    POSTGRESQL,
+    SERVERS,
+    SQLITE,
+    STATEMENT,
+    decided,
+    orders,
+    started,
+)
+from tests.servers.shops import Shop
+
+pytestmark = pytest.mark.process
+
+
+@pytest.mark.parametrize("mode", ["insert", "upsert"])
+async def test_what_can_never_be_a_row_is_a_dead_letter_and_the_rest_is_written(shop: Shop, mode: str) -> None:
+    shop.query(ORDERS)
+    secret = "geheim"
+    async with started(shop, mode=mode, key=["id"]) as handler:
+        batch = orders(
+            {"id": "1", "cents": 1},
+            b"no JSON",
+            {"id": "2", "cents": secret},
+            {"id": secret, "cents": -987654},
+            {"id": "5"} | {"cents": 2**200},
+            {"cents": 5},
+            b'{"id": "half of a character: \\ud800", "cents": 6}',
+            {"id": "7", "cents": [secret]},
+            {"id": "9", "cents": 9},
+        )
+        await handler.handle(batch)
+
+    assert shop.query("SELECT id FROM orders ORDER BY id") == [("1",), ("9",)]
+    reasons = decided(batch)
+    assert {place: outcome for place, (outcome, _) in reasons.items()} == dict.fromkeys(range(1, 8), "dead_letter")
+    assert "not JSON" in reasons[1][1]
+    assert reasons[2][1] == "the column cents takes a whole number, and $.cents is none: it is another text"
+    assert "constraint" in reasons[3][1].lower()
+    assert "not UTF-8" in reasons[6][1]
+    assert "it is a list" in reasons[7][1]
+    assert not [reason for _, reason in reasons.values() if secret in reason or "987654" in reason]
+
+
+async def test_a_key_that_is_there_is_told_without_its_value(shop: Shop) -> None:
+    shop.query(ORDERS)
+    async with started(shop) as handler:
+        await handler.handle(orders({"id": "geheim", "cents": 1}))
+        batch = orders({"id": "geheim", "cents": 1}, {"id": "2", "cents": 2})
+        await handler.handle(batch)
+
+    [(place, (outcome, reason))] = decided(batch).items()
+    assert (place, outcome) == (0, "dead_letter")
+    assert "geheim" not in reason
+    assert "Error" in reason or "Violation" in reason
+    assert shop.query("SELECT count(*) FROM orders") == [(2,)]
+
+
+TRIGGERS = {
+    "sqlite": [
+        "CREATE TRIGGER refuse BEFORE INSERT ON orders WHEN NEW.cents > 100 BEGIN SELECT RAISE(ABORT, 'too dear'); END"
+    ],
+    "postgresql": [
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.cents > 100 THEN "
+        "RAISE EXCEPTION 'too dear: %', NEW.cents USING ERRCODE = 'MY001'; END IF; RETURN NEW; END $$",
+        "CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()",
+    ],
+    "mariadb": [
+        "CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW IF NEW.cents > 100 THEN "
+        "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'too dear'; END IF"
+    ],
+}
+
+
+async def test_what_a_trigger_refuses_is_a_dead_letter_and_the_rest_is_written(shop: Shop) -> None:
+    shop.query(ORDERS)
+    for statement in TRIGGERS[shop.dialect]:
+        shop.query(statement.replace(":", r"\:"))
+    batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 98765}, {"id": "3", "cents": 3})
+    async with started(shop) as handler:
+        await handler.handle(batch)
+
+    assert shop.query("SELECT id FROM orders ORDER BY id") == [("1",), ("3",)]
+    [(place, (outcome, reason))] = decided(batch).items()
+    assert (place, outcome) == (1, "dead_letter")
+    assert "too dear" in reason
+    assert "98765" not in reason
+
+
+@POSTGRESQL
+async def test_an_error_that_may_not_be_the_rows_fault_fails_that_row_alone(shop: Shop) -> None:
+    shop.query(ORDERS)
+    shop.query(
+        "CREATE FUNCTION call() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.cents > 100 THEN "
+        "PERFORM no_such(NEW.id); END IF; RETURN NEW; END $$"
+    )
+    shop.query("CREATE TRIGGER call BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION call()")
+    batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 101}, {"id": "3", "cents": 3})
+    async with started(shop) as handler:
+        with pytest.raises(Exception, match="UndefinedFunction 42883: function no_such"):
+            await handler.handle(batch)
+
+    assert decided(batch) == {0: ("ack", ""), 2: ("ack", "")}
+    assert shop.query("SELECT id FROM orders ORDER BY id") == [("1",), ("3",)]
+
+
+async def test_a_table_that_is_gone_fails_the_batch(shop: Shop) -> None:
+    shop.query(ORDERS)
+    async with started(shop) as handler:
+        shop.query("DROP TABLE orders")
+        batch = orders({"id": "geheim", "cents": 1})
+        with pytest.raises(Exception, match=r"(?i)no such table|doesn|does not exist|UndefinedTable") as raised:
+            await handler.handle(batch)
+
+    assert decided(batch) == {}
+    assert "geheim" not in str(raised.value)
+
+
+@SERVERS
+async def test_a_row_that_refers_to_one_that_is_not_there_yet_is_retried(shop: Shop) -> None:
+    shop.query("CREATE TABLE customers (id varchar(40) PRIMARY KEY)")
+    shop.query("CREATE TABLE orders (id varchar(40), cents varchar(40), FOREIGN KEY (cents) REFERENCES customers (id))")
+    batch = orders({"id": "1", "cents": "ada"}, {"id": "2"})
+    async with started(shop) as handler:
+        await handler.handle(batch)
+
+    assert {place: outcome for place, (outcome, _) in decided(batch).items()} == {0: "retry", 1: "ack"}
+    assert shop.query("SELECT id FROM orders") == [("2",)]
+
+
+@SQLITE
+@pytest.mark.parametrize(("on_invalid", "outcome"), [("retry", "retry"), ("skip", "ack")])
+async def test_on_invalid_says_what_becomes_of_it(shop: Shop, on_invalid: str, outcome: str) -> None:
+    shop.query(ORDERS)
+    batch = orders(b"{", {"id": "1", "cents": -1}, {"id": "2", "cents": 2})
+    async with started(shop, on_invalid=on_invalid) as handler:
+        await handler.handle(batch)
+
+    outcomes = {place: what for place, (what, _) in decided(batch).items()}
+    assert outcomes.pop(2, "ack") == "ack"
+    assert outcomes == {0: outcome, 1: outcome}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"table": "none"}, "no table none"),
+        ({"columns": {"id": "$.id", "colour": "$.c"}}, "no column colour; it has id, cents"),
+        ({"key": ["cents"]}, r"CREATE UNIQUE INDEX orders_cents ON orders \(cents\)"),
+        ({**STATEMENT, "parameters": {"id": "$.id"}}, "names :cents, for which parameters has no value"),
+        ({**STATEMENT, "parameters": {**COLUMNS, "more": "$"}}, "parameters has more, which"),
+    ],
+)
+async def test_what_does_not_fit_the_database_fails_the_start(
+    shop: Shop, options: dict[str, object], words: str
+) -> None:
+    shop.query(ORDERS)
+    with pytest.raises(Exception, match=words):
+        async with started(shop, **options):
+            pass
+
+
+@MARIADB
+async def test_a_second_unique_key_is_refused_where_the_database_does_not_tell_them_apart(shop: Shop) -> None:
+    shop.query("CREATE TABLE orders (n int AUTO_INCREMENT PRIMARY KEY, id varchar(40) UNIQUE, cents bigint)")
+    async with started(shop, key=["id"]) as handler:  # no message has the column n
+        await handler.handle(orders({"id": "1", "cents": 1}))
+    shop.query("CREATE UNIQUE INDEX another ON orders (cents)")
+    with pytest.raises(Exception, match="another unique index, of cents"):
+        async with started(shop, key=["id"]):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("geheim", "url is none; accepted: DIALECT"),
+        ("nosuch://geheim@db/shop", "nosuch"),
+        ("mysql+mysqldb://geheim@db/shop", "driver mysqldb is not installed"),
+        ("sqlite+aiosqlite:////tmp/geheim", "aiosqlite is an asynchronous driver; accepted"),
+        ("sqlite://", "gone with its connection"),
+        ("postgresql+psycopg://rmqd:geheim@127.0.0.1:1/shop", "connection"),
+    ],
+)
+async def test_a_url_that_leads_nowhere_fails_the_start_and_is_not_told(url: str, words: str) -> None:
+    with pytest.raises(Exception, match=words) as raised:
+        async with started(Shop("", url, None)):
+            pass
+
+    assert "geheim" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mode": "upsert"}, "needs a key"),
+        ({"key": ["colour"]}, "not written: colour"),
+        ({"version": "cents"}, "upsert alone"),
+        ({"columns": {"id": "id"}}, "'id' names no value; accepted: a JSON path"),
+        ({"columns": {}}, "a table needs columns"),
+        ({"table": "a.b.c"}, "pattern"),
+        ({"table": None}, "give a table with its columns, or a statement"),
+        ({"statement": "DELETE FROM a"}, "give a table with its columns, or a statement"),
+        ({"table": None, "statement": "DELETE FROM a"}, "are for a table"),
+        ({"max_connections": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Sql.Options.model_validate({"url": "sqlite:///a", "table": "orders", "columns": COLUMNS, **options})
+
+
+def test_the_password_is_not_shown() -> None:
+    url = "postgresql+psycopg://app:geheim@db/shop"
+
+    assert "geheim" not in repr(Sql.Options.model_validate({"url": url, "table": "a", "columns": COLUMNS}))
