@@ -17,7 +17,7 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from rmqd import Batch, DeadLetter, Retry, testing
+from rmqd import Batch, DeadLetter, Retry, Suspend, testing
 from rmqd_handlers.away import AwayError
 from rmqd_handlers.record import to_record
 from rmqd_handlers.webhook import Webhook
@@ -280,6 +280,23 @@ async def test_a_server_that_asks_for_more_time_than_there_is_gets_it_by_a_delay
 
     assert retried.value.delay_level == 6  # 2 min, the first that is not shorter
     assert peer.contents == [b"1"]
+
+
+@pytest.mark.parametrize("per_call", ["message", "batch"])
+async def test_in_an_orderly_group_the_queue_rests_for_the_time_that_a_server_asks_for(
+    peer: HttpPeer, per_call: str
+) -> None:
+    """Such a group knows no delay levels: it would ask again after its usual second, and count an attempt each time."""
+    peer.answers.append(status(429, Retry_After="100"))
+    batch = testing.make_batch(*batch_of(b"1", b"2"), consume_mode="orderly")
+    async with started(peer.url, per_call=per_call, format="json") as handler:
+        with pytest.raises(Suspend) as suspended:
+            await handler.handle(batch)
+
+    assert suspended.value.seconds is not None
+    assert 90 < suspended.value.seconds <= 100
+    assert len(peer.contents) == 1
+    assert decided(batch) == ({1: "again"} if per_call == "message" else {})
 
 
 @pytest.mark.parametrize("header", ["999999999", "Fri, 31 Dec 2100 23:59:59 GMT"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from rmqd import Batch, DeadLetter, Message, Retry
+from rmqd import Batch, DeadLetter, Message, Retry, Suspend
 from rmqd_handlers.away import RETRY_FOR, AwayError, try_again
 from rmqd_handlers.extras import need
 from rmqd_handlers.message_values import InvalidBodyError
@@ -130,7 +130,7 @@ class Webhook:
                 refuse(batch, message, error, self._options.on_invalid)
                 continue
             try:
-                await self._post(call, until)
+                await self._post(batch, call, until)
             except DeadLetter as refused:
                 batch.dead_letter(message, refused.reason)
             except Exception as error:
@@ -152,11 +152,11 @@ class Webhook:
             else:
                 sendable.append(message)
         if sendable:
-            await self._post(self._contents.of_many(sendable), time.monotonic() + self._options.retry_for)
+            await self._post(batch, self._contents.of_many(sendable), time.monotonic() + self._options.retry_for)
             acknowledge_written(batch)
 
-    async def _post(self, call: Call, until: float) -> None:
-        """Send until the server takes it. Raises DeadLetter; and, after the time `until`, Retry or why it does not."""
+    async def _post(self, batch: Batch, call: Call, until: float) -> None:
+        """Send until the server takes it. Raises DeadLetter; and after the time `until` Retry, Suspend or why not."""
         import httpx
 
         away = (httpx.TransportError, TimeoutError, AwayError)
@@ -165,6 +165,8 @@ class Webhook:
         except AwayError as error:
             if error.wait_seconds <= 0:
                 raise
+            if batch.wait_behind(batch[-1]):  # an orderly group, which has no delay levels; behind the last is nothing
+                raise Suspend(error.wait_seconds) from error
             raise Retry(delay_level(error.wait_seconds)) from error
 
     async def _attempt(self, call: Call) -> None:
