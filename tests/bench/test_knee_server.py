@@ -1,0 +1,43 @@
+"""The HTTP server of the benchmark of `concurrency: auto`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from bench.knee_server import KneeServer
+
+Ask = Callable[[str], Coroutine[Any, Any, Any]]
+
+
+@pytest.fixture
+async def ask() -> AsyncIterator[Ask]:
+    """Asks a server that works at nothing yet."""
+    server = await asyncio.start_server(KneeServer(0, 0.0).serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+
+    async def request(path: str) -> Any:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.closing(writer):
+            writer.write(f"POST {path} HTTP/1.1\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+            _, _, length = [await reader.readline() for _ in range(3)][1].partition(b":")
+            return json.loads(await reader.readexactly(int(length)))
+
+    async with server:
+        yield request
+
+
+async def test_it_works_at_no_more_requests_than_its_knee(ask: Ask) -> None:
+    """What is beyond waits, until the knee moves; and what was answered is told."""
+    waiting = [asyncio.create_task(ask("/")) for _ in range(3)]
+    assert (await ask("/figures"))["rate"] == 0
+    await ask("/knee/1")
+    await asyncio.gather(*waiting)
+    assert (await ask("/figures"))["rate"] > 0
+    await ask("/reset")
+    assert (await ask("/figures"))["rate"] == 0
