@@ -217,6 +217,45 @@ def test_a_record_that_announces_another_size_is_a_protocol_error(host: str, sho
             table(good + size.to_bytes(4) + good[4:] + good, "body")
 
 
+@pytest.mark.parametrize("topic", ["T", "T" * 200])
+def test_damage_to_one_of_many_that_are_alike_is_found_as_in_a_record_alone(topic: str) -> None:
+    """Wherever it is: they are looked at all at once, and may be no less."""
+    records = [encode_message(replace(STORED, sys_flag=0, topic=topic, queue_offset=number)) for number in range(9)]
+    for at in range(len(records[4])):
+        damaged = bytearray(records[4])
+        damaged[at] ^= 0x11
+        alone = FramedReply(bytes(damaged), 0)
+        among = FramedReply(b"".join([*records[:4], damaged, *records[5:]]), 0)
+        assert (alone.broken is None) == (among.broken is None), at
+        assert among.count == (9 if among.broken is None else 4), at
+
+
+@pytest.mark.parametrize("other", [b"body", b"b0dy", b"longer", b""])
+@pytest.mark.parametrize("value", ["12345", "123"])
+def test_bodies_and_properties_of_messages_that_are_alike(other: bytes, value: str) -> None:
+    """But for one, which may have the same size in all; and where no message has a body."""
+    for body in (b"body", b""):
+        bodies = [body] * 6 + [other] + [body] * 6
+        stored = [
+            replace(STORED, sys_flag=0, body=each, queue_offset=at, properties={"A": value if at == 6 else "12345"})
+            for at, each in enumerate(bodies)
+        ]
+        data = b"".join(map(encode_message, stored))
+        found = table(data, "body", "queue_offset", "properties")
+        assert (found["body"], found["queue_offset"]) == (bodies, list(range(13)))
+        views = decode_messages(data, QUEUE).messages
+        assert [dict(entries) for entries in found["properties"]] == [view.properties for view in views]
+
+
+def test_the_crc_of_one_of_many_bodies_of_one_length() -> None:
+    """It is named by its offset."""
+    stored = [replace(STORED, sys_flag=0, body=b"body", queue_offset=number) for number in range(9)]
+    records = list(map(encode_message, stored))
+    records[4] = records[4].replace(b"body", b"b0dy")
+    with pytest.raises(ProtocolError, match="at offset 4 is corrupt: the CRC"):
+        table(b"".join(records), "body")
+
+
 @pytest.mark.parametrize("at", [0, 4, 84])
 @pytest.mark.parametrize("value", [0, 1, 90, 2**31 - 1, 2**31, 2**32 - 1])
 def test_wrong_sizes_and_magic_are_protocol_errors(at: int, value: int) -> None:

@@ -123,7 +123,7 @@ class _Rows:
             return pa.array([offset_message_id(host, offset) for host, offset in pairs], pa.string())
         parts = np.empty((len(hosts), 2), hosts.dtype)
         parts[:, 0], parts[:, 1] = hosts, offsets
-        return of_equal_length(_HEX[parts.view(np.uint8)].view(np.uint8))
+        return of_equal_length(_HEX[parts.view(np.uint8)].view(np.uint8), pa.string())
 
 
 def _host(name: str) -> Callable[[BatchBuilder, _Rows], Any]:

@@ -7,12 +7,14 @@ producers send messages of one length, so records that follow one of their own l
 
 from __future__ import annotations
 
-import struct
 from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 from typing import Final
 
+import numpy as np
+
+from rmqd.spark.source.slices import Ints
 from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2
 from rmqd.wire.messages.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 
@@ -24,37 +26,40 @@ _LONGER: Final = 12  # how many bytes longer an IPv6 host is than an IPv4 host
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _total_at: Final = Struct(">I").unpack_from
 _magic_at: Final = Struct(">4xI").unpack_from
+_FIXED: Final = (*range(8), *range(36, 40), *range(84, 88))  # where the numbers stand that `_unpack` reads
 _FEWEST_ALIKE: Final = 4
 _MOST_ALIKE: Final = 64
 
 
 @lru_cache(maxsize=256)
-def _numbers(count: int, size: int, topic: int, properties: int, topic_length_format: str) -> Struct:
-    """Unpacks the numbers that decide about the layout of `count` records of `size` bytes each, with IPv4 hosts.
+def _deciding(count: int, size: int, topic: range, properties: int) -> Ints:
+    """The places of the bytes that decide about the layout of `count` records of `size` bytes each, with IPv4 hosts.
 
     `topic` and `properties` are where the lengths of the two stand in a record.
     """
-    topic_text = properties - topic - struct.calcsize(topic_length_format)
-    record = f"Q28xI44xI{topic - _BODY}x{topic_length_format}{topic_text}xH{size - properties - 2}x"
-    return Struct(">" + record * count)
+    record = [*_FIXED, *topic, properties, properties + 1]
+    return np.add.outer(np.arange(count) * size, record).ravel()
 
 
 class FramedReply:
-    """The bytes of a reply from `start` on; `starts` are the positions of its records.
+    """The bytes of a reply from `start` on, which are `count` records.
 
-    `broken` says why the bytes are not whole records; None if they are. `starts` has those before the fault.
+    Records of one size that lie one behind the other are a run. `runs` has three numbers for each: the position of the
+    first one, how many they are, and their size. `broken` says why the bytes are not whole records; None if they are.
+    `runs` has those before the fault.
     """
 
-    __slots__ = ("broken", "data", "start", "starts")
+    __slots__ = ("broken", "count", "data", "runs", "start")
 
     def __init__(self, data: bytes, start: int) -> None:
         self.data = data
         self.start = start
-        self.starts: list[int] = []
+        self.count = 0
+        self.runs: list[int] = []
         self.broken = self._frame()
 
     def _frame(self) -> str | None:
-        data, size, at, found = self.data, len(self.data), self.start, self.starts.append
+        data, size, at = self.data, len(self.data), self.start
         may_be_alike = True
         try:
             while at < size:
@@ -72,13 +77,14 @@ class FramedReply:
                 end = topic_end + 2 + (data[topic_end] << 8 | data[topic_end + 1])
                 if end - at != total:
                     return f"a message announces {total} bytes; its parts take {end - at}"
-                found(at)
+                in_run = 1
                 if may_be_alike and not sys_flag & _HOSTS_V6:
                     alike = self._alike(at, total, topic - at, topic_end - at)
                     may_be_alike = alike > 0
-                    self.starts += range(end, end + alike * total, total)
-                    end += alike * total
-                at = end
+                    in_run += alike
+                self.runs += (at, in_run, total)
+                self.count += in_run
+                at += in_run * total
         except (IndexError, StructError):
             return f"a message is cut short: {size - at} bytes are left for it"
         return None if at == size else f"the last message goes {at - size} bytes past the reply's end"
@@ -89,7 +95,7 @@ class FramedReply:
         count = min((len(data) - end) // size, _MOST_ALIKE)
         if count < _FEWEST_ALIKE or _total_at(data, end + (count - 1) * size)[0] != size:
             return 0
-        length_format = "B" if _magic_at(data, at)[0] == MAGIC_V1 else "H"
-        one = _numbers(1, size, topic, properties, length_format).unpack_from(data, at)
-        others = _numbers(count, size, topic, properties, length_format).unpack_from(data, end)
-        return count if others == one * count else 0
+        topic_size = range(topic, topic + (1 if _magic_at(data, at)[0] == MAGIC_V1 else 2))
+        places = _deciding(1 + count, size, topic_size, properties)
+        found = np.frombuffer(data, np.uint8, (1 + count) * size, at).take(places).tobytes()
+        return count if found == found[: len(places) // (1 + count)] * (1 + count) else 0

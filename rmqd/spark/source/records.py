@@ -17,7 +17,7 @@ from rmqd.errors import ProtocolError
 from rmqd.spark.source.framed_reply import FramedReply
 from rmqd.spark.source.inner_batches import unwrapped, why_closed
 from rmqd.spark.source.property_arrays import PropertyArrays
-from rmqd.spark.source.slices import Array, Ints, common_value, cut, gather, texts
+from rmqd.spark.source.slices import Array, Ints, common_value, cut, gather, parts, steps, texts
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import decompress
 from rmqd.wire.messages.properties import TAGS
@@ -62,29 +62,30 @@ class Origin:
 class Records:
     """Grows by replies; `finish` decodes all of them."""
 
-    __slots__ = ("_origins", "_parts", "_rows", "_spans", "_starts", "size_bytes")
+    __slots__ = ("_count", "_origins", "_parts", "_replies", "_runs", "size_bytes")
 
     def __init__(self) -> None:
         self.size_bytes = 0
         self._origins: list[Origin] = []
         self._parts: list[memoryview] = []
-        self._starts: list[int] = []
-        # offsets, how far the reply's records move in `_parts`, and whose they are
-        self._spans: list[tuple[int, int, int, int]] = []
-        self._rows: list[int] = []
+        self._count = 0
+        self._runs: list[int] = []
+        # of each reply: offsets, how far its records move in `_parts`, whose they are; how many they are
+        self._replies: list[tuple[int, int, int, int, int]] = []
 
     def __len__(self) -> int:
         """How many there are, those that are not to be taken included."""
-        return len(self._starts)
+        return self._count
 
     def add(self, reply: FramedReply, low: int, high: int, origin: Origin) -> None:
         """Take the records of a reply that they fill: those of the offsets from `low` to before `high`."""
         if not self._origins or self._origins[-1] is not origin:
             self._origins.append(origin)
         self._parts.append(memoryview(reply.data)[reply.start :])
-        self._starts += reply.starts
-        self._rows.append(len(reply.starts))
-        self._spans.append((low, high, self.size_bytes - reply.start, len(self._origins) - 1))
+        self._runs += reply.runs
+        self._count += reply.count
+        shift, origin_at = self.size_bytes - reply.start, len(self._origins) - 1
+        self._replies.append((low, high, origin_at, shift, reply.count))
         self.size_bytes += len(reply.data) - reply.start
 
     def finish(self, *, permissive: bool = False, check_crc: bool = True) -> Decoded:
@@ -94,9 +95,9 @@ class Records:
         decompressed or, with `check_crc`, does not match its CRC.
         """
         data = b"".join(self._parts)
-        spans = np.array(self._spans or [(0, 0, 0, 0)], np.int64).T
-        lows, highs, shifts, origins = (np.repeat(each, self._rows or [0]) for each in spans)
-        starts = np.array(self._starts, np.int64) + shifts
+        replies = np.array(self._replies or [(0, 0, 0, 0, 0)], np.int64).T
+        lows, highs, origins, shifts = (np.repeat(each, replies[4]) for each in replies[:4])
+        starts = steps(self._runs) + shifts
         layout = _Layout(data, starts)
         batches = frozenset(np.flatnonzero(layout.head["sys_flag"] & NEED_UNWRAP).tolist())
         if batches:
@@ -164,10 +165,11 @@ class Decoded:
         self._queue_of = origin_of
         self._layout = layout
         self.errors: dict[int, str] = {}
+        stored = cut(layout.data, layout.body_starts, layout.body_ends)
         if check_crc:
-            self._check_crc(permissive=permissive)
+            self._check_crc(stored, permissive=permissive)
         self._check_flags(permissive=permissive)
-        self.bodies = self._decode_bodies(permissive=permissive)
+        self.bodies = self._decode_bodies(stored, permissive=permissive)
 
     def __len__(self) -> int:
         return len(self._layout.starts)
@@ -209,12 +211,10 @@ class Decoded:
         ends = starts + _host_bytes(long)
         return [layout.data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
-    def _check_crc(self, *, permissive: bool) -> None:
-        view, layout = memoryview(self._layout.data), self._layout
-        bounds = zip(layout.body_starts.tolist(), layout.body_ends.tolist(), strict=True)
-        found = np.array([crc32(view[start:end]) for start, end in bounds], np.uint32)
+    def _check_crc(self, stored: pa.Array, *, permissive: bool) -> None:
+        found = np.fromiter(map(crc32, parts(stored)), np.uint32, len(stored))
         # Java keeps 31 of its bits
-        for row in np.flatnonzero((found ^ layout.head["body_crc"]) & 0x7FFFFFFF).tolist():
+        for row in np.flatnonzero((found ^ self._layout.head["body_crc"]) & 0x7FFFFFFF).tolist():
             self._corrupt(row, "the CRC of its body does not match", permissive=permissive)
 
     def _check_flags(self, *, permissive: bool) -> None:
@@ -224,14 +224,12 @@ class Decoded:
                 record = layout.data[layout.starts[row] : layout.ends[row]]
                 self._corrupt(row, why_closed(record), permissive=permissive)
 
-    def _decode_bodies(self, *, permissive: bool) -> pa.Array:
-        layout = self._layout
-        packed = np.flatnonzero(layout.head["sys_flag"] & COMPRESSED).tolist()
+    def _decode_bodies(self, stored: pa.Array, *, permissive: bool) -> pa.Array:
+        flags = self._layout.head["sys_flag"]
+        packed = np.flatnonzero(flags & COMPRESSED).tolist()
         if not packed and not self.errors:
-            return cut(layout.data, layout.body_starts, layout.body_ends)
-        bounds = zip(layout.body_starts.tolist(), layout.body_ends.tolist(), strict=True)
-        bodies: list[bytes | None] = [layout.data[start:end] for start, end in bounds]
-        flags = layout.head["sys_flag"]
+            return stored
+        bodies: list[bytes | None] = stored.to_pylist()
         for row in packed:
             if row not in self.errors:
                 try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +12,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 Array = np.ndarray[tuple[int], np.dtype[Any]]
+
+Octets = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 _INT32: Final = np.int32
 
@@ -21,6 +25,16 @@ def gather(data: Any, what: np.dtype[Any], places: Ints) -> Array:
     # as bytes without a meaning, which numpy copies ten times as fast as fields
     whole: Array = np.ndarray((len(data) - what.itemsize + 1,), f"V{what.itemsize}", data, strides=(1,))
     return whole[places].view(what)
+
+
+def steps(runs: list[int]) -> Ints:
+    """The places of runs one after the other: of each run its first place, how many it has, and how far they are apart
+    stand in the list, in a row."""
+    firsts, counts, distances = np.array(runs, np.int64).reshape(-1, 3).T
+    before = np.cumsum(counts) - counts
+    places: Ints = np.repeat(firsts - before * distances, counts)
+    places += np.arange(len(places)) * np.repeat(distances, counts)
+    return places
 
 
 def common_value(data: Any, starts: Ints, ends: Ints) -> bytes | None:
@@ -36,17 +50,33 @@ def common_value(data: Any, starts: Ints, ends: Ints) -> bytes | None:
 def cut(data: Any, starts: Ints, ends: Ints) -> pa.Array:
     """The bytes from each start to before its end, of anything that is a buffer, as `binary`.
 
-    Arrow's arrays have no gaps between their values, so one is laid over what is wanted and what is not, in turns, and
-    Arrow copies every second value out of it. Each start must be at or after the end before it.
+    Each start must be at or after the end before it. Slices of one length that lie equally far apart, as in messages
+    that are alike, are columns of a table, which numpy copies twice as fast as Arrow. Arrow's arrays have no gaps
+    between their values, so one is laid over what is wanted and what is not, in turns, and Arrow copies every second
+    value out of it.
     """
     rows = len(starts)
     if not rows:
         return pa.array([], pa.binary())
+    if (step := _common(np.diff(starts))) and (size := _common(ends - starts)):
+        table: Octets = np.ndarray((rows, size), np.uint8, data, int(starts[0]), (step, 1))
+        return of_equal_length(table, pa.binary())
     bounds = np.empty(2 * rows, _INT32)
     bounds[0::2] = starts
     bounds[1::2] = ends
     laid = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
     return laid.take(pa.array(np.arange(0, 2 * rows, 2, dtype=_INT32)))
+
+
+def parts(values: pa.Array) -> Sequence[bytes | memoryview]:
+    """The bytes of each value of a `binary` array without nulls, which begins where its buffers do."""
+    _, bounds_buffer, data = values.buffers()
+    bounds: Ints = np.frombuffer(bounds_buffer, _INT32, len(values) + 1)
+    if size := _common(np.diff(bounds)):
+        found: list[bytes] = np.frombuffer(data, f"V{size}", len(values)).tolist()
+        return found
+    view = memoryview(data or b"")
+    return [view[start:end] for start, end in pairwise(bounds.tolist())]
 
 
 def texts(values: pa.Array) -> pa.Array:
@@ -57,8 +87,14 @@ def texts(values: pa.Array) -> pa.Array:
         return pa.array([value.decode("utf-8", "replace") for value in values.to_pylist()], pa.string())
 
 
-def of_equal_length(characters: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> pa.Array:
-    """A string for each row of ASCII characters."""
-    rows, length = characters.shape
+def of_equal_length(octets: Octets, kind: pa.DataType) -> pa.Array:
+    """A value for each row: `binary`, or strings of ASCII characters."""
+    rows, length = octets.shape
     offsets = np.arange(0, (rows + 1) * length, length, dtype=_INT32) if length else np.zeros(rows + 1, _INT32)
-    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(characters)])
+    whole = pa.py_buffer(np.ascontiguousarray(octets))
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(offsets), whole])
+
+
+def _common(values: Ints) -> int:
+    """The number that all of them are; 0 where they differ, or there is none."""
+    return int(values[0]) if len(values) and (values == values[0]).all() else 0
