@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from rmqd.config.model.errors import model_at
 from rmqd.config.problems import Path, unknown
 from rmqd.plugins.unknown_options import unknown_keys, unknown_options
 from rmqd.typed.annotations import AnnotationError, hint_of
@@ -110,12 +111,15 @@ def with_article(word: str) -> str:
 
 
 def _option_fault(model: type[BaseModel], details: ErrorDetails) -> Fault:
-    path = ("options", *details["loc"])
+    path, key = ("options", *details["loc"]), str(details["loc"][-1]) if details["loc"] else ""
+    holder = model_at(model, details["loc"][:-1])
+    fields = holder.model_fields if holder is not None else {}
     if details["type"] == "extra_forbidden":
-        known = [field.alias or name for name, field in model.model_fields.items()] if len(path) == 2 else []
-        return _unknown_option(path, known)
+        if holder is None:  # in one of several models, say
+            return Fault(path, "unknown option", at_key=True)
+        return _unknown_option(path, [field.alias or name for name, field in fields.items()])
     if details["type"] == "missing":
-        field = model.model_fields.get(str(path[1])) if len(path) == 2 else None
+        field = fields.get(key)
         return Fault(path, f"missing; accepted: {(field and field.description) or 'a value'}")
     if details["type"] == "value_error":
         return Fault(path, str(details.get("ctx", {}).get("error", details["msg"])))

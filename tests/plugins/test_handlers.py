@@ -305,6 +305,16 @@ def test_wrong_options_are_told_with_their_places(options: str, expected: list[s
     assert found == [f"test.yaml:{line}".replace(" options", " groups.mailer.handler.options") for line in expected]
 
 
+def test_an_unknown_option_of_a_model_inside_is_told_with_those_that_there_are() -> None:
+    """Also where that model, and not rmqd, forbids it."""
+    found = problems(text("webhook", "{url: 'http://localhost', tls: {authority: x, verfy: true}}"), to_run=True)
+    assert found == [
+        "test.yaml:7:48: groups.mailer.handler.options.tls.authority: unknown option; "
+        "accepted: ca_file, cert_file, key_file, key_password, verify",
+        "test.yaml:7:62: groups.mailer.handler.options.tls.verfy: unknown option; did you mean verify?",
+    ]
+
+
 TYPOS = {
     "at the top": ("{dry_rn: true}", ["7:17: options.dry_rn: unknown option; did you mean dry_run?"]),
     "beside a wrong value": (
