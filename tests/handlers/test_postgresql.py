@@ -160,19 +160,37 @@ async def test_what_can_never_be_a_row_is_a_dead_letter_and_the_rest_is_written(
     assert "too deeply" in reasons[8][1]
 
 
-async def test_what_a_trigger_refuses_is_a_dead_letter_and_the_rest_is_written(database: str, query: Query) -> None:
+@pytest.mark.parametrize("mode", ["insert", "copy"])
+@pytest.mark.parametrize("errcode", ["", " USING ERRCODE = 'MY001'", " USING ERRCODE = 'insufficient_privilege'"])
+async def test_what_a_trigger_refuses_is_a_dead_letter_and_the_rest_is_written(
+    database: str, query: Query, mode: str, errcode: str
+) -> None:
     query(ORDERS)
-    refusal = "BEGIN IF NEW.cents > 100 THEN RAISE EXCEPTION 'too dear'; END IF; RETURN NEW; END"
+    refusal = f"BEGIN IF NEW.cents > 100 THEN RAISE EXCEPTION 'too dear'{errcode}; END IF; RETURN NEW; END"
     query(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {refusal} $$")
     query("CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()")
     batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 101}, {"id": "3", "cents": 3})
-    async with started(database) as handler:
+    async with started(database, mode=mode) as handler:
         await handler.handle(batch)
 
     assert query("SELECT id FROM orders ORDER BY id") == [("1",), ("3",)]
     [(place, (outcome, reason))] = decided(batch).items()
     assert (place, outcome) == (1, "dead_letter")
     assert reason.startswith("too dear")
+
+
+async def test_a_trigger_that_asks_for_another_attempt_gets_it(database: str, query: Query) -> None:
+    """And no message is given up."""
+    query(ORDERS)
+    refusal = "BEGIN RAISE EXCEPTION 'not yet' USING ERRCODE = 'lock_not_available'; END"
+    query(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {refusal} $$")
+    query("CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()")
+    batch = orders({"id": "1", "cents": 1})
+    async with started(database, retry_for="0s") as handler:
+        with pytest.raises(Exception, match="not yet"):
+            await handler.handle(batch)
+
+    assert decided(batch) == {}
 
 
 async def test_a_time_that_no_calendar_has_is_a_dead_letter(database: str, query: Query) -> None:

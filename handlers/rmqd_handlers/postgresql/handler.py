@@ -15,6 +15,7 @@ from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, re
 from rmqd_handlers.rows import COLUMNS_TEXT, KEY, MAX_CONNECTIONS, TABLE_PATTERN, VERSION, check_key, rows_of
 from rmqd_handlers.units import DurationSeconds
 
+from .refusals import is_of_a_row
 from .table import Mode, Table
 
 if TYPE_CHECKING:
@@ -98,16 +99,18 @@ class PostgreSql:
             acknowledge_written(batch)
 
     async def _write(self, batch: Batch, rows: Rows) -> None:
-        from psycopg.errors import ReadOnlySqlTransaction
+        from psycopg.errors import DatabaseError, ReadOnlySqlTransaction
 
         async with self._slots, self._pool.connection() as connection:
             try:
                 await self._write_all(connection, [row for _, row in rows])
-            except _of_a_row():
-                await self._write_each(connection, batch, rows)
             except ReadOnlySqlTransaction:
                 await connection.close()  # the pool replaces it, by one to the new primary
                 raise
+            except DatabaseError as error:
+                if not is_of_a_row(error):
+                    raise
+                await self._write_each(connection, batch, rows)
 
     async def _write_all(self, connection: AsyncConnection[Any], rows: list[Row]) -> None:
         table = self._table
@@ -125,7 +128,7 @@ class PostgreSql:
 
     async def _write_each(self, connection: AsyncConnection[Any], batch: Batch, rows: Rows) -> None:
         """Write what the database takes, in one transaction, and decide about what it refuses."""
-        from psycopg.errors import ForeignKeyViolation
+        from psycopg.errors import DatabaseError, ForeignKeyViolation
 
         refused: list[tuple[Message, Exception]] = []
         async with connection.transaction():
@@ -133,29 +136,12 @@ class PostgreSql:
                 try:
                     async with connection.transaction():
                         await connection.execute(self._table.insert(), row)
-                except _of_a_row() as error:
+                except DatabaseError as error:
+                    if not is_of_a_row(error):
+                        raise
                     refused.append((message, error))
         for message, why in refused:
             if isinstance(why, ForeignKeyViolation):
                 batch.retry(message)  # what it refers to may be on its way
             else:
                 refuse(batch, message, why, self._options.on_invalid)
-
-
-def _of_a_row() -> tuple[type[Exception], ...]:
-    """What a row is refused with.
-
-    ProgramLimitExceeded is for what has no room, such as a key that is too long for its index; those behind it are
-    raised by a trigger's function.
-    """
-    from psycopg import errors
-
-    return (
-        errors.DataError,
-        errors.IntegrityError,
-        errors.ProgramLimitExceeded,
-        errors.RaiseException,
-        errors.NoDataFound,
-        errors.TooManyRows,
-        errors.AssertFailure,
-    )

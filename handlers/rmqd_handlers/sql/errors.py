@@ -10,6 +10,8 @@ from typing import Any, Final
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from rmqd_handlers.postgresql.refusals import is_raised
+
 
 class Kind(enum.Enum):
     """What an error is about."""
@@ -38,7 +40,6 @@ _STATES: Final = {
     "57": Kind.AWAY,
     "58": Kind.AWAY,
 }
-_RAISE: Final = "exec_stmt_raise"  # where PostgreSQL carries out RAISE of PL/pgSQL
 # MySQL's and MariaDB's numbers, where the driver's class of the error says too little
 _ROW_NUMBERS: Final = (1048, 1062, 1265, 1264, 1292, 1364, 1366, 1406, 1411, 1644, 3140, 3819, 4025)
 _AWAY_NUMBERS: Final = (
@@ -112,8 +113,7 @@ def _by_code(origin: Any) -> Kind | None:
         known = Kind.AWAY if 2000 <= number < 3000 else _NUMBERS.get(number)  # the former are of clients
         return known or _STATES.get((state or "")[:2])
     if state is not None:
-        is_raised = getattr(getattr(origin, "diag", None), "source_function", None) == _RAISE
-        return _STATES.get(state, _STATES.get(state[:2], Kind.ROW if is_raised else None))
+        return _STATES.get(state, _STATES.get(state[:2], Kind.ROW if is_raised(origin) else None))
     name = getattr(origin, "sqlite_errorname", None)
     if name is not None:
         if name == "SQLITE_CONSTRAINT_FOREIGNKEY":
