@@ -37,3 +37,13 @@ def make_message(
 def make_batch(*messages: Message) -> Batch:
     """A batch of these messages."""
     return Batch(list(messages), QUEUE)
+
+
+def batch_of(*bodies: bytes, first: int = 0, keys: str | None = None) -> Batch:
+    """A batch of messages with these bodies, from the offset `first` on."""
+    return make_batch(*(make_message(body, queue_offset=place, keys=keys) for place, body in enumerate(bodies, first)))
+
+
+def decided(batch: Batch) -> dict[int, tuple[str, str]]:
+    """What became of which message, with the reason."""
+    return {place: (one.outcome.value, one.reason) for place, one in batch.decisions().items()}

@@ -47,8 +47,3 @@ def orders(*documents: object) -> Batch:
     """A batch whose bodies are these, as JSON or as they are."""
     bodies = (one if isinstance(one, bytes) else json.dumps(one).encode() for one in documents)
     return make_batch(*(make_message(body, queue_offset=place) for place, body in enumerate(bodies)))
-
-
-def decided(batch: Batch) -> dict[int, tuple[str, str]]:
-    """What became of which message, with the reason."""
-    return {place: (one.outcome.value, one.reason) for place, one in batch.decisions().items()}

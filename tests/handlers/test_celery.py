@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,22 +12,14 @@ import pytest
 from kombu.exceptions import OperationalError
 from pydantic import ValidationError
 
-from rmqd import Batch
 from rmqd_handlers.celery import Celery
 from rmqd_handlers.celery.sending import SettingError
-from tests.handlers.messages import make_batch, make_message
+from tests.handlers.messages import batch_of, decided, make_batch, make_message
 from tests.servers.celery_worker import CeleryWorker
 from tests.servers.redis import RedisServer
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[Any]:
-    """Of the test's own."""
-    with redis_server.client() as connected:
-        yield connected
 
 
 @asynccontextmanager
@@ -41,14 +33,6 @@ async def started(server: RedisServer, **options: object) -> AsyncIterator[Celer
         await handler.stop()
 
 
-def batch_of(*bodies: bytes, first: int = 0) -> Batch:
-    return make_batch(*(make_message(body, queue_offset=place) for place, body in enumerate(bodies, first)))
-
-
-def decided(batch: Batch) -> dict[int, tuple[str, str]]:
-    return {place: (one.outcome.value, one.reason) for place, one in batch.decisions().items()}
-
-
 def queued(client: Any, queue: str = "orders") -> list[tuple[str, Any]]:
     """The id and the arguments of each task that waits, the oldest first."""
     found = [json.loads(element) for element in reversed(client.lrange(queue, 0, -1))]
@@ -56,7 +40,7 @@ def queued(client: Any, queue: str = "orders") -> list[tuple[str, Any]]:
 
 
 @pytest.mark.slow
-async def test_a_worker_runs_what_a_message_is(redis_server: RedisServer, client: Any) -> None:
+async def test_a_worker_runs_what_a_message_is(redis_server: RedisServer, redis_client: Any) -> None:
     body = '{"id": 7, "cents": 1.10, "lines": [{"sku": "ü-1", "n": 0.5}], "none": null}'.encode()
     message = make_message(body, keys="order-7", properties={"colour": "grün"})
     kwargs = {"order": "$", "colour": "properties.colour", "missing": "$.no.such"}
@@ -65,8 +49,8 @@ async def test_a_worker_runs_what_a_message_is(redis_server: RedisServer, client
         await handler.handle(make_batch(message))
 
     with CeleryWorker(redis_server.url, "orders"):
-        wait_until(lambda: client.llen("done") == 2, "both are done", 60)
-    first, again = (json.loads(element) for element in client.lrange("done", 0, -1))
+        wait_until(lambda: redis_client.llen("done") == 2, "both are done", 60)
+    first, again = (json.loads(element) for element in redis_client.lrange("done", 0, -1))
     assert (
         first
         == again
@@ -78,45 +62,47 @@ async def test_a_worker_runs_what_a_message_is(redis_server: RedisServer, client
     )
 
 
-async def test_a_task_has_the_body_where_nothing_is_named(redis_server: RedisServer, client: Any) -> None:
+async def test_a_task_has_the_body_where_nothing_is_named(redis_server: RedisServer, redis_client: Any) -> None:
     batch = batch_of("grüße".encode(), b"\xff")
     async with started(redis_server, queue=None) as handler:
         await handler.handle(batch)
 
-    assert queued(client, "celery") == [(batch[0].msg_id, "['grüße']")]
+    assert queued(redis_client, "celery") == [(batch[0].msg_id, "['grüße']")]
     [(place, (outcome, reason))] = decided(batch).items()
     assert (place, outcome) == (1, "dead_letter")
     assert "not UTF-8" in reason
 
 
-async def test_the_id_is_what_is_named(redis_server: RedisServer, client: Any) -> None:
+async def test_the_id_is_what_is_named(redis_server: RedisServer, redis_client: Any) -> None:
     batch = batch_of(b'{"id": 7}', b'{"other": 1}', b"no JSON")
     async with started(redis_server, task_id="$.id") as handler:
         await handler.handle(batch)
 
-    assert [task_id for task_id, _ in queued(client)] == ["7"]
+    assert [task_id for task_id, _ in queued(redis_client)] == ["7"]
     assert {place: outcome for place, (outcome, _) in decided(batch).items()} == {1: "dead_letter", 2: "dead_letter"}
 
 
-async def test_tasks_are_in_the_order_of_their_batch(redis_server: RedisServer, client: Any) -> None:
+async def test_tasks_are_in_the_order_of_their_batch(redis_server: RedisServer, redis_client: Any) -> None:
     batch = batch_of(*(b"%d" % n for n in range(50)))
     async with started(redis_server) as handler:
         await handler.handle(batch)
 
-    assert queued(client) == [(message.msg_id, f"['{n}']") for n, message in enumerate(batch)]
+    assert queued(redis_client) == [(message.msg_id, f"['{n}']") for n, message in enumerate(batch)]
 
 
 async def test_the_environment_does_not_lead_elsewhere(
-    redis_server: RedisServer, client: Any, monkeypatch: pytest.MonkeyPatch
+    redis_server: RedisServer, redis_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CELERY_BROKER_URL", "redis://127.0.0.1:1/0")
     async with started(redis_server) as handler:
         await handler.handle(batch_of(b"1"))
 
-    assert len(queued(client)) == 1
+    assert len(queued(redis_client)) == 1
 
 
-async def test_a_broker_that_is_killed_and_comes_back_is_waited_for(redis_server: RedisServer, client: Any) -> None:
+async def test_a_broker_that_is_killed_and_comes_back_is_waited_for(
+    redis_server: RedisServer, redis_client: Any
+) -> None:
     async with started(redis_server, max_connections=3) as handler:
         await asyncio.gather(*(handler.handle(batch_of(b"%d" % n, first=n)) for n in range(6)))
         redis_server.kill()
@@ -124,10 +110,10 @@ async def test_a_broker_that_is_killed_and_comes_back_is_waited_for(redis_server
         await asyncio.to_thread(redis_server.start)
         await asyncio.gather(*waiting)
 
-    assert {args for _, args in queued(client)} == {f"['{n}']" for n in range(12)}
+    assert {args for _, args in queued(redis_client)} == {f"['{n}']" for n in range(12)}
 
 
-async def test_a_broker_that_stays_away_fails_the_batch(redis_server: RedisServer, client: Any) -> None:
+async def test_a_broker_that_stays_away_fails_the_batch(redis_server: RedisServer, redis_client: Any) -> None:
     async with started(redis_server, retry_for="100ms") as handler:
         redis_server.kill()
         batch = batch_of(b"1")
@@ -139,7 +125,7 @@ async def test_a_broker_that_stays_away_fails_the_batch(redis_server: RedisServe
         assert decided(batch) == {}  # so that it is retried as a whole
         await handler.handle(batch)
 
-    assert queued(client) == [(batch[0].msg_id, "['1']")]
+    assert queued(redis_client) == [(batch[0].msg_id, "['1']")]
 
 
 async def test_a_broker_that_is_away_fails_the_start(redis_server: RedisServer) -> None:

@@ -12,12 +12,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, admin
 from pydantic import ValidationError
 
-from rmqd import Batch
 from rmqd_handlers.kafka import Kafka
 from rmqd_handlers.kafka.answers import Failure, again_for, is_refused
 from rmqd_handlers.kafka.handler import NotConfirmedError, TopicMissingError
 from rmqd_handlers.kafka.records import Record
-from tests.handlers.messages import make_batch, make_message
+from tests.handlers.messages import batch_of, decided, make_batch, make_message
 from tests.servers.kafka import KafkaServer
 
 ANSWER_SECONDS: Final = 30.0
@@ -34,14 +33,6 @@ async def started(server: KafkaServer, topic: str, **options: object) -> AsyncIt
         yield handler
     finally:
         await handler.stop()
-
-
-def batch_of(*bodies: bytes, first: int = 0, keys: str | None = None) -> Batch:
-    return make_batch(*(make_message(body, queue_offset=place, keys=keys) for place, body in enumerate(bodies, first)))
-
-
-def decided(batch: Batch) -> dict[int, tuple[str, str]]:
-    return {place: (one.outcome.value, one.reason) for place, one in batch.decisions().items()}
 
 
 def values(records: list[Message]) -> list[bytes]:

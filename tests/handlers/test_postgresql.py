@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from rmqd import Batch, testing
 from rmqd_handlers.postgresql import PostgreSql
-from tests.handlers.messages import make_batch, make_message
+from tests.handlers.messages import decided, make_batch, make_message
 from tests.servers.postgresql import PostgresqlServer
 from tests.waiting import eventually
 
@@ -45,10 +45,6 @@ async def started(url: str, **options: object) -> AsyncIterator[PostgreSql]:
 def orders(*documents: object) -> Batch:
     bodies = (one if isinstance(one, bytes) else json.dumps(one).encode() for one in documents)
     return make_batch(*(make_message(body, queue_offset=place) for place, body in enumerate(bodies)))
-
-
-def decided(batch: Batch) -> dict[int, tuple[str, str]]:
-    return {place: (one.outcome.value, one.reason) for place, one in batch.decisions().items()}
 
 
 async def test_columns_get_what_their_expressions_name(database: str, query: Query) -> None:

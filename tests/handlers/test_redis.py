@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,20 +12,12 @@ import pytest
 import redis
 from pydantic import ValidationError
 
-from rmqd import Batch
 from rmqd.testing import RocketMQ
 from rmqd_handlers.redis import RedisHandler
-from tests.handlers.messages import make_batch, make_message
+from tests.handlers.messages import batch_of, decided, make_batch, make_message
 from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[Any]:
-    """Of the test's own."""
-    with redis_server.client() as connected:
-        yield connected
 
 
 @asynccontextmanager
@@ -38,20 +30,12 @@ async def started(server: RedisServer, **options: object) -> AsyncIterator[Redis
         await handler.stop()
 
 
-def batch_of(*bodies: bytes, first: int = 0) -> Batch:
-    return make_batch(*(make_message(body, queue_offset=place) for place, body in enumerate(bodies, first)))
-
-
-def decided(batch: Batch) -> dict[int, tuple[str, str]]:
-    return {place: (one.outcome.value, one.reason) for place, one in batch.decisions().items()}
-
-
-async def test_a_message_is_an_entry_of_a_stream(redis_server: RedisServer, client: Any) -> None:
+async def test_a_message_is_an_entry_of_a_stream(redis_server: RedisServer, redis_client: Any) -> None:
     message = make_message(b"\xff", keys="grüße")
     async with started(redis_server) as handler:
         await handler.handle(make_batch(message))
 
-    [(_, entry)] = client.xrange("orders")
+    [(_, entry)] = redis_client.xrange("orders")
     assert entry == {
         b"body": b"\xff",
         b"topic": b"orders",
@@ -61,13 +45,13 @@ async def test_a_message_is_an_entry_of_a_stream(redis_server: RedisServer, clie
     }
 
 
-async def test_an_entry_has_the_fields_that_are_named(redis_server: RedisServer, client: Any) -> None:
+async def test_an_entry_has_the_fields_that_are_named(redis_server: RedisServer, redis_client: Any) -> None:
     fields = {"id": "$.id", "cents": "$.cents", "lines": "$.lines", "colour": "properties.colour", "none": "$.none"}
     batch = batch_of(b'{"id": "7", "cents": 1.10, "lines": ["a", 1.50]}', b"no JSON", b'{"other": 1}')
     async with started(redis_server, fields=fields) as handler:
         await handler.handle(batch)
 
-    [(_, entry)] = client.xrange("orders")
+    [(_, entry)] = redis_client.xrange("orders")
     assert entry == {b"id": b"7", b"cents": b"1.10", b"lines": b'["a",1.50]'}
     assert {place: outcome for place, (outcome, _) in decided(batch).items()} == {1: "dead_letter", 2: "dead_letter"}
     assert "not JSON" in decided(batch)[1][1]
@@ -75,50 +59,54 @@ async def test_an_entry_has_the_fields_that_are_named(redis_server: RedisServer,
 
 @pytest.mark.parametrize(("mode", "expected"), [("list", b"1 2 3"), ("list_left", b"3 2 1")])
 async def test_a_message_is_an_element_of_a_list(
-    redis_server: RedisServer, client: Any, mode: str, expected: bytes
+    redis_server: RedisServer, redis_client: Any, mode: str, expected: bytes
 ) -> None:
     async with started(redis_server, mode=mode) as handler:
         await handler.handle(batch_of(b"1", b"2", b"3"))
 
-    assert client.lrange("orders", 0, -1) == expected.split()
+    assert redis_client.lrange("orders", 0, -1) == expected.split()
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("list", b"4 5"), ("list_left", b"5 4")])
-async def test_a_list_keeps_the_newest(redis_server: RedisServer, client: Any, mode: str, expected: bytes) -> None:
+async def test_a_list_keeps_the_newest(
+    redis_server: RedisServer, redis_client: Any, mode: str, expected: bytes
+) -> None:
     async with started(redis_server, mode=mode, max_length=2) as handler:
         await handler.handle(batch_of(b"1", b"2", b"3", b"4", b"5"))
 
-    assert client.lrange("orders", 0, -1) == expected.split()
+    assert redis_client.lrange("orders", 0, -1) == expected.split()
 
 
-async def test_a_stream_keeps_about_as_many_as_it_may(redis_server: RedisServer, client: Any) -> None:
+async def test_a_stream_keeps_about_as_many_as_it_may(redis_server: RedisServer, redis_client: Any) -> None:
     async with started(redis_server, max_length=10) as handler:
         await handler.handle(batch_of(*[b"x"] * 1000))
 
-    assert 10 <= client.xlen("orders") <= 200  # whole nodes of 100 are dropped
+    assert 10 <= redis_client.xlen("orders") <= 200  # whole nodes of 100 are dropped
 
 
 @pytest.mark.parametrize("mode", ["stream", "list"])
 async def test_a_message_that_comes_again_is_left_out_for_so_long(
-    redis_server: RedisServer, client: Any, mode: str
+    redis_server: RedisServer, redis_client: Any, mode: str
 ) -> None:
     for options, expected in (({"remember": "1h"}, 2), ({}, 6)):
-        client.flushall()
+        redis_client.flushall()
         async with started(redis_server, mode=mode, **options) as handler:
             for _ in range(3):
                 await handler.handle(batch_of(b"1", b"2"))
-        assert (client.xlen("orders") if mode == "stream" else client.llen("orders")) == expected
+        assert (redis_client.xlen("orders") if mode == "stream" else redis_client.llen("orders")) == expected
 
 
-async def test_what_is_remembered_can_be_a_value(redis_server: RedisServer, client: Any) -> None:
+async def test_what_is_remembered_can_be_a_value(redis_server: RedisServer, redis_client: Any) -> None:
     async with started(redis_server, mode="list", remember="1h", remember_by="$.id") as handler:
         await handler.handle(batch_of(b'{"id": 1}', b'{"id": 2}', b'{"id": 1}'))
         await handler.handle(batch_of(b'{"id": 2}', first=7))
 
-    assert [json.loads(element)["id"] for element in client.lrange("orders", 0, -1)] == [1, 2]
+    assert [json.loads(element)["id"] for element in redis_client.lrange("orders", 0, -1)] == [1, 2]
 
 
-async def test_a_redis_that_is_killed_and_comes_back_is_waited_for(redis_server: RedisServer, client: Any) -> None:
+async def test_a_redis_that_is_killed_and_comes_back_is_waited_for(
+    redis_server: RedisServer, redis_client: Any
+) -> None:
     async with started(redis_server, mode="list", remember="1h", max_connections=3) as handler:
         await asyncio.gather(*(handler.handle(batch_of(b"%d" % n, first=n)) for n in range(6)))
         redis_server.kill()
@@ -126,10 +114,10 @@ async def test_a_redis_that_is_killed_and_comes_back_is_waited_for(redis_server:
         await asyncio.to_thread(redis_server.start)
         await asyncio.gather(*waiting)
 
-    assert sorted(map(int, client.lrange("orders", 0, -1))) == list(range(12))
+    assert sorted(map(int, redis_client.lrange("orders", 0, -1))) == list(range(12))
 
 
-async def test_a_redis_that_stays_away_fails_the_batch(redis_server: RedisServer, client: Any) -> None:
+async def test_a_redis_that_stays_away_fails_the_batch(redis_server: RedisServer, redis_client: Any) -> None:
     async with started(redis_server, mode="list", retry_for="100ms") as handler:
         redis_server.kill()
         batch = batch_of(b"1")
@@ -141,10 +129,12 @@ async def test_a_redis_that_stays_away_fails_the_batch(redis_server: RedisServer
         assert decided(batch) == {}  # so that it is retried as a whole
         await handler.handle(batch)
 
-    assert client.lrange("orders", 0, -1) == [b"1"]
+    assert redis_client.lrange("orders", 0, -1) == [b"1"]
 
 
-def test_what_stands_behind_a_message_that_is_retried_is_added_once(redis_server: RedisServer, client: Any) -> None:
+def test_what_stands_behind_a_message_that_is_retried_is_added_once(
+    redis_server: RedisServer, redis_client: Any
+) -> None:
     options = {"url": redis_server.url, "key": "orders", "fields": {"id": "$.id"}, "on_invalid": "retry"}
     with RocketMQ() as running:
         running.create_topic("orders")
@@ -155,10 +145,10 @@ def test_what_stands_behind_a_message_that_is_retried_is_added_once(redis_server
         running.run_handler(RedisHandler, topic="orders", group="stream", options=options, **keys)
         assert len(running.dead_letters("stream")) == 1
 
-    assert [entry[b"id"] for _, entry in client.xrange("orders")] == [b"1", b"2", b"3"]
+    assert [entry[b"id"] for _, entry in redis_client.xrange("orders")] == [b"1", b"2", b"3"]
 
 
-async def test_a_batch_waits_for_replicas(redis_server: RedisServer, client: Any) -> None:
+async def test_a_batch_waits_for_replicas(redis_server: RedisServer, redis_client: Any) -> None:
     options: dict[str, Any] = {"mode": "list", "remember": "1h", "wait_replicas": 1, "timeout": "1s"}
     # without a file: a replica that is told to end while it writes its first one refuses, and goes on
     arguments = ["--appendonly", "no", "--replicaof", "127.0.0.1", str(redis_server.port)]
@@ -174,31 +164,31 @@ async def test_a_batch_waits_for_replicas(redis_server: RedisServer, client: Any
             await handler.handle(batch_of(b"3"))
 
 
-async def test_a_batch_that_waits_for_replicas_is_added_once(redis_server: RedisServer, client: Any) -> None:
+async def test_a_batch_that_waits_for_replicas_is_added_once(redis_server: RedisServer, redis_client: Any) -> None:
     options: dict[str, Any] = {"mode": "list", "wait_replicas": 1, "timeout": "200ms", "retry_for": "1s"}
     async with started(redis_server, **options) as handler:
         with pytest.raises(Exception, match="0 of 1 replicas"):
             await handler.handle(batch_of(b"1"))
 
-    assert client.lrange("orders", 0, -1) == [b"1"]
+    assert redis_client.lrange("orders", 0, -1) == [b"1"]
 
 
-async def test_a_key_of_another_type_fails_the_batch(redis_server: RedisServer, client: Any) -> None:
-    client.set("orders", "text")
+async def test_a_key_of_another_type_fails_the_batch(redis_server: RedisServer, redis_client: Any) -> None:
+    redis_client.set("orders", "text")
     async with started(redis_server) as handler:
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
             await handler.handle(batch_of(b"1"))
 
 
-async def test_what_could_not_be_added_is_not_remembered(redis_server: RedisServer, client: Any) -> None:
-    client.set("orders", "text")
+async def test_what_could_not_be_added_is_not_remembered(redis_server: RedisServer, redis_client: Any) -> None:
+    redis_client.set("orders", "text")
     async with started(redis_server, remember="1h") as handler:
         with pytest.raises(redis.ResponseError):
             await handler.handle(batch_of(b"1"))
-        client.delete("orders")
+        redis_client.delete("orders")
         await handler.handle(batch_of(b"1"))
 
-    assert client.xlen("orders") == 1
+    assert redis_client.xlen("orders") == 1
 
 
 async def test_a_redis_that_is_away_fails_the_start(redis_server: RedisServer) -> None:

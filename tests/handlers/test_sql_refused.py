@@ -6,18 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from rmqd_handlers.sql import Sql
-from tests.handlers.sql_orders import (
-    COLUMNS,
-    MARIADB,
-    ORDERS,
-    POSTGRESQL,
-    SERVERS,
-    SQLITE,
-    STATEMENT,
-    decided,
-    orders,
-    started,
-)
+from tests.handlers.messages import decided
+from tests.handlers.sql_orders import COLUMNS, MARIADB, ORDERS, POSTGRESQL, SERVERS, SQLITE, STATEMENT, orders, started
 from tests.servers.shops import Shop
 
 pytestmark = pytest.mark.process

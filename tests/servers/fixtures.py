@@ -59,6 +59,13 @@ def redis_server(_redis: RedisServer | str, request: pytest.FixtureRequest) -> R
     return _redis
 
 
+@pytest.fixture
+def redis_client(redis_server: RedisServer) -> Iterator[Any]:
+    """A connection of the test's own to that Redis."""
+    with redis_server.client() as connected:
+        yield connected
+
+
 @pytest.fixture(scope="session")
 def _kafka() -> Iterator[KafkaServer | str]:
     yield from _started(KafkaServer)
