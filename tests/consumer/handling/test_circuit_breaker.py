@@ -409,8 +409,8 @@ async def test_other_limits_hold_for_calls_that_have_failed_already(pool: StartP
     clock, database = ManualClock(), Database(away=True)
     with capture_logs() as logs:
         async with pool(database, clock=clock, concurrency=1, circuit=circuit(10)) as running:
-            fill(running, {}, 3)
-            await clock.until(lambda: database.failed == 3, "all have failed")
+            fill(running, {}, 5)
+            await clock.until(lambda: database.failed == 5, "all have failed")
             await clock.advance(1)
             assert events(logs) == []
             change(running, circuit(3))
