@@ -396,5 +396,5 @@ class LoadedHandler:
     """Called once per process after the last message; may return an awaitable."""
     ready: Callable[[], Awaitable[None]] | None = None
     """Awaited by a slot before it takes a batch, where calls need something that may be missing for a while."""
-    processes: ProcessCounts | None = None
-    """None where it runs in this process."""
+    processes: ProcessCounts | None = None  # None where it runs in this process
+    end_calls: Callable[[], Any] | None = None  # called while something waits for calls that are kept open

@@ -57,6 +57,10 @@ class ConsumeMessageService(Protocol):
     def problem(self) -> Problem | None:
         """What keeps the whole group from handing anything out, if that is known."""
 
+    @property
+    def keeps_calls_open(self) -> bool:
+        """Whether a handler takes its time as it gathers messages, and nothing is held up by that."""
+
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
         """What keeps messages of this queue from being handed out, or sent back, if that is known."""
 

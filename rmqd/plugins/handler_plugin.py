@@ -1,8 +1,9 @@
 """Which forms a handler plugin may have, and how one becomes a LoadedHandler.
 
 A plain function is called with the batch, or with the batch and the options. A class is made with its options and has
-`handle`, and if it likes `start` and `stop`. Each of them may be synchronous or asynchronous. A typed handler
-(`rmqd.typed`) is a function, or the `handle` of a class.
+`handle`, and if it likes `start` and `stop`. Each of them may be synchronous or asynchronous. One that keeps calls open
+as it gathers messages has a synchronous `end_calls`, too. A typed handler (`rmqd.typed`) is a function, or the `handle`
+of a class.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class HandlerPlugin:
         own = getattr(instance, "start", None), getattr(instance, "stop", None)
         if self.typed is not None:
             return self.typed.loaded(self.name, instance.handle, options, own)
-        return LoadedHandler(self.name, instance.handle, is_async(instance.handle), *own)
+        end_calls = getattr(instance, "end_calls", None)
+        return LoadedHandler(self.name, instance.handle, is_async(instance.handle), *own, end_calls=end_calls)
 
 
 def _with_options(function: Callable[..., Any], options: Any, batch: Any) -> Any:
@@ -102,7 +104,7 @@ def _class_form(target: type[Any]) -> tuple[bool, type[BaseModel] | None, TypedF
     else:
         _check_room("handle", handle, 1 if static else 2, "(self, batch)")
         _check_no_generator("handle", handle)
-    for name in ("start", "stop"):
+    for name in ("start", "stop", "end_calls"):
         method = getattr(target, name, None)
         if method is not None and not callable(method):
             raise _misfit(f"has a {name} that is no method")

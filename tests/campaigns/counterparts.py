@@ -13,6 +13,7 @@ from rmqd.claims.opening import StoreName
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.wire.message_queue import MessageQueue
 from tests.campaigns.durability_load import pull
+from tests.campaigns.parquet_files import ParquetFiles
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.offsets import Queue
 from tests.rocketmq.spec import ClusterSpec
@@ -347,4 +348,5 @@ COUNTERPARTS: Final[dict[str, Callable[[], Counterpart]]] = {
     "rocketmq": OtherTopic,
     "kafka": KafkaTopic,
     "celery": CeleryQueue,
+    "parquet": ParquetFiles,
 }

@@ -14,7 +14,9 @@ from tests.servers.kafka import KafkaServer
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("postgresql", "mariadb", "redis_server")
-@pytest.mark.parametrize("counterpart", ["postgresql-insert", "sql-mariadb-once", "webhook", "redis-stream", "celery"])
+@pytest.mark.parametrize(
+    "counterpart", ["postgresql-insert", "sql-mariadb-once", "webhook", "redis-stream", "celery", "parquet"]
+)
 def test_a_counterpart_that_is_killed_under_load_loses_nothing(
     rocketmq: RealCluster, tmp_path: Path, counterpart: str
 ) -> None:

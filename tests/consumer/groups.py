@@ -67,8 +67,8 @@ def group_options(**values: Any) -> ConsumerOptions:
 
 
 def handler_of(function: Callable[..., Any], *, is_async: bool = True) -> LoadedHandler:
-    """A handler without start and stop."""
-    return LoadedHandler("testing", function, is_async, None, None)
+    """A handler without start and stop; with `end_calls` where the function has it."""
+    return LoadedHandler("testing", function, is_async, None, None, end_calls=getattr(function, "end_calls", None))
 
 
 class Blocked:

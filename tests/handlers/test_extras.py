@@ -21,6 +21,7 @@ MODULES = {
     "kafka": "confluent_kafka",
     "celery": "celery",
     "sql": "sqlalchemy",
+    "parquet": "pyarrow",
 }
 OPTIONS: dict[str, dict[str, object]] = {
     "postgresql": {"url": "postgresql://", "table": "orders", "columns": {"id": "keys"}},
@@ -29,6 +30,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "celery": {"url": "redis://localhost", "task": "shop.tasks.pack"},
     "sql": {"url": "sqlite:////tmp/a", "table": "orders", "columns": {"id": "keys"}},
     "kafka": {"bootstrap_servers": "localhost:9092", "topic": "orders"},
+    "parquet": {"path": "archive"},
 }
 
 

@@ -4,5 +4,6 @@ process     what all have: an unprivileged user's directory, a free port, kills 
 postgresql  PostgreSQL
 mariadb     MariaDB
 shops       a database of each dialect, by SQLAlchemy's URL
+s3          an S3, by moto
 fixtures    `postgresql`, and `database`, a fresh one for each test; loud where a server is not installed
 """

@@ -19,6 +19,7 @@ from tests.servers.mariadb import MariadbServer
 from tests.servers.postgresql import PostgresqlServer
 from tests.servers.process import ServerMissing, ServerProcess
 from tests.servers.redis import RedisServer
+from tests.servers.s3 import S3Server
 from tests.servers.shops import DIALECTS, Shop, on_mariadb, on_postgresql, sqlite
 
 S = TypeVar("S", bound=ServerProcess)
@@ -100,6 +101,13 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
     server = request.getfixturevalue(request.param)
     make: Callable[[Any], Shop] = on_postgresql if request.param == "postgresql" else on_mariadb
     return make(server)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """An S3 for the whole run; tests have folders of their own in it. A test may kill it, and starts it again."""
+    with S3Server() as server:
+        yield server
 
 
 def _started(kind: Callable[[], S]) -> Iterator[S | str]:

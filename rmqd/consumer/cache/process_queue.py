@@ -54,6 +54,7 @@ class ProcessQueue:
         "handed_as",
         "handed_out_to",
         "in_flight",
+        "is_full",
         "is_paused",
         "last_store_timestamp",
         "leaving",
@@ -82,6 +83,7 @@ class ProcessQueue:
         self.cached_count = 0  # not finished: waiting or being handled
         self.cached_bytes = 0
         self.in_flight = 0  # turns of workers at this queue; in each of them a handler has at most one batch
+        self.is_full = False  # nothing is popped until some of its messages are acknowledged
         self.gathering = False  # its messages wait for more of them, to be handed out as one batch
         self.retrying = 0  # messages that wait for another try of their send-back
         self.leaving = False  # it is being given up: nothing more is handed out, what handlers have may finish
@@ -239,6 +241,11 @@ class ProcessQueue:
             await self._relief
         finally:
             self._relief = None
+
+    @property
+    def wants_relief(self) -> bool:
+        """Whether nothing is pulled or popped until messages are finished."""
+        return self.is_full or self._relief is not None
 
     def hold_uncommitted(self, messages: list[Message]) -> None:
         """Keep messages that the handler acknowledged; its `commit` finishes them."""

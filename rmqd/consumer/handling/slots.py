@@ -149,6 +149,11 @@ class HandlerSlots(WorkerService):
         """What keeps the whole group from handing anything out."""
         return None if self._deduplication is None else self._deduplication.problem
 
+    @property
+    def keeps_calls_open(self) -> bool:
+        """Whether a handler takes its time as it gathers messages, and nothing is held up by that."""
+        return self._handler.end_calls is not None and not self._are_calls_waited_for()
+
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
         """What keeps messages of this queue from being handed out, or sent back."""
         if self._deduplication is not None and (problem := self._deduplication.explain(process_queue)) is not None:
@@ -259,6 +264,8 @@ class HandlerSlots(WorkerService):
                 self._expire(worker, task)
             elif now - worker.started > self._timeout + CANCEL_GRACE_SECONDS and worker not in self._threads:
                 self._replace(worker, task)
+        if self._handler.end_calls is not None and self._are_calls_waited_for():
+            self._handler.end_calls()
         if self._auto is not None and (more := self._auto.look()):
             self.line.admit(more)
         if self.circuit is not None and self._breaker is not None:
@@ -271,6 +278,14 @@ class HandlerSlots(WorkerService):
             raise HandlerHungError(
                 f"all {self.concurrency} slots of handler {self.handler_name} hang past consume_timeout"
             )
+
+    def _are_calls_waited_for(self) -> bool:
+        """Whether calls that are under way hold something up, so that a handler is not to keep them open."""
+        calls = self.calls()
+        queues = [call.process_queue for call in calls]
+        return len(calls) >= self.concurrency or any(
+            queue.leaving or queue.dropped or queue.wants_relief for queue in queues
+        )
 
     def _expire(self, worker: Worker, task: asyncio.Task[None]) -> None:
         """End a call at its deadline: cancel an async handler, leave a sync one to its thread."""

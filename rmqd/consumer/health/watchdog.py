@@ -106,7 +106,8 @@ class Watchdog:
         progress = assigned.status.progress()
         moved = progress != watch.progress
         watch.progress = progress
-        if assigned.is_leaving or moved or not assigned.status.has_work():
+        is_open = self._context.service.keeps_calls_open
+        if assigned.is_leaving or moved or is_open or not assigned.status.has_work():
             watch.stands_since, watch.seen_cause = now, ""
             return None
         if now - watch.stands_since < self._patience():

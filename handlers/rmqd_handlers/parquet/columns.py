@@ -1,0 +1,206 @@
+"""Columns of the files: which there are, their types, and values of messages as these types have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from rmqd import Message
+from rmqd_handlers.message_values import (
+    InvalidBodyError,
+    Opened,
+    Value,
+    as_text,
+    time_of,
+)
+
+from .type_names import decimal_of
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_MAP: Final = pa.map_(pa.string(), pa.string())
+_TYPES: Final = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "boolean": pa.bool_(),
+    "timestamp": TIMESTAMP,
+    "date": pa.date32(),
+}
+_OF_FIELDS: Final = {
+    "queue_id": pa.int32(),
+    "queue_offset": pa.int64(),
+    "reconsume_times": pa.int32(),
+    "born_timestamp": TIMESTAMP,
+    "store_timestamp": TIMESTAMP,
+    "properties": _MAP,
+    "body": pa.binary(),
+}
+
+Convert = Callable[[Any], Any]
+
+
+def type_of(name: str) -> pa.DataType:
+    """The type of this name, which was checked."""
+    digits = decimal_of(name)
+    return _TYPES[name] if digits is None else pa.decimal128(*digits)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column, and where its values come from."""
+
+    name: str
+    type: pa.DataType
+    value: Callable[[Opened], Any]
+    """Raises InvalidBodyError where the message has nothing that the type can be."""
+
+
+def mapped(values: Mapping[str, Value], types: Mapping[str, str]) -> tuple[Column, ...]:
+    """The columns that the options name. Without a type a field of the message has its own, all others are texts."""
+    columns = []
+    for name, value in values.items():
+        kind = type_of(types[name]) if name in types else _OF_FIELDS.get(value.text, pa.string())
+        columns.append(Column(name, kind, _converted(name, value, _converter(kind))))
+    return tuple(columns)
+
+
+def archived() -> tuple[Column, ...]:
+    """Columns for every message as it is: those of the pipeline `archive`, by the same names and types."""
+
+    def of(name: str, kind: pa.DataType, get: Callable[[Message], Any]) -> Column:
+        return Column(name, kind, lambda opened: get(opened.message))
+
+    return (
+        of("broker", pa.string(), lambda message: message.broker_name),
+        of("queue_id", pa.int32(), lambda message: message.queue_id),
+        of("queue_offset", pa.int64(), lambda message: message.queue_offset),
+        of("msg_id", pa.string(), lambda message: message.msg_id),
+        of("offset_msg_id", pa.string(), lambda message: message.offset_msg_id),
+        of("keys", pa.string(), lambda message: message.keys),
+        of("tags", pa.string(), lambda message: message.tags),
+        of("body", pa.binary(), lambda message: bytes(message.body)),
+        of("properties", _MAP, lambda message: list(message.properties.items())),
+        of("flag", pa.int32(), lambda message: message.flag),
+        of("sys_flag", pa.int32(), lambda message: message.sys_flag),
+        of("born_timestamp", TIMESTAMP, lambda message: time_of(message.born_timestamp)),
+        of("store_timestamp", TIMESTAMP, lambda message: time_of(message.store_timestamp)),
+        of("born_host", pa.string(), lambda message: message.born_host),
+        of("store_host", pa.string(), lambda message: message.store_host),
+        of("reconsume_times", pa.int32(), lambda message: message.reconsume_times),
+        of("sharding_key", pa.string(), lambda message: message.properties.get("__SHARDINGKEY")),
+        of("commit_log_offset", pa.int64(), lambda message: message.commit_log_offset),
+    )
+
+
+def table(columns: tuple[Column, ...], rows: list[tuple[Any, ...]]) -> pa.Table:
+    """The rows as Arrow has them."""
+    schema = pa.schema([(column.name, column.type) for column in columns])
+    arrays = [pa.array([row[place] for row in rows], column.type) for place, column in enumerate(columns)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _converted(name: str, value: Value, convert: Convert) -> Callable[[Opened], Any]:
+    def get(opened: Opened) -> Any:
+        found = value(opened)
+        if found is None:
+            return None
+        try:
+            return convert(found)
+        except InvalidBodyError:
+            raise
+        except (ValueError, ArithmeticError) as error:
+            raise InvalidBodyError(f"the column {name} cannot be written: {error}") from None
+
+    return get
+
+
+def _converter(kind: pa.DataType) -> Convert:
+    if pa.types.is_decimal(kind):
+        return lambda value: _decimal(value, kind)
+    if pa.types.is_integer(kind):
+        return lambda value: _integer(value, kind.bit_width)
+    return _CONVERTERS.get(kind, as_text)
+
+
+def _binary(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else as_text(value).encode()
+
+
+def _number(value: Any) -> Decimal:
+    if not isinstance(value, bool):
+        try:
+            number = Decimal(as_text(value))
+        except InvalidOperation:
+            pass
+        else:
+            if number.is_finite():
+                return number
+    raise ValueError("it is no number")
+
+
+def _integer(value: Any, bits: int) -> int:
+    number = value if type(value) is int else _number(value)
+    most = 1 << (bits - 1)
+    if not -most <= number < most:
+        raise ValueError(f"it has no room in {bits} bits")
+    if number != int(number):
+        raise ValueError("it is no whole number")
+    return int(number)
+
+
+def _decimal(value: Any, kind: pa.DataType) -> Decimal:
+    number = _number(value)
+    step = Decimal(1).scaleb(-kind.scale)
+    if number and number.adjusted() >= kind.precision - kind.scale:
+        raise ValueError(f"it has more digits than {kind.precision} with {kind.scale} behind the point")
+    rounded = number.quantize(step)
+    if rounded != number:
+        raise ValueError(f"it has more than {kind.scale} digits behind the point")
+    return rounded
+
+
+def _boolean(value: Any) -> bool:
+    text = as_text(value)
+    if text not in ("true", "false"):
+        raise ValueError("it is neither true nor false")
+    return text == "true"
+
+
+def _timestamp(value: Any) -> datetime:
+    """Milliseconds since 1970, or a time as ISO 8601 has it; in UTC where it does not say."""
+    if not isinstance(value, str):
+        return time_of(_integer(value, 64))
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("it is no time such as 2026-03-01T10:00:00Z") from None
+    return time.astimezone(UTC) if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def _date(value: Any) -> date:
+    try:
+        return date.fromisoformat(as_text(value))
+    except ValueError:
+        raise ValueError("it is no date such as 2026-03-01") from None
+
+
+def _properties(value: Any) -> list[tuple[str, str]]:
+    return [(as_text(name), as_text(one)) for name, one in value.items()]
+
+
+_CONVERTERS: Final[Mapping[pa.DataType, Convert]] = {
+    pa.string(): as_text,
+    pa.binary(): _binary,
+    pa.float64(): lambda value: float(_number(value)),
+    pa.bool_(): _boolean,
+    TIMESTAMP: _timestamp,
+    pa.date32(): _date,
+    _MAP: _properties,
+}

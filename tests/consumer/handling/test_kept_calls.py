@@ -1,0 +1,77 @@
+"""A handler that keeps calls open as it gathers messages: it is told once somebody waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rmqd.handler_api import Batch
+from tests.clock import ManualClock
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
+
+
+class Gathering:
+    """A handler whose calls stay open until it is told to end them."""
+
+    def __init__(self) -> None:
+        self.handled = 0
+        self.told = 0
+        self._end = asyncio.Event()
+
+    async def __call__(self, batch: Batch) -> None:
+        await self._end.wait()
+        self.handled += len(batch)
+
+    def end_calls(self) -> None:
+        self.told += 1
+        self._end.set()
+        self._end = asyncio.Event()
+
+
+@pytest.mark.parametrize(
+    ("options", "messages"),
+    [
+        ({"concurrency": 2, "consume_message_batch_max_size": 4}, 40),  # all slots are taken
+        ({"pull_threshold_for_queue": 10, "pull_batch_size": 8, "consume_message_batch_max_size": 8}, 60),
+        ({"consume_concurrently_max_span": 10, "pull_batch_size": 8, "consume_message_batch_max_size": 8}, 60),
+    ],
+)
+async def test_kept_calls_do_not_stall_a_queue(
+    broker: ScriptedBroker, flowing: ManualClock, options: dict[str, Any], messages: int
+) -> None:
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * messages)
+    handle = Gathering()
+    async with member(broker.peer.address, handle, clock=flowing, **options):
+        # what comes last holds nothing up
+        await eventually(lambda: handle.handled >= messages - 20 or None, "all but the last are handled")
+
+
+async def test_calls_are_left_open_while_nobody_waits_for_them(broker: ScriptedBroker, flowing: ManualClock) -> None:
+    """And the queue does not count as one that stands still."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * 5)
+    handle = Gathering()
+    async with member(broker.peer.address, handle, clock=flowing) as m:
+        await eventually(lambda: ((q := m.queue()) and q.handling) or None, "the handler has them")
+        await flowing.sleep(120)
+        assert (handle.told, handle.handled) == (0, 0)
+        shown = m.queue()
+        assert shown is not None
+        assert shown.stall is None
+
+
+async def test_kept_calls_end_with_the_group_and_are_committed(broker: ScriptedBroker, flowing: ManualClock) -> None:
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * 5)
+    handle = Gathering()
+    async with member(broker.peer.address, handle, clock=flowing) as m:
+        await eventually(lambda: ((q := m.queue()) and q.handling) or None, "the handler has them")
+        await m.stop(shutdown_timeout_seconds=30.0)
+        assert handle.handled == 5
+    await broker.committed(GROUP, queue, 5)

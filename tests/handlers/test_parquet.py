@@ -1,0 +1,376 @@
+"""`parquet`: files that are whole and listed before their messages are acknowledged, and no message listed twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.dataset as ds  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+from pydantic import ValidationError
+
+from rmqd import Batch, Message, MessageQueue, testing
+from rmqd.spark.source.columns import COLUMNS, DEFAULT_COLUMNS
+from rmqd_handlers.parquet import Parquet
+from tests.handlers.messages import QUEUE, make_batch, make_message
+from tests.servers.s3 import BUCKET, S3Server
+
+BORN = datetime(2026, 1, 1, tzinfo=UTC)
+SQL_TYPES = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+}
+
+
+@asynccontextmanager
+async def started(path: object, **options: object) -> AsyncIterator[Parquet]:
+    given = {"path": str(path), "roll_after": "0s", **options}
+    handler = Parquet(Parquet.Options.model_validate(given))
+    await handler.start()
+    try:
+        yield handler
+    finally:
+        await handler.stop()
+
+
+def batch_of(*offsets: int, body: str = "{}") -> Batch:
+    return make_batch(*(make_message(body.encode(), keys=f"k{at}", queue_offset=at) for at in offsets))
+
+
+def entries(path: Path) -> list[dict[str, Any]]:
+    """The manifest."""
+    return [json.loads(one.read_text()) for one in sorted((path / "_manifest").rglob("*.json"))]
+
+
+def listed(path: Path, column: str = "queue_offset") -> list[Any]:
+    """The values of a column, in the files that the manifest has."""
+    return [value for one in entries(path) for value in pq.ParquetFile(path / one["file"]).read()[column].to_pylist()]
+
+
+async def test_rows_have_what_the_archive_has_in_folders_by_date_and_topic(tmp_path: Path) -> None:
+    message = make_message(b"\xff\x00", keys="k", tags="paid", queue_offset=7, properties={"colour": "blue"})
+    async with started(tmp_path) as handler:
+        await handler.handle(make_batch(message))
+
+    [entry] = entries(tmp_path)
+    assert entry["file"].startswith("date=2026-01-01/topic=orders/broker-a-3-")
+    [row] = ds.dataset(tmp_path, format="parquet", partitioning="hive").to_table().to_pylist()
+    assert (row["topic"], row["date"], row["body"], row["keys"]) == ("orders", "2026-01-01", b"\xff\x00", "k")
+    assert dict(row["properties"])["colour"] == "blue"
+    assert row["born_timestamp"] == BORN
+    schema = pq.ParquetFile(tmp_path / entry["file"]).schema_arrow
+    assert {name: schema.field(name).type for name in schema.names} == {
+        name: SQL_TYPES[COLUMNS[name][0]] for name in schema.names
+    }
+    assert set(DEFAULT_COLUMNS) - {"store_size"} == {*schema.names, "topic"}
+
+
+async def test_columns_get_what_their_expressions_name_as_their_types_say(tmp_path: Path) -> None:
+    document = (
+        '{"id": "ü", "n": 12, "amount": 1.50, "paid": true, "at": "2026-03-01T12:00:00+02:00", "day": "2026-03-01"}'
+    )
+    columns = {name: f"$.{name}" for name in ("id", "n", "amount", "paid", "at", "day")}
+    columns |= {
+        "whole": "$",
+        "missing": "$.none",
+        "colour": "properties.colour",
+        "offset": "queue_offset",
+        "raw": "body",
+    }
+    columns["born"] = "born_timestamp"
+    types = {"n": "int32", "amount": "decimal(8,3)", "paid": "boolean", "at": "timestamp", "day": "date"}
+    async with started(tmp_path, columns=columns, types=types) as handler:
+        await handler.handle(make_batch(make_message(document.encode(), properties={"colour": "blue"})))
+
+    [entry] = entries(tmp_path)
+    [row] = pq.ParquetFile(tmp_path / entry["file"]).read().to_pylist()
+    assert json.loads(row.pop("whole"))["n"] == 12
+    assert row == {
+        "id": "ü",
+        "n": 12,
+        "amount": Decimal("1.500"),
+        "paid": True,
+        "at": datetime(2026, 3, 1, 10, tzinfo=UTC),
+        "day": date(2026, 3, 1),
+        "missing": None,
+        "colour": "blue",
+        "offset": 0,
+        "raw": document.encode(),
+        "born": BORN,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        ("int32", 2**31),
+        ("int32", 1.5),
+        ("int64", True),
+        ("int64", "one"),
+        ("float64", "NaN"),
+        ("decimal(4,2)", 100),
+        ("decimal(4,2)", 1.005),
+        ("boolean", "yes"),
+        ("timestamp", "yesterday"),
+        ("timestamp", 2**62),
+        ("date", "1st"),
+        ("string", "\ud800"),
+    ],
+)
+async def test_what_a_type_cannot_be_is_a_dead_letter_and_the_rest_is_written(
+    tmp_path: Path, kind: str, wrong: object
+) -> None:
+    batch = make_batch(
+        make_message(b"no JSON", queue_offset=0),
+        make_message(json.dumps({"v": wrong}).encode(), queue_offset=1),
+        make_message(b'{"v": null}', queue_offset=2),
+    )
+    async with started(tmp_path, columns={"v": "$.v", "offset": "queue_offset"}, types={"v": kind}) as handler:
+        await handler.handle(batch)
+
+    assert {place: one.outcome.value for place, one in batch.decisions().items()} == dict.fromkeys(
+        (0, 1), "dead_letter"
+    )
+    assert listed(tmp_path, "offset") == [2]
+
+
+async def test_calls_of_a_queue_share_a_file_until_its_time_is_over(tmp_path: Path) -> None:
+    async with started(tmp_path, roll_after="300ms") as handler:
+        calls = [asyncio.create_task(handler.handle(batch_of(at, at + 1))) for at in (0, 2, 4)]
+        await asyncio.gather(*calls)
+
+    assert [one["offsets"] for one in entries(tmp_path)] == [[[0, 5]]]
+
+
+async def test_a_file_is_closed_at_its_size(tmp_path: Path) -> None:
+    async with started(tmp_path, roll_after="1h", roll_size="100B") as handler:
+        await asyncio.gather(
+            handler.handle(batch_of(0, 1, body="x" * 20)), handler.handle(batch_of(2, 3, body="x" * 40))
+        )
+
+    assert [one["rows"] for one in entries(tmp_path)] == [4]
+
+
+async def test_queues_have_files_of_their_own(tmp_path: Path) -> None:
+    async with started(tmp_path) as handler:
+        other = MessageQueue("%RETRY%shop", "broker-a", 0)
+        await asyncio.gather(handler.handle(batch_of(0)), handler.handle(Batch(list(batch_of(0)), other)))
+
+    assert [(one["source_topic"], one["topic"], one["queue_id"]) for one in entries(tmp_path)] == [
+        ("%RETRY%shop", "orders", 0),
+        ("orders", "orders", 3),
+    ]
+    assert len({one["file"] for one in entries(tmp_path)}) == 2
+
+
+async def test_calls_that_are_waited_for_end(tmp_path: Path) -> None:
+    async with started(tmp_path, roll_after="1h") as handler:
+        call = asyncio.create_task(handler.handle(batch_of(0)))
+        while not call.done():
+            handler.end_calls()
+            await asyncio.sleep(0)
+        await call
+
+    assert listed(tmp_path) == [0]
+
+
+async def test_a_call_that_is_cancelled_takes_its_rows_along(tmp_path: Path) -> None:
+    async with started(tmp_path, roll_after="400ms") as handler:
+        stays, goes = (asyncio.create_task(handler.handle(batch_of(at))) for at in (0, 1))
+        await asyncio.sleep(0.05)
+        goes.cancel()
+        await stays
+
+    assert listed(tmp_path) == [0]
+
+
+async def test_what_the_manifest_has_is_not_written_again(tmp_path: Path) -> None:
+    """After a crash before the commit: another process gets the same messages, in other batches."""
+    async with started(tmp_path) as handler:
+        await handler.handle(batch_of(*range(10)))
+    async with started(tmp_path) as handler:
+        batch = batch_of(*range(5, 15))
+        await handler.handle(batch)
+        await handler.handle(batch_of(*range(3)))  # further back, as an operator's reset has it
+
+    assert sorted(listed(tmp_path)) == list(range(15))
+    assert batch.decisions() == {}  # all of it is acknowledged
+
+
+async def test_what_another_member_has_listed_meanwhile_is_not_written_again(tmp_path: Path) -> None:
+    async with started(tmp_path) as one, started(tmp_path) as other:
+        await one.handle(batch_of(0))
+        await other.handle(batch_of(1, 2))
+        await asyncio.sleep(1.1)  # a rebalance takes no less
+        await one.handle(batch_of(2, 3))
+
+    assert sorted(listed(tmp_path)) == [0, 1, 2, 3]
+
+
+async def test_offsets_that_were_passed_over_are_written_when_they_come(tmp_path: Path) -> None:
+    async with started(tmp_path) as handler:
+        await handler.handle(batch_of(0, 1, 5))
+        await handler.handle(batch_of(2, 5, 6))
+
+    assert sorted(listed(tmp_path)) == [0, 1, 2, 5, 6]
+
+
+async def test_messages_of_a_topic_that_was_made_anew_are_other_ones(tmp_path: Path) -> None:
+    def stored_at(milliseconds: int) -> Sequence[Message]:
+        return [testing.make_message(b"x", queue_offset=at, store_timestamp=milliseconds) for at in range(3)]
+
+    async with started(tmp_path) as handler:
+        for milliseconds in (1_767_225_600_000, 1_767_225_700_000):
+            await handler.handle(Batch(list(stored_at(milliseconds)), QUEUE))
+
+    assert sorted(listed(tmp_path)) == [0, 0, 1, 1, 2, 2]
+
+
+async def test_messages_that_come_again_while_their_file_is_written_are_in_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a call that was cut short at its deadline, in a group that repeats in place."""
+    writes, goes_on = threading.Event(), threading.Event()
+    sync = os.fsync
+
+    def late(fd: int) -> None:
+        writes.set()
+        goes_on.wait(30)
+        sync(fd)
+
+    async with started(tmp_path) as handler:
+        monkeypatch.setattr(os, "fsync", late)
+        first = asyncio.create_task(handler.handle(batch_of(0, 1)))
+        await asyncio.to_thread(writes.wait, 30)
+        first.cancel()
+        again = asyncio.create_task(handler.handle(batch_of(0, 1)))
+        await asyncio.wait((again,), timeout=0.5)  # time enough to write them once more
+        goes_on.set()
+        await again
+
+    assert listed(tmp_path) == [0, 1]
+
+
+async def test_days_are_in_files_of_their_own(tmp_path: Path) -> None:
+    noon = 1_767_268_800_000
+    messages = [testing.make_message(b"x", queue_offset=at, store_timestamp=noon + at * 43_200_000) for at in range(3)]
+    async with started(tmp_path) as handler:
+        await handler.handle(Batch(messages, QUEUE))
+
+    assert sorted((one["date"], one["rows"]) for one in entries(tmp_path)) == [("2026-01-01", 1), ("2026-01-02", 2)]
+
+
+async def test_a_disk_that_cannot_be_written_fails_the_batch_and_lists_nothing(tmp_path: Path) -> None:
+    async with started(tmp_path, retry_for="0s") as handler:
+        (tmp_path / "date=2026-01-01").write_text("in the way")
+        batch = batch_of(0)
+        with pytest.raises(OSError, match="date=2026-01-01"):
+            await handler.handle(batch)
+        assert (entries(tmp_path), batch.decisions()) == ([], {})
+        (tmp_path / "date=2026-01-01").unlink()
+        await handler.handle(batch)
+
+    assert listed(tmp_path) == [0]
+
+
+async def test_the_entry_comes_after_the_file_and_nothing_unfinished_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renamed: list[str] = []
+    rename = Path.rename
+
+    def noting(path: Path, target: Path) -> Path:
+        renamed.append(target.suffix)
+        assert pq.ParquetFile(path).read().num_rows == 2 if target.suffix == ".parquet" else True
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", noting)
+    async with started(tmp_path) as handler:
+        await handler.handle(batch_of(0, 1))
+
+    assert renamed == [".parquet", ".json"]
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.process
+async def test_a_bucket_that_is_killed_and_comes_back_is_waited_for(s3_server: S3Server) -> None:
+    folder = f"{BUCKET}/{uuid.uuid4().hex}"
+    async with started(f"s3://{folder}", s3=s3_server.options(), roll_after="100ms") as handler:
+        await handler.handle(batch_of(0, 1))
+        s3_server.kill()
+        during = [asyncio.create_task(handler.handle(batch_of(at))) for at in (2, 3)]
+        await asyncio.to_thread(s3_server.start)
+        await asyncio.gather(*during)
+    async with started(f"s3://{folder}", s3=s3_server.options()) as handler:
+        await handler.handle(batch_of(1, 3, 4))
+
+    files = s3_server.files()
+    rows = ds.dataset(folder, filesystem=files, format="parquet", partitioning="hive", exclude_invalid_files=True)
+    assert sorted(rows.to_table(columns=["queue_offset"])["queue_offset"].to_pylist()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.process
+async def test_a_large_file_goes_over_in_parts(s3_server: S3Server) -> None:
+    folder = f"{BUCKET}/{uuid.uuid4().hex}"
+    message = make_message(uuid.uuid4().bytes * (1 << 20))
+    async with started(f"s3://{folder}", s3=s3_server.options(), compression="none") as handler:
+        await handler.handle(make_batch(message))
+
+    rows = ds.dataset(folder, filesystem=s3_server.files(), format="parquet", partitioning="hive").to_table()
+    assert rows["body"].to_pylist() == [message.body]
+
+
+@pytest.mark.process
+async def test_a_bucket_that_does_not_exist_fails_the_start(s3_server: S3Server) -> None:
+    with pytest.raises(FileNotFoundError, match="no bucket nowhere"):
+        async with started("s3://nowhere/orders", s3=s3_server.options()):
+            pass
+
+
+async def test_a_folder_that_cannot_be_made_fails_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        async with started(tmp_path / "file" / "orders"):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"path": ""}, "at least 1 character"),
+        ({"path": "gs://bucket"}, "no path; accepted"),
+        ({"s3": {"region": "x"}}, "s3://"),
+        ({"path": "s3://b", "s3": {"endpoint": "host:9000"}}, "pattern"),
+        ({"columns": {"id": "id"}}, "'id' names no value"),
+        ({"columns": {"topic": "topic"}}, "topic is the name of a folder"),
+        ({"types": {"id": "int32"}}, "not written: id"),
+        ({"columns": {"id": "keys"}, "types": {"id": "varchar"}}, "no type; accepted: string"),
+        ({"columns": {"id": "keys"}, "types": {"id": "decimal(39,2)"}}, "38 digits"),
+        ({"roll_size": "0B"}, "greater than 0"),
+        ({"compression": "lzo"}, "zstd"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Parquet.Options.model_validate({"path": "archive", **options})
+
+
+def test_the_keys_of_s3_are_not_shown() -> None:
+    given = {"path": "s3://lake", "s3": {"secret_key": "geheim"}}
+
+    assert "geheim" not in repr(Parquet.Options.model_validate(given))
