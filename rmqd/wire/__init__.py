@@ -7,6 +7,7 @@ proven by recorded frames: tests/wire/golden.
 
     frame            cuts the byte stream into frames
     command          RemotingCommand: one request or reply, with a header in JSON or in binary form
+    alike_headers    replies to pulls decoded by an earlier one's header, which differs in numbers alone
     binary_header    the binary form of a command's header
     headers          ext fields with names and types: a dataclass for each request and reply
     bodies           bodies in JSON: a dataclass for each

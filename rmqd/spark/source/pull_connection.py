@@ -15,7 +15,8 @@ from rmqd.client.options import TlsOptions
 from rmqd.client.remoting.tls import client_context, explain
 from rmqd.errors import RemotingClosedError, RemotingConnectError, RemotingTimeoutError
 from rmqd.spark.access import Access
-from rmqd.wire.command import RemotingCommand, decode_command
+from rmqd.wire.alike_headers import AlikeHeaders
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.frame import FrameDecoder
 
 CONNECT_TIMEOUT_SECONDS: Final = 3.0
@@ -31,6 +32,7 @@ class PullConnection:
         self.address = address
         self.access = access
         self._frames = FrameDecoder()
+        self._headers = AlikeHeaders()
         self._socket = _connect(address, access.client_options().tls)
 
     def send(self, frames: list[bytes], timeout_seconds: float) -> None:
@@ -50,7 +52,7 @@ class PullConnection:
                 data = self._socket.recv(RECEIVE_BYTES)
                 if not data:
                     raise RemotingClosedError(self.address, "the peer closed the connection")
-                commands = map(decode_command, self._frames.feed(data))
+                commands = map(self._headers.decode, self._frames.feed(data))
                 replies = [command for command in commands if command.is_response]
         except TimeoutError:
             raise RemotingTimeoutError(self.address, f"no answer to a pull in {timeout_seconds:g} s") from None
