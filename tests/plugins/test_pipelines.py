@@ -136,6 +136,8 @@ SINKS = {
     "character that RocketMQ refuses; accepted are the letters a-z and A-Z, digits, and % | - _",
     "{format: parquet, path: /data, output_mode: update}": "7:55: groups.archive.sink.output_mode: update is not for "
     "parquet: files take no rows back; accepted: append",
+    "{format: delta, path: /data, output_mode: update}": "7:53: groups.archive.sink.output_mode: update is not for "
+    "delta: files take no rows back; accepted: append, or update beside keys",
     "{format: jdbc, options: {url: 'jdbc:x'}}": "7:26: groups.archive.sink.options.dbtable: missing; accepted: a table",
     "{format: jdbc, options: {url: 'jdbc:x', dbtable: t}, output_mode: complete}": "7:77: groups.archive.sink."
     "output_mode: complete is not for jdbc: rows are only added to a table; accepted: append | update",

@@ -72,6 +72,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     from rmqd.spark import register
     from rmqd.spark.prepare import prepare
+    from tests.spark.delta_lake import delta_conf
 
     folder = tmp_path_factory.mktemp("spark")
     folders = {"spark.local.dir": str(folder / "local"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
@@ -82,7 +83,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             if not os.environ[name]:
                 del os.environ[name]
         prepare()
-        session = SparkSession.builder.config(map={**CONF, **folders}).getOrCreate()
+        session = SparkSession.builder.config(map={**CONF, **folders, **delta_conf()}).getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         register(session)
         yield session

@@ -81,11 +81,11 @@ class SinkConfig(Section):
     table: Annotated[str, Text()] = setting("", "format postgresql: a table that is there, as SQL writes it")
     keys: list[Annotated[str, Text()]] = Field(
         default_factory=list,
-        description="format postgresql: unique columns: a row replaces the one of its key; none: rows are added",
+        description="format postgresql or delta: unique columns: a row replaces that of its key; none: rows are added",
     )
     order_by: list[Annotated[str, Text()]] = Field(
         default_factory=list,
-        description="format postgresql: columns by which the last of several rows of a key is known",
+        description="format postgresql or delta: columns by which the last of several rows of a key is known",
     )
     batch_column: Annotated[str, Text()] = setting(
         "", "format jdbc: a text column that says which batch a row is of, so that a repeated batch replaces its rows"

@@ -18,8 +18,8 @@ FOR: Final = {
     "staging": ("parquet",),
     "url": ("postgresql",),
     "table": ("postgresql",),
-    "keys": ("postgresql",),
-    "order_by": ("postgresql",),
+    "keys": ("postgresql", "delta"),
+    "order_by": ("postgresql", "delta"),
     "batch_column": ("jdbc",),
     "plugin": ("foreach_batch",),
 }
@@ -42,9 +42,11 @@ def sink_findings(sink: SinkConfig) -> Iterator[Finding]:
     for key, accepted in NEEDED.get(sink.format, {}).items():
         if not getattr(sink, key):
             yield Finding(("sink", key), f"missing; accepted: {accepted}", missing=True)
-    if sink.format in ("parquet", "delta") and sink.output_mode != "append":
+    if sink.format in ("parquet", "delta") and sink.output_mode != "append" and not _replaces(sink):
         why = "files take no rows back"
-        yield Finding(("sink", "output_mode"), f"{sink.output_mode} is not for {sink.format}: {why}; accepted: append")
+        accepted = "append, or update beside keys" if sink.format == "delta" else "append"
+        message = f"{sink.output_mode} is not for {sink.format}: {why}; accepted: {accepted}"
+        yield Finding(("sink", "output_mode"), message)
     if sink.order_by and not sink.keys:
         yield Finding(("sink", "order_by"), "of no use without keys; accepted: beside keys", at_key=True)
     if sink.format == "postgresql" and sink.output_mode == "complete":
@@ -74,3 +76,8 @@ def sink_findings(sink: SinkConfig) -> Iterator[Finding]:
                 yield Finding(
                     ("sink", "options", name), "no such value can be given; accepted: a text, number, true, false"
                 )
+
+
+def _replaces(sink: SinkConfig) -> bool:
+    """Whether an aggregate's row takes the place of the one that it was before."""
+    return sink.format == "delta" and bool(sink.keys) and sink.output_mode == "update"

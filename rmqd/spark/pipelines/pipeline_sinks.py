@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rmqd.config.model.spark import SinkConfig
-from rmqd.errors import RmqdError
 from rmqd.plugins.pipelines import load_batch_function
 from rmqd.spark.hadoop_folder import HadoopFolder
+from rmqd.spark.pipelines.delta_table import DeltaTable
 from rmqd.spark.pipelines.jdbc_table import JdbcTable
 from rmqd.spark.pipelines.micro_batch import MicroBatch
 from rmqd.spark.pipelines.parquet_sink import ParquetSink, staging_beside
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from rmqd.spark.group_order import GroupOrder
-
-DELTA_CLASS: Final = "io.delta.sql.DeltaSparkSessionExtension"
-DELTA_CONF: Final = (
-    "{spark.jars.packages: 'io.delta:delta-spark_2.13:VERSION', spark.sql.extensions: "
-    f"{DELTA_CLASS}, spark.sql.catalog.spark_catalog: org.apache.spark.sql.delta.catalog.DeltaCatalog}}"
-)
 
 
 class Sink(Protocol):
@@ -54,7 +47,7 @@ def make_sink(spark: SparkSession, order: GroupOrder) -> Sink:
     if sink.format == "postgresql":
         return PostgresqlSink(sink, options, order.name)
     if sink.format == "delta":
-        return DeltaSink(spark, sink, options)
+        return DeltaTable(spark, sink, options)
     if sink.format == "jdbc":
         return JdbcTable(spark, options, sink.batch_column)
     return FunctionSink(load_batch_function(order.name, order.settings))
@@ -89,32 +82,6 @@ class TopicSink:
         frame.write.format(SINK_NAME).mode("append").save()
 
 
-class DeltaSink:
-    """Format `delta`: once, as Delta Lake knows which batch of which query it has."""
-
-    def __init__(self, spark: SparkSession, sink: SinkConfig, options: Mapping[str, str]) -> None:
-        self._spark = spark
-        self._sink = sink
-        self._options = dict(options)
-
-    def prepare(self, schema: StructType) -> None:
-        """Raises RmqdError where Delta Lake is not there."""
-        java = self._spark.sparkContext._jvm
-        assert java is not None
-        if not _has_class(java, DELTA_CLASS):
-            raise RmqdError(
-                "sink.format: delta needs Delta Lake's package, which Spark does not bring; "
-                f"accepted: parquet, or spark.conf: {DELTA_CONF} with a version made for this Spark"
-            )
-
-    def write(self, frame: DataFrame, batch: MicroBatch) -> None:
-        """Append the rows, unless the table has the batch."""
-        writer = frame.write.format("delta").mode("append").options(**self._options)
-        if self._sink.partition_by:
-            writer = writer.partitionBy(*self._sink.partition_by)
-        writer.options(txnAppId=batch.query, txnVersion=str(batch.number)).save(self._sink.path)
-
-
 class FunctionSink:
     """Format `foreach_batch`: what the group's own function makes of a batch."""
 
@@ -127,16 +94,6 @@ class FunctionSink:
     def write(self, frame: DataFrame, batch: MicroBatch) -> None:
         """Call it; what it raises ends the query, and the batch comes again."""
         self._function(frame, batch.number)
-
-
-def _has_class(java: Any, name: str) -> bool:
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
-    try:
-        java.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
-    except Py4JError:
-        return False
-    return True
 
 
 def _text(value: Any) -> str:
