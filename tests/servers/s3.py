@@ -5,10 +5,10 @@ An object is on the disk before the answer that says so, and there again after a
 
 from __future__ import annotations
 
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -31,21 +31,35 @@ class S3Server(ServerProcess):
     def __init__(self) -> None:
         super().__init__("s3", users=())
         self.working_directory = TOP
+        self._objects = self.directory / "objects"
         self.endpoint = f"http://127.0.0.1:{self.port}"
 
     def command(self) -> Sequence[str | Path]:
-        return [sys.executable, "-m", "tests.servers.s3", str(self.port), self.directory / "objects"]
+        return [sys.executable, "-m", "tests.servers.s3", str(self.port), self._objects]
 
     def is_ready(self) -> bool:
+        asked = HTTPConnection("127.0.0.1", self.port, timeout=self.ready_seconds)
         try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-        except OSError:
+            asked.request("HEAD", f"/{BUCKET}")  # the first request is the slow one: it loads what answers
+            asked.getresponse()
+        except (OSError, HTTPException):
             return False
+        finally:
+            asked.close()
         return True
 
     def options(self) -> dict[str, str]:
         """How a client reaches it."""
         return {"endpoint": self.endpoint, "region": REGION, "access_key": "tests", "secret_key": "tests"}
+
+    def kept(self, folder: str) -> list[str]:
+        """The names of objects below a folder, as they are on the disk."""
+        names = (unquote(kept.name) for kept in self._objects.iterdir() if not kept.name.startswith("."))
+        return [name for name in names if name.startswith(folder)]
+
+    def kept_at(self, name: str) -> Path:
+        """Where the copy of an object is."""
+        return self._objects / quote(name, safe="")
 
     def files(self) -> Any:
         """Its objects, as pyarrow reads them."""
