@@ -98,7 +98,7 @@ def test_a_sinks_function_is_given_options_as_they_are() -> None:
 FORM = "accepted: a function of (frame, spark) or (frame, spark, options)"
 REFUSED = {
     "{plugin: absent}": "6:24: groups.archive.pipeline.plugin: no pipeline 'absent' is installed; accepted: archive, "
-    "per_minute, select, or module:attribute",
+    "cdc, per_minute, select, or module:attribute",
     "{plugin: 'flow:twoo'}": "6:24: groups.archive.pipeline.plugin: the module flow has no twoo: unknown name; did you "
     "mean two?",
     "{plugin: 'nowhere:two'}": "6:24: groups.archive.pipeline.plugin: the module nowhere cannot be imported: "
@@ -145,6 +145,11 @@ SINKS = {
     "postgresql://db.example/shop",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, order_by: [a]}": "7:71: groups.archive.sink.order_by: "
     "of no use without keys; accepted: beside keys",
+    "{format: postgresql, url: 'postgresql://db/shop', table: t, keys: [a], delete_column: d}": "7:82: groups.archive."
+    "sink.delete_column: which row goes, and whether it is later than the deletion, would not be known; accepted: "
+    "beside keys and order_by",
+    "{format: postgresql, url: 'postgresql://db/shop', table: t, keys: [a], order_by: [d], delete_column: d}": "7:112: "
+    "groups.archive.sink.delete_column: d is in order_by, too; accepted: a column of its own",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, output_mode: complete}": "7:84: groups.archive.sink."
     "output_mode: complete is not for postgresql: rows that are no more in the aggregate would stay in the table; "
     "accepted: append | update",

@@ -87,6 +87,11 @@ class SinkConfig(Section):
         default_factory=list,
         description="format postgresql or delta: columns by which the last of several rows of a key is known",
     )
+    delete_column: Annotated[str, Text()] = setting(
+        "",
+        "format postgresql: a boolean column of the rows, not of the table: true deletes the row of the key; "
+        "beside keys and order_by",
+    )
     batch_column: Annotated[str, Text()] = setting(
         "", "format jdbc: a text column that says which batch a row is of, so that a repeated batch replaces its rows"
     )

@@ -20,6 +20,7 @@ FOR: Final = {
     "table": ("postgresql",),
     "keys": ("postgresql", "delta"),
     "order_by": ("postgresql", "delta"),
+    "delete_column": ("postgresql",),
     "batch_column": ("jdbc",),
     "plugin": ("foreach_batch",),
 }
@@ -49,6 +50,14 @@ def sink_findings(sink: SinkConfig) -> Iterator[Finding]:
         yield Finding(("sink", "output_mode"), message)
     if sink.order_by and not sink.keys:
         yield Finding(("sink", "order_by"), "of no use without keys; accepted: beside keys", at_key=True)
+    if sink.delete_column and not (sink.keys and sink.order_by):
+        why = "which row goes, and whether it is later than the deletion, would not be known"
+        yield Finding(("sink", "delete_column"), f"{why}; accepted: beside keys and order_by", at_key=True)
+    for key in ("keys", "order_by"):
+        if sink.delete_column and sink.delete_column in getattr(sink, key):
+            yield Finding(
+                ("sink", "delete_column"), f"{sink.delete_column} is in {key}, too; accepted: a column of its own"
+            )
     if sink.format == "postgresql" and sink.output_mode == "complete":
         why = "rows that are no more in the aggregate would stay in the table"
         yield Finding(("sink", "output_mode"), f"complete is not for postgresql: {why}; accepted: append | update")

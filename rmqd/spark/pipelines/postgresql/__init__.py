@@ -7,6 +7,7 @@ table: one that begins takes a new epoch, and a former driver that wakes up late
     postgresql_sink   the driver: staging, the transaction, what is refused
     table_shape       the table as PostgreSQL describes it, and what rows can go there
     statements        SQL; pure
+    deletions         SQL where rows may be deletions; pure
     row_copy          the tasks: rows to the staging table
     connections       connections to the database, and its errors in one line
 """

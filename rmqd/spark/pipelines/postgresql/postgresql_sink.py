@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -10,6 +10,7 @@ import structlog
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.pipelines.micro_batch import MicroBatch
 from rmqd.spark.pipelines.postgresql.connections import connected, conninfo_of, one_line
+from rmqd.spark.pipelines.postgresql.deletions import Deletions
 from rmqd.spark.pipelines.postgresql.statements import BATCHES, Statements
 from rmqd.spark.pipelines.postgresql.table_shape import read_shape
 
@@ -49,11 +50,13 @@ class PostgresqlSink:
         Raises ConfigError with all that is wrong.
         """
         sink = self._sink
+        stored = _without(schema, sink.delete_column)
         with self._connected() as connection:
-            shape = read_shape(connection, sink.table, schema)
-            if problems := list(shape.problems(schema, sink.keys, sink.order_by)):
+            shape = read_shape(connection, sink.table, stored)
+            problems = [*_delete_problems(schema, sink), *shape.problems(stored, sink.keys, sink.order_by)]
+            if problems:
                 raise ConfigError([f"sink {sink.table}: {problem}" for problem in problems])
-            self._json_columns = shape.json_columns(schema)
+            self._json_columns = shape.json_columns(stored)
             self._statements = Statements(
                 self._writer,
                 shape.schema,
@@ -61,9 +64,12 @@ class PostgresqlSink:
                 tuple(schema.fieldNames()),
                 tuple(sink.keys),
                 tuple(sink.order_by),
+                sink.delete_column,
             )
             with connection.transaction():
                 self._epoch = self._next_epoch(connection)
+                if sink.delete_column:
+                    self._have_deletions_table(connection)
                 connection.execute(self._statements.make_staging(self._epoch))
             self._forget_former_stagings(connection)
 
@@ -130,6 +136,25 @@ class PostgresqlSink:
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ONE_AT_A_TIME,))
         connection.execute(self._statements.make_batches())
 
+    def _have_deletions_table(self, connection: Connection[tuple[Any, ...]]) -> None:
+        """Make it unless it is there. Raises ConfigError where it is there, and keeps something else."""
+        deletions = Deletions(self._statements)
+        if not _exists(connection, deletions.table):
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ONE_AT_A_TIME,))
+        if not _exists(connection, deletions.table):
+            for statement in deletions.make():
+                connection.execute(statement)
+            return
+        found = connection.execute(f"SELECT * FROM {deletions.table} LIMIT 0").description or ()
+        if missing := set(deletions.columns) - {column.name for column in found}:
+            raise ConfigError(
+                [
+                    f"sink {self._where}: {deletions.table}, which keeps what was deleted, has no column "
+                    f"{', '.join(sorted(missing))}: keys or order_by were others when it was made; accepted: these, or "
+                    f"what DROP TABLE {deletions.table} does if no change that is older than a deletion can come"
+                ]
+            )
+
     def _forget_former_stagings(self, connection: Connection[tuple[Any, ...]]) -> None:
         """Drop what former drivers have left; their tasks fail by that, if they still copy."""
         prefix, schema = self._statements.staging_prefix, self._statements.schema
@@ -172,7 +197,8 @@ class PostgresqlSink:
             if counted is None or counted[0] != rows:  # a crash of the database empties tables that are not logged
                 raise RmqdError(f"of {rows} rows that were copied for {self._where}, the database has {counted}")
             try:
-                connection.execute(statements.move(self._epoch), (attempts,))
+                move = Deletions(statements).move if statements.delete_column else statements.move
+                connection.execute(move(self._epoch), (attempts,))
             except psycopg.errors.CardinalityViolation as error:
                 keys = ", ".join(self._sink.keys)
                 raise RmqdError(
@@ -195,6 +221,22 @@ class PostgresqlSink:
                 connection.execute(statement)
         except psycopg.errors.LockNotAvailable as error:
             log.info("spark.staging_held", group=self._writer, table=self._where, error=one_line(error))
+
+
+def _without(schema: StructType, name: str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    return StructType([field for field in schema.fields if field.name != name])
+
+
+def _delete_problems(schema: StructType, sink: SinkConfig) -> Iterator[str]:
+    """What is wrong with the column that says which rows are deletions."""
+    if not (name := sink.delete_column):
+        return
+    if name not in schema.fieldNames():
+        yield f"delete_column: there is no column {name}; the pipeline's are {', '.join(schema.fieldNames())}"
+    elif (kind := schema[name].dataType.simpleString()) != "boolean":
+        yield f"delete_column: {name} is {kind} in the pipeline; accepted: boolean"
 
 
 def _exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:

@@ -30,12 +30,19 @@ class Statements:
     """The group's name."""
     schema: str
     table: str
-    columns: tuple[str, ...]
+    staged: tuple[str, ...]
     """The columns of the rows, in their order."""
     keys: tuple[str, ...] = ()
     """Of rows that replace each other; none: rows are added."""
     order_by: tuple[str, ...] = ()
     """By which of two rows of a key the later one is known."""
+    delete_column: str = ""
+    """Of the rows, not of the table: whether a row is the deletion of its key."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of the rows' columns that the table has."""
+        return tuple(name for name in self.staged if name != self.delete_column)
 
     @property
     def target(self) -> str:
@@ -78,14 +85,15 @@ class Statements:
 
     def make_staging(self, epoch: int) -> str:
         """Make a driver's staging table. It need not survive a crash of the database: the batch is then repeated."""
+        delete = f", false AS {quoted(self.delete_column)}" if self.delete_column else ""
         return (
-            f"CREATE UNLOGGED TABLE {self.staging(epoch)} AS SELECT ''::text AS {ATTEMPT}, {listed(self.columns)} "
-            f"FROM {self.target} WITH NO DATA"
+            f"CREATE UNLOGGED TABLE {self.staging(epoch)} AS SELECT ''::text AS {ATTEMPT}, {listed(self.columns)}"
+            f"{delete} FROM {self.target} WITH NO DATA"
         )
 
     def copy(self, epoch: int) -> str:
         """Copy rows to the staging table, each with its attempt first."""
-        return f"COPY {self.staging(epoch)} ({ATTEMPT}, {listed(self.columns)}) FROM STDIN"
+        return f"COPY {self.staging(epoch)} ({ATTEMPT}, {listed(self.staged)}) FROM STDIN"
 
     def last_batch(self, *, lock: bool) -> str:
         """Ask for epoch, query, batch and plan; parameters: writer, table."""
@@ -104,10 +112,11 @@ class Statements:
         sorting = f" ORDER BY {', '.join([listed(self.keys), *_newest(self.order_by)])}" if self.order_by else ""
         return (
             f"INSERT INTO {self.target} AS t ({listed(self.columns)}) SELECT {latest}{listed(self.columns)} "
-            f"FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s){sorting}{self._on_conflict()}"
+            f"FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s){sorting}{self.on_conflict()}"
         )
 
-    def _on_conflict(self) -> str:
+    def on_conflict(self) -> str:
+        """What becomes of a row whose key is there."""
         if not self.keys:
             return ""
         others = [name for name in self.columns if name not in self.keys]

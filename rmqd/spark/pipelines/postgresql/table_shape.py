@@ -131,4 +131,7 @@ def read_shape(connection: Connection[tuple[Any, ...]], table: str, rows: Struct
 
 
 def _other(kind: str) -> str:
-    return kind.replace("decimal", "numeric") if kind.startswith("decimal") else "jsonb"
+    if kind.startswith("decimal"):
+        return kind.replace("decimal", "numeric")
+    element = kind.removeprefix("array<").removesuffix(">")
+    return f"{_KINDS[element]}[]" if kind.startswith("array<") and element in _KINDS else "jsonb"

@@ -1,0 +1,50 @@
+"""Flat messages of Canal: the rows of one event of MySQL's binlog, values as text. Pure.
+
+    {"type": "UPDATE", "database": "shop", "table": "orders", "es": 1772359200000, "isDdl": false, "pkNames": ["id"],
+     "data": [{"id": "7", "state": "paid"}], "old": [{"state": "open"}], ...}
+
+`old` has the columns that an update has changed, with what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from .changes import NO_TOLD, BadChangeError, Change, Maker, at, is_of, parsed, tree, whole
+
+ROWS: Final = ("INSERT", "UPDATE", "DELETE")
+# what takes rows away and names none of them
+GONE: Final = {"TRUNCATE": "was emptied", "ERASE": "was dropped", "RENAME": "was renamed"}
+# the structure alone changes, or nothing at all; the last two are TiDB's and Canal's own
+WITHOUT_ROWS: Final = "CREATE ALTER CINDEX DINDEX QUERY GTID XACOMMIT XAROLLBACK MHEARTBEAT TIDB_WATERMARK".split()
+
+
+def canal_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterator[Change]:
+    """The changes that a message has, in their order. Raises BadChangeError, BadValueError."""
+    message = tree(parsed(body), "the message")
+    kind = str(message.get("type", "")).upper()
+    if kind in WITHOUT_ROWS:
+        return
+    if kind not in ROWS and kind not in GONE:
+        raise BadChangeError(f"type {message.get('type')!r} is none of Canal's flat messages")
+    if not is_of(tables, message.get("database"), message.get("table")):
+        return
+    if kind in GONE:
+        name = f"{message.get('database')}.{message.get('table')}"
+        raise BadChangeError(f"{name} {GONE[kind]}, which names no rows to delete: {message.get('sql') or kind}")
+    time_ms = whole(message.get("es") or message.get("ts"), "es")
+    rows = _rows(message.get("data"), "data")
+    former = _rows(message["old"], "old") if kind == "UPDATE" and message.get("old") is not None else []
+    for number, row in enumerate(rows):
+        place = at(time_ms, number)
+        if kind == "DELETE":
+            yield make.goes(row, place, NO_TOLD)
+        else:
+            yield from make.stays(row, former[number] if number < len(former) else None, place, NO_TOLD)
+
+
+def _rows(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadChangeError(f"{what} is no array of rows")
+    return [tree(row if row is not None or what == "data" else {}, f"a row of {what}") for row in value]

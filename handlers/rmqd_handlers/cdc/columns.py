@@ -1,0 +1,201 @@
+"""The columns that the option `schema` names, and what a value of a message is in a column's type. Pure.
+
+Values come as Canal writes them, as text, or as Debezium does: numbers, text, days and fractions of seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+Read = Callable[[Any], Any]
+
+WHOLE_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+OTHERS: Final = ("float", "double", "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz")
+ACCEPTED: Final = f"{', '.join([*WHOLE_BITS, *OTHERS])}, decimal(p,s)"
+PER_SECOND: Final = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
+# what Debezium writes for a large value that had not changed and was not logged: as text, and as the bytes of that text
+UNAVAILABLE: Final = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
+_SYNONYMS: Final = {"integer": "int", "long": "bigint", "real": "float", "numeric": "decimal", "dec": "decimal"}
+_COLUMN: Final = re.compile(
+    r"\s*(?P<name>\w+|`[^`]+`)\s+(?P<kind>\w+)\s*(?:\(\s*(?P<p>\d+)\s*(?:,\s*(?P<s>\d+)\s*)?\))?\s*(?:,|$)"
+)
+_MOST_DIGITS: Final = 38
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ZERO_DATE: Final = "0000-00-00"  # MySQL's, which no calendar has; Debezium makes null of it
+
+
+class BadValueError(ValueError):
+    """A value does not fit its column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column by its name and Spark's simple name of its type."""
+
+    name: str
+    kind: str
+    precision: int = 0
+    scale: int = 0
+
+    @property
+    def sql(self) -> str:
+        """As a schema has it."""
+        kind = f"decimal({self.precision},{self.scale})" if self.kind == "decimal" else self.kind
+        return f"`{self.name}` {kind}"
+
+
+def parse_columns(text: str) -> tuple[Column, ...]:
+    """Read `id bigint, amount decimal(12,2)`. Raises ValueError with what is not understood."""
+    found: dict[str, Column] = {}
+    place = 0
+    while text[place:].strip():
+        match = _COLUMN.match(text, place)
+        if match is None:
+            raise ValueError(f"{text[place:].strip()[:40]!r} is no column; accepted: a name and one of {ACCEPTED}")
+        name = match["name"].strip("`")
+        kind = _SYNONYMS.get(match["kind"].lower(), match["kind"].lower())
+        if kind != "decimal" and (kind not in (*WHOLE_BITS, *OTHERS) or match["p"]):
+            raise ValueError(f"{name}: {match['kind']} is no type of a column; accepted: {ACCEPTED}")
+        precision, scale = int(match["p"] or 10), int(match["s"] or 0)
+        if kind == "decimal" and not (0 < precision <= _MOST_DIGITS and scale <= precision):
+            raise ValueError(f"{name}: at most {_MOST_DIGITS} digits, and the scale within them")
+        if name.lower() in (known.lower() for known in found):
+            raise ValueError(f"{name} is there more than once")
+        found[name] = Column(name, kind, precision, scale) if kind == "decimal" else Column(name, kind)
+        place = match.end()
+    if not found:
+        raise ValueError("there is no column in it; accepted: columns such as id bigint, amount decimal(12,2)")
+    return tuple(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a message itself tells of a column: Debezium's, by its schema."""
+
+    per_second: int = 0
+    """Of a number that is a time; 0 where that is not told."""
+    scale: int | None = None
+    """Of a decimal that comes as the bytes of a whole number; None: it comes as a number or its text."""
+
+
+NOTHING_TOLD: Final = Told()
+
+
+class Reader:
+    """Makes values of columns. `binary` reads a text that stands for bytes; numbers that are times are `per_second`."""
+
+    def __init__(self, columns: tuple[Column, ...], binary: Read, per_second: int = 0) -> None:
+        self._columns = {column.name: column for column in columns}
+        self._binary = binary
+        self._per_second = per_second
+
+    def row(self, values: Mapping[str, Any], told: Mapping[str, Told]) -> dict[str, Any]:
+        """All columns of a row; one that is not there is null. Raises BadValueError with the column's name."""
+        return {name: self.value(name, values.get(name), told.get(name, NOTHING_TOLD)) for name in self._columns}
+
+    def value(self, name: str, value: Any, told: Told = NOTHING_TOLD) -> Any:
+        """One column's value. Raises BadValueError."""
+        if value is None:
+            return None
+        if value in UNAVAILABLE:
+            raise BadValueError(
+                f"{name}: the source did not log this large value, as it had not changed; "
+                "accepted: REPLICA IDENTITY FULL of the table in the source"
+            )
+        column = self._columns[name]
+        try:
+            return self._made(column, value, told)
+        except BadValueError as error:
+            raise BadValueError(f"{name}: {error}") from None
+        except (ValueError, OverflowError, InvalidOperation, TypeError):
+            raise BadValueError(f"{name}: {_no(value, column)}") from None
+
+    def _made(self, column: Column, value: Any, told: Told) -> Any:
+        kind = column.kind
+        if kind == "string":
+            return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        if kind == "boolean":
+            return _boolean(value)
+        if isinstance(value, bool | list | dict):
+            raise BadValueError(_no(value, column))
+        if kind in WHOLE_BITS:
+            return _whole(value, WHOLE_BITS[kind])
+        if kind in ("float", "double"):
+            return float(value)
+        if kind == "decimal":
+            return _decimal(column, value, told)
+        if kind == "binary":
+            return self._binary(value)
+        if isinstance(value, str) and value.startswith(_ZERO_DATE):
+            return None
+        if kind == "date":
+            return _EPOCH.date() + timedelta(days=value) if isinstance(value, int) else date.fromisoformat(value[:10])
+        return _time(value, told.per_second or self._per_second, is_local=kind == "timestamp_ntz")
+
+
+def latin_1(text: Any) -> bytes:
+    """Bytes that Canal has written as characters."""
+    return str(text).encode("latin-1")
+
+
+def base_64(text: Any) -> bytes:
+    """Bytes that Debezium has written."""
+    return base64.b64decode(text, validate=True)
+
+
+def _no(value: Any, column: Column) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 40 else f'{text[:37]}...'} is no {column.sql.partition(' ')[2]}"
+
+
+def _boolean(value: Any) -> bool:
+    found = {"1": True, "true": True, "t": True, "0": False, "false": False, "f": False}.get(str(value).lower())
+    if found is None:
+        raise ValueError
+    return found
+
+
+def _whole(value: Any, bits: int) -> int:
+    number = int(value) if isinstance(value, int | str) else int(Decimal(value))
+    if isinstance(value, Decimal | float) and number != value:
+        raise ValueError
+    if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+        raise ValueError
+    return number
+
+
+def _decimal(column: Column, value: Any, told: Told) -> Decimal:
+    if told.scale is not None:
+        number = Decimal(int.from_bytes(base_64(value), "big", signed=True)).scaleb(-told.scale)
+    else:
+        try:
+            number = Decimal(str(value))
+        except InvalidOperation:
+            hint = (
+                "" if not isinstance(value, str) else ", if these are bytes: decimal.handling.mode=string in Debezium"
+            )
+            raise BadValueError(f"{value!r} is no number{hint}") from None
+    made = number.quantize(Decimal(1).scaleb(-column.scale))
+    if made != number or len(made.as_tuple().digits) > column.precision:
+        raise BadValueError(f"{value} has more digits than decimal({column.precision},{column.scale})")
+    return made
+
+
+def _time(value: Any, per_second: int, *, is_local: bool) -> datetime:
+    if isinstance(value, int):
+        if not per_second:
+            raise BadValueError(
+                f"{value} is a time in unknown units; accepted: the option time_unit, or messages with schema"
+            )
+        made = _EPOCH + timedelta(microseconds=value * 1_000_000 // per_second)
+    else:
+        made = datetime.fromisoformat(value)
+        made = made if made.tzinfo is not None else made.replace(tzinfo=UTC)
+    return made.astimezone(UTC).replace(tzinfo=None) if is_local else made

@@ -1,0 +1,201 @@
+"""The pipeline `cdc`: each message's changes as rows, decoded on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from .canal import canal_changes
+from .changes import BadChangeError, Change, Maker
+from .columns import PER_SECOND, BadValueError, Column, Reader, base_64, latin_1, parse_columns
+from .debezium import debezium_changes
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyspark.sql import DataFrame, SparkSession
+
+DELETED: Final = "_deleted"
+ORDER: Final = "_order"
+BAD: Final = "_bad_row"
+READ: Final = ("topic", "queue_id", "queue_offset", "msg_id", "body")
+BAD_DDL: Final = f"topic string, queue_id int, queue_offset bigint, msg_id string, body binary, {BAD} string"
+_MOST_CHARACTERS: Final = 300  # of a reason
+_CHANGES: Final = {"canal": canal_changes, "debezium": debezium_changes}
+_BINARY: Final = {"canal": latin_1, "debezium": base_64}
+
+
+def _columns(text: str) -> str:
+    names = [column.name for column in parse_columns(text)]
+    if taken := {DELETED, ORDER} & set(names):
+        raise ValueError(f"{', '.join(sorted(taken))}: rows have such a column already; accepted: another name")
+    return text
+
+
+class Options(BaseModel):
+    """Which messages there are, and what becomes of them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal["canal", "debezium"] = Field(
+        description="canal: flat messages of Canal; debezium: envelopes of Debezium in JSON, with or without schema"
+    )
+    tables: list[str] = Field(
+        description="the tables whose changes count, as database.table, or schema.table of PostgreSQL; * stands for "
+        "any letters: shop.orders_*",
+        min_length=1,
+    )
+    columns: Annotated[str, AfterValidator(_columns)] = Field(
+        alias="schema", description="the columns that rows have, with types: id bigint, amount decimal(12,2)"
+    )
+    keys: list[str] = Field(description="the columns that are a row's key, as sink.keys has them", min_length=1)
+    order: Literal["time", "position", "offset"] = Field(
+        "time",
+        description="by what a change is later than another one of its key: time in the source, then place in the "
+        "queue; position in the source's log (debezium); or place in the queue alone",
+    )
+    time_unit: Literal["milliseconds", "microseconds", "nanoseconds"] | None = Field(
+        None, description="what numbers for timestamps count since 1970 (debezium without schema)"
+    )
+    bad_rows: Literal["fail", "leave_out", "only"] = Field(
+        "fail",
+        description="of messages that are no such change: the query ends with the first one; they are left out; or "
+        "they alone are rows, with _bad_row for the reason",
+    )
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Options:
+        names = [column.name for column in parse_columns(self.columns)]
+        if missing := [name for name in self.keys if name not in names]:
+            raise ValueError(f"keys: {', '.join(missing)} is not in schema, which has {', '.join(names)}")
+        if self.format == "canal" and (self.order == "position" or self.time_unit is not None):
+            key = "order: position" if self.order == "position" else "time_unit"
+            raise ValueError(f"{key} is not for canal, whose messages tell no such thing; accepted: leave it out")
+        return self
+
+
+def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
+    """Change data of Canal or Debezium as rows with `_deleted` and `_order`, for the sink postgresql by key."""
+    decoder = Decoder(options)
+    if options.bad_rows == "only":
+        return frame.select(*READ).mapInArrow(BadRows(decoder), BAD_DDL)
+    columns = ", ".join(column.sql for column in parse_columns(options.columns))
+    rows = Rows(decoder, must_fit=options.bad_rows == "fail")
+    return frame.select(*READ).mapInArrow(rows, f"{columns}, {DELETED} boolean, {ORDER} array<bigint>")
+
+
+class Decoder:
+    """What a message's changes are. Pickles: executors have one for each task."""
+
+    def __init__(self, options: Options) -> None:
+        self.columns: tuple[Column, ...] = parse_columns(options.columns)
+        self._tables: Sequence[str] = tuple(options.tables)
+        self._order = options.order
+        self._changes: Callable[..., Iterator[Change]] = _CHANGES[options.format]
+        reader = Reader(self.columns, _BINARY[options.format], PER_SECOND.get(options.time_unit or "", 0))
+        self._make = Maker(self.columns, options.keys, reader)
+
+    def changes(self, body: bytes | None, queue_offset: int) -> list[tuple[Change, list[int]]]:
+        """A message's changes, each with its place in the order. Raises BadChangeError, BadValueError."""
+        found = list(self._changes(body or b"", self._tables, self._make))
+        return [(change, self._place(change, queue_offset)) for change in found]
+
+    def reason(self, body: bytes | None) -> str:
+        """Why a message is bad; empty if it is not."""
+        try:
+            self.changes(body, 0)
+        except (BadChangeError, BadValueError) as error:
+            return str(error)[:_MOST_CHARACTERS]
+        return ""
+
+    def _place(self, change: Change, queue_offset: int) -> list[int]:
+        if self._order == "offset":
+            return [queue_offset, change.number]
+        if self._order == "time":
+            return [change.time_ms, queue_offset, change.number]
+        if change.position is None:
+            raise BadChangeError("source tells no position in a log (lsn, scn, file and pos); accepted: order: time")
+        return [change.position, change.number, queue_offset]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A function for `mapInArrow`: the rows of changes."""
+
+    decoder: Decoder
+    must_fit: bool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Decode a partition. Raises ValueError for a bad message, where it must not be there, with its place."""
+        types = _arrow_types(self.decoder.columns)
+        for batch in batches:
+            found: dict[str, list[Any]] = {name: [] for name in types}
+            for place, body in _messages(batch):
+                self._decode(body, place, found)
+            yield _batch(found, types)
+
+    def _decode(self, body: bytes | None, place: dict[str, Any], found: dict[str, list[Any]]) -> None:
+        try:
+            changes = self.decoder.changes(body, place["queue_offset"])
+        except (BadChangeError, BadValueError) as error:
+            if self.must_fit:
+                where = f"{place['topic']}, queue {place['queue_id']}, offset {place['queue_offset']}"
+                raise ValueError(
+                    f"the message at {where} ({place['msg_id']}) is no change of a row: "
+                    f"{str(error)[:_MOST_CHARACTERS]}; accepted: bad_rows: leave_out, with a second group that keeps "
+                    "such messages by bad_rows: only"
+                ) from None
+            return
+        for change, order in changes:
+            for name, value in change.row.items():
+                found[name].append(value)
+            found[DELETED].append(change.is_deleted)
+            found[ORDER].append(order)
+
+
+@dataclass(frozen=True, slots=True)
+class BadRows:
+    """A function for `mapInArrow`: the messages that are bad, with the reason."""
+
+    decoder: Decoder
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Decode a partition, and keep what cannot be."""
+        import pyarrow as pa
+
+        for batch in batches:
+            reasons = [self.decoder.reason(body) for _, body in _messages(batch)]
+            bad = batch.append_column(BAD, pa.array(reasons, pa.string()))
+            yield bad.filter(pa.array([bool(reason) for reason in reasons], pa.bool_()))
+
+
+def _messages(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], bytes | None]]:
+    """Each message's place and body."""
+    names = [name for name in READ if name != "body"]
+    places = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+    for place, body in zip(places, batch.column("body").to_pylist(), strict=True):
+        yield dict(zip(names, place, strict=True)), body
+
+
+def _batch(found: dict[str, list[Any]], types: dict[str, Any]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    arrays = [pa.array(found[name], kind) for name, kind in types.items()]
+    return pa.RecordBatch.from_arrays(arrays, names=list(types))
+
+
+def _arrow_types(columns: Sequence[Column]) -> dict[str, Any]:
+    import pyarrow as pa
+
+    plain = {
+        "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(), "float": pa.float32(),
+        "double": pa.float64(), "boolean": pa.bool_(), "string": pa.string(), "binary": pa.binary(),
+        "date": pa.date32(), "timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us"),
+    }  # fmt: skip
+    types = {
+        column.name: pa.decimal128(column.precision, column.scale) if column.kind == "decimal" else plain[column.kind]
+        for column in columns
+    }
+    return {**types, DELETED: pa.bool_(), ORDER: pa.list_(pa.int64())}

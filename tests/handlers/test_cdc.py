@@ -1,0 +1,248 @@
+"""`cdc`: what messages of Canal and Debezium say of rows, message by message."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rmqd_handlers.cdc.pipeline import Decoder, Options
+
+SCHEMA = "id bigint, name string, amount decimal(12,2), paid boolean, day date, at timestamp, raw binary, share double"
+TIME_MS = 1_772_359_200_000  # 2026-03-01T10:00:00Z
+AT = datetime(2026, 3, 1, 10, tzinfo=UTC)
+BLANK = dict.fromkeys("name amount paid day at raw share".split())
+BEFORE_ALL = TIME_MS - (1 << 53)
+
+
+def decoder(**options: Any) -> Decoder:
+    given = {"format": "canal", "tables": ["shop.orders"], "schema": SCHEMA, "keys": ["id"], **options}
+    made: Decoder = pickle.loads(pickle.dumps(Decoder(Options.model_validate(given))))  # as executors have it
+    return made
+
+
+def changes(message: Any, **options: Any) -> list[tuple[dict[str, Any], bool, list[int]]]:
+    body = message if isinstance(message, bytes) else json.dumps(message).encode()
+    made = decoder(**options)
+    return [(dict(change.row), change.is_deleted, order) for change, order in made.changes(body, 7)]
+
+
+def reason(message: Any, **options: Any) -> str:
+    return decoder(**options).reason(message if isinstance(message, bytes) else json.dumps(message).encode())
+
+
+def canal(kind: str, *rows: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "type": kind, "database": "shop", "table": "orders", "es": TIME_MS, "ts": TIME_MS + 321, "id": 3,
+        "isDdl": False, "pkNames": ["id"], "sql": "", "mysqlType": {"id": "bigint"}, "sqlType": {"id": -5},
+        "data": list(rows) or None, "old": None, **more,
+    }  # fmt: skip
+
+
+def debezium(op: str, before: Any = None, after: Any = None, **source: Any) -> dict[str, Any]:
+    where = {"connector": "postgresql", "db": "shop", "schema": "public", "table": "orders", "ts_ms": TIME_MS}
+    return {"op": op, "before": before, "after": after, "source": {**where, **source}, "ts_ms": TIME_MS + 321}
+
+
+DEBEZIUM: dict[str, Any] = {"format": "debezium", "tables": ["public.orders"]}
+
+# --- Canal
+
+
+def test_canals_texts_become_values_of_the_columns() -> None:
+    row = {
+        "id": "7", "name": "käuflich", "amount": "12.50", "paid": "1", "day": "2026-03-01", "share": "0.25",
+        "at": "2026-03-01 10:00:00", "raw": "\x00ÿ", "more": "of no column",
+    }  # fmt: skip
+    made = {
+        "id": 7, "name": "käuflich", "amount": Decimal("12.50"), "paid": True, "day": date(2026, 3, 1), "share": 0.25,
+        "at": AT, "raw": b"\x00\xff",
+    }  # fmt: skip
+    assert changes(canal("INSERT", row)) == [(made, False, [TIME_MS, 7, 1])]
+    assert changes(canal("INSERT", {"id": "8", "at": "0000-00-00 00:00:00"})) == [
+        ({"id": 8, **BLANK}, False, [TIME_MS, 7, 1])
+    ]
+
+
+def test_each_row_of_an_event_has_its_place() -> None:
+    """A new key is a deletion of the former one just before; keys may be handed on from row to row."""
+    message = canal("UPDATE", {"id": "3"}, {"id": "2"}, {"id": "9"}, old=[{"id": "2"}, {"id": "1"}, {"name": "x"}])
+    assert [(row["id"], deleted, order) for row, deleted, order in changes(message)] == [
+        (2, True, [TIME_MS, 7, 0]),
+        (3, False, [TIME_MS, 7, 1]),
+        (1, True, [TIME_MS, 7, 2]),
+        (2, False, [TIME_MS, 7, 3]),
+        (9, False, [TIME_MS, 7, 5]),
+    ]
+    assert changes(canal("DELETE", {"id": "3", "name": "x"}, {"id": "4", "amount": "no number"})) == [
+        ({"id": 3, **BLANK}, True, [TIME_MS, 7, 0]),
+        ({"id": 4, **BLANK}, True, [TIME_MS, 7, 2]),
+    ]
+
+
+def test_a_part_of_a_key_may_change() -> None:
+    message = canal("UPDATE", {"id": "3", "name": "b"}, old=[{"name": "a"}])
+    assert [(row["id"], row["name"], gone) for row, gone, _ in changes(message, keys=["id", "name"])] == [
+        (3, "a", True),
+        (3, "b", False),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["CREATE", "ALTER", "CINDEX", "DINDEX", "QUERY"])
+def test_a_change_of_structure_is_no_row(kind: str) -> None:
+    assert changes(canal(kind, isDdl=True, sql="ALTER TABLE orders ...")) == []
+
+
+def test_tables_are_chosen_by_patterns() -> None:
+    for table, wanted in (("orders_03", 1), ("refunds", 0)):
+        assert len(changes(canal("INSERT", {"id": "1"}, table=table), tables=["shop.orders_*"])) == wanted
+    assert changes(canal("TRUNCATE", isDdl=True, table="refunds")) == []
+    assert len(changes(debezium("c", None, {"id": 1}, schema=None), **{**DEBEZIUM, "tables": ["shop.orders"]})) == 1
+
+
+# --- Debezium
+
+
+def test_debeziums_values_by_its_schema() -> None:
+    """Days, fractions of seconds, and decimals as the bytes of a whole number."""
+    columns = [
+        {"field": "id", "type": "int64"},
+        {"field": "amount", "type": "bytes", "name": "org.apache.kafka.connect.data.Decimal",
+         "parameters": {"scale": "2", "connect.decimal.precision": "12"}},
+        {"field": "day", "type": "int32", "name": "io.debezium.time.Date"},
+        {"field": "at", "type": "int64", "name": "io.debezium.time.MicroTimestamp"},
+    ]  # fmt: skip
+    schema = {
+        "type": "struct",
+        "fields": [{"field": side, "type": "struct", "fields": columns} for side in ("before", "after")],
+    }
+    amount = base64.b64encode((-1250).to_bytes(2, "big", signed=True)).decode()
+    after = {"id": 7, "amount": amount, "day": 20513, "at": TIME_MS * 1000, "raw": "AP8=", "paid": False, "share": 0.25}
+    message = {"schema": schema, "payload": debezium("c", None, after)}
+    made = {
+        "id": 7, "name": None, "amount": Decimal("-12.50"), "paid": False, "day": date(2026, 3, 1), "at": AT,
+        "raw": b"\x00\xff", "share": 0.25,
+    }  # fmt: skip
+    assert changes(message, **DEBEZIUM) == [(made, False, [TIME_MS, 7, 1])]
+
+
+def test_debeziums_values_without_schema() -> None:
+    after = {"id": 7, "amount": 12.5, "at": TIME_MS, "name": {"a": [1]}}
+    ((row, _, _),) = changes(debezium("c", None, after), time_unit="milliseconds", **DEBEZIUM)
+    assert (row["amount"], row["at"], row["name"]) == (Decimal("12.50"), AT, '{"a": [1]}')
+    ((row, _, _),) = changes(
+        debezium("c", None, {"id": 7, "at": "2026-03-01T11:00:00+01:00", "amount": "1"}), **DEBEZIUM
+    )
+    assert (row["amount"], row["at"]) == (Decimal("1.00"), AT)
+
+
+def test_each_op_of_debezium() -> None:
+    """What a snapshot reads is before all changes, and in its order; a tombstone says nothing more."""
+    found = [
+        changes(message, **DEBEZIUM)
+        for message in (
+            debezium("r", None, {"id": 1}),
+            debezium("c", None, {"id": 1}),
+            debezium("u", None, {"id": 1}),
+            debezium("u", {"id": 1}, {"id": 1}),
+            debezium("u", {"id": 2}, {"id": 1}),
+            debezium("d", {"id": 1, "name": None}, None),
+            b"",
+            b"null",
+            {"schema": None, "payload": None},
+            {"databaseName": "shop", "ddl": "CREATE TABLE orders ()", "source": {}},
+        )
+    ]
+    there, gone = {"id": 1, **BLANK}, {"id": 2, **BLANK}
+    changed = [(there, False, [TIME_MS, 7, 1])]
+    assert found == [
+        [(there, False, [BEFORE_ALL, 7, 1])], changed, changed, changed,
+        [(gone, True, [TIME_MS, 7, 0]), *changed], [(there, True, [TIME_MS, 7, 0])], [], [], [], [],
+    ]  # fmt: skip
+
+
+def test_the_order_may_be_the_sources_log_or_the_queues() -> None:
+    """A later file of MySQL's is after all of a former one; several rows of an event follow each other."""
+
+    def place(**source: Any) -> list[int]:
+        return changes(debezium("c", None, {"id": 1}, **source), order="position", **DEBEZIUM)[0][2]
+
+    assert place(lsn=24023128) == [24023128, 1, 7]
+    assert place(scn="2122184") == [2122184, 1, 7]
+    files = [place(file=file, pos=pos, row=row) for file, pos, row in
+             (("mysql-bin.000009", 2**32, 0), ("mysql-bin.000009", 2**32, 1), ("mysql-bin.000010", 4, 0))]  # fmt: skip
+    assert files == sorted(files)
+    assert files[0] != files[1]
+    assert "source tells no position in a log" in reason(debezium("c", None, {"id": 1}), order="position", **DEBEZIUM)
+    assert changes(canal("INSERT", {"id": "1"}), order="offset")[0][2] == [7, 1]
+
+
+# --- what is bad
+
+BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "no JSON": (b"{", {}, "no JSON: "),
+    "not UTF-8": (b"\xff", {}, "no JSON: "),
+    "no object": ([1], {}, "the message is no object"),
+    "other type": ({"type": "SHOUT"}, {}, "type 'SHOUT' is none of Canal's flat messages"),
+    "no type": ({"id": 1}, {}, "type None is none of Canal's flat messages"),
+    "emptied": (canal("TRUNCATE", isDdl=True, sql="TRUNCATE TABLE orders"), {},
+                "shop.orders was emptied, which names no rows to delete: TRUNCATE TABLE orders"),
+    "dropped": (canal("ERASE", isDdl=True), {}, "shop.orders was dropped"),
+    "no rows": (canal("INSERT"), {}, "data is no array of rows"),
+    "no row": (canal("INSERT", data=["x"]), {}, "a row of data is no object"),
+    "no time": (canal("INSERT", {"id": "1"}, es=None, ts=None), {}, "es is None, and no number"),
+    "no key": (canal("INSERT", {"name": "x"}), {}, "the row has no key: id is not there"),
+    "no key to delete": (canal("DELETE", {"name": "x"}), {}, "the row has no key: id is not there"),
+    "no number": (canal("INSERT", {"id": "x"}), {}, "id: 'x' is no bigint"),
+    "too large": (canal("INSERT", {"id": str(2**63)}), {}, "id: '9223372036854775808' is no bigint"),
+    "digits": (canal("INSERT", {"id": "1", "amount": "1.255"}), {}, "amount: 1.255 has more digits than decimal(12,2)"),
+    "boolean": (canal("INSERT", {"id": "1", "paid": "2"}), {}, "paid: '2' is no boolean"),
+    "day": (canal("INSERT", {"id": "1", "day": "yesterday"}), {}, "day: 'yesterday' is no date"),
+    "time": (canal("INSERT", {"id": "1", "at": "noon"}), {}, "at: 'noon' is no timestamp"),
+    "structure": (canal("INSERT", {"id": "1", "share": [1]}), {}, "share: [1] is no double"),
+    "no op": ({"payload": {"after": {}}}, DEBEZIUM, "op None is none of Debezium's envelopes; there are c, u, d, r, t"),
+    "no source": ({"op": "c"}, DEBEZIUM, "source is no object"),
+    "truncated": (debezium("t"), DEBEZIUM, "public.orders was emptied, which names no rows to delete"),
+    "no before": (debezium("d"), DEBEZIUM, "before is no object"),
+    "no after": (debezium("c"), DEBEZIUM, "after is no object"),
+    "units": (debezium("c", None, {"id": 1, "at": TIME_MS}), DEBEZIUM, f"at: {TIME_MS} is a time in unknown units"),
+    "bytes": (debezium("c", None, {"id": 1, "amount": "BOI="}), DEBEZIUM,
+              "amount: 'BOI=' is no number, if these are bytes: decimal.handling.mode=string in Debezium"),
+    "not logged": (debezium("u", None, {"id": 1, "name": "__debezium_unavailable_value"}), DEBEZIUM,
+                   "name: the source did not log this large value"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "options", "expected"), BAD.values(), ids=BAD)
+def test_what_is_no_change_has_a_reason(message: Any, options: dict[str, Any], expected: str) -> None:
+    assert reason(message, **options).startswith(expected)
+
+
+def test_a_change_is_not_bad() -> None:
+    assert reason(canal("INSERT", {"id": "1"})) == ""
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no tables": ({"tables": []}, "at least 1 item"),
+    "no column": ({"schema": "id"}, "'id' is no column; accepted: a name and one of tinyint, "),
+    "no columns": ({"schema": " "}, "there is no column in it"),
+    "no type": ({"schema": "id array"}, "id: array is no type of a column; accepted: tinyint, "),
+    "twice": ({"schema": "id int, ID int"}, "ID is there more than once"),
+    "decimal": ({"schema": "id decimal(39,2)"}, "id: at most 38 digits"),
+    "taken": ({"schema": "id int, _deleted boolean"}, "_deleted: rows have such a column already"),
+    "key": ({"keys": ["no"]}, "keys: no is not in schema, which has id, name"),
+    "position": ({"order": "position"}, "order: position is not for canal"),
+    "unit": ({"time_unit": "milliseconds"}, "time_unit is not for canal"),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), REFUSED.values(), ids=REFUSED)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValidationError, match="(?s)" + expected.replace("(", r"\(").replace(")", r"\)")):
+        decoder(**options)

@@ -1,0 +1,210 @@
+"""The pipeline `cdc` from a topic to a real PostgreSQL: the table equals the one that the changes are of."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.spark.embedded_broker import EmbeddedBroker
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow", "psycopg")
+
+from rmqd.spark.pipelines.micro_batch import MicroBatch  # noqa: E402
+from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
+from tests.spark.test_postgresql_sink import QUERY, Database, prices_database  # noqa: E402, F401  a fixture
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from rmqd.spark.group_order import GroupOrder
+    from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink
+    from tests.servers.postgresql import PostgresqlServer
+
+QUEUES = 3
+SCHEMA = "id bigint, name string, amount decimal(12,2)"
+TABLE = "CREATE TABLE orders (id bigint PRIMARY KEY, name text NOT NULL, amount numeric(12,2), _order bigint[])"
+MESSAGES = "topic string, queue_id int, queue_offset bigint, msg_id string, body binary"
+SINK = {"table": "orders", "keys": ["id"], "order_by": ["_order"], "delete_column": "_deleted"}
+CANAL = {"format": "canal", "tables": ["shop.orders"], "schema": SCHEMA, "keys": ["id"]}
+
+
+class Source:
+    """A table of MySQL, whose changes Canal sends, each to the queue of its row's key."""
+
+    def __init__(self, seed: int) -> None:
+        self.rows: dict[int, tuple[str, str | None]] = {}
+        self.sent: list[tuple[int, str]] = []
+        self._chance = random.Random(seed)
+        self._time_ms = 1_772_359_200_000
+        self._has_moved = False
+
+    def change(self) -> None:
+        """One statement, of one to three rows: their keys may change, but to no key that is there."""
+        kind = self._chance.choice(("INSERT", "UPDATE", "UPDATE", "DELETE"))
+        free = [key for key in range(15) if key not in self.rows]
+        of = free if kind == "INSERT" else list(self.rows)
+        # the binlog counts in seconds; what happens to a key in two queues in one second, nothing tells the order of
+        moves = kind == "UPDATE" and self._chance.random() < 0.3
+        self._time_ms += 1000 if moves or self._has_moved else self._chance.choice((0, 1000))
+        self._has_moved = moves
+        events: dict[int, tuple[list[Any], list[Any]]] = {}
+        keys = self._chance.sample(of, min(len(of), self._chance.randint(1, 3)))
+        for key in keys:
+            new = key + 100 * self._chance.randint(1, 9) if moves else key
+            data, old = self._row(kind, key, key if new in self.rows or new in keys else new)
+            queue_rows = events.setdefault(data["id"] % QUEUES, ([], []))
+            queue_rows[0].append({name: None if value is None else str(value) for name, value in data.items()})
+            queue_rows[1].append({name: None if value is None else str(value) for name, value in old.items()})
+        for queue_id, (rows, old_rows) in events.items():
+            self.sent.append((queue_id, json.dumps({
+                "type": kind, "database": "shop", "table": "orders", "es": self._time_ms, "ts": self._time_ms + 50,
+                "isDdl": False, "pkNames": ["id"], "data": rows, "old": old_rows if kind == "UPDATE" else None,
+            })))  # fmt: skip
+
+    def _row(self, kind: str, key: int, new: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A row as it is behind the change, or was before it is deleted, and what has changed of it."""
+        former = self.rows.pop(key, None)
+        if kind == "DELETE":
+            assert former is not None
+            return {"id": key, "name": former[0], "amount": former[1]}, {}
+        old: dict[str, Any] = {"id": key} if new != key else {}
+        amount = self._chance.choice((None, "1.50", "12345678.90"))
+        self.rows[new] = (self._chance.choice(("käuflich", "", "tab\tand \\N")), amount)
+        if former is not None:
+            old |= {"name": former[0], "amount": former[1]}
+        return {"id": new, "name": self.rows[new][0], "amount": amount}, old
+
+
+def cdc_order(broker: EmbeddedBroker, url: str, options: dict[str, Any]) -> GroupOrder:
+    return order_of(
+        broker.nameserver,
+        subscriptions={"orders": "*"},
+        pipeline={"plugin": "cdc", "options": options},
+        sink={"format": "postgresql", "url": url, **SINK},
+    )
+
+
+def run(spark: SparkSession, order: GroupOrder, folder: Path) -> None:
+    assert start(spark, order, folder).awaitTermination(SECONDS)
+
+
+def found(server: PostgresqlServer, url: str) -> dict[int, tuple[str, str | None]]:
+    rows = server.execute(url, "SELECT id, name, amount::text FROM orders")
+    return {key: (name, amount) for key, name, amount in rows}
+
+
+@pytest.mark.timeout(400)  # with the start of the session, on a machine that may be busy
+def test_the_table_equals_its_source(
+    spark: SparkSession,
+    postgresql: PostgresqlServer,
+    database: str,
+    prices_database: Database,  # noqa: F811
+) -> None:
+    """In batches that have queues apart from each other, some of which are repeated; then all is read once more."""
+    from rmqd_handlers.cdc.pipeline import Options, cdc
+
+    source, chance = Source(20260301), random.Random(7)
+    postgresql.execute(database, TABLE)
+    numbers = itertools.count()
+
+    def write(sink: PostgresqlSink, messages: list[tuple[int, int, str]]) -> None:
+        rows = [("orders", queue_id, offset, "id", body.encode()) for queue_id, offset, body in messages]
+        frame = cdc(spark.createDataFrame(rows, MESSAGES), spark, Options.model_validate(CANAL))
+        batch = MicroBatch(QUERY, next(numbers), b"plan")
+        for _ in range(chance.choice((1, 2))):
+            sink.write(frame, batch)
+
+    empty = spark.createDataFrame([], f"{SCHEMA}, _deleted boolean, _order array<bigint>")
+    sink = prices_database.sink(empty.schema, **SINK)
+    queues: dict[int, list[tuple[int, int, str]]] = {queue_id: [] for queue_id in range(QUEUES)}
+    read = dict.fromkeys(queues, 0)
+    for part in range(3):
+        for _ in range(40):
+            source.change()
+        for queue_id, body in source.sent:
+            queues[queue_id].append((queue_id, len(queues[queue_id]), body))
+        source.sent.clear()
+        # one queue is far ahead of the others, as where a broker was away
+        for queue_id in (part, (part + 1) % QUEUES, (part + 2) % QUEUES):
+            write(sink, queues[queue_id][read[queue_id] :])
+            read[queue_id] = len(queues[queue_id])
+        assert found(postgresql, database) == source.rows
+    assert any(key >= 100 for key in source.rows)  # keys have changed
+    again = prices_database.sink(empty.schema, **SINK)
+    for start_at in range(0, max(read.values()), 30):  # a reset: from the first message, some of each queue at a time
+        write(again, [message for queue in queues.values() for message in queue[start_at : start_at + 30]])
+        assert found(postgresql, database) == source.rows
+
+
+def envelope(op: str, before: Any, after: Any, lsn: int, **more: Any) -> str:
+    source = {"db": "shop", "schema": "public", "table": "orders", "ts_ms": 1_772_359_200_000, "lsn": lsn}
+    return json.dumps({"op": op, "before": before, "after": after, "source": source, "ts_ms": 1, **more})
+
+
+def test_debeziums_changes_count_by_the_sources_log(
+    spark: SparkSession, broker: EmbeddedBroker, postgresql: PostgresqlServer, database: str, tmp_path: Path
+) -> None:
+    """A snapshot, changes with and without schema, a new key with its tombstone; then the snapshot once more."""
+    broker.create_topic("orders", 2)
+    postgresql.execute(database, TABLE)
+    snapshot = [envelope("r", None, {"id": number, "name": "read", "amount": "1.00"}, 100) for number in range(5)]
+    changes = [
+        envelope("u", None, {"id": 1, "name": "updated", "amount": None}, 101),
+        envelope("d", {"id": 2}, None, 102),
+        "null",
+        json.dumps({"schema": {"type": "struct"}, "payload": json.loads(
+            envelope("c", None, {"id": 7, "name": "created", "amount": 2.5}, 103))}),
+        envelope("d", {"id": 3}, None, 104),
+        "null",
+        envelope("c", None, {"id": 8, "name": "was 3", "amount": None}, 104),
+        envelope("u", {"id": 4}, {"id": 9, "name": "was 4", "amount": None}, 105),
+        envelope("c", None, {"id": 1, "name": "of another table"}, 106).replace('"orders"', '"refunds"'),
+    ]  # fmt: skip
+    broker.send("orders", *snapshot, *changes)
+    options = {**CANAL, "format": "debezium", "tables": ["public.orders"], "order": "position"}
+    order = cdc_order(broker, database, options)
+    run(spark, order, tmp_path)
+    wanted = {
+        0: ("read", "1.00"), 1: ("updated", None), 7: ("created", "2.50"), 8: ("was 3", None), 9: ("was 4", None),
+    }  # fmt: skip
+    assert found(postgresql, database) == wanted
+    broker.send("orders", *snapshot, queue_id=1)
+    run(spark, order, tmp_path)
+    assert found(postgresql, database) == wanted
+
+
+def test_what_is_no_change_ends_the_query_or_is_kept_apart() -> None:
+    """With its place and what to do; left out, the others are rows; a group of its own has the bad ones."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    from rmqd_handlers.cdc.pipeline import BadRows, Decoder, Options, Rows
+
+    good = json.dumps({
+        "type": "INSERT", "database": "shop", "table": "orders", "es": 1, "isDdl": False,
+        "data": [{"id": "1", "name": "x"}],
+    })  # fmt: skip
+    bodies = [body.encode() for body in (good, good.replace('"1"', '"one"'), good.replace("INSERT", "TRUNCATE"))]
+    messages = pa.RecordBatch.from_pydict({
+        "topic": ["orders"] * 3, "queue_id": [3] * 3, "queue_offset": [0, 1, 2], "msg_id": ["id0", "id1", "id2"],
+        "body": bodies,
+    })  # fmt: skip
+    decoder = Decoder(Options.model_validate(CANAL))
+    with pytest.raises(
+        ValueError,
+        match=r"the message at orders, queue 3, offset 1 \(id1\) is no change of a row: id: 'one' is no bigint;",
+    ):
+        list(Rows(decoder, must_fit=True)(iter([messages])))
+    (rows,) = Rows(decoder, must_fit=False)(iter([messages]))
+    assert rows.to_pylist() == [{"id": 1, "name": "x", "amount": None, "_deleted": False, "_order": [1, 0, 1]}]
+    (bad,) = BadRows(decoder)(iter([messages]))
+    assert [(row["topic"], row["queue_offset"], row["_bad_row"]) for row in bad.to_pylist()] == [
+        ("orders", 1, "id: 'one' is no bigint"),
+        ("orders", 2, "shop.orders was emptied, which names no rows to delete: TRUNCATE"),
+    ]
+    assert bad["body"].to_pylist() == bodies[1:]

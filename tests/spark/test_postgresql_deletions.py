@@ -1,0 +1,143 @@
+"""The sink `postgresql` with `delete_column`, over a real PostgreSQL: deletions by key, in order, each batch once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rmqd.errors import ConfigError, RmqdError
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow", "psycopg")
+
+from tests.spark.test_postgresql_sink import Database, batch, prices_database  # noqa: E402, F401  a fixture
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink
+
+ROWS = "id bigint, part string, amount int, place array<bigint>, gone boolean"
+TABLE = "CREATE TABLE prices (id bigint, part text, amount int, place bigint[], PRIMARY KEY (id, part))"
+KEPT = "SELECT id, part, place FROM rmqd_deleted_prices ORDER BY id, part"
+
+Row = tuple[int, str, int | None, list[int], bool | None]
+
+
+def rows(spark: SparkSession, *values: Row) -> DataFrame:
+    return spark.createDataFrame(list(values), ROWS)
+
+
+def ready(spark: SparkSession, database: Database, **keys: Any) -> PostgresqlSink:
+    options = {"keys": ["id", "part"], "order_by": ["place"], "delete_column": "gone", **keys}
+    return database.sink(rows(spark).schema, **options)
+
+
+def there(database: Database) -> list[tuple[Any, ...]]:
+    return database.run("SELECT id, part, amount FROM prices ORDER BY id, part")
+
+
+def test_a_deletion_takes_the_row_of_its_key(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """In the batch of its row and in a later one; a row that is later than the deletion stays, or comes back."""
+    prices_database.run(TABLE)
+    sink = ready(spark, prices_database)
+    sink.write(
+        rows(spark, (1, "a", 10, [5], None), (1, "b", 20, [5], False),
+             (2, "a", 5, [1], False), (2, "a", None, [2], True)),
+        batch(0),
+    )  # fmt: skip
+    assert there(prices_database) == [(1, "a", 10), (1, "b", 20)]
+    sink.write(rows(spark, (1, "a", None, [6], True), (1, "b", None, [4], True)), batch(1))
+    assert there(prices_database) == [(1, "b", 20)]
+    assert prices_database.run(KEPT) == [(1, "a", [6]), (2, "a", [2])]
+    sink.write(rows(spark, (1, "a", 11, [7], False)), batch(2))
+    assert there(prices_database) == [(1, "a", 11), (1, "b", 20)]
+    assert prices_database.run(KEPT) == [(2, "a", [2])]
+
+
+def test_an_older_change_brings_no_deleted_row_back(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """Though the deletion came first, before any row, and by another group; what is kept of it is the latest one."""
+    prices_database.run(TABLE)
+    sink = ready(spark, prices_database)
+    sink.write(rows(spark, (1, "a", None, [2, 9], True), (2, "a", None, [2, 9], True)), batch(0))
+    sink.write(rows(spark, (1, "a", 10, [2, 8], False), (2, "a", None, [1, 99], True)), batch(1))
+    assert there(prices_database) == []
+    assert prices_database.run(KEPT) == [(1, "a", [2, 9]), (2, "a", [2, 9])]
+    other = ready(spark, prices_database)
+    other.write(rows(spark, (1, "a", 10, [2, 8], False), (2, "a", 20, [2, 10], False)), batch(0, query="another"))
+    assert there(prices_database) == [(2, "a", 20)]
+
+
+def test_the_table_equals_the_truth_whatever_the_order_of_batches(
+    spark: SparkSession,
+    prices_database: Database,  # noqa: F811
+) -> None:
+    """Changes of few keys, in batches that come shuffled and some of them again, as after resets."""
+    prices_database.run(TABLE)
+    chance = random.Random(20260301)
+    changes: list[Row] = [
+        (chance.randrange(12), chance.choice("ab"), number, [number // 10, number % 10], chance.random() < 0.4)
+        for number in range(300)
+    ]
+    truth = {(row[0], row[1]): row for row in changes}
+    wanted = [(*key, row[2]) for key, row in sorted(truth.items()) if not row[4]]
+    assert 0 < len(wanted) < len(truth)
+    sink = ready(spark, prices_database)
+    parts: list[Sequence[Row]] = [changes[start : start + 30] for start in range(0, 300, 30)]
+    order = [*range(10), *range(10)]
+    chance.shuffle(order)
+    for number, part in enumerate(order):
+        sink.write(rows(spark, *parts[part]), batch(number))
+    assert there(prices_database) == wanted
+
+
+def test_a_batch_of_deletions_is_written_once(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """A repeat does not take a row that has come since by hand, at a place that the order calls the same."""
+    prices_database.run(TABLE)
+    frame = rows(spark, (1, "a", None, [5], True))
+    sink = ready(spark, prices_database)
+    sink.write(frame, batch(0))
+    prices_database.run("INSERT INTO prices VALUES (1, 'a', 7, '{5}')")
+    sink.write(frame, batch(0))
+    assert there(prices_database) == [(1, "a", 7)]
+
+
+REFUSED = {
+    "no column": ({"delete_column": "absent"}, "delete_column: there is no column absent; the pipeline's are id, part"),
+    "no boolean": ({"delete_column": "amount"}, "delete_column: amount is int in the pipeline; accepted: boolean"),
+}
+
+
+@pytest.mark.parametrize(("keys", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_column_that_tells_no_deletions_is_refused(
+    spark: SparkSession,
+    prices_database: Database,  # noqa: F811
+    keys: dict[str, Any],
+    message: str,
+) -> None:
+    prices_database.run(TABLE)
+    with pytest.raises(ConfigError, match=message):
+        ready(spark, prices_database, **keys)
+
+
+def test_deletions_kept_in_another_order_are_told(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """They would tell nothing; and a table that is not there is made without the column of deletions."""
+    with pytest.raises(
+        RmqdError, match=r"what CREATE TABLE prices \(.*\"amount\" integer, \"place\" bigint\[\]\) makes"
+    ):
+        ready(spark, prices_database)
+    prices_database.run(TABLE)
+    ready(spark, prices_database)
+    with pytest.raises(ConfigError, match=r"rmqd_deleted_prices\", which keeps what was deleted, has no column amount"):
+        ready(spark, prices_database, order_by=["amount"])
+
+
+def test_a_long_name_has_its_deletions_kept(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    name = "p" * 60
+    prices_database.run(TABLE.replace("prices", name))
+    ready(spark, prices_database, table=name).write(rows(spark, (1, "a", None, [5], True)), batch(0))
+    ((kept,),) = prices_database.run("SELECT tablename FROM pg_tables WHERE tablename LIKE 'rmqd_deleted%'")
+    assert prices_database.run(f"SELECT id FROM {kept}") == [(1,)]
