@@ -100,9 +100,17 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self.clock.call_later(seconds, self._rested, process_queue, messages)
 
     def _rested(self, process_queue: ProcessQueue, messages: list[Message]) -> None:
+        """Put the queue back into the line, unless its turn has not ended yet: then that does it.
+
+        That is so where the loop was busy for longer than the rest. A queue that stood in the line before the end of
+        its turn would have two workers.
+        """
         self._resting.discard(process_queue)
+        is_pending = process_queue.return_postponed(messages)
+        if self._turns.get(process_queue.message_queue) is process_queue:
+            return
         self.line.queued.discard(process_queue)
-        if process_queue.return_postponed(messages):
+        if is_pending:
             self.submit(process_queue)
 
     def _give_up(self, worker: Worker) -> Callable[[], None]:

@@ -139,6 +139,33 @@ async def test_a_queue_rests_as_long_as_suspend_says(
         await eventually(done(queue), "it is handled")
 
 
+async def test_a_rest_that_is_over_before_its_turn_has_ended_gives_the_queue_no_second_worker(pool: StartPool) -> None:
+    """A loop that was busy for longer than the rest finds the ends of both at once."""
+    clock, gate, attempts = ManualClock(), Gate(), 0
+
+    async def handle(batch: Batch) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise Suspend
+        await gate(batch)
+
+    async with pool(handle, clock=clock, concurrency=3, **ORDERLY) as running:
+        queue = running.queue(3)
+        while not queue.retrying:  # noqa: ASYNC110 - a moment later the turn has ended
+            await asyncio.sleep(0)
+        clock.turn(1)
+        await eventually(lambda: gate.batches, "it is repeated")
+        await clock.advance(2)
+        gate.open.set()
+        await clock.until(done(queue), "all is handled")
+        await clock.advance(2)
+        assert not running.task.done()
+    assert gate.most == 1
+    assert [batch[0].queue_offset for batch in gate.batches] == [0, 1, 2]
+    assert handled(queue) == {"acked": 3, "retried": 1}
+
+
 @pytest.mark.parametrize("end", ["leave", "drop"])
 async def test_a_queue_that_is_given_up_while_it_rests_is_not_handed_out_again(pool: StartPool, end: str) -> None:
     """What rested is the next owner's."""
