@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import uvloop
 
+from rmqd.client.remoting.client import RemotingClient
 from tests.client.peer import Peer
 from tests.clock import ManualClock
 
@@ -33,6 +34,14 @@ async def peer() -> AsyncIterator[Peer]:
     """A scripted peer on a free port."""
     async with Peer() as peer:
         yield peer
+
+
+@pytest.fixture
+async def remoting() -> AsyncIterator[RemotingClient]:
+    """By the machine's clock."""
+    client = RemotingClient()
+    yield client
+    await client.close()
 
 
 @pytest.fixture

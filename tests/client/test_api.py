@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -29,13 +28,6 @@ from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply
 
 QUEUE = MessageQueue("T", "broker-a", 3)
-
-
-@pytest.fixture
-async def remoting() -> AsyncIterator[RemotingClient]:
-    client = RemotingClient()
-    yield client
-    await client.close()
 
 
 def fields_of(peer: Peer, code: RequestCode) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -27,13 +26,6 @@ from tests.waiting import WAIT_SECONDS, eventually
 
 ASK = RequestCode.GET_MAX_OFFSET
 OTHER = RequestCode.GET_MIN_OFFSET
-
-
-@pytest.fixture
-async def remoting() -> AsyncIterator[RemotingClient]:
-    client = RemotingClient()
-    yield client
-    await client.close()
 
 
 async def test_a_peer_that_hangs_up_at_once(remoting: RemotingClient) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -31,13 +30,6 @@ from tests.waiting import WAIT_SECONDS, eventually
 
 ASK = RequestCode.GET_MAX_OFFSET
 OTHER = RequestCode.GET_MIN_OFFSET
-
-
-@pytest.fixture
-async def remoting() -> AsyncIterator[RemotingClient]:
-    client = RemotingClient()
-    yield client
-    await client.close()
 
 
 async def test_requests_share_a_connection_and_get_their_own_answers(remoting: RemotingClient, peer: Peer) -> None:
@@ -331,7 +323,7 @@ async def test_a_flood_of_requests_is_answered_so_many_at_a_time(remoting: Remot
     assert (await peer.ask(ASK, {})).code == ResponseCode.SUCCESS, "there is room again"
 
 
-async def test_very_many_frames_at_once_are_taken_in_many_turns_of_the_loop(peer: Peer) -> None:
+async def test_very_many_frames_at_once_are_taken_in_many_turns_of_the_loop(peer: Peer, clock: ManualClock) -> None:
     """In their order, and a reply behind them comes too; what else the loop has to do gets its turns between."""
     turn, came = 0, list[tuple[int, int]]()
 
@@ -347,7 +339,7 @@ async def test_very_many_frames_at_once_are_taken_in_many_turns_of_the_loop(peer
         return Reply()
 
     peer.on(ASK, flood)
-    client = RemotingClient()
+    client = RemotingClient(clock=clock)  # which stands still: the answer comes behind all frames
     client.on_notice(
         RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
         lambda command, address: came.append((turn, int(command.ext_fields["n"]))),

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-
-import pytest
 
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
@@ -16,13 +13,6 @@ from tests.waiting import eventually
 ASK = RequestCode.GET_MAX_OFFSET
 OTHER = RequestCode.GET_MIN_OFFSET
 GO_AWAY = Reply(ResponseCode.GO_AWAY, "please go away")
-
-
-@pytest.fixture
-async def remoting() -> AsyncIterator[RemotingClient]:
-    client = RemotingClient()
-    yield client
-    await client.close()
 
 
 def refuse(peer: Peer, times: int) -> None:

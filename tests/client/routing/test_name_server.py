@@ -27,13 +27,6 @@ ASKED = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
 @pytest.fixture
-async def remoting() -> AsyncIterator[RemotingClient]:
-    client = RemotingClient()
-    yield client
-    await client.close()
-
-
-@pytest.fixture
 async def peers() -> AsyncIterator[list[Peer]]:
     """Three name servers that know topic T."""
     peers = [Peer() for _ in range(3)]
