@@ -120,8 +120,7 @@ class Handlers:
                 running.enter_context(load)
                 kills = self._kill_under_load(counterpart, daemon, load)
                 load.wait(plan.messages / plan.per_second * 5 + 60)
-                with contextlib.suppress(AssertionError):  # what is missing shows as lost
-                    wait_until(lambda: self._has_all(counterpart, load.sent), "all arrived", DRAIN_SECONDS)
+                self._drain(counterpart, load.sent)
                 again = round(daemon.metric("rmqd_messages_handled_total", group=self._group, result="retried"))
                 status, _ = daemon.terminate(60)
                 assert status == 0, daemon.tail()
@@ -176,6 +175,15 @@ class Handlers:
             time.sleep(away[1] if share == shares[0] else self._random.uniform(*away))
             counterpart.start()
         return len(shares)
+
+    def _drain(self, counterpart: Counterpart, sent: dict[str, tuple[int, int]]) -> None:
+        """Wait for all to arrive, for as long as something does; what is missing then shows as lost."""
+        had = -1
+        while len(arrived := counterpart.arrived()) > had:
+            had = len(arrived)
+            with contextlib.suppress(AssertionError):
+                wait_until(lambda: self._has_all(counterpart, sent), "all arrived", DRAIN_SECONDS)
+                return
 
     def _has_all(self, counterpart: Counterpart, sent: dict[str, tuple[int, int]]) -> bool:
         """Whether all has arrived, and nothing is under way that would arrive again."""
