@@ -128,6 +128,19 @@ def test_pulls_are_under_way_at_offsets_that_are_known_beforehand() -> None:
     assert (asked(plan), plan.awaited, plan.reaches_to) == ([], 10, 10)
 
 
+@pytest.mark.parametrize(("in_flight", "answers"), [(2, 1), (3, 2), (16, 8)])
+def test_half_of_the_pulls_are_answered(in_flight: int, answers: int) -> None:
+    """No more than half of those that may be are left then, and one at least."""
+    plan = plan_of(400, in_flight=in_flight)
+    assert plan.is_half_answered
+    asked(plan)
+    for number in range(answers):
+        assert not plan.is_half_answered
+        plan.answered(answer(ResponseCode.SUCCESS, 4 * number + 4))
+    assert plan.is_half_answered
+    assert asked(plan) == [(4 * number, 4) for number in range(in_flight, in_flight + answers)]
+
+
 def test_an_answer_that_is_cut_short_is_pulled_on_and_the_next_spans_are_as_short() -> None:
     """A broker's limit of bytes is met by the others, too; one that is full again makes them longer."""
     plan = plan_of(40)

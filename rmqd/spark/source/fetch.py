@@ -90,7 +90,7 @@ class RangePuller:
             self._disconnect()
 
     def _ask(self) -> None:
-        """Do what the plan wants done first, and have as many pulls under way as there may be."""
+        """Do what the plan wants done first, and have enough pulls under way."""
         plan = self._plan
         if pause := plan.take_pause():
             time.sleep(pause)
@@ -102,8 +102,9 @@ class RangePuller:
                 plan.learn_nothing(error)
             else:
                 plan.learn(replicas)
-        while plan.extend():
-            pass
+        if plan.is_half_answered:  # each sending wakes the broker, whatever it brings
+            while plan.extend():
+                pass
         frames = [frame for _, frame in plan.requests()]
         if frames:
             if self._connection is None:

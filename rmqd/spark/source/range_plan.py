@@ -148,6 +148,11 @@ class RangePlan:
         return sum(map(self._batch_size, self.spans))
 
     @property
+    def is_half_answered(self) -> bool:
+        """Whether no more than half of the spans are left that there may be."""
+        return len(self.spans) <= self._settings.in_flight // 2
+
+    @property
     def address(self) -> str:
         """The replica to pull from. Raises RouteNotFoundError while none is known."""
         if not self._replicas:
