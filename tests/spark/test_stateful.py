@@ -1,0 +1,63 @@
+"""docs/stateful.md: its code is a pipeline that keeps totals from batch to batch, and from one start to the next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.spark.embedded_broker import EmbeddedBroker
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PAGE = (Path(__file__).parents[2] / "docs" / "stateful.md").read_text()
+(CODE,) = re.findall(r"^```python no-run\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+(STORE,) = re.findall(r"^ +(spark\.sql\.streaming\.stateStore\.providerClass): (\S+)$", PAGE, re.MULTILINE)
+exec(CODE)
+
+WRITTEN: list[list[tuple[Any, ...]]] = []
+
+
+def note(frame: DataFrame, batch_id: int) -> None:
+    """The sink."""
+    WRITTEN.append(sorted(map(tuple, frame.collect())))
+
+
+@pytest.fixture
+def stateful(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session with the property that the page names."""
+    spark.conf.set(*STORE)
+    yield spark
+    spark.conf.unset(STORE[0])
+
+
+def test_totals_go_on_from_batch_to_batch(stateful: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """And across a restart of the query."""
+    WRITTEN.clear()
+    for topic in ("orders", "refunds"):
+        broker.create_topic(topic, 1)
+    order = order_of(
+        broker.nameserver,
+        pipeline={"plugin": "tests.spark.test_stateful:totals"},
+        sink={"format": "foreach_batch", "plugin": "tests.spark.test_stateful:note", "output_mode": "update"},
+        spark={
+            "trigger": "available_now",
+            "options": {"value": "json", "valueSchema": "customer string, amount double"},
+        },
+    )
+    for bodies in (
+        ['{"customer": "ada", "amount": 5}', '{"customer": "grace", "amount": 1}', "no JSON"],
+        ['{"customer": "ada", "amount": 2.5}'],
+    ):
+        broker.send("orders", *bodies)
+        assert start(stateful, order, tmp_path).awaitTermination(SECONDS)
+    assert WRITTEN == [[("ada", 5.0, 1), ("grace", 1.0, 1)], [("ada", 7.5, 2)]]
