@@ -80,6 +80,7 @@ UNTIMED = (
     "offsets restore",
     "spark run",
     "spark submit",
+    "spark compact",
     "spark pack",
 )
 

@@ -32,5 +32,6 @@ A command prints for people, or JSON with `-o json`; exit codes are those of `rm
     new_handler, new_project                  a handler's project to begin with; its files
     test, test_watch                          cases for handlers; run again at each change
     spark_run, spark_submit, spark_pack       groups on Spark without the daemon
+    spark_compact                             small files of a group's sink made large
     render, progress                          tables and lines; how far a command is
 """

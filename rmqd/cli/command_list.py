@@ -191,6 +191,10 @@ COMMANDS: Final[Mapping[str, Listed | ListedGroup]] = {
                 "spark_submit:submit",
                 "Run a group with engine: spark on a cluster: standalone, YARN or Kubernetes, by spark-submit.",
             ),
+            "compact": Listed(
+                "spark_compact:compact",
+                "Make large files of the small ones that a group's Parquet sink has written, while it runs or not.",
+            ),
             "pack": Listed(
                 "spark_pack:pack",
                 "Pack rmqd, all distributions with plugins and what they need into an archive for a cluster.",

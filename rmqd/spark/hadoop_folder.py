@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rmqd.errors import RmqdError
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EXISTS: Final = "org.apache.hadoop.fs.FileAlreadyExistsException"
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What a file system tells of a file."""
+
+    size_bytes: int
+    modified_ms: int
 
 
 class HadoopFolder:
@@ -71,15 +80,21 @@ class HadoopFolder:
 
     def files(self, path: str = "") -> list[str]:
         """The paths of all files below a folder, sorted; nothing where there is no such folder."""
+        return sorted(self.facts(path))
+
+    def facts(self, path: str = "") -> dict[str, FileFacts]:
+        """All files below a folder by their paths; none where there is no such folder."""
         if not self.exists(path):
-            return []
+            return {}
         base = self._base.toUri().getPath().rstrip("/") + "/"
 
-        def below() -> list[str]:
-            found, remaining = [], self._files.listFiles(self._at(path), True)
+        def below() -> dict[str, FileFacts]:
+            found, remaining = {}, self._files.listFiles(self._at(path), True)
             while remaining.hasNext():
-                found.append(str(remaining.next().getPath().toUri().getPath()).removeprefix(base))
-            return sorted(found)
+                status = remaining.next()
+                name = str(status.getPath().toUri().getPath()).removeprefix(base)
+                found[name] = FileFacts(int(status.getLen()), int(status.getModificationTime()))
+            return found
 
         return _told("list", path, below)
 

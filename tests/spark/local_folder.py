@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Final
 
+from rmqd.errors import RmqdError
 from tests.spark.micro_batches import Checkpoint
 
 # as PySpark 4.3 writes them, the configuration cut short
@@ -30,10 +32,32 @@ class LocalFolder:
     def read(self, path: str) -> bytes:
         return (self._base / path).read_bytes()
 
+    def exists(self, path: str) -> bool:
+        return (self._base / path).exists()
+
+    def make(self, path: str = "") -> None:
+        (self._base / path).mkdir(parents=True, exist_ok=True)
+
+    def put_new(self, path: str, content: bytes) -> bool:
+        if self.exists(path):
+            return False
+        self.put(path, content)
+        return True
+
     def put(self, path: str, content: bytes) -> None:
         file = self._base / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
+
+    def files(self, path: str = "") -> list[str]:
+        found = (one for one in (self._base / path).rglob("*") if one.is_file())
+        return sorted(str(one.relative_to(self._base)) for one in found)
+
+    def move(self, path: str, target: LocalFolder, target_path: str) -> None:
+        if not self.exists(path):
+            raise RmqdError(f"{path} could not be moved")
+        target.make(str(Path(target_path).parent))
+        os.replace(self._base / path, target._base / target_path)
 
     def delete(self, path: str) -> None:
         file = self._base / path

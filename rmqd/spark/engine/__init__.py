@@ -14,4 +14,5 @@ the query ends and a new generation of the checkpoint begins. Calls into Spark b
     listener, figures, queue_places  Spark's progress; the group's snapshot; lag
     ordering                         from a configuration to a group's order
     foreground                       `rmqd spark run`: one group without a daemon
+    archive_compaction               `rmqd spark compact`: large files of a Parquet sink's small ones
 """

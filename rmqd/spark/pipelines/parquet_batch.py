@@ -90,12 +90,18 @@ def manifest_of(batch: MicroBatch, staged: str, files: Iterable[str], former: It
     return Manifest(staged, tuple(moves), tuple(former), rows)
 
 
+def query_and_batch(name: str) -> tuple[str, int] | None:
+    """Which query's and batch's the file of a name in a folder is; None for a file that is not the sink's."""
+    match = _PUBLISHED.fullmatch(name)
+    return (match["query"], int(match["batch"])) if match else None
+
+
 def files_since(batch: MicroBatch, files: Iterable[str]) -> list[str]:
     """Of all files in a folder those that this batch or a later one of its query has put there."""
     found = []
     for path in files:
-        match = _PUBLISHED.fullmatch(path.rpartition("/")[2])
-        if match and match["query"] == batch.query and int(match["batch"]) >= batch.number:
+        of = query_and_batch(path.rpartition("/")[2])
+        if of is not None and of[0] == batch.query and of[1] >= batch.number:
             found.append(path)
     return found
 

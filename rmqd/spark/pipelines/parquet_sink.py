@@ -17,6 +17,7 @@ import structlog
 
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.hadoop_folder import HadoopFolder
+from rmqd.spark.pipelines.compaction import Compactions
 from rmqd.spark.pipelines.micro_batch import MicroBatch
 from rmqd.spark.pipelines.parquet_batch import (
     Layout,
@@ -28,8 +29,10 @@ from rmqd.spark.pipelines.parquet_batch import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from rmqd.config.model.spark import SinkConfig
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +54,7 @@ class ParquetSink:
         """`writer` tells those apart that write to one folder: a group's name. `options` are Spark's, of Parquet."""
         self._folder = folder
         self._staging = staging
+        self._compactions = Compactions(folder, staging)
         self._writer = writer
         self._partition_by = partition_by
         self._options = dict(options or {})
@@ -67,6 +71,7 @@ class ParquetSink:
         self._folder.make()
         self._staging.make(self._writer)
         self._see_one_file_system()
+        self._compactions.settle()
         self._finish_what_was_left()
         if self._staging.exists(LAYOUT):
             former = Layout.decode(self._staging.read(LAYOUT), f"{self._staging.url}/{LAYOUT}")
@@ -83,6 +88,7 @@ class ParquetSink:
 
         Raises RmqdError where another driver writes the batch too, and was first.
         """
+        self._compactions.settle()
         ours = f"{self._writer}/{batch.query}"
         before = self._staging.names(ours)
         manifests = [name for name in before if batch_of_manifest(name) is not None]
@@ -118,7 +124,16 @@ class ParquetSink:
                         self._staging.delete(manifest.staged)
 
     def _take_back(self, batch: MicroBatch, ours: str, manifests: list[str]) -> list[str]:
-        """See that nothing more comes of this batch's former plan and of what followed it; which files it has."""
+        """See that nothing more comes of this batch's former plan and of what followed it; which files it has.
+
+        Raises RmqdError where some of their rows are in a file with others.
+        """
+        if self._compactions.last_batch(batch.query) >= batch.number:
+            raise RmqdError(
+                f"batch {batch.number} of {self._writer} comes with other messages than before: its checkpoint was "
+                f"taken back, and what it had written to {self._folder.url} since is compacted with other rows, and "
+                "cannot be replaced; accepted: the checkpoint as it was, or another path"
+            )
         for name in manifests:
             if (batch_of_manifest(name) or 0) >= batch.number:
                 self._staging.delete(self._read(f"{ours}/{name}").staged)
@@ -134,9 +149,7 @@ class ParquetSink:
         # a name of its own: what a killed driver's executors are still writing must not get into it
         staged = f"{ours}/{batch.number:09}-{uuid.uuid4().hex[:12]}"
         observation = Observation()
-        session = frame.sparkSession
-        if TIMESTAMPS not in session.conf.getAll:
-            session.conf.set(TIMESTAMPS, "TIMESTAMP_MICROS")  # Spark's own are deprecated, and not known to all readers
+        use_microseconds(frame.sparkSession)
         writer = frame.observe(observation, count(lit(1)).alias("rows")).write.format("parquet").mode("errorifexists")
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
@@ -187,6 +200,18 @@ class ParquetSink:
                     "moved between them at once; accepted: sink.staging on the disk of the folder"
                 ]
             )
+
+
+def use_microseconds(session: SparkSession) -> None:
+    """Have a session write timestamps so that all readers know them, unless its group says otherwise."""
+    if TIMESTAMPS not in session.conf.getAll:
+        session.conf.set(TIMESTAMPS, "TIMESTAMP_MICROS")  # Spark's own are deprecated
+
+
+def folders_of(spark: SparkSession, sink: SinkConfig) -> tuple[HadoopFolder, HadoopFolder]:
+    """The folder of a sink, and the one where its batches are written first. Raises RmqdError."""
+    folder = HadoopFolder(spark, sink.path)
+    return folder, HadoopFolder(spark, sink.staging) if sink.staging else staging_beside(folder)
 
 
 def staging_beside(folder: HadoopFolder) -> HadoopFolder:

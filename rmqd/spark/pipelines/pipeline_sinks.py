@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rmqd.plugins.pipelines import load_batch_function
-from rmqd.spark.hadoop_folder import HadoopFolder
 from rmqd.spark.pipelines.delta_table import DeltaTable
 from rmqd.spark.pipelines.jdbc_table import JdbcTable
 from rmqd.spark.pipelines.micro_batch import MicroBatch
-from rmqd.spark.pipelines.parquet_sink import ParquetSink, staging_beside
+from rmqd.spark.pipelines.parquet_sink import ParquetSink, folders_of
 from rmqd.spark.pipelines.pipeline_source import SINK_NAME, bound_sink
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink
 from rmqd.spark.sink.writer import make_options
@@ -41,8 +40,7 @@ def make_sink(spark: SparkSession, order: GroupOrder) -> Sink:
         topic = {"topic": sink.topic} if sink.topic else {}
         return TopicSink(spark, order, {**topic, **options})
     if sink.format == "parquet":
-        folder = HadoopFolder(spark, sink.path)
-        staging = HadoopFolder(spark, sink.staging) if sink.staging else staging_beside(folder)
+        folder, staging = folders_of(spark, sink)
         return ParquetSink(folder, staging, order.name, tuple(sink.partition_by), options)
     if sink.format == "postgresql":
         return PostgresqlSink(sink, options, order.name)

@@ -1,0 +1,165 @@
+"""Makes large files of a folder's small ones, beside a group that writes there, and killed at any moment.
+
+The new file is written beside the folder, as a batch is, and then a plan is put there. From then on whoever comes by
+carries it out: each of the small files is taken out of the folder, to the compaction's own; if all of them could be
+had, the new file is moved in. That one rename decides. Where a file was gone, since another compaction has taken it,
+the new file is renamed away for good, and what was taken is put back. A row is never in two files that readers see.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from rmqd.errors import RmqdError
+from rmqd.spark.pipelines.compaction_plan import (
+    Chunk,
+    CompactionPlan,
+    batches_in,
+    decode_batches,
+    encode_batches,
+    plan_of,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = structlog.get_logger(__name__)
+
+COMPACTIONS: Final = ".compactions"
+"""In the folder where batches are written first; no group has such a name."""
+_PLAN: Final = "plan.json"
+_BATCHES: Final = "batches.json"
+_WRITTEN: Final = "written"
+_TAKEN: Final = "taken"
+_GIVEN_UP: Final = "given_up"
+_DONE: Final = "done"
+
+
+class Compactions:
+    """The compactions of one folder. On a driver."""
+
+    def __init__(self, folder: Any, staging: Any) -> None:
+        """Both as `HadoopFolder`; tests have such without a JVM."""
+        self._folder = folder
+        self._staging = staging
+
+    def compact(self, spark: SparkSession, chunk: Chunk, options: Mapping[str, str]) -> CompactionPlan | None:
+        """Make one file of a chunk's. None where one of them was gone meanwhile. Raises RmqdError."""
+        compaction = uuid.uuid4().hex
+        ours = f"{COMPACTIONS}/{compaction}"
+        rows = self._write(spark, chunk, f"{ours}/{_WRITTEN}", options)
+        (written,) = [path for path in self._staging.files(f"{ours}/{_WRITTEN}") if path.endswith(".parquet")]
+        self._note_batches(chunk)
+        plan = plan_of(chunk, compaction, written.removeprefix(f"{ours}/"), rows)
+        self._staging.put(f"{ours}/{_PLAN}", plan.encode())
+        return plan if self._settle(compaction) else None
+
+    def settle(self) -> None:
+        """Carry out what others have planned, which may be at it still, or were killed."""
+        for compaction in self._staging.names(COMPACTIONS):
+            plan = f"{COMPACTIONS}/{compaction}/{_PLAN}"
+            if compaction == _BATCHES or not self._staging.exists(plan):
+                continue
+            try:
+                self._settle(compaction)
+            except RmqdError:
+                if self._staging.exists(plan):  # else somebody else has just settled it
+                    raise
+
+    def forget_unplanned(self) -> None:
+        """Delete what a killed compaction has written and not planned. One that still writes gives up by that."""
+        for compaction in self._staging.names(COMPACTIONS):
+            if compaction != _BATCHES and not self._staging.exists(f"{COMPACTIONS}/{compaction}/{_PLAN}"):
+                self._staging.delete(f"{COMPACTIONS}/{compaction}")
+
+    def last_batch(self, query: str) -> int:
+        """Up to which batch a query's rows may be in a file with others'; -1 where they are in none."""
+        return self._batches().get(query, -1)
+
+    def _write(self, spark: SparkSession, chunk: Chunk, path: str, options: Mapping[str, str]) -> int:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException
+
+        def read(urls: list[str]) -> int:
+            return int(spark.read.parquet(*urls).count())
+
+        target = f"{self._staging.url}/{path}"
+        urls = [f"{self._folder.url}/{one}" for one in chunk.paths]
+        try:
+            frame = spark.read.option("mergeSchema", "true").parquet(*urls)  # columns may come and go
+            frame.coalesce(1).write.format("parquet").mode("errorifexists").options(**options).save(target)
+            rows, there = read([target]), read(urls)
+        except (PySparkException, Py4JError) as error:
+            raise RmqdError(f"{self._folder.url}/{chunk.partition}: {str(error).partition(chr(10))[0]}") from error
+        if rows != there:
+            where = f"{self._folder.url}/{chunk.partition}"
+            raise RmqdError(f"{where}: of {there} rows {rows} were written; nothing is changed")
+        return rows
+
+    def _note_batches(self, chunk: Chunk) -> None:
+        known, added = self._batches(), batches_in(chunk.names)
+        self._staging.put(
+            f"{COMPACTIONS}/{_BATCHES}",
+            encode_batches({**known, **{query: max(last, known.get(query, 0)) for query, last in added.items()}}),
+        )
+
+    def _batches(self) -> dict[str, int]:
+        path = f"{COMPACTIONS}/{_BATCHES}"
+        if not self._staging.exists(path):
+            return {}
+        return decode_batches(self._staging.read(path), f"{self._staging.url}/{path}")
+
+    def _settle(self, compaction: str) -> bool:
+        """Carry out a plan, from wherever somebody else is or was with it. Whether the new file is in the folder."""
+        ours = f"{COMPACTIONS}/{compaction}"
+        name = f"{ours}/{_PLAN}"
+        plan = CompactionPlan.decode(self._staging.read(name), f"{self._staging.url}/{name}")
+        is_done = self._staging.exists(f"{ours}/{_DONE}")
+        if not is_done and self._staging.exists(f"{ours}/{plan.written}"):
+            if self._take_all(plan, ours):
+                self._moved(f"{ours}/{plan.written}", self._folder, plan.target)
+            else:
+                self._moved(f"{ours}/{plan.written}", self._staging, f"{ours}/{_GIVEN_UP}")
+        if is_done or self._folder.exists(plan.target):
+            self._staging.put(f"{ours}/{_DONE}", b"")  # the new file may be compacted in its turn
+            self._staging.delete(f"{ours}/{_TAKEN}")
+            self._staging.delete(ours)
+            return True
+        for path in plan.sources:
+            if self._staging.exists(_taken(ours, path)):
+                self._moved(_taken(ours, path), self._folder, path)
+        log.warning("spark.compaction_undone", folder=self._folder.url, file=plan.target, files=len(plan.sources))
+        self._staging.delete(ours)
+        return False
+
+    def _take_all(self, plan: CompactionPlan, ours: str) -> bool:
+        """Take the small files out of the folder. False where somebody else has one of them."""
+        for path in plan.sources:
+            if self._folder.exists(path):
+                self._moved_from(path, ours)
+            if not self._staging.exists(_taken(ours, path)):
+                return not self._staging.exists(f"{ours}/{plan.written}")  # then another one has decided it
+        return True
+
+    def _moved_from(self, path: str, ours: str) -> None:
+        try:
+            self._folder.move(path, self._staging, _taken(ours, path))
+        except RmqdError:
+            if self._folder.exists(path):
+                raise
+
+    def _moved(self, path: str, target: Any, target_path: str) -> None:
+        """Move a file of a compaction, unless somebody else has."""
+        try:
+            self._staging.move(path, target, target_path)
+        except RmqdError:
+            if self._staging.exists(path):
+                raise
+
+
+def _taken(ours: str, path: str) -> str:
+    return f"{ours}/{_TAKEN}/{path}"

@@ -1,0 +1,129 @@
+"""Which small files of a folder become one, and what is written down before. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rmqd.errors import RmqdError
+from rmqd.spark.hadoop_folder import FileFacts
+from rmqd.spark.pipelines.parquet_batch import query_and_batch
+
+_COMPACTED: Final = "compacted-"
+_ENDING: Final = ".parquet"
+_MOST_FILES: Final = 1000  # in one; each is missing to readers for as long as it takes to rename them all
+_SMALL: Final = 0.75  # of the wanted size: what is larger is left as it is
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Files of one partition that are to become one."""
+
+    partition: str
+    """Below the folder; empty where that is not partitioned."""
+    names: tuple[str, ...]
+    size_bytes: int
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Below the folder."""
+        return tuple(f"{self.partition}/{name}" if self.partition else name for name in self.names)
+
+
+def chunks_of(files: Mapping[str, FileFacts], *, before_ms: int, wanted_bytes: int) -> list[Chunk]:
+    """Which of a folder's files become one: small ones that the sink, or a compaction, has put there before a time."""
+    found: list[Chunk] = []
+    by_partition: dict[str, dict[str, int]] = {}
+    for path, facts in sorted(files.items()):
+        partition, _, name = path.rpartition("/")
+        is_ours = query_and_batch(name) is not None or name.startswith(_COMPACTED)
+        is_small = facts.size_bytes < _SMALL * wanted_bytes
+        if is_ours and is_small and name.endswith(_ENDING) and facts.modified_ms < before_ms:
+            by_partition.setdefault(partition, {})[name] = facts.size_bytes
+    for partition, sizes in by_partition.items():
+        found += (
+            Chunk(partition, names, sum(sizes[name] for name in names)) for names in _grouped(sizes, wanted_bytes)
+        )
+    return found
+
+
+def _grouped(sizes: Mapping[str, int], wanted_bytes: int) -> Iterator[tuple[str, ...]]:
+    """Files that together are about as large as wanted; one alone stays as it is."""
+    names: list[str] = []
+    total = 0
+    for name, size in sizes.items():
+        if names and (total + size > wanted_bytes or len(names) >= _MOST_FILES):
+            if len(names) > 1:
+                yield tuple(names)
+            names, total = [], 0
+        names.append(name)
+        total += size
+    if len(names) > 1:
+        yield tuple(names)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """One file that is written, and takes the place of others."""
+
+    sources: tuple[str, ...]
+    """Below the folder that readers look at."""
+    written: str
+    """The new file, below the compaction's own folder."""
+    target: str
+    """Where it belongs, below the folder that readers look at."""
+    rows: int
+
+    def encode(self) -> bytes:
+        """The plan as JSON."""
+        tree = {"version": _VERSION, "sources": self.sources, "written": self.written, "target": self.target}
+        return json.dumps({**tree, "rows": self.rows}, indent=1).encode()
+
+    @staticmethod
+    def decode(content: bytes, name: str) -> CompactionPlan:
+        """Read what `encode` wrote. Raises RmqdError with the name for anything else."""
+        try:
+            tree = json.loads(content)
+            sources = tuple(str(one) for one in tree["sources"])
+            plan = CompactionPlan(sources, str(tree["written"]), str(tree["target"]), int(tree["rows"]))
+            version = tree["version"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise RmqdError(f"{name} is no plan of a compaction: {error!r}") from error
+        if version != _VERSION:
+            raise RmqdError(
+                f"{name} was written by another rmqd: its version is {version}, and {_VERSION} is known here"
+            )
+        return plan
+
+
+def plan_of(chunk: Chunk, compaction: str, written: str, rows: int) -> CompactionPlan:
+    """The plan of a chunk whose one file was written."""
+    name = f"{_COMPACTED}{compaction}{_ENDING}"
+    target = f"{chunk.partition}/{name}" if chunk.partition else name
+    return CompactionPlan(chunk.paths, written, target, rows)
+
+
+def batches_in(names: Iterable[str]) -> dict[str, int]:
+    """The last batch of each query that the sink's files of these names are of."""
+    last: dict[str, int] = {}
+    for name in names:
+        if found := query_and_batch(name.rpartition("/")[2]):
+            query, batch = found
+            last[query] = max(batch, last.get(query, 0))
+    return last
+
+
+def encode_batches(batches: Mapping[str, int]) -> bytes:
+    """Up to which batch the files of each query may be part of a compacted one, as JSON."""
+    return json.dumps(dict(sorted(batches.items())), indent=1).encode()
+
+
+def decode_batches(content: bytes, name: str) -> dict[str, int]:
+    """Read what `encode_batches` wrote. Raises RmqdError with the name for anything else."""
+    try:
+        return {str(query): int(batch) for query, batch in json.loads(content).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RmqdError(f"{name} does not tell which batches were compacted: {error!r}") from error

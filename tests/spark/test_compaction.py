@@ -1,0 +1,239 @@
+"""Compactions of an archive, read by pyarrow: no row twice, none lost, wherever somebody is killed or asleep."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rmqd.errors import ConfigError, RmqdError
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from rmqd.spark.engine.archive_compaction import compact_archive, sink_to_compact  # noqa: E402
+from rmqd.spark.hadoop_folder import HadoopFolder  # noqa: E402
+from rmqd.spark.pipelines.compaction import Compactions  # noqa: E402
+from rmqd.spark.pipelines.compaction_plan import Chunk, chunks_of  # noqa: E402
+from rmqd.spark.pipelines.micro_batch import MicroBatch  # noqa: E402
+from rmqd.spark.pipelines.parquet_sink import staging_beside  # noqa: E402
+from tests.spark.archive_driver import archive_order, order_of  # noqa: E402
+from tests.spark.test_parquet_sink import EACH, QUERY, KilledError, Life, MortalFolder, Sleep, read, rows, sink  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BATCHES = 3
+ALL = list(range(BATCHES * EACH))
+LARGE = 1 << 30
+
+
+def filled(spark: SparkSession, folder: Path) -> Path:
+    """An archive of some batches, each of which has a file in each of two partitions."""
+    for number in range(BATCHES):
+        sink(spark, folder).write(rows(spark, number, tasks=1), MicroBatch(QUERY, number, b"plan %d" % number))
+    assert len(list(folder.rglob("*.parquet"))) == 2 * BATCHES
+    return folder
+
+
+def compactions(spark: SparkSession, folder: Path, life: Life | None = None) -> Compactions:
+    where = HadoopFolder(spark, str(folder))
+    beside = MortalFolder(spark, staging_beside(where).url, life or Life())
+    return Compactions(MortalFolder(spark, str(folder), life or Life()), beside)
+
+
+def chunks(spark: SparkSession, folder: Path) -> list[Chunk]:
+    return chunks_of(HadoopFolder(spark, str(folder)).facts(), before_ms=2**60, wanted_bytes=LARGE)
+
+
+def planned(spark: SparkSession, folder: Path) -> None:
+    """A compaction of a partition whose driver is killed before anything is renamed in the folder."""
+
+    class Fatal(MortalFolder):
+        def move(self, path: str, target: HadoopFolder, target_path: str) -> None:
+            raise KilledError
+
+    here = HadoopFolder(spark, str(folder))
+    dying = Compactions(Fatal(spark, str(folder), Life()), HadoopFolder(spark, staging_beside(here).url))
+    with pytest.raises(KilledError):
+        dying.compact(spark, chunks(spark, folder)[0], {})
+    assert read(folder) == ALL
+
+
+def copied(template: Path, to: Path) -> Path:
+    """A folder and what is beside it, to go on with."""
+    shutil.copytree(template.parent, to)
+    return to / template.name
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder.parent / f".{folder.name}.rmqd" / ".compactions").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_compaction_that_dies_at_any_step_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """No row is ever there twice; whoever comes by next finishes it, and the files are one."""
+    template = filled(spark, tmp_path / "template" / "archive")
+    planned(spark, template)
+    step, dies, missing = 0, True, 0
+    while dies:
+        folder = copied(template, tmp_path / f"step{step}")
+        life = Life()
+        dying = compactions(spark, folder, life)
+        life.left = step
+        try:
+            dying.settle()
+            dies = False
+        except KilledError:
+            seen = read(folder)
+            assert len(set(seen)) == len(seen), f"twice behind change {step}"
+            missing += seen != ALL
+        compactions(spark, folder).settle()
+        assert read(folder) == ALL, f"behind change {step}"
+        assert len(list(folder.rglob("*.parquet"))) == 1 + BATCHES
+        assert left(folder) == ["batches.json"]
+        step += 1
+    assert step > 2 * BATCHES  # there were as many steps to die at
+    assert 0 < missing <= 2 * BATCHES  # while files are renamed, and not else
+
+
+@pytest.mark.timeout(400)
+def test_a_compaction_that_dies_before_its_plan_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """What it has written is deleted by the next one, which does it all."""
+    folder = filled(spark, tmp_path / "archive")
+    for step in (0, 3):
+        life = Life()
+        dying = compactions(spark, folder, life)
+        life.left = step
+        with pytest.raises(KilledError):
+            dying.compact(spark, chunks(spark, folder)[0], {})
+        assert read(folder) == ALL
+    later = compactions(spark, folder)
+    later.settle()
+    later.forget_unplanned()
+    assert set(left(folder)) <= {"batches.json"}
+    for chunk in chunks(spark, folder):
+        plan = later.compact(spark, chunk, {"compression": "gzip"})
+        assert plan is not None
+        assert plan.rows == len(ALL) // 2
+    assert read(folder) == ALL
+    assert [path.parent.name for path in sorted(folder.rglob("*.parquet"))] == ["topic=topic%250", "topic=topic%251"]
+    assert chunks(spark, folder) == []
+    assert left(folder) == ["batches.json"]
+
+
+@pytest.mark.timeout(400)
+def test_an_archive_goes_on_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
+    """Its batches, in the partition that is compacted just then, are whole; they finish what was left, too."""
+    folder = filled(spark, tmp_path / "archive")
+    planned(spark, folder)
+    seen: list[list[int]] = []
+
+    def meanwhile() -> None:
+        archive = sink(spark, folder)
+        archive.write(rows(spark, BATCHES, tasks=1), MicroBatch(QUERY, BATCHES, b"plan"))
+        seen.append(read(folder))
+
+    sleep = Sleep(meanwhile)
+    sleeper = compactions(spark, folder, sleep)
+    sleep.left = 3  # a file of three is taken
+    sleeper.settle()
+    whole = list(range((BATCHES + 1) * EACH))
+    assert seen == [whole]
+    assert read(folder) == whole
+    with pytest.raises(
+        RmqdError, match=r"batch 1 of archive comes with other messages .* is compacted with other rows"
+    ):
+        sink(spark, folder).write(rows(spark, 1), MicroBatch(QUERY, 1, b"another plan"))
+    assert read(folder) == whole
+
+
+def test_small_and_old_files_of_a_groups_sink_are_compacted(spark: SparkSession, tmp_path: Path) -> None:
+    """As the command does it; columns that only some files have are null for the others' rows."""
+    folder = filled(spark, tmp_path / "archive")
+    more = rows(spark, BATCHES, tasks=1).selectExpr("*", "'x' AS added")
+    made = sink(spark, folder)
+    made.prepare(more.schema)
+    made.write(more, MicroBatch(QUERY, BATCHES, b"plan"))
+    order = archive_order("127.0.0.1:1", tmp_path)  # whose sink is this folder
+    told: list[Chunk] = []
+
+    def run(**options: Any) -> int:
+        return compact_archive(
+            spark, order, **{"older_seconds": 60.0, "wanted_bytes": LARGE, "on_chunk": told.append, **options}
+        )
+
+    assert run() == 0
+    for path in folder.rglob("*.parquet"):
+        os.utime(path, (0, 0))
+    assert run(dry_run=True) == 0
+    assert [len(chunk.names) for chunk in told] == [BATCHES + 1] * 2
+    assert len(list(folder.rglob("*.parquet"))) == 2 * (BATCHES + 1)
+    assert run() == 2
+    assert len(list(folder.rglob("*.parquet"))) == 2
+    assert read(folder) == list(range((BATCHES + 1) * EACH))
+    table = spark.read.parquet(str(folder))
+    assert table.where("added = 'x'").count() == EACH
+    assert table.where("added IS NULL").count() == BATCHES * EACH
+    assert dict(table.dtypes)["at"] == "timestamp"
+    assert run(older_seconds=0.0) == 0  # one large file is left of each partition
+
+
+def test_a_group_without_files_is_refused() -> None:
+    order = order_of("127.0.0.1:1", pipeline={"plugin": "x:y"}, sink={"format": "rocketmq", "topic": "out"})
+    with pytest.raises(ConfigError, match="group archive has a sink of format rocketmq, and no files to compact"):
+        sink_to_compact(order)
+
+
+def command(folder: Path, sink_format: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    sink = (
+        f"{{format: {sink_format}, path: {folder}}}" if sink_format == "parquet" else "{format: rocketmq, topic: out}"
+    )
+    config = folder.parent / "rmqd.yaml"
+    config.write_text(f"""
+nameserver: 127.0.0.1:1
+groups:
+  archive:
+    engine: spark
+    subscriptions: {{orders: "*"}}
+    spark: {{master: "local[1,4]"}}
+    pipeline: {{plugin: archive}}
+    sink: {sink}
+""")
+    return subprocess.run(
+        [sys.executable, "-m", "rmqd", "spark", "compact", *arguments, "--config", str(config)],
+        timeout=240, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.process
+def test_the_command_refuses_a_group_without_files(tmp_path: Path) -> None:
+    ended = command(tmp_path / "archive", "rocketmq", "archive")
+    assert ended.returncode == 78
+    assert (
+        "group archive has a sink of format rocketmq, and no files to compact; accepted: format: parquet"
+        in ended.stderr
+    )
+    assert command(tmp_path / "archive", "parquet", "--size", "large").returncode == 2
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.timeout(400)  # a JVM more, on a machine that may be busy
+def test_the_command_compacts(spark: SparkSession, tmp_path: Path) -> None:
+    """And says of each partition what became of its files."""
+    folder = filled(spark, tmp_path / "archive")
+    ended = command(folder, "parquet", "archive", "--older-than", "0s")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == [
+        *(f"topic=topic%25{number}: 3 files of 0.0 MiB became one" for number in range(2)),
+        "2 files made",
+    ]
+    assert read(folder) == ALL
+    assert len(list(folder.rglob("*.parquet"))) == 2

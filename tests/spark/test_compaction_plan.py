@@ -1,0 +1,77 @@
+"""Which files of an archive become one. Pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.errors import RmqdError
+from rmqd.spark.hadoop_folder import FileFacts
+from rmqd.spark.pipelines.compaction_plan import (
+    Chunk,
+    CompactionPlan,
+    batches_in,
+    chunks_of,
+    decode_batches,
+    encode_batches,
+    plan_of,
+)
+
+QUERY = "3f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
+OTHER = "4f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
+
+
+def name(batch: int, query: str = QUERY) -> str:
+    return f"{query}-{batch:09}-00000000abcd-00000-000.snappy.parquet"
+
+
+def facts(size: int, modified: int = 1) -> FileFacts:
+    return FileFacts(size, modified)
+
+
+def test_small_files_of_a_partition_become_one_of_about_the_wanted_size() -> None:
+    """Those of a partition alone, and as many as fit; what is large, new, alone or of somebody else stays."""
+    files = {
+        **{f"date=1/topic=a/{name(number)}": facts(40) for number in range(5)},
+        f"date=1/topic=b/{name(7)}": facts(40),
+        f"date=2/{name(8)}": facts(75),
+        f"date=2/{name(9)}": facts(74),
+        "date=2/compacted-abc.parquet": facts(10),
+        f"date=2/{name(10)}": facts(10, modified=100),
+        "date=2/of_others.parquet": facts(1),
+        f"date=2/{name(11)}.tmp": facts(1),
+        name(12): facts(1),
+        name(13): facts(1),
+    }
+    assert chunks_of(files, before_ms=100, wanted_bytes=100) == [
+        Chunk("", (name(12), name(13)), 2),
+        Chunk("date=1/topic=a", (name(0), name(1)), 80),
+        Chunk("date=1/topic=a", (name(2), name(3)), 80),
+        Chunk("date=2", (name(9), "compacted-abc.parquet"), 84),
+    ]
+    assert chunks_of({}, before_ms=100, wanted_bytes=100) == []
+
+
+def test_a_file_is_of_a_thousand_at_most() -> None:
+    """Which readers miss as long as they are renamed."""
+    files = {f"{name(number)}": facts(1) for number in range(1001)}
+    assert [len(chunk.names) for chunk in chunks_of(files, before_ms=100, wanted_bytes=10**9)] == [1000]
+
+
+def test_a_plan_is_read_as_it_was_written() -> None:
+    plan = plan_of(Chunk("date=1", (name(0), name(1)), 80), "abc", "written/part-0.parquet", 7)
+    assert plan.target == "date=1/compacted-abc.parquet"
+    assert plan.sources == (f"date=1/{name(0)}", f"date=1/{name(1)}")
+    assert CompactionPlan.decode(plan.encode(), "plan") == plan
+    assert plan_of(Chunk("", (name(0),), 1), "abc", "w", 7).target == "compacted-abc.parquet"
+    with pytest.raises(RmqdError, match="the file is no plan of a compaction"):
+        CompactionPlan.decode(b"{}", "the file")
+    with pytest.raises(RmqdError, match="its version is 2, and 1 is known here"):
+        CompactionPlan.decode(plan.encode().replace(b'"version": 1', b'"version": 2'), "the file")
+
+
+def test_the_last_batch_of_each_query_is_known() -> None:
+    found = batches_in([name(3), name(10), name(2, OTHER), "compacted-abc.parquet"])
+    assert found == {QUERY: 10, OTHER: 2}
+    assert decode_batches(encode_batches(found), "batches") == found
+    with pytest.raises(RmqdError, match="the file does not tell which batches were compacted"):
+        decode_batches(b"[]", "the file")

@@ -1,0 +1,194 @@
+"""What becomes of a compaction's plan, whoever carries it out, sleeps over it or is killed; without a JVM.
+
+A file has the numbers of its rows, and three small ones are to become one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from rmqd.errors import RmqdError
+from rmqd.spark.pipelines.compaction import COMPACTIONS, Compactions
+from rmqd.spark.pipelines.compaction_plan import CompactionPlan
+from tests.spark.local_folder import LocalFolder
+
+ALL = list(range(9))
+FILES = 3
+MOST_STEPS = 40
+SOURCES = tuple(f"date=1/{number}" for number in range(FILES))
+
+
+class KilledError(BaseException):
+    """In place of SIGKILL: nothing catches it."""
+
+
+class Steps(LocalFolder):
+    """Calls a function before and after each change of a file."""
+
+    def __init__(self, base: Path, on_step: Callable[[], None]) -> None:
+        super().__init__(base)
+        self._on_step = on_step
+
+    def put(self, path: str, content: bytes) -> None:
+        self._on_step()
+        super().put(path, content)
+        self._on_step()
+
+    def delete(self, path: str) -> None:
+        self._on_step()
+        super().delete(path)
+        self._on_step()
+
+    def move(self, path: str, target: LocalFolder, target_path: str) -> None:
+        self._on_step()
+        super().move(path, target, target_path)
+        self._on_step()
+
+
+def nothing() -> None:
+    """For whoever lives and is awake."""
+
+
+def at(step: int, what: Callable[[], None]) -> Callable[[], None]:
+    """What does something at one step of many."""
+    left = [step]
+
+    def on_step() -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            what()
+
+    return on_step
+
+
+def die() -> None:
+    raise KilledError
+
+
+def planned(base: Path, plans: int) -> Path:
+    """An archive of three files, and plans of as many compactions that would each make one of them."""
+    for number, source in enumerate(SOURCES):
+        LocalFolder(base / "archive").put(source, json.dumps(ALL[number * FILES : (number + 1) * FILES]).encode())
+    for number in range(plans):
+        plan = CompactionPlan(SOURCES, "written/part", f"date=1/compacted-{number}", len(ALL))
+        ours = LocalFolder(base / "staging" / COMPACTIONS / f"{number}")
+        ours.put("written/part", json.dumps(ALL).encode())
+        ours.put("plan.json", plan.encode())
+    return base
+
+
+def settle(base: Path, on_step: Callable[[], None] = nothing) -> None:
+    """Carry out what is planned."""
+    compactions(base, on_step).settle()
+
+
+def compactions(base: Path, on_step: Callable[[], None] = nothing) -> Compactions:
+    return Compactions(Steps(base / "archive", on_step), Steps(base / "staging", on_step))
+
+
+def read(base: Path) -> list[int]:
+    """What a reader finds."""
+    files = [path for path in (base / "archive").rglob("*") if path.is_file()]
+    return sorted(number for path in files for number in json.loads(path.read_text()))
+
+
+def copied(template: Path, to: Path) -> Path:
+    shutil.copytree(template, to, copy_function=os.link)  # files are moved and replaced, never written into
+    return to
+
+
+def assert_settled(base: Path, told: object) -> None:
+    """All rows are there once, in one file, and nothing is left to do."""
+    settle(base)
+    compactions(base).forget_unplanned()
+    assert read(base) == ALL, told
+    assert len(list((base / "archive" / "date=1").iterdir())) == 1, told
+    assert not list((base / "staging" / COMPACTIONS).iterdir()), told
+
+
+def test_a_compaction_that_dies_at_any_step_is_finished_by_the_next(tmp_path: Path) -> None:
+    """No row is ever there twice; rows are missing while files are renamed, and not else."""
+    template, missing, lives, step = planned(tmp_path / "template", 1), 0, False, 0
+    while not lives:
+        base = copied(template, tmp_path / f"{step}")
+        try:
+            settle(base, at(step, die))
+            lives = True
+        except KilledError:
+            seen = read(base)
+            assert len(set(seen)) == len(seen), step
+            missing += seen != ALL
+        assert_settled(base, step)
+        step += 1
+    assert step > 4 * FILES
+    assert 0 < missing <= 2 * FILES
+
+
+def test_two_at_one_plan_and_plans_of_the_same_files_harm_nothing(tmp_path: Path) -> None:
+    """Whoever sleeps at whichever step, while another one does it all, or dies at any step of it."""
+    for plans in (1, 2):
+        template, has_slept, step = planned(tmp_path / f"template{plans}", plans), True, 0
+        while has_slept:
+            for death in range(step % 3, MOST_STEPS, 3):
+                has_slept = asleep(copied(template, tmp_path / "now"), step, death)
+                shutil.rmtree(tmp_path / "now")
+            step += 1
+        assert step > 4 * FILES
+
+
+def asleep(base: Path, step: int, death: int) -> bool:
+    """One who sleeps at a step while another one dies at one; whether it came so far."""
+    slept: list[int] = []
+
+    def meanwhile() -> None:
+        slept.append(step)
+        try:
+            settle(base, at(death, die))
+            assert read(base) == ALL
+        except KilledError:
+            pass
+        seen = read(base)
+        assert len(set(seen)) == len(seen), (step, death)
+
+    settle(base, at(step, meanwhile))
+    seen = read(base)
+    assert len(set(seen)) == len(seen), (step, death)
+    assert_settled(base, (step, death))
+    return bool(slept)
+
+
+def test_a_compaction_whose_files_are_gone_gives_up(tmp_path: Path) -> None:
+    """And puts back what it has taken; what was written and never planned is deleted, but not its batches' note."""
+    base = planned(tmp_path, 1)
+    (base / "archive" / SOURCES[1]).unlink()
+    note = LocalFolder(base / "staging" / COMPACTIONS)
+    note.put("batches.json", b'{"query": 7}')
+    note.put("unplanned/written/part", b"[]")
+    settle(base)
+    assert read(base) == [0, 1, 2, 6, 7, 8]
+    assert sorted(path.name for path in (base / "archive" / "date=1").iterdir()) == ["0", "2"]
+    compactions(base).forget_unplanned()
+    assert note.names() == ["batches.json"]
+    assert (compactions(base).last_batch("query"), compactions(base).last_batch("other")) == (7, -1)
+
+
+def test_what_cannot_be_moved_is_told(tmp_path: Path) -> None:
+    """It is not taken for a file that somebody else has."""
+    base = planned(tmp_path, 1)
+
+    class Refusing(LocalFolder):
+        def move(self, path: str, target: LocalFolder, target_path: str) -> None:
+            raise RmqdError("no space left")
+
+    try:
+        Compactions(Refusing(base / "archive"), LocalFolder(base / "staging")).settle()
+    except RmqdError as error:
+        assert str(error) == "no space left"  # noqa: PT017  pytest would be imported for this alone
+    else:
+        raise AssertionError("nothing was told")
+    assert read(base) == ALL
+    assert_settled(base, "afterwards")
