@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rmqd.clock import Clock
-from rmqd.spark.engine.generations import Generation, Generations, generations_of
+from rmqd.spark.engine.generations import Generation, Generations, checkpoint_folder, generations_of
 from rmqd.spark.engine.listener import BatchProgress, ProgressListener
 from rmqd.spark.engine.presence import Held, Presence
 from rmqd.spark.engine.queue_places import QueuePlaces
@@ -63,16 +63,16 @@ class SparkParts:
         self, session: SparkSession, generation: Generation, pause_file: str, on_batch: OnBatch
     ) -> StreamingQuery:
         """Start the query of the handler, or of the pipeline."""
-        if self._order.settings.pipeline is not None:
-            from rmqd.spark.pipelines.pipeline_query import pipeline_query as query
-        else:
-            from rmqd.spark.handlers.handler_query import handler_query as query
+        told: dict[str, Any] = {
+            "checkpoint": generation.path,
+            "starting": generation.starting,
+            "pause_file": pause_file,
+            "on_batch": on_batch,
+        }
+        if self._order.settings.pipeline is None:
+            from rmqd.spark.handlers.handler_query import handler_query
 
-        return query(
-            session,
-            self._order,
-            checkpoint=generation.path,
-            starting=generation.starting,
-            pause_file=pause_file,
-            on_batch=on_batch,
-        )
+            return handler_query(session, self._order, **told)
+        from rmqd.spark.pipelines.pipeline_query import pipeline_query
+
+        return pipeline_query(session, self._order, **told, kept=checkpoint_folder(self._order))

@@ -18,6 +18,10 @@ from rmqd.spark.option_values import GivenOptions
 from rmqd.spark.source.options import BATCH_ONLY, NAMES, STARTS, SourceOptions, with_more
 from rmqd.spark.values import value_format
 
+SCHEMA: Final = "valueSchema"
+INFER: Final = "infer"
+NOT_YET: Final = "unknown string"
+"""In place of a schema that is still to be inferred."""
 _STARTING: Final = "consume_from_where and consume_timestamp of the group"
 _INSTEAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(access.NAMES, "client and nameserver of the configuration"),
@@ -48,6 +52,8 @@ def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig)
     Raises ConfigError with a line for each problem, which names the option.
     """
     given = _given(settings)
+    if is_inferred(given.values):
+        given.values[SCHEMA] = NOT_YET
     more = with_more(options, given)
     if more.value is not None and not given.problems:
         try:
@@ -58,6 +64,12 @@ def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig)
         raise ConfigError([settings.problem(name, ("spark", "options"), str(text)) for text in given.problems])
     needed = ("topic", "decode_error") if options.permissive else ("topic",)  # by which rows are counted
     return replace(more, columns=(*(column for column in needed if column not in more.columns), *more.columns))
+
+
+def is_inferred(values: Mapping[str, str]) -> bool:
+    """Whether options ask for the schema of bodies to be found by looking at some."""
+    by_name = {name.lower(): text.strip().lower() for name, text in values.items()}
+    return by_name.get("value") == "json" and by_name.get(SCHEMA.lower()) == INFER
 
 
 def check_spark_options(name: str, settings: GroupConfig) -> None:

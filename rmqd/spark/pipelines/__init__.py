@@ -12,6 +12,7 @@ A sink takes a micro-batch at a time, on the driver. After a crash it is given t
     delta_table                  rows of a table of Delta Lake, each batch exactly once
     jdbc_table                   rows of a table of another database
     used_columns                 which columns of its source a pipeline uses
+    pinned_schema                the schema of bodies that is inferred once, and kept
     pipeline_counts              what a micro-batch has read, by Spark's word
     lost_rows                    what its tasks have lost, as a row of their own
 """

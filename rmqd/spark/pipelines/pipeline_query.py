@@ -11,10 +11,12 @@ from rmqd.errors import RmqdError
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.pipelines import load_pipeline
 from rmqd.spark.hadoop_folder import HadoopFolder
+from rmqd.spark.handlers.group_source import GroupPlan
 from rmqd.spark.handlers.handler_query import triggered
 from rmqd.spark.handlers.outcome import OnBatch
 from rmqd.spark.pipelines.lost_rows import messages_of
 from rmqd.spark.pipelines.micro_batch import MicroBatch
+from rmqd.spark.pipelines.pinned_schema import with_pinned_schema
 from rmqd.spark.pipelines.pipeline_counts import CountingListener, observed
 from rmqd.spark.pipelines.pipeline_sinks import make_sink
 from rmqd.spark.pipelines.pipeline_source import NAME, pipeline_source
@@ -37,12 +39,17 @@ def pipeline_query(
     starting: Mapping[MessageQueue, int] | None,
     pause_file: str,
     on_batch: OnBatch,
+    kept: str = "",
 ) -> StreamingQuery:
     """Start the query that has a group's pipeline run. The parameters are those of `handler_query`.
 
+    `kept` is the folder or URL of what all checkpoints of the group have in common; else each has its own beside it.
     `on_batch` is called in a thread of Spark's soon after a micro-batch is done, with the ranges that it has read.
     Raises RmqdError where the pipeline or its sink cannot be had, before anything is read.
     """
+    plan = GroupPlan(order=order, starting=starting, pause_file=pause_file)
+    beside = HadoopFolder(spark, kept) if kept else HadoopFolder(spark, checkpoint).sibling("kept")
+    order = with_pinned_schema(order, plan.source_options(), starting, beside)
     settings = order.settings
     assert settings.pipeline is not None
     assert settings.sink is not None

@@ -5,6 +5,7 @@ Python's: Spark 4.3 has no function of its own for a Python source, and its Avro
 
     kinds            types of columns, as SQL writes them; pure
     fitting          values of Python made to fit a type, or refused; pure
+    inferring        the type that bodies in JSON have; pure
     value_format     the source's options of it: format and schema, read on the driver
     avro_value       schemas and records of Avro
     schema_registry  what RocketMQ's schema registry says of schemas

@@ -1,0 +1,51 @@
+"""The schema that bodies have. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rmqd.spark.values.fitting import fit_of
+from rmqd.spark.values.inferring import ddl_of, infer_kind
+from rmqd.spark.values.kinds import parse_kind
+
+INFERRED: dict[str, tuple[list[Any], str]] = {
+    "plain": (
+        [{"id": 1, "paid": True, "name": "x", "share": 0.5}],
+        "id bigint, paid boolean, name string, share double",
+    ),
+    "numbers": ([{"n": 1}, {"n": 1.5}, {"n": 2}], "n double"),
+    "large": ([{"n": 2**63}], "n string"),
+    "several kinds": ([{"n": 1}, {"n": "1"}, {"n": None}], "n string"),
+    "null alone": ([{"n": None}], "n string"),
+    "null first": ([{"n": None}, {"n": 1}], "n bigint"),
+    "fields come": ([{"a": 1}, {"b": 2}], "a bigint, b bigint"),
+    "array": ([{"a": []}, {"a": [1, None]}, {"a": [2.5]}], "a array<double>"),
+    "empty array": ([{"a": []}], "a array<string>"),
+    "mixed array": ([{"a": [1, {}]}], "a array<string>"),
+    "struct": ([{"a": {"x": 1}}, {"a": {"y": [{"z": None}]}}], "a struct<x:bigint,y:array<struct<z:string>>>"),
+    "empty struct": ([{"a": {}}], "a map<string,string>"),
+    "struct or text": ([{"a": {"x": 1}}, {"a": "none"}], "a string"),
+    "quoted": ([{"first name": 1, "a`b:": 2}], "`first name` bigint, `a``b:` bigint"),
+    "names alike": ([{"id": 1, "ID": "x", "": 2}], "id bigint"),
+}
+
+
+@pytest.mark.parametrize(("documents", "ddl"), INFERRED.values(), ids=INFERRED)
+def test_a_schema_is_what_all_bodies_fit(documents: list[Any], ddl: str) -> None:
+    """It is read again as it was written, and each body fits."""
+    kind, told = infer_kind(json.dumps(document).encode() for document in documents)
+    assert kind is not None
+    assert (ddl_of(kind), told) == (ddl, len(documents))
+    assert parse_kind(ddl) == kind
+    for document in documents:
+        fit_of(kind)(document)
+
+
+def test_what_is_no_object_tells_nothing() -> None:
+    assert infer_kind([b"", b"{", b"[1]", b"1", b"null", b"\xff", b'{"a": NaN}', b"{}"]) == (None, 0)
+    kind, told = infer_kind([b"[", b'{"a": 1}'])
+    assert kind is not None
+    assert (ddl_of(kind), told) == ("a bigint", 1)

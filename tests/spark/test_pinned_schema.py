@@ -1,0 +1,97 @@
+"""`valueSchema: infer`: a group's columns are found once, and stay as they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+
+from rmqd.errors import RmqdError
+from tests.spark.embedded_broker import EmbeddedBroker
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from rmqd.spark.handlers.group_source import GroupPlan  # noqa: E402
+from rmqd.spark.pipelines.pinned_schema import with_pinned_schema  # noqa: E402
+from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
+from tests.spark.local_folder import LocalFolder  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from rmqd.spark.group_order import GroupOrder
+
+
+def order(nameserver: str, folder: Path, **options: Any) -> GroupOrder:
+    return order_of(
+        nameserver,
+        subscriptions={"orders": "*"},
+        spark={"trigger": "available_now", "options": {"value": "json", "valueSchema": "infer", **options}},
+        pipeline={"plugin": "select", "options": {"columns": ["queue_offset", "value.*", "_bad_row"]}},
+        sink={"format": "parquet", "path": str(folder / "rows")},
+    )
+
+
+def schema(of: GroupOrder, folder: Path) -> str:
+    """What the group's configuration has in place of `infer`."""
+    plan = GroupPlan(order=of, starting=None, pause_file=str(folder / "pause"))
+    found = with_pinned_schema(of, plan.source_options(), None, LocalFolder(folder / "kept"))
+    assert found.settings.spark is not None
+    return str(found.settings.spark.options["valueSchema"])
+
+
+def test_a_schema_is_found_once_and_told(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """From the group's first messages, or where there are none from those before; and not again."""
+    broker.create_topic("orders", 2)
+    group = order(broker.nameserver, tmp_path)
+    with pytest.raises(
+        RmqdError, match="valueSchema: infer finds nothing: there is no message that is an object in JSON"
+    ):
+        schema(group, tmp_path)
+    broker.send("orders", "no JSON")
+    with pytest.raises(RmqdError, match="none of the 1 messages that were looked at is an object in JSON"):
+        schema(group, tmp_path)
+    assert not (tmp_path / "kept").exists()
+    broker.send("orders", '{"id": 1}', queue_id=0)
+    broker.send("orders", '{"id": 2, "share": 0.5}', queue_id=1)
+    broker.commit(group.options.group, "orders", {0: 2, 1: 1})  # at the ends
+    with structlog.testing.capture_logs() as logs:
+        assert schema(group, tmp_path) == "id bigint, share double"
+    (told,) = (one for one in logs if one["event"] == "spark.value_schema_inferred")
+    assert (told["schema"], told["messages"]) == ("id bigint, share double", 2)
+    broker.send("orders", '{"id": "text"}')
+    assert schema(group, tmp_path) == "id bigint, share double"
+    (tmp_path / "kept" / "value_schema.json").unlink()
+    assert schema(group, tmp_path) == "id string"  # the one message behind the group's offsets
+    (tmp_path / "kept" / "value_schema.json").write_text("{}")
+    with pytest.raises(RmqdError, match=r"value_schema.json does not tell the schema of bodies.*the file deleted"):
+        schema(group, tmp_path)
+
+
+def test_a_schema_that_is_written_down_is_taken(tmp_path: Path) -> None:
+    """No broker is asked, nor is anything kept."""
+    assert schema(order("127.0.0.1:1", tmp_path, valueSchema="id bigint"), tmp_path) == "id bigint"
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_group_has_the_columns_that_it_found(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """Also when it is started again and its messages have become others, which are bad."""
+    broker.create_topic("orders", 1)
+    broker.send("orders", json.dumps({"id": 1, "lines": [{"sku": "a"}]}))
+    group = order(broker.nameserver, tmp_path)
+    assert start(spark, group, tmp_path).awaitTermination(SECONDS)
+    broker.send("orders", json.dumps({"id": "text", "lines": []}), json.dumps({"id": 2, "more": True}))
+    assert start(spark, group, tmp_path).awaitTermination(SECONDS)
+    table = spark.read.parquet(str(tmp_path / "rows"))
+    assert table.columns == ["queue_offset", "id", "lines", "_bad_row"]
+    rows = sorted(table.collect(), key=lambda row: int(row.queue_offset))
+    assert [(row.id, row.lines and [line.sku for line in row.lines]) for row in rows] == [
+        (1, ["a"]),
+        (None, None),
+        (2, None),
+    ]
+    assert rows[1]._bad_row == "id: 'text' is no bigint"
