@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol, TypeVar, overload
 
 if TYPE_CHECKING:
     from rmqd.wire.message_queue import MessageQueue
@@ -367,34 +367,3 @@ def _shown(value: object) -> str:
     from rmqd.plain_text import text_of
 
     return text_of(value, repr)
-
-
-LOSS_CAUSES: Final = ("died", "hung", "memory")
-"""Why a worker process of a handler is replaced: it ended, its call did not, it used up its memory limit."""
-
-
-@dataclass(slots=True)
-class ProcessCounts:
-    """The worker processes that calls of a handler run in."""
-
-    running: int
-    lost: dict[str, int]  # by LOSS_CAUSES
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedHandler:
-    """A handler plugin that was made with its options, and can be started."""
-
-    name: str
-    """As the configuration names it, for logs and metrics."""
-    handle: Callable[[Batch], Any]
-    is_async: bool
-    """Whether `handle` returns an awaitable; a synchronous one is called in a thread."""
-    start: Callable[[], Any] | None
-    """Called once per process before the first message; may return an awaitable."""
-    stop: Callable[[], Any] | None
-    """Called once per process after the last message; may return an awaitable."""
-    ready: Callable[[], Awaitable[None]] | None = None
-    """Awaited by a slot before it takes a batch, where calls need something that may be missing for a while."""
-    processes: ProcessCounts | None = None  # None where it runs in this process
-    end_calls: Callable[[], Any] | None = None  # called while something waits for calls that are kept open

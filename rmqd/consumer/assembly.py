@@ -26,7 +26,7 @@ from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QueueLock
 from rmqd.consumer.services import ConsumeMessageService, Leases, OffsetStore, Ownership, WaysBack
 from rmqd.consumer.stats.counters import RetriedStats, TopicStats
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.filter import sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue

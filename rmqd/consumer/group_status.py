@@ -8,7 +8,7 @@ from rmqd.consumer.health.recent_results import RecentResults
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.consumer.stats.counters import snapshots_of
 from rmqd.consumer.stats.snapshot import MOST_MEMBERS, GroupSnapshot
-from rmqd.handler_api import ProcessCounts
+from rmqd.loaded_handler import ProcessCounts
 from rmqd.plain_text import describe
 from rmqd.wire.topics import is_retry_topic
 

@@ -16,7 +16,8 @@ from typing import Any
 import structlog
 
 from rmqd.clock import Clock
-from rmqd.handler_api import Batch, DeadLetter, LoadedHandler, Retry, Suspend
+from rmqd.handler_api import Batch, DeadLetter, Retry, Suspend
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.plain_text import text_of
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message

@@ -29,7 +29,7 @@ from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.consumer.services import WaysBack
 from rmqd.consumer.stats.snapshot import GroupSnapshot
 from rmqd.errors import RmqdError, RouteNotFoundError
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.once.group import once_of
 from rmqd.wire.bodies.heartbeat import ConsumeFromWhere, ConsumerData, MessageModel
 from rmqd.wire.command import RemotingCommand

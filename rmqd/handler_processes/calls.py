@@ -15,21 +15,12 @@ from rmqd.config.model.group import GroupConfig
 from rmqd.consumer.handling.threads import UnusableHandlerError
 from rmqd.consumer.handling.verdict import EXPIRED_DELAY_LEVEL, PAST_DEADLINE
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.handler_api import (
-    ACK,
-    LOSS_CAUSES,
-    Batch,
-    Decision,
-    LoadedHandler,
-    ManualBatch,
-    Outcome,
-    ProcessCounts,
-    decision_of,
-)
+from rmqd.handler_api import ACK, Batch, Decision, ManualBatch, Outcome, decision_of
 from rmqd.handler_processes.handler_process import HandlerProcess
 from rmqd.handler_processes.order import Answer, HandlerOrder
 from rmqd.handler_processes.pool import HandlerPool
 from rmqd.handler_processes.suspects import Loss, Suspects
+from rmqd.loaded_handler import LOSS_CAUSES, LoadedHandler, ProcessCounts
 from rmqd.plain_text import traceback_of
 from rmqd.process.child import ChildGoneError
 from rmqd.process.logs.logs import log_settings

@@ -26,8 +26,9 @@ from rmqd.clock import SystemClock
 from rmqd.consumer.handling.threads import HandlerThread, UnusableHandlerError, call_start_or_stop, check_result
 from rmqd.consumer.handling.worker import take_cancellations_back
 from rmqd.exit_codes import ExitCode
-from rmqd.handler_api import Batch, LoadedHandler, ManualBatch, OrderlyBatch
+from rmqd.handler_api import Batch, ManualBatch, OrderlyBatch
 from rmqd.handler_processes.order import Answer, Call, HandlerOrder
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.once.group import once_of
 from rmqd.plain_text import describe, text_of
 from rmqd.plugins.handlers import load_handler

@@ -20,9 +20,9 @@ import structlog
 from rmqd.backoff import doubled
 from rmqd.clock import Clock
 from rmqd.consumer.handling.threads import UnusableHandlerError
-from rmqd.handler_api import ProcessCounts
 from rmqd.handler_processes.handler_process import HandlerNotStartedError, HandlerProcess
 from rmqd.handler_processes.order import HandlerOrder
+from rmqd.loaded_handler import ProcessCounts
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.form import (
     Fault,

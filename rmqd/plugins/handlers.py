@@ -10,7 +10,7 @@ from typing import Any, Final
 from rmqd.config.model.group import GroupConfig, HandlerConfig
 from rmqd.config.problems import ConfigProblem
 from rmqd.errors import ConfigError
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.form import PluginFaultError
 from rmqd.plugins.handler_plugin import HandlerPlugin
 from rmqd.plugins.lookup import find_object, located, plain

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.own_threads import call_either
 
 Part = tuple[Callable[[], Any] | None, Callable[[], Any] | None]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.form import Fault, PluginFaultError, is_async, room, yields
 from rmqd.plugins.lifecycle import with_parts

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.form import is_async, model_of, plugin_fault, yields
 from rmqd.plugins.lifecycle import Part, with_parts
 from rmqd.typed.calls import TypedCalls

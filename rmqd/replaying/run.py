@@ -17,7 +17,7 @@ from rmqd.replaying.ways_back import ReplayWaysBack
 
 if TYPE_CHECKING:
     from rmqd.consumer.options import ConsumerOptions
-    from rmqd.handler_api import LoadedHandler
+    from rmqd.loaded_handler import LoadedHandler
     from rmqd.replaying.plan import Failures, ReplayPlan
     from rmqd.wire.messages.message import Message
 

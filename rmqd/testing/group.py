@@ -15,7 +15,7 @@ from rmqd.config.reading.source import Source
 from rmqd.config.rules.groups import run_findings
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.errors import ConfigError
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.consumer_options import options_of_group
 from rmqd.plugins.form import PluginFaultError
 from rmqd.plugins.handlers import load_handler

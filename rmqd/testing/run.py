@@ -16,7 +16,7 @@ from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pop.assignment import PopAssignment
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import RmqdError
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.testing.clock import JumpingClock
 from rmqd.testing.records import messages_of
 from rmqd.testing.result import Recorder, RunResult

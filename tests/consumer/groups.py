@@ -9,7 +9,8 @@ from typing import Any
 
 from rmqd.consumer.allocate import AllocateStrategy, averagely
 from rmqd.consumer.options import ConsumerOptions, Subscription
-from rmqd.handler_api import Batch, LoadedHandler
+from rmqd.handler_api import Batch
+from rmqd.loaded_handler import LoadedHandler
 
 GROUP = "g1"
 TOPIC = "t1"

@@ -15,7 +15,7 @@ from rmqd.client.options import ClientOptions
 from rmqd.clock import SystemClock
 from rmqd.consumer.hooks import GroupHooks, Hook, HookContext
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of
 from tests.consumer.scripted_broker import ScriptedBroker

@@ -18,7 +18,8 @@ from rmqd.client.options import ClientOptions
 from rmqd.clock import SystemClock
 from rmqd.consumer.handling.threads import HandlerEndedError, call_start_or_stop
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.handler_api import Batch, LoadedHandler
+from rmqd.handler_api import Batch
+from rmqd.loaded_handler import LoadedHandler
 from tests.consumer.groups import group_options
 from tests.consumer.handling.odd_handlers import NoText, Panic, own_task
 

@@ -24,8 +24,8 @@ from rmqd.consumer.stats.snapshot import (
 from rmqd.daemon.groups.engine import Client
 from rmqd.daemon.http.status import DaemonAbout
 from rmqd.errors import ConfigError, FilterRefusedError
-from rmqd.handler_api import LoadedHandler
 from rmqd.histogram import Histogram
+from rmqd.loaded_handler import LoadedHandler
 
 EMPTY = Histogram((0.1, 1.0)).snapshot()
 ABOUT = DaemonAbout("shop-1", 42, 1_700_000_000.0, 1_700_000_100.0, "abc", 1_700_000_000.0, True, False)

@@ -28,7 +28,7 @@ sys.path.append(sys.argv[1])
 from rmqd.clock import SystemClock
 from rmqd.consumer.hooks import GroupHooks
 from rmqd.plugins.hooks import load_hooks
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.testing import make_batch, make_message
 def handle(batch):
     batch.dead_letter(batch[0], "because")

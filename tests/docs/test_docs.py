@@ -26,7 +26,8 @@ from rmqd.consumer.hooks import GroupHooks, Hook
 from rmqd.daemon.groups.reload import LIVE_KEYS
 from rmqd.daemon.metrics.catalogue import CATALOGUE
 from rmqd.exit_codes import ExitCode
-from rmqd.handler_api import LoadedHandler, Outcome
+from rmqd.handler_api import Outcome
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.wire.message_queue import MessageQueue
 from rmqd_handlers.exec import EXIT_ACK, EXIT_DEAD_LETTER, EXIT_RETRY
 from tests.certificates import CA

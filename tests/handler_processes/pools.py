@@ -8,8 +8,8 @@ from typing import Any
 
 from rmqd.clock import SystemClock
 from rmqd.config.model.group import GroupConfig
-from rmqd.handler_api import LoadedHandler
 from rmqd.handler_processes.calls import handler_in_processes
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.consumer_options import options_of_group
 
 GROUP = "pooled"

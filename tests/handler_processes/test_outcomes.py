@@ -11,7 +11,8 @@ import pytest
 from rmqd.consumer.handling.failures import give_up, is_named
 from rmqd.consumer.handling.threads import UnusableHandlerError
 from rmqd.consumer.handling.verdict import default_decision, rest_asked_for
-from rmqd.handler_api import Batch, LoadedHandler, ManualBatch
+from rmqd.handler_api import Batch, ManualBatch
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.own_threads import call_either
 from rmqd.plain_text import describe, text_of, traceback_of, traceback_tail
 from rmqd.plugins.handlers import load_handler

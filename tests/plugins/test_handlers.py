@@ -13,7 +13,7 @@ import pytest
 
 from rmqd.config.model.root import GroupConfig
 from rmqd.errors import ConfigError
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.catalogue import describe_installed
 from rmqd.plugins.handlers import load_handler
 from rmqd.plugins.runnable import load_runnable

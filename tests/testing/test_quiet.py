@@ -8,7 +8,7 @@ from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.testing.clock import JumpingClock
 from rmqd.testing.run import LOOK_SECONDS, HandlerRun
 from tests.consumer.groups import group_options

@@ -14,7 +14,8 @@ from rmqd.consumer.handling.verdict import EXPIRED
 from rmqd.consumer.handling.worker import Turn, Worker
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import WaysBack
-from rmqd.handler_api import Batch, LoadedHandler
+from rmqd.handler_api import Batch
+from rmqd.loaded_handler import LoadedHandler
 
 
 class ConsumeMessageConcurrentlyService(HandlerSlots):

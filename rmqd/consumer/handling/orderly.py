@@ -14,7 +14,8 @@ from rmqd.consumer.handling.verdict import EXPIRED
 from rmqd.consumer.handling.worker import Turn, Worker
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import Leases, WaysBack
-from rmqd.handler_api import Batch, LoadedHandler, ManualBatch, OrderlyBatch
+from rmqd.handler_api import Batch, ManualBatch, OrderlyBatch
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 

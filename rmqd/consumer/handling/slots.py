@@ -35,7 +35,8 @@ from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import RunningCall, WaysBack
 from rmqd.diagnosis.causes import Problem
 from rmqd.errors import RmqdError
-from rmqd.handler_api import Batch, LoadedHandler
+from rmqd.handler_api import Batch
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.wire.topics import unwrap_namespace
 
 if TYPE_CHECKING:

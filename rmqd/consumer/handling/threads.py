@@ -14,7 +14,8 @@ import structlog
 
 from rmqd.clock import Clock
 from rmqd.errors import RmqdError
-from rmqd.handler_api import Batch, LoadedHandler
+from rmqd.handler_api import Batch
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.own_threads import call_either, call_in_loop
 from rmqd.plain_text import class_name, describe
 

@@ -11,7 +11,7 @@ from rmqd.clock import Clock
 from rmqd.consumer.contract import Consumer
 from rmqd.consumer.hooks import Hook
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 
 if TYPE_CHECKING:
     from rmqd.config.model.root import GroupConfig, RootConfig

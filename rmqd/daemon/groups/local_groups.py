@@ -23,7 +23,7 @@ from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor
 from rmqd.daemon.groups.worker_share import WorkerShare
 from rmqd.daemon.metrics.totals import ProcessSnapshot, retired_group
 from rmqd.errors import ConfigError, FilterRefusedError, RmqdError
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.consumer_options import consumer_options
 from rmqd.process.logs.writer import lines_dropped
 from rmqd.wire.namespace import without_namespace

@@ -27,7 +27,7 @@ from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.handling.threads import call_start_or_stop
 from rmqd.consumer.hooks import GroupHooks
 from rmqd.errors import RmqdError
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.once.group import once_of
 from rmqd.plugins.handlers import load_handler
 from rmqd.plugins.hooks import load_hooks

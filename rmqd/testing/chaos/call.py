@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmqd.consumer.handling.threads import HandlerNotAwaitedError, call_handler
-from rmqd.handler_api import Batch, LoadedHandler
+from rmqd.handler_api import Batch
+from rmqd.loaded_handler import LoadedHandler
 
 
 class DidNotReturnError(Exception):

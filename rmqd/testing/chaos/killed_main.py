@@ -18,7 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-from rmqd.handler_api import Batch, LoadedHandler
+from rmqd.handler_api import Batch
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.testing.chaos.killed import BEHIND_ITS_END, Called, Died, KillOrder
 from rmqd.testing.chaos.trial import Bench, Trial
 from rmqd.testing.group import GroupToRun

@@ -15,7 +15,8 @@ from rmqd.consumer.handling.failures import give_up
 from rmqd.consumer.handling.threads import call_start_or_stop
 from rmqd.consumer.handling.verdict import not_acknowledged
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.handler_api import LoadedHandler, Outcome
+from rmqd.handler_api import Outcome
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.once.group import once_of
 from rmqd.plain_text import describe
 from rmqd.testing.chaos.call import Called, DidNotReturnError, call

@@ -23,7 +23,7 @@ from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.reload import LIVE_KEYS
 from rmqd.daemon.groups.worker_share import WorkerShare
 from rmqd.errors import ConfigError, InvalidNameError
-from rmqd.handler_api import LoadedHandler
+from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.consumer_options import options_of_group
 from tests.certificates import CA, OTHER_CA
 from tests.config.configs import config
