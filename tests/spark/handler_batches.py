@@ -31,12 +31,20 @@ class Checkpoint:
     commits: int = 0
 
 
-def order_of(nameserver: str, handler: Callable[..., object], *, concurrency: int = 4, **keys: Any) -> GroupOrder:
+def order_of(
+    nameserver: str,
+    handler: Callable[..., object],
+    *,
+    concurrency: int = 4,
+    options: Mapping[str, Any] | None = None,
+    **keys: Any,
+) -> GroupOrder:
     """A group `shop` that has `orders` handled, by a function or a class of a module's top level."""
     plugin = f"{handler.__module__}:{handler.__qualname__}"
+    called = {"plugin": plugin, "concurrency": concurrency, "options": dict(options or {})}
     group = {
         "engine": "spark", "subscriptions": {"orders": "*"},
-        "consume_from_where": "first_offset", "handler": {"plugin": plugin, "concurrency": concurrency}, **keys,
+        "consume_from_where": "first_offset", "handler": called, **keys,
     }  # fmt: skip
     client = {"poll_name_server_interval": "10ms"}
     config = {"nameserver": [nameserver], "client": client, "groups": {"shop": group}}
