@@ -335,10 +335,9 @@ async def test_a_queue_of_which_a_slave_knows_no_offset_waits_for_its_master(
 
 @pytest.mark.parametrize("known", [False, True])
 async def test_brokers_of_4_9_say_0_where_they_have_nothing(
-    broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch, known: bool
+    broker: ScriptedBroker, seen: Seen, clock: ManualClock, known: bool
 ) -> None:
     """Which makes no group a known one. A young queue begins there in any group, an old one as it is told."""
-    monkeypatch.setattr("rmqd.consumer.offsets.founding_by_brokers.FOUNDER_SECONDS", 0.1)
     broker.peer.version = 407
     queues = broker.create_topic(TOPIC, 3)
     for queue in queues:
@@ -353,8 +352,10 @@ async def test_brokers_of_4_9_say_0_where_they_have_nothing(
         return reply if reply.code == ResponseCode.SUCCESS or is_old else Reply(ext_fields={"offset": "0"})
 
     broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, query)
-    async with member(broker.peer.address, seen, **QUICK):
-        await eventually(lambda: all(map(broker.pulled_offsets, queues)), "all queues are pulled")
+    # what looks like another's founding gets its time; a founder's time stands still, so that it commits nothing before
+    wait = clock.until if known else eventually
+    async with member(broker.peer.address, seen, clock=clock, **QUICK):
+        await wait(lambda: all(map(broker.pulled_offsets, queues)), "all queues are pulled")
     assert [broker.pulled_offsets(queue)[0] for queue in queues] == ([1, 1, 50] if known else [0, 0, 51])
 
 

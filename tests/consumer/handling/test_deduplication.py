@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.claims.opening import open_store
 from rmqd.claims.store import ClaimStore, Standing, Terms
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.held_claims import LEASE_SECONDS
 from rmqd.consumer.handling.threads import HandlerNotAwaitedError
 from rmqd.consumer.options import DeduplicationOptions
 from rmqd.handler_api import Batch
@@ -79,9 +81,10 @@ class Place:
             path.rename(path.with_name(path.name.removeprefix("kept-")))
 
     def refuse_to_delete(self, key: str) -> None:
-        """Have the store answer with an error to what would delete this key."""
+        """Have the store answer with an error to what would delete this key before its time is over."""
         self._execute(f"""
-            CREATE TRIGGER refuse BEFORE DELETE ON claims WHEN old.id = '{key}'
+            CREATE TRIGGER refuse BEFORE DELETE ON claims
+            WHEN old.id = '{key}' AND old.ends_at > strftime('%s', 'now') + 0
             BEGIN SELECT RAISE(ABORT, '{key} stays'); END
         """)
 
@@ -491,16 +494,26 @@ async def test_a_release_that_the_store_refuses_keeps_no_claim_from_being_renewe
         place.refuse_to_delete("stuck")
         raise RuntimeError("no")
 
-    clock = ManualClock()
-    options = {"deduplication": place.options, "concurrency": 2, "consume_timeout_seconds": 900.0}
-    async with pool(handle, clock=clock, **options) as running, clock.flowing():
-        queue_of(running, ["long", "stuck"], {})
-        problem = await eventually(lambda: running.service.problem, "a release is refused")
-        assert "stuck stays" in problem.evidence
+    async def renewed() -> None:
         ends_at = place.ends_at("long")
         await eventually(lambda: place.ends_at("long") > ends_at, "the other claim is renewed")
-        await clock.advance(80)
-        assert running.service.problem is None
+
+    clock = ManualClock()
+    options = {"deduplication": place.options, "concurrency": 2, "consume_timeout_seconds": 900.0}
+    with capture_logs() as logs:
+        async with pool(handle, clock=clock, **options) as running, clock.flowing():
+            queue_of(running, ["long", "stuck"], {})
+            problem = await eventually(lambda: running.service.problem, "a release is refused")
+            assert "stuck stays" in problem.evidence
+            await renewed()
+            await clock.advance(LEASE_SECONDS)
+            await renewed()  # what was asked before has its answer by the next time
+            await renewed()
+            logs.clear()
+            await renewed()
+            await renewed()
+            assert not logs, "each time it would be asked for the release, and refuse it"
+            assert running.service.problem is None
 
 
 async def test_a_store_that_is_back_is_told_of_where_nothing_is_to_be_handled(pool: StartPool, place: Place) -> None:
