@@ -231,6 +231,14 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
     "no value": ({"valueSchema": "id int"}, "valueSchema: of no use without value"),
     "no schema": ({"value": "json"}, "valueSchema: missing; accepted: columns as SQL writes them"),
     "wrong ddl": ({"value": "json", "valueSchema": "id"}, "valueSchema: 'id' ends where a type is expected"),
+    "inferred": (
+        {"value": "json", "valueSchema": "infer"},
+        "valueSchema: infer is for a group with engine: spark and a pipeline, .* accepted: columns as SQL writes them",
+    ),
+    "inferred avro": (
+        {"value": "avro", "valueSchema": "Infer"},
+        "valueSchema: infer is for value=json; accepted: a record's schema",
+    ),
     "no avro": ({"value": "avro", "valueSchema": "{}"}, "valueSchema: no schema of Avro"),
     "no json": ({"value": "avro", "valueSchema": "x"}, "valueSchema: no JSON"),
     "recursive": ({"value": "avro", "valueSchema": json.dumps(RECURSIVE)}, "the record Node has itself in it"),

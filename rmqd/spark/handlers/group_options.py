@@ -19,7 +19,6 @@ from rmqd.spark.source.options import BATCH_ONLY, NAMES, STARTS, SourceOptions, 
 from rmqd.spark.values import value_format
 
 SCHEMA: Final = "valueSchema"
-INFER: Final = "infer"
 NOT_YET: Final = "unknown string"
 """In place of a schema that is still to be inferred."""
 _STARTING: Final = "consume_from_where and consume_timestamp of the group"
@@ -69,7 +68,7 @@ def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig)
 def is_inferred(values: Mapping[str, str]) -> bool:
     """Whether options ask for the schema of bodies to be found by looking at some."""
     by_name = {name.lower(): text.strip().lower() for name, text in values.items()}
-    return by_name.get("value") == "json" and by_name.get(SCHEMA.lower()) == INFER
+    return by_name.get("value") == "json" and by_name.get(SCHEMA.lower()) == value_format.INFER
 
 
 def check_spark_options(name: str, settings: GroupConfig) -> None:

@@ -23,6 +23,8 @@ VALUE: Final = "value"
 BAD_ROW: Final = "_bad_row"
 FORMATS: Final = ("json", "avro", "protobuf")
 NAMES: Final = ("value", "valueSchema", "valueMessage", "valueRegistered", "valueRegistry", "valueSubject")
+INFER: Final = "infer"
+"""In place of a schema, where a group of a pipeline has it: the one that is to be found by looking at bodies."""
 _OF: Final = {
     "valueMessage": "protobuf",
     "valueRegistered": "avro",
@@ -36,6 +38,11 @@ MISSING: Final = {
     "valueRegistry",
     "protobuf": "missing; accepted: the path of a file that protoc --include_imports --descriptor_set_out wrote",
 }
+_NOT_INFERRED: Final = (
+    "infer is for a group with engine: spark and a pipeline, which keeps what it finds: spark.options in YAML; "
+    "accepted: columns as SQL writes them. In a notebook they are spark.read.json(orders.limit(10000)"
+    '.selectExpr("CAST(body AS STRING)")).schema.simpleString(), where orders is what load() gives without value'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,10 @@ def read_value(given: GivenOptions, flag: Callable[[str], bool]) -> ValueFormat 
         return ValueFormat(chosen, None, registry=registry)
     if chosen and "valueSchema" not in given.values:
         given.problem("valueSchema", MISSING[chosen])
+        return None
+    if chosen and given.values["valueSchema"].strip().lower() == INFER:
+        accepted = MISSING[chosen].removeprefix("missing; ")
+        given.problem("valueSchema", _NOT_INFERRED if chosen == "json" else f"infer is for value=json; {accepted}")
         return None
     made = given.read("valueSchema", lambda text: _with_schema(chosen, text, message, registered), None)
     return None if made is None else replace(made, registry=registry)
