@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from psycopg import AsyncConnection, Error
+from psycopg import AsyncConnection, Error, OperationalError
 from psycopg.errors import ReadOnlySqlTransaction, UndefinedTable
 from psycopg_pool import AsyncConnectionPool
 
@@ -13,6 +17,7 @@ from rmqd.claims.store import ClaimStoreError, Held, Key, Standing, Terms
 
 TABLE: Final = "rmqd_claims"
 CONNECT_SECONDS: Final = 5
+CALL_SECONDS = 5.0  # for a server to answer: it may be gone without a word
 MOST_CONNECTIONS: Final = 4  # steps are short: what waits for one of them waits for milliseconds
 MOST_PURGED: Final = 10_000  # rows at a time, so that nobody waits for long
 
@@ -89,7 +94,16 @@ class PostgresqlClaims:
         self._is_open = False
         self._pool: AsyncConnectionPool[AsyncConnection[Any]] = AsyncConnectionPool(
             url,
-            kwargs={"autocommit": True, "fallback_application_name": "rmqd", "connect_timeout": CONNECT_SECONDS},
+            kwargs={
+                "autocommit": True,
+                "fallback_application_name": "rmqd",
+                "connect_timeout": CONNECT_SECONDS,
+                # a host that is gone without a word
+                "keepalives_idle": 10,
+                "keepalives_interval": 5,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 25_000,
+            },
             min_size=1,
             max_size=MOST_CONNECTIONS,
             open=False,
@@ -140,16 +154,46 @@ class PostgresqlClaims:
                 await self._pool.open()
                 self._is_open = True
             async with self._pool.connection() as connection:
-                try:
-                    return await _rows(connection, statement, values)
-                except UndefinedTable:
-                    await _make_table(connection)
-                    return await _rows(connection, statement, values)
-                except ReadOnlySqlTransaction:
-                    await connection.close()  # a former primary: the pool replaces it, by one to the new primary
-                    raise
+                with self._limit(connection):
+                    return await self._step(connection, statement, values)
         except (Error, OSError) as error:
             raise ClaimStoreError(f"PostgreSQL: {str(error) or type(error).__name__}") from error
+
+    async def _step(
+        self, connection: AsyncConnection[Any], statement: str, values: dict[str, object]
+    ) -> list[tuple[Any, ...]]:
+        try:
+            return await _rows(connection, statement, values)
+        except UndefinedTable:
+            await _make_table(connection)
+            return await _rows(connection, statement, values)
+        except ReadOnlySqlTransaction:
+            await connection.close()  # a former primary: the pool replaces it, by one to the new primary
+            raise
+        except OperationalError as error:
+            if not connection.closed:
+                raise
+            await self._pool.drain()  # the others lead to where this one did, and each would cost its own time limit
+            raise OperationalError(f"the connection ended, or had no answer for {CALL_SECONDS:g} s: {error}") from error
+
+    @contextlib.contextmanager
+    def _limit(self, connection: AsyncConnection[Any]) -> Iterator[None]:
+        """End the connection if the block takes too long.
+
+        A task that were cancelled would wait for the server: the driver asks it to give the statement up.
+        """
+        timer = asyncio.get_running_loop().call_later(CALL_SECONDS, _cut, connection)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def _cut(connection: AsyncConnection[Any]) -> None:
+    """Have whoever waits for an answer see the end of the connection."""
+    if not connection.closed:
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
 
 
 async def _rows(connection: AsyncConnection[Any], statement: str, values: dict[str, object]) -> list[tuple[Any, ...]]:

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from rmqd.claims import postgresql_store
 from rmqd.claims.opening import StoreName, open_store
 from rmqd.claims.store import ClaimStore, ClaimStoreError, Standing, Terms, key_of
+from tests.client.remoting.silent_line import SilentLine
 from tests.servers.postgresql import PostgresqlServer
 from tests.servers.redis import RedisServer
 from tests.waiting import eventually
@@ -212,6 +214,27 @@ async def test_a_postgresql_that_is_away_says_so_and_is_used_once_it_is_back(
     assert await claimed() == [CONFIRMED, HELD]
     await store.close()
     await other.close()
+
+
+@pytest.mark.process
+async def test_a_postgresql_that_falls_silent_says_so_and_is_used_by_new_connections(
+    postgresql: PostgresqlServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a primary whose host is gone without a word, while its name leads to its successor already."""
+    monkeypatch.setattr(postgresql_store, "CALL_SECONDS", 1.0)
+    async with SilentLine(postgresql.port) as line:
+        url = database.replace(f"127.0.0.1:{postgresql.port}", line.address)
+        store = open_store("postgresql", url, Terms("shop", "1", LONG, LONG))
+        await asyncio.gather(*(store.claim([("orders", str(number))], "1:1") for number in range(20)))
+        await eventually(lambda: line.open > 1, "it has several connections")
+        accepted = line.accepted
+        line.swallow()
+
+        with pytest.raises(ClaimStoreError, match=r"PostgreSQL: .* no answer for 1 s"):
+            await store.claim([A], "1:2")
+        assert await store.claim([A], "1:3") == [OURS]
+        assert line.accepted > accepted
+        await store.close()
 
 
 async def test_a_file_that_cannot_be_written_says_so_with_its_path(tmp_path: Path) -> None:
