@@ -29,7 +29,7 @@ RENEW_SECONDS: Final = LEASE_SECONDS / 3
 PURGE_SECONDS: Final = 60.0
 FIRST_PAUSE_SECONDS: Final = 0.1  # before a store that did not answer is asked again
 LONGEST_PAUSE_SECONDS: Final = 2.0
-CLOSE_SECONDS: Final = 3.0  # for the last claims to be released
+CLOSE_SECONDS: Final = 3.0  # for the last claims to be confirmed and released
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +56,7 @@ class HeldClaims:
         self._clock = clock
         self._numbers = itertools.count(1)
         self._claims: dict[Key, Claim] = {}
+        self._confirming: dict[Claim, list[int]] = {}  # what is done with, and the store has not said that it knows
         self._released: list[tuple[float, Held]] = []  # with when that was (monotonic)
         self._news = asyncio.Event()  # something is to be released
 
@@ -88,10 +89,16 @@ class HeldClaims:
         return dict(zip(claim.keys, standings, strict=True))
 
     async def confirm(self, claim: Claim, indexes: Iterable[int]) -> None:
-        """Note that messages are done with; waits for the store."""
+        """Note that messages are done with; waits for the store. Where that is cancelled, `close` does it."""
         indexes = [index for index in indexes if index in claim.keys]
         if not indexes:
             return
+        self._confirming[claim] = indexes
+        if lost := await self._confirm(claim, indexes):
+            log.warning("claim.lost", messages=lost, lease_seconds=LEASE_SECONDS)
+
+    async def _confirm(self, claim: Claim, indexes: list[int]) -> int:
+        """Returns how many of these somebody else has claimed since."""
         keys = [claim.keys[index] for index in indexes]
         for attempt in itertools.count(1):
             try:
@@ -101,9 +108,9 @@ class HeldClaims:
             else:
                 break
         self._is_back()
+        del self._confirming[claim]
         self.forget(claim, indexes)
-        if lost:
-            log.warning("claim.lost", messages=lost, lease_seconds=LEASE_SECONDS)
+        return lost
 
     def release(self, claim: Claim, indexes: Iterable[int] | None = None) -> None:
         """Give up these messages, or all, so that the next attempt may have them. The store hears of it in a moment."""
@@ -155,16 +162,26 @@ class HeldClaims:
                 failures = 0
 
     async def close(self) -> None:
-        """Release what no handler has any more, and end the connections."""
+        """Confirm what was about to be, release the rest of what no handler has any more, and end the connections.
+
+        What cannot be confirmed in that time is not released either: until its lease is over it may not be handled.
+        """
+        try:
+            async with self._clock.timeout(CLOSE_SECONDS):
+                for claim, indexes in list(self._confirming.items()):
+                    await self._confirm(claim, indexes)  # whether it was lost the store cannot tell the second time
+                self._release_ended()
+                await self._send_releases()
+        except (ClaimStoreError, TimeoutError) as error:
+            left = len(self._released) + sum(map(len, self._confirming.values()))
+            reason = str(error) or self.failure
+            log.warning("claims.left", messages=left, seconds=LEASE_SECONDS, error=reason)
+        await self._store.close()
+
+    def _release_ended(self) -> None:
         for claim in set(self._claims.values()):
             if claim.has_ended:
                 self.release(claim)
-        try:
-            async with self._clock.timeout(CLOSE_SECONDS):
-                await self._send_releases()
-        except (ClaimStoreError, TimeoutError) as error:
-            log.warning("claims.left", messages=len(self._released), seconds=LEASE_SECONDS, error=str(error))
-        await self._store.close()
 
     async def _wait(self, error: ClaimStoreError, attempt: int) -> None:
         if not self.failure:

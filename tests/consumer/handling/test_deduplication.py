@@ -88,6 +88,17 @@ class Place:
             BEGIN SELECT RAISE(ABORT, '{key} stays'); END
         """)
 
+    def refuse_to_confirm(self) -> None:
+        """Have the store answer each confirmation with an error."""
+        self._execute("""
+            CREATE TRIGGER refuse BEFORE INSERT ON claims WHEN new.is_confirmed
+            BEGIN SELECT RAISE(ABORT, 'not now'); END
+        """)
+
+    def confirm_again(self) -> None:
+        """As it was before."""
+        self._execute("DROP TRIGGER refuse")
+
     def ends_at(self, key: str) -> float:
         """Until when a key is claimed or confirmed."""
         [(ends_at,)] = self._execute("SELECT ends_at FROM claims WHERE id = ?", key)
@@ -666,3 +677,35 @@ async def test_the_end_of_a_group_gives_its_claims_up(pool: StartPool, place: Pl
         await began.wait()
         assert await place.standing("a") is HELD
     assert await place.standing("a") is OURS
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+async def test_the_end_of_a_group_confirms_what_it_was_about_to(
+    pool: StartPool, place: Place, mode: dict[str, Any]
+) -> None:
+    """Its confirmation waited for a store that is back by then."""
+
+    async def refuse(_: Batch) -> None:
+        place.refuse_to_confirm()
+
+    handle, clock = Noting(refuse), ManualClock()
+    async with pool(handle, deduplication=place.options, clock=clock, **mode) as running:
+        queue_of(running, ["a"], mode)
+        await eventually(lambda: running.service.problem, "its confirmation waits for the store")
+        place.confirm_again()
+    assert handle.keys == ["a"]
+    assert await place.standing("a") is CONFIRMED
+
+
+async def test_what_a_group_could_not_confirm_at_its_end_is_left_to_the_lease(pool: StartPool, place: Place) -> None:
+    """It is not given up: the handler has done its work."""
+
+    async def refuse(_: Batch) -> None:
+        place.refuse_to_confirm()
+
+    with capture_logs() as logs:
+        async with pool(Noting(refuse), deduplication=place.options) as running:
+            queue_of(running, ["a"], {})
+            await eventually(lambda: running.service.problem, "its confirmation waits for the store")
+    assert await place.standing("a") is HELD
+    assert [one["messages"] for one in logs if one["event"] == "claims.left"] == [1]
