@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 ORDER = "id bigint, lines array<struct<sku:string,price:double>>, paid boolean"
 PLACE = "queue_offset,value,_bad_row"
+PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
 @pytest.mark.parametrize(
@@ -302,6 +304,23 @@ def test_a_reader_says_what_bodies_have(spark: SparkSession, broker: EmbeddedBro
         rows = frame.selectExpr("value.n", "value.day", "value.m['k'][0] AS m", "value.local").collect()
         assert [tuple(row) for row in rows] == [(Decimal("1.50"), date(2026, 3, 1), 1, None), (None,) * 4]
     assert given.where("_bad_row IS NULL").selectExpr("unix_seconds(value.at)").collect() == [(1772359200,)]
+
+
+def test_a_notebook_finds_the_schema_as_the_refusal_says(spark: SparkSession, broker: EmbeddedBroker) -> None:
+    """The expression in the message is run as it stands there, and its outcome is taken as valueSchema."""
+    broker.create_topic("orders", 1)
+    broker.send("orders", '{"id": 1, "lines": [{"sku": "a", "price": 2.5}]}', '{"id": 2, "note": "x"}')
+    where = {"nameserver": broker.nameserver, "subscribe": "orders"}
+    with pytest.raises(ConfigError) as refusal:
+        RocketMQSource({**where, "value": "json", "valueSchema": "infer"}).schema()
+    found = re.search(r"spark\.read\.json.*simpleString\(\)", str(refusal.value))
+    assert found is not None
+    orders = spark.read.format("rocketmq").options(**where).load()
+    kinds = eval(found.group(), {"spark": spark, "orders": orders})  # what a reader of the message does
+    read = spark.read.format("rocketmq").options(**where, value="json", valueSchema=kinds).load()
+    rows = read.selectExpr("value.id", "value.lines[0].price AS price", "value.note", "_bad_row").collect()
+    assert [tuple(row) for row in rows] == [(1, 2.5, None, None), (2, None, "x", None)]
+    assert f"`{found.group()}`" in PAGE.read_text()
 
 
 SELECTED = {"columns": ["value.id", "value.lines[0].sku AS sku"], "where": "_bad_row IS NULL"}
