@@ -50,7 +50,8 @@ BELOW = {
     ),
     "broker": (f"{PLAIN} wire", "structlog"),
     "spark": (
-        f"{PLAIN} wire handler_api loaded_handler once typed diagnosis client consumer config plugins process daemon",
+        f"{PLAIN} wire handler_api loaded_handler once claims typed diagnosis client consumer config plugins process "
+        "daemon",
         "structlog pyspark pyarrow py4j numpy psycopg zlib_ng fastavro google",
     ),
     "testing": (

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rmqd.spark.engine.claim_store_watch import ClaimStoreWatch
+from rmqd.spark.engine.figures import Figures
 from rmqd.spark.engine.generations import Generation
 from rmqd.spark.engine.listener import BatchProgress
 from rmqd.spark.engine.presence import Held
@@ -95,6 +97,10 @@ class FakeParts:
     def places(self, figures: object) -> FakePlaces:
         """One that sees nothing."""
         return FakePlaces()
+
+    def claim_store(self, figures: Figures) -> ClaimStoreWatch | None:
+        """None, unless the test says otherwise."""
+        return None
 
     def session(self, on_progress: Callable[[BatchProgress], None]) -> FakeSession:
         """After a while, if the test wants."""

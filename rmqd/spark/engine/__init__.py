@@ -12,6 +12,7 @@ the query ends and a new generation of the checkpoint begins. Calls into Spark b
     checkpoint                       what Spark's checkpoint says of the group's place
     running_query, spark_thread      a query and Spark's calls, for an event loop
     listener, figures, queue_places  Spark's progress; the group's snapshot; lag
+    claim_store_watch                whether the store of `deduplicate` is there
     ordering                         from a configuration to a group's order
     foreground                       `rmqd spark run`: one group without a daemon
     archive_compaction               `rmqd spark compact`: large files of a Parquet sink's small ones

@@ -86,6 +86,12 @@ class Figures:
         with structlog.contextvars.bound_contextvars(group=self._options.group):
             self._problems.set("handler", self._results.problem)
 
+    def claim_store_is(self, failure: str) -> None:
+        """Note why the store of `deduplicate` does not answer this process; nothing where it does."""
+        evidence = f"nothing is handled without a claim, and the driver does not reach the store: {failure}"
+        with structlog.contextvars.bound_contextvars(group=self._options.group):
+            self._problems.set("claims", found("claim_store_away", evidence) if failure else None)
+
     def batch_done(
         self, phases_ms: Mapping[str, int], positions: Mapping[MessageQueue, int], *, empty: bool, retired: int = 0
     ) -> None:

@@ -150,6 +150,8 @@ class GroupRun:
             self._watching = asyncio.create_task(presence.watch(), name="presence")
             places = self._parts.places(self._figures)
             helpers += [self._watching, asyncio.create_task(places.watch(), name="places of queues")]
+            if (claim_store := self._parts.claim_store(self._figures)) is not None:
+                helpers.append(asyncio.create_task(claim_store.watch(), name="claim store"))
             await self._unless_stopped(presence.found())
             began = self._clock.monotonic()
             session = await self._unless_stopped(thread.call(lambda: self._parts.session(self._heard)))

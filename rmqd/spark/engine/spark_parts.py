@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from rmqd.spark.engine.claim_store_watch import ClaimStoreWatch
     from rmqd.spark.engine.figures import Figures
 
 
@@ -43,6 +44,15 @@ class SparkParts:
     def places(self, figures: Figures) -> QueuePlaces:
         """What looks at the group's queues; it connects nothing yet."""
         return QueuePlaces(self._order, figures, self._clock)
+
+    def claim_store(self, figures: Figures) -> ClaimStoreWatch | None:
+        """What looks at the store of a group with `deduplicate`; it connects nothing yet."""
+        deduplication = self._order.options.deduplication
+        if deduplication is None:
+            return None
+        from rmqd.spark.engine.claim_store_watch import ClaimStoreWatch  # most groups have no use for it
+
+        return ClaimStoreWatch(self._order.group, deduplication, figures, self._clock)
 
     def session(self, on_progress: Callable[[BatchProgress], None]) -> SparkSession:
         """Start Spark. `on_progress` is called in a thread of Spark's.

@@ -1,0 +1,149 @@
+"""What the driver tells of a store of `deduplicate` that is away: executors cannot before it is back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.clock import SystemClock
+from rmqd.config.model.root import RootConfig
+from rmqd.consumer.pauses import Pauses
+from rmqd.diagnosis.causes import Problem
+from tests.servers.postgresql import PostgresqlServer
+from tests.servers.redis import RedisServer
+from tests.spark.needed import need
+from tests.waiting import eventually
+
+need("pyspark")
+
+from rmqd.spark.engine import claim_store_watch  # noqa: E402
+from rmqd.spark.engine.claim_store_watch import ClaimStoreWatch  # noqa: E402
+from rmqd.spark.engine.figures import Figures  # noqa: E402
+from rmqd.spark.engine.group_run import GroupRun  # noqa: E402
+from rmqd.spark.engine.spark_parts import SparkParts  # noqa: E402
+from rmqd.spark.group_order import GroupOrder  # noqa: E402
+from tests.spark.fake_spark import FakeParts  # noqa: E402
+
+pytestmark = pytest.mark.process
+
+UNREACHED = "spark.claim_store_unreached"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_store_watch, "LOOK_SECONDS", 0.02)
+
+
+class Parts(FakeParts):
+    """But for what looks at the store."""
+
+    watch_of_store: ClaimStoreWatch | None = None
+
+    def __init__(self, order: GroupOrder) -> None:
+        super().__init__()
+        self._parts = SparkParts(order, SystemClock())
+
+    def claim_store(self, figures: Figures) -> ClaimStoreWatch | None:
+        self.watch_of_store = self._parts.claim_store(figures)
+        return self.watch_of_store
+
+
+@dataclass
+class Store:
+    """A server, and a group that has its claims there."""
+
+    server: RedisServer | PostgresqlServer
+    order: GroupOrder
+
+    @staticmethod
+    def of(server: RedisServer | PostgresqlServer, name: str, url: str) -> Store:
+        settings = {
+            "engine": "spark",
+            "subscriptions": {"orders": "*"},
+            "handler": {"plugin": "log"},
+            "deduplicate": {"store": name, "url": url},
+        }
+        config = RootConfig.model_validate({"nameserver": "127.0.0.1:1", "groups": {"mailer": settings}})
+        return Store(server, GroupOrder("mailer", config))
+
+
+@pytest.fixture(params=["redis", "postgresql"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Of either kind. The server is there again at the end."""
+    if request.param == "redis":
+        redis: RedisServer = request.getfixturevalue("redis_server")
+        found = Store.of(redis, "redis", redis.url)
+    else:
+        url: str = request.getfixturevalue("database")
+        found = Store.of(request.getfixturevalue("postgresql"), "postgresql", url)
+    yield found
+    if not found.server.is_ready():
+        found.server.start()
+
+
+def causes(problems: Iterable[Problem]) -> list[str]:
+    return [problem.cause for problem in problems]
+
+
+async def test_a_store_that_goes_away_is_a_problem_until_it_is_back(store: Store) -> None:
+    parts = Parts(store.order)
+    run = GroupRun(store.order, cast("SparkParts", parts), SystemClock())
+
+    def problems() -> list[str]:
+        return causes(run.snapshot().problems)
+
+    with capture_logs() as logs:
+        task = asyncio.create_task(run.run())
+        try:
+            await eventually(lambda: parts.watch_of_store and parts.watch_of_store.has_answered, "the store answers")
+            assert not problems()
+            store.server.kill()
+            await eventually(lambda: problems() == ["claim_store_away"], "the store is told to be away")
+            [problem] = run.snapshot().problems
+            assert "the driver does not reach the store: " in problem.evidence
+            store.server.start()
+            await eventually(lambda: not problems(), "the store is told to be back")
+        finally:
+            run.hurry()
+            with suppress(asyncio.CancelledError):
+                await task
+    told = [entry["event"] for entry in logs if entry.get("cause") == "claim_store_away"]
+    assert told == ["group.problem", "group.problem_ended"]
+    assert UNREACHED not in [entry["event"] for entry in logs]
+
+
+async def test_a_store_that_was_never_reached_from_here_is_no_problem_of_the_group(store: Store) -> None:
+    """Executors may be where it is reached. The log tells of it once."""
+    figures = Figures(store.order.options, SystemClock())
+    watch = SparkParts(store.order, SystemClock()).claim_store(figures)
+    assert watch is not None
+
+    def problems() -> list[str]:
+        return causes(figures.snapshot("running", None, "", Pauses(), handling=True).problems)
+
+    store.server.kill()
+    with capture_logs() as logs:
+        for _ in range(2):
+            await watch.look()
+    assert not problems()
+    assert [entry["event"] for entry in logs].count(UNREACHED) == 1
+    store.server.start()
+    await watch.look()
+    store.server.kill()
+    await watch.look()
+    assert problems() == ["claim_store_away"]
+    await watch.close()
+
+
+def test_a_group_without_deduplicate_has_no_store() -> None:
+    group = {"engine": "spark", "subscriptions": {"orders": "*"}, "handler": {"plugin": "log"}}
+    config = RootConfig.model_validate({"nameserver": "127.0.0.1:1", "groups": {"mailer": group}})
+    order = GroupOrder("mailer", config)
+    parts = SparkParts(order, SystemClock())
+    assert parts.claim_store(Figures(order.options, SystemClock())) is None
