@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -62,7 +63,8 @@ class SQLAlchemyOnce:
             raise AlreadyHandled(self._mark.message) from None
         except BaseException:
             _seen.discard(direct.engine)  # the table may have been dropped: the next attempt looks for it
-            self._end(is_done=False)
+            with contextlib.suppress(DBAPIError):  # where SQLite ended the transaction, the error says why, not this
+                self._end(is_done=False)
             raise
 
     def _end(self, is_done: bool) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from rmqd import AlreadyHandled, Message
 from rmqd_handlers.away import AwayError
 
-from .engine import make_engine
+from .engine import has_ended, make_engine
 from .errors import Kind, kind_of, told, told_of_connecting
 from .target import Target
 
@@ -43,6 +43,18 @@ class Written:
 
 class RefusedError(Exception):
     """The database refused a batch, and it is not known that a row is at fault."""
+
+    def __init__(self, text: str, kind: Kind = Kind.OTHER) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class _EndedError(Exception):
+    """The database ended the whole transaction at one row."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.why)
+        self.refused = refused
 
 
 class Database:
@@ -77,12 +89,13 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._threads, contextvars.copy_context().run, call)
 
     def _write(self, target: Target, rows: Rows) -> Written:
-        written = Written()
-        if self._once or not self._write_all(target, rows):
-            with self._transaction(target, rows) as connection:
-                for message, row in rows:
-                    self._write_one(connection, target, message, row, written)
-        return written
+        """In one transaction as it is; row by row where one is refused; and each by itself where that is not enough."""
+        if not self._once and self._write_all(target, rows):
+            return Written()
+        try:
+            return self._write_rows(target, rows)
+        except (_EndedError, RefusedError):
+            return self._write_each(target, rows)
 
     def _write_all(self, target: Target, rows: Rows) -> bool:
         """Whether the database takes all of them as they are."""
@@ -90,6 +103,29 @@ class Database:
             connection.execute(target.statement, [_parameters(target, row) for _, row in rows])
             return True
         return False
+
+    def _write_rows(self, target: Target, rows: Rows) -> Written:
+        """In one transaction. Raises _EndedError beside what `_transaction` raises: nothing is written then."""
+        written = Written()
+        with self._transaction(target, rows) as connection:
+            for message, row in rows:
+                self._write_one(connection, target, message, row, written)
+        return written
+
+    def _write_each(self, target: Target, rows: Rows) -> Written:
+        """Each row in a transaction of its own, so that one that takes its transaction along takes no other row."""
+        together = Written()
+        for message, row in rows:
+            try:
+                written = self._write_rows(target, [(message, row)])
+            except _EndedError as error:
+                together.refused.append(error.refused)
+            except RefusedError as error:
+                together.refused.append(Refused(message, error.kind, str(error)))
+            else:
+                together.refused.extend(written.refused)
+                together.handled_before.extend(written.handled_before)
+        return together
 
     @contextlib.contextmanager
     def _transaction(self, target: Target, rows: Rows) -> Iterator[Connection]:
@@ -102,25 +138,46 @@ class Database:
             try:
                 with connection.begin():
                     yield connection
+                    _check_open(connection)
+            except (_EndedError, RefusedError):
+                raise
             except Exception as error:  # noqa: BLE001  its kind is looked up
                 kind = kind_of(error)
                 text = told(error, target.names, (value for _, row in rows for value in row))
                 if kind is Kind.STANDBY:
                     connection.invalidate()
-                raise (AwayError if kind in (Kind.AWAY, Kind.STANDBY) else RefusedError)(text) from None
+                if kind in (Kind.AWAY, Kind.STANDBY):
+                    raise AwayError(text) from None
+                raise RefusedError(text, kind) from None
 
     def _write_one(self, connection: Connection, target: Target, message: Message, row: Row, written: Written) -> None:
+        """A row in a savepoint. An error that is not of the row alone leaves, so that nothing is committed."""
         block = message.once(connection) if self._once else connection.begin_nested()
+        of_row: Exception | None = None
         try:
             with block:
-                connection.execute(target.statement, _parameters(target, row))
+                try:
+                    connection.execute(target.statement, _parameters(target, row))
+                except Exception as error:
+                    of_row = error
+                    raise
         except AlreadyHandled as error:
             written.handled_before.append(error)
         except Exception as error:
-            kind = kind_of(error)
-            if kind in (Kind.AWAY, Kind.STANDBY):
+            if of_row is None:  # the mark, or the savepoint
                 raise
-            written.refused.append(Refused(message, kind, told(error, target.names, row)))
+            kind = kind_of(of_row)
+            if kind in (Kind.AWAY, Kind.STANDBY):
+                raise of_row from None
+            refused = Refused(message, kind, told(of_row, target.names, row))
+            if error is not of_row or has_ended(connection):  # the savepoint cannot be rolled back: it is gone
+                raise _EndedError(refused) from None
+            written.refused.append(refused)
+
+
+def _check_open(connection: Connection) -> None:
+    if has_ended(connection):  # then a COMMIT commits nothing, and some drivers do not say so
+        raise RefusedError("the transaction ended before its COMMIT: nothing of it was written")
 
 
 def _parameters(target: Target, row: Row) -> dict[str, Any]:

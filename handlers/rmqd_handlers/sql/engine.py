@@ -35,6 +35,7 @@ CONNECT_ARGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "pysqlite": {"timeout": CONNECT_SECONDS},  # for the lock of another writer
 }
 """What drivers are told, by SQLAlchemy's names of them, beside the option `connect_args`."""
+_IN_ERROR: Final = 3  # libpq's PQTRANS_INERROR
 KNOWS_JSON: Final = ("sqlite", "postgresql", "mysql", "mariadb", "mssql")
 
 
@@ -77,6 +78,20 @@ def make_engine(url: str, connect_args: Mapping[str, Any], max_connections: int)
     if dialect.driver == "pysqlite":
         _begin_by_ourselves(engine)
     return engine
+
+
+def has_ended(connection: Connection) -> bool:
+    """Whether the transaction that is to be committed is none: the database rolled it back, or can only do so.
+
+    SQLite does by itself, at a full disk or RAISE(ROLLBACK): what follows would be committed statement by statement.
+    PostgreSQL takes COMMIT for ROLLBACK after an error. Of other databases the drivers do not tell.
+    """
+    driver: Any = connection.connection.dbapi_connection
+    if connection.dialect.driver == "pysqlite":
+        return not driver.in_transaction
+    if connection.dialect.driver in ("psycopg", "psycopg2"):
+        return bool(driver.info.transaction_status == _IN_ERROR)
+    return False
 
 
 def _begin_by_ourselves(engine: Engine) -> None:
