@@ -82,7 +82,8 @@ def _pattern_of(command: RemotingCommand) -> _Pattern | None:
     places: list[tuple[int, int, str]] = []
     for name, (before, number) in members.items():
         start = header.find((before + number).encode()) + len(before)
-        if start < len(before) or not number.isdecimal() or header.count(f'"{name}"'.encode()) != 1:
+        is_number = number.isascii() and number.isdecimal()  # other scripts have digits too, of several bytes
+        if start < len(before) or not is_number or header.count(f'"{name}"'.encode()) != 1:
             return None
         places.append((start, start + len(number), name))
     places.sort()

@@ -120,6 +120,7 @@ def test_a_header_that_is_to_be_longer_than_its_frame() -> None:
         compact(FOUND)[:-1] + ',"opaque":12}',
         compact(FOUND).replace('"7"', "7"),
         compact(FOUND).replace('"7"', '""'),
+        compact(FOUND).replace('"7"', '"\u0663"'),
         compact({**FOUND, "extFields": None}),
         compact(FOUND).replace('"minOffset":"7"', '"x\\"minOffset":"7","min\\u004fffset":"7"'),
     ],
@@ -133,3 +134,11 @@ def test_headers_that_no_broker_writes(header: str) -> None:
             for one in (header, compact(FOUND)):
                 for changed_header in (one.replace("12", number, 1), one.replace('"7"', f'"{number}"', 1)):
                     assert agree(decoder, payload(changed_header.encode()))
+
+
+def test_digits_of_another_script_teach_nothing() -> None:
+    """They are of several bytes, of which a pattern would keep the last for good."""
+    header = compact(FOUND).replace('"7"', '"\u0663"').encode()
+    decoder = AlikeHeaders()
+    assert agree(decoder, payload(header))
+    assert agree(decoder, payload(header.replace("\u0663".encode(), b"5\xa3")))
