@@ -45,6 +45,11 @@ def canal(kind: str, *rows: dict[str, Any], **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def canal_of_id(number: bytes) -> bytes:
+    """With a key that is a number as no JSON library here writes it."""
+    return json.dumps(canal("INSERT", {"id": None})).encode().replace(b'"id": null', b'"id": ' + number)
+
+
 def debezium(op: str, before: Any = None, after: Any = None, **source: Any) -> dict[str, Any]:
     where = {"connector": "postgresql", "db": "shop", "schema": "public", "table": "orders", "ts_ms": TIME_MS}
     return {"op": op, "before": before, "after": after, "source": {**where, **source}, "ts_ms": TIME_MS + 321}
@@ -142,6 +147,26 @@ def test_debeziums_values_without_schema() -> None:
     assert (row["amount"], row["at"]) == (Decimal("1.00"), AT)
 
 
+def test_numbers_in_a_text_are_as_the_message_has_them() -> None:
+    """Alone and within others: exact, and not texts."""
+
+    def name(json_text: str) -> Any:
+        body = json.dumps(debezium("c", None, {"id": 7, "name": None})).replace('"name": null', f'"name": {json_text}')
+        ((row, _, _),) = changes(body.encode(), **DEBEZIUM)
+        return row["name"]
+
+    assert name("12.5000") == "12.5000"
+    assert name("7") == "7"
+    nested = '{"a": [1.10, 0.12345678901234567890, true, null, "ä\\""]}'
+    assert name(nested) == nested
+
+
+def test_whole_numbers_may_have_a_point() -> None:
+    body = json.dumps(debezium("c", None, {"id": None})).replace('"id": null', '"id": 9.2e18')
+    ((row, _, _),) = changes(body.encode(), **DEBEZIUM)
+    assert row["id"] == 9_200_000_000_000_000_000
+
+
 def test_each_op_of_debezium() -> None:
     """What a snapshot reads is before all changes, and in its order; a tombstone says nothing more."""
     found = [
@@ -201,6 +226,15 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no key to delete": (canal("DELETE", {"name": "x"}), {}, "the row has no key: id is not there"),
     "no number": (canal("INSERT", {"id": "x"}), {}, "id: 'x' is no bigint"),
     "too large": (canal("INSERT", {"id": str(2**63)}), {}, "id: '9223372036854775808' is no bigint"),
+    "endless": (canal_of_id(b"3e200000000"), {},
+                "id: Decimal('3E+200000000') is no bigint"),
+    "a half": (canal_of_id(b"1.5"), {},
+               "id: Decimal('1.5') is no bigint"),
+    "Python's number": (canal("INSERT", {"id": "1_0"}), {}, "id: '1_0' is no bigint"),
+    "Python's decimal": (canal("INSERT", {"id": "1", "amount": "1_0"}), {}, "amount: '1_0' is no number"),
+    "Python's double": (canal("INSERT", {"id": "1", "share": "1_0"}), {}, "share: '1_0' is no double"),
+    "no finite number": (canal("INSERT", {"id": "1", "share": "nan"}), {}, "share: 'nan' is no double"),
+    "infinite": (canal("INSERT", {"id": "1", "share": "1e400"}), {}, "share: '1e400' is no double"),
     "digits": (canal("INSERT", {"id": "1", "amount": "1.255"}), {}, "amount: 1.255 has more digits than decimal(12,2)"),
     "boolean": (canal("INSERT", {"id": "1", "paid": "2"}), {}, "paid: '2' is no boolean"),
     "day": (canal("INSERT", {"id": "1", "day": "yesterday"}), {}, "day: 'yesterday' is no date"),

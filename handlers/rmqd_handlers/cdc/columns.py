@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ _COLUMN: Final = re.compile(
     r"\s*(?P<name>\w+|`[^`]+`)\s+(?P<kind>\w+)\s*(?:\(\s*(?P<p>\d+)\s*(?:,\s*(?P<s>\d+)\s*)?\))?\s*(?:,|$)"
 )
 _MOST_DIGITS: Final = 38
+_LARGEST_EXPONENT: Final = 18  # of a bigint's first digit: a number such as 3e200000000 is never written out
+_DIGITS: Final = re.compile(r"[+-]?[0-9]+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO_DATE: Final = "0000-00-00"  # MySQL's, which no calendar has; Debezium makes null of it
 
@@ -114,13 +117,13 @@ class Reader:
             return self._made(column, value, told)
         except BadValueError as error:
             raise BadValueError(f"{name}: {error}") from None
-        except (ValueError, OverflowError, InvalidOperation, TypeError):
+        except (ValueError, OverflowError, InvalidOperation, TypeError, RecursionError):
             raise BadValueError(f"{name}: {_no(value, column)}") from None
 
     def _made(self, column: Column, value: Any, told: Told) -> Any:
         kind = column.kind
         if kind == "string":
-            return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+            return value if isinstance(value, str) else _json(value)
         if kind == "boolean":
             return _boolean(value)
         if isinstance(value, bool | list | dict):
@@ -128,7 +131,7 @@ class Reader:
         if kind in WHOLE_BITS:
             return _whole(value, WHOLE_BITS[kind])
         if kind in ("float", "double"):
-            return float(value)
+            return _double(value)
         if kind == "decimal":
             return _decimal(column, value, told)
         if kind == "binary":
@@ -162,10 +165,34 @@ def _boolean(value: Any) -> bool:
     return found
 
 
-def _whole(value: Any, bits: int) -> int:
-    number = int(value) if isinstance(value, int | str) else int(Decimal(value))
-    if isinstance(value, Decimal | float) and number != value:
+def _json(value: Any) -> str:
+    """As the message has it, with its numbers as exact as they are there."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_json, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_json(name)}: {_json(inner)}' for name, inner in value.items())}}}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _double(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number) or (isinstance(value, str) and "_" in value):
         raise ValueError
+    return number
+
+
+def _whole(value: Any, bits: int) -> int:
+    if isinstance(value, str):
+        if not _DIGITS.fullmatch(value):
+            raise ValueError
+    elif isinstance(value, Decimal):
+        if not value.is_finite() or value.adjusted() > _LARGEST_EXPONENT or value != value.to_integral_value():
+            raise ValueError
+    elif not isinstance(value, int):
+        raise TypeError
+    number = int(value)
     if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
         raise ValueError
     return number
@@ -176,7 +203,7 @@ def _decimal(column: Column, value: Any, told: Told) -> Decimal:
         number = Decimal(int.from_bytes(base_64(value), "big", signed=True)).scaleb(-told.scale)
     else:
         try:
-            number = Decimal(str(value))
+            number = Decimal(str(value).replace("_", "no number"))  # Python's own way to write one
         except InvalidOperation:
             hint = (
                 "" if not isinstance(value, str) else ", if these are bytes: decimal.handling.mode=string in Debezium"
