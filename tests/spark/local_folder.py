@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rmqd.errors import RmqdError
+from rmqd.spark.hadoop_folder import FileFacts
 from tests.spark.micro_batches import Checkpoint
 
 # as PySpark 4.3 writes them, the configuration cut short
@@ -52,6 +53,10 @@ class LocalFolder:
     def files(self, path: str = "") -> list[str]:
         found = (one for one in (self._base / path).rglob("*") if one.is_file())
         return sorted(str(one.relative_to(self._base)) for one in found)
+
+    def facts(self, path: str = "") -> dict[str, FileFacts]:
+        found = {name: os.stat(self._base / name) for name in self.files(path)}
+        return {name: FileFacts(one.st_size, one.st_mtime_ns // 1_000_000) for name, one in found.items()}
 
     def move(self, path: str, target: LocalFolder, target_path: str) -> None:
         if not self.exists(path):

@@ -19,6 +19,7 @@ from tests.spark.local_folder import LocalFolder
 ALL = list(range(9))
 FILES = 3
 MOST_STEPS = 40
+LATER = 2**60
 SOURCES = tuple(f"date=1/{number}" for number in range(FILES))
 
 
@@ -104,7 +105,7 @@ def copied(template: Path, to: Path) -> Path:
 def assert_settled(base: Path, told: object) -> None:
     """All rows are there once, in one file, and nothing is left to do."""
     settle(base)
-    compactions(base).forget_unplanned()
+    compactions(base).forget_unplanned(LATER)
     assert read(base) == ALL, told
     assert len(list((base / "archive" / "date=1").iterdir())) == 1, told
     assert not list((base / "staging" / COMPACTIONS).iterdir()), told
@@ -171,7 +172,7 @@ def test_a_compaction_whose_files_are_gone_gives_up(tmp_path: Path) -> None:
     settle(base)
     assert read(base) == [0, 1, 2, 6, 7, 8]
     assert sorted(path.name for path in (base / "archive" / "date=1").iterdir()) == ["0", "2"]
-    compactions(base).forget_unplanned()
+    compactions(base).forget_unplanned(LATER)
     assert note.names() == ["batches.json"]
     assert (compactions(base).last_batch("query"), compactions(base).last_batch("other")) == (7, -1)
 

@@ -51,12 +51,14 @@ def compact_archive(
     compactions = Compactions(folder, staging)
     if not dry_run:
         compactions.settle()
-        compactions.forget_unplanned()
+        compactions.forget_unplanned(round(time.time() * 1000))
         use_microseconds(session)
     before_ms = round((time.time() - older_seconds) * 1000)
     made = 0
     options = {name: str(value) for name, value in sink.options.items()}
-    for chunk in chunks_of(folder.facts(), before_ms=before_ms, wanted_bytes=wanted_bytes):
+    present = folder.facts()
+    unsettled = compactions.unsettled()  # asked behind the files: whose files are there and who is not, is done
+    for chunk in chunks_of(present, before_ms=before_ms, wanted_bytes=wanted_bytes, unsettled=unsettled):
         if dry_run:
             on_chunk(chunk)
             continue

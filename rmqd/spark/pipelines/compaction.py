@@ -4,6 +4,11 @@ The new file is written beside the folder, as a batch is, and then a plan is put
 carries it out: each of the small files is taken out of the folder, to the compaction's own; if all of them could be
 had, the new file is moved in. That one rename decides. Where a file was gone, since another compaction has taken it,
 the new file is renamed away for good, and what was taken is put back. A row is never in two files that readers see.
+
+Several may be at one plan, each with what it has seen so far: one who believes that a plan still stands may take a
+file that another one has just put back. So of a plan that was given up only the plan is deleted, never a folder with
+what may have been taken; and what is found taken without a plan is put back. Of one that is done, what was taken goes
+first and the plan last. A new file is compacted in its turn only when nothing is left of its own compaction.
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ _WRITTEN: Final = "written"
 _TAKEN: Final = "taken"
 _GIVEN_UP: Final = "given_up"
 _DONE: Final = "done"
+_FORGOTTEN_MS: Final = 24 * 3600 * 1000
 
 
 class Compactions:
@@ -52,29 +58,49 @@ class Compactions:
         compaction = uuid.uuid4().hex
         ours = f"{COMPACTIONS}/{compaction}"
         rows = self._write(spark, chunk, f"{ours}/{_WRITTEN}", options)
-        (written,) = [path for path in self._staging.files(f"{ours}/{_WRITTEN}") if path.endswith(".parquet")]
+        written = [path for path in self._staging.files(f"{ours}/{_WRITTEN}") if path.endswith(".parquet")]
+        if len(written) != 1:
+            where = f"{self._folder.url}/{chunk.partition}"
+            raise RmqdError(f"{where}: Spark wrote {len(written)} files in place of one; nothing is changed")
         self._note_batches(chunk)
-        plan = plan_of(chunk, compaction, written.removeprefix(f"{ours}/"), rows)
+        plan = plan_of(chunk, compaction, written[0].removeprefix(f"{ours}/"), rows)
         self._staging.put(f"{ours}/{_PLAN}", plan.encode())
-        return plan if self._settle(compaction) else None
+        return plan if self._carry_out(plan, compaction) else None
 
     def settle(self) -> None:
         """Carry out what others have planned, which may be at it still, or were killed."""
         for compaction in self._staging.names(COMPACTIONS):
-            plan = f"{COMPACTIONS}/{compaction}/{_PLAN}"
-            if compaction == _BATCHES or not self._staging.exists(plan):
+            if compaction == _BATCHES:
+                continue
+            name = f"{COMPACTIONS}/{compaction}/{_PLAN}"
+            if not self._staging.exists(name):
+                self._put_back(compaction)
                 continue
             try:
-                self._settle(compaction)
+                plan = CompactionPlan.decode(self._staging.read(name), f"{self._staging.url}/{name}")
+                self._carry_out(plan, compaction)
             except RmqdError:
-                if self._staging.exists(plan):  # else somebody else has just settled it
+                if self._staging.exists(name):  # else somebody else has just settled it
                     raise
 
-    def forget_unplanned(self) -> None:
-        """Delete what a killed compaction has written and not planned. One that still writes gives up by that."""
+    def forget_unplanned(self, now_ms: int) -> None:
+        """Delete what is left of compactions that were killed before they had a plan, or given up, after a day.
+
+        Not earlier: one that still writes, or that another one is still at, may be about to take files.
+        """
         for compaction in self._staging.names(COMPACTIONS):
-            if compaction != _BATCHES and not self._staging.exists(f"{COMPACTIONS}/{compaction}/{_PLAN}"):
-                self._staging.delete(f"{COMPACTIONS}/{compaction}")
+            ours = f"{COMPACTIONS}/{compaction}"
+            if compaction == _BATCHES or self._staging.exists(f"{ours}/{_PLAN}"):
+                continue
+            facts = self._staging.facts(ours)
+            has_taken = any(path.startswith(f"{ours}/{_TAKEN}/") for path in facts)
+            is_old = all(one.modified_ms < now_ms - _FORGOTTEN_MS for one in facts.values())
+            if facts and is_old and not has_taken:
+                self._staging.delete(ours)
+
+    def unsettled(self) -> frozenset[str]:
+        """The compactions of which something is left."""
+        return frozenset(self._staging.names(COMPACTIONS)) - {_BATCHES}
 
     def last_batch(self, query: str) -> int:
         """Up to which batch a query's rows may be in a file with others'; -1 where they are in none."""
@@ -91,7 +117,8 @@ class Compactions:
         urls = [f"{self._folder.url}/{one}" for one in chunk.paths]
         try:
             frame = spark.read.option("mergeSchema", "true").parquet(*urls)  # columns may come and go
-            frame.coalesce(1).write.format("parquet").mode("errorifexists").options(**options).save(target)
+            one_file = frame.coalesce(1).write.format("parquet").option("maxRecordsPerFile", 0)
+            one_file.mode("errorifexists").options(**options).save(target)
             rows, there = read([target]), read(urls)
         except (PySparkException, Py4JError) as error:
             raise RmqdError(f"{self._folder.url}/{chunk.partition}: {str(error).partition(chr(10))[0]}") from error
@@ -113,11 +140,9 @@ class Compactions:
             return {}
         return decode_batches(self._staging.read(path), f"{self._staging.url}/{path}")
 
-    def _settle(self, compaction: str) -> bool:
-        """Carry out a plan, from wherever somebody else is or was with it. Whether the new file is in the folder."""
+    def _carry_out(self, plan: CompactionPlan, compaction: str) -> bool:
+        """Do what is left to do, wherever somebody else is or was with it. Whether the new file is in the folder."""
         ours = f"{COMPACTIONS}/{compaction}"
-        name = f"{ours}/{_PLAN}"
-        plan = CompactionPlan.decode(self._staging.read(name), f"{self._staging.url}/{name}")
         is_done = self._staging.exists(f"{ours}/{_DONE}")
         if not is_done and self._staging.exists(f"{ours}/{plan.written}"):
             if self._take_all(plan, ours):
@@ -125,16 +150,20 @@ class Compactions:
             else:
                 self._moved(f"{ours}/{plan.written}", self._staging, f"{ours}/{_GIVEN_UP}")
         if is_done or self._folder.exists(plan.target):
-            self._staging.put(f"{ours}/{_DONE}", b"")  # the new file may be compacted in its turn
+            self._staging.put(f"{ours}/{_DONE}", b"")
             self._staging.delete(f"{ours}/{_TAKEN}")
             self._staging.delete(ours)
             return True
-        for path in plan.sources:
-            if self._staging.exists(_taken(ours, path)):
-                self._moved(_taken(ours, path), self._folder, path)
+        self._put_back(compaction)
         log.warning("spark.compaction_undone", folder=self._folder.url, file=plan.target, files=len(plan.sources))
-        self._staging.delete(ours)
+        self._staging.delete(f"{ours}/{_PLAN}")
         return False
+
+    def _put_back(self, compaction: str) -> None:
+        """Put into the folder what a compaction that was given up has taken out of it."""
+        taken = f"{COMPACTIONS}/{compaction}/{_TAKEN}/"
+        for path in self._staging.files(taken.removesuffix("/")):
+            self._moved(path, self._folder, path.removeprefix(taken))
 
     def _take_all(self, plan: CompactionPlan, ours: str) -> bool:
         """Take the small files out of the folder. False where somebody else has one of them."""

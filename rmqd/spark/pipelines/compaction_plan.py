@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,13 +33,19 @@ class Chunk:
         return tuple(f"{self.partition}/{name}" if self.partition else name for name in self.names)
 
 
-def chunks_of(files: Mapping[str, FileFacts], *, before_ms: int, wanted_bytes: int) -> list[Chunk]:
-    """Which of a folder's files become one: small ones that the sink, or a compaction, has put there before a time."""
+def chunks_of(
+    files: Mapping[str, FileFacts], *, before_ms: int, wanted_bytes: int, unsettled: Set[str] = frozenset()
+) -> list[Chunk]:
+    """Which of a folder's files become one: small ones that the sink, or a compaction, has put there before a time.
+
+    Not those of the compactions `unsettled`.
+    """
     found: list[Chunk] = []
     by_partition: dict[str, dict[str, int]] = {}
     for path, facts in sorted(files.items()):
         partition, _, name = path.rpartition("/")
-        is_ours = query_and_batch(name) is not None or name.startswith(_COMPACTED)
+        is_settled = name.startswith(_COMPACTED) and name[len(_COMPACTED) : -len(_ENDING)] not in unsettled
+        is_ours = query_and_batch(name) is not None or is_settled
         is_small = facts.size_bytes < _SMALL * wanted_bytes
         if is_ours and is_small and name.endswith(_ENDING) and facts.modified_ms < before_ms:
             by_partition.setdefault(partition, {})[name] = facts.size_bytes

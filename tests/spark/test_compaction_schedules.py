@@ -1,0 +1,142 @@
+"""Several who carry out the same plans, step by step in drawn orders; without a JVM."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmqd.errors import RmqdError
+from rmqd.spark.pipelines.compaction import COMPACTIONS, Compactions
+from rmqd.spark.pipelines.compaction_plan import CompactionPlan
+from tests.spark.local_folder import LocalFolder
+from tests.spark.test_compaction_steps import ALL, LATER, SOURCES, compactions, planned, read, settle
+
+SCHEDULES = 40
+FOUND = (297, 373)  # in these one puts back what the other one has just put back
+MOVES_ON = 0.94  # how likely one goes on before another one does
+LATE = f"{COMPACTIONS}/late"
+
+
+class Actor:
+    """Does its work in a thread, and stops before each look at a folder until `step`."""
+
+    def __init__(self, work: Callable[[Actor], None]) -> None:
+        self.is_done = False
+        self.error: Exception | None = None
+        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def step(self) -> None:
+        """Let it do one thing."""
+        self._go.release()
+        self._back.acquire()
+
+    def pause(self) -> None:
+        """Called by the thread."""
+        self._back.release()
+        self._go.acquire()
+
+    def _run(self, work: Callable[[Actor], None]) -> None:
+        self._go.acquire()
+        try:
+            work(self)
+        except (RmqdError, OSError) as error:
+            self.error = error
+        self.is_done = True
+        self._back.release()
+
+
+class Shared(LocalFolder):
+    """A folder that others change between any two looks at it."""
+
+    def __init__(self, base: Path, actor: Actor) -> None:
+        super().__init__(base)
+        self._actor = actor
+
+    def exists(self, path: str) -> bool:
+        self._actor.pause()
+        return super().exists(path)
+
+    def read(self, path: str) -> bytes:
+        self._actor.pause()
+        try:
+            return super().read(path)
+        except FileNotFoundError as error:
+            raise RmqdError(str(error)) from error
+
+    def move(self, path: str, target: LocalFolder, target_path: str) -> None:
+        self._actor.pause()
+        try:
+            target.make(str(Path(target_path).parent))
+            os.replace(self._base / path, target._base / target_path)
+        except FileNotFoundError as error:
+            raise RmqdError(str(error)) from error
+
+    def delete(self, path: str) -> None:
+        self._actor.pause()
+        shutil.rmtree(self._base / path, ignore_errors=True)
+        if not (self._base / path).is_dir():
+            (self._base / path).unlink(missing_ok=True)
+
+
+def shared(base: Path, actor: Actor) -> Compactions:
+    return Compactions(Shared(base / "archive", actor), Shared(base / "staging", actor))
+
+
+def play(seed: int, base: Path, *works: Callable[[Actor], None]) -> None:
+    """Have all do their work, in an order that is drawn. No row is there twice at any moment."""
+    draw = random.Random(seed)
+    actors = [Actor(work) for work in works]
+    now = draw.choice(actors)
+    while going := [actor for actor in actors if not actor.is_done]:
+        if now.is_done or draw.random() > MOVES_ON:
+            now = draw.choice(going)
+        now.step()
+        seen = read(base)
+        assert len(set(seen)) == len(seen), seed
+    assert not [actor.error for actor in actors if actor.error], seed
+    settle(base)
+    compactions(base).forget_unplanned(LATER)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("plans", [1, 2])
+def test_several_at_the_same_plans_lose_nothing(tmp_path: Path, plans: int, gone: bool) -> None:
+    """Also where somebody has deleted one of the files, so that a plan is given up."""
+    for seed in (*range(SCHEDULES), *FOUND):
+        base = planned(tmp_path / f"{seed}", plans)
+        if gone:
+            (base / "archive" / SOURCES[-1]).unlink()
+        play(seed, base, *[lambda actor, base=base: shared(base, actor).settle()] * 2)
+        assert read(base) == (ALL[:6] if gone else ALL), seed
+
+
+def test_a_command_that_begins_while_another_one_plans_loses_nothing(tmp_path: Path) -> None:
+    """What is written and has no plan yet is somebody's who is about to take files."""
+    for seed in range(SCHEDULES):
+        base = planned(tmp_path / f"{seed}", 0)
+        staging = LocalFolder(base / "staging")
+        staging.put(f"{LATE}/written/part", json.dumps(ALL).encode())
+        now_ms = staging.facts(LATE)[f"{LATE}/written/part"].modified_ms
+        plan = CompactionPlan(SOURCES, "written/part", "date=1/compacted-late", len(ALL))
+
+        def begin(actor: Actor, base: Path = base, now_ms: int = now_ms) -> None:
+            found = shared(base, actor)
+            found.settle()
+            found.forget_unplanned(now_ms)
+
+        def finish(actor: Actor, base: Path = base, plan: CompactionPlan = plan) -> None:
+            found = shared(base, actor)
+            Shared(base / "staging", actor).put(f"{LATE}/plan.json", plan.encode())
+            found.settle()
+
+        play(seed, base, begin, finish)
+        assert read(base) == ALL, seed
