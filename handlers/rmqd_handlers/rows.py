@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeVar
 
 from pydantic import Field
@@ -49,7 +52,7 @@ def rows_of(
     """The row of each message, its parts in their order. A message that cannot be one is decided about.
 
     With a key the rows are in the key's order: two batches that write the same keys in another order would wait for
-    each other.
+    each other. Keys that the database may find equal keep the messages' order, so that the last of them is the last.
     """
     rows: list[tuple[Message, tuple[T, ...]]] = []
     for message in batch:
@@ -64,5 +67,30 @@ def rows_of(
     return rows
 
 
-def _in_order(value: Any) -> str:
-    return "" if value is None else str(value)
+def _in_order(value: Any) -> tuple[int, Any]:
+    """A value's place among those of its column: what the database may find equal is equal, and stays as it came.
+
+    It may compare numbers by value, and texts without regard to case, accents, width, or spaces at the end.
+    """
+    if value is None:
+        return 0, 0
+    number = _finite(value)
+    if number is not None:
+        return 1, number
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    if not text.isascii():
+        text = "".join(one for one in unicodedata.normalize("NFKD", text) if not unicodedata.combining(one))
+        text = unicodedata.normalize("NFKC", text.casefold())
+    return 2, text.casefold().rstrip()
+
+
+def _finite(value: Any) -> int | float | Decimal | None:
+    """The number that a value is, or that its text is: `postgresql` has all values as texts."""
+    if isinstance(value, str):
+        try:
+            value = Decimal(value.strip())
+        except InvalidOperation:
+            return None
+    if isinstance(value, Decimal):
+        return value if value.is_finite() else None
+    return value if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)) else None

@@ -133,6 +133,18 @@ async def test_what_is_refused_leaves_no_mark(shop: Shop) -> None:
     assert shop.query("SELECT count(*) FROM rmqd_handled") == [(2,)]
 
 
+@SQLITE
+@pytest.mark.parametrize(("kind", "keys"), [("text COLLATE NOCASE", ("abc", "ABC")), ("numeric", (7.0, 7))])
+async def test_of_two_keys_that_the_database_finds_equal_the_later_message_is_the_last(
+    shop: Shop, kind: str, keys: tuple[object, object]
+) -> None:
+    shop.query(f"CREATE TABLE orders (id {kind} PRIMARY KEY, cents int)")
+    async with started(shop, mode="upsert", key=["id"]) as handler:
+        await handler.handle(orders(*({"id": key, "cents": place} for place, key in enumerate(keys))))
+
+    assert shop.query("SELECT cents FROM orders") == [(1,)]
+
+
 async def test_a_row_is_not_replaced_by_an_older_version(shop: Shop) -> None:
     shop.query(ORDERS)
     columns = {"version": "$.v"} | COLUMNS
