@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -57,6 +58,10 @@ class _EndedError(Exception):
         self.refused = refused
 
 
+class _OverError(Exception):
+    """The call was cancelled, and nobody is to hear of it."""
+
+
 class Database:
     """A database, by its URL."""
 
@@ -77,7 +82,11 @@ class Database:
 
     async def write(self, target: Target, rows: Rows) -> Written:
         """Write the rows in one transaction. Raises AwayError, and RefusedError where they cannot be committed."""
-        return await self._in_thread(lambda: self._write(target, rows))
+        over = threading.Event()
+        try:
+            return await self._in_thread(lambda: self._write(target, rows, over))
+        finally:
+            over.set()  # where the call is cancelled its thread is still at work: it is not to commit
 
     async def close(self) -> None:
         """Close what is not in use; a thread that waits for its database is left to itself."""
@@ -88,36 +97,36 @@ class Database:
         # message.once looks for its group in the context
         return await asyncio.get_running_loop().run_in_executor(self._threads, contextvars.copy_context().run, call)
 
-    def _write(self, target: Target, rows: Rows) -> Written:
+    def _write(self, target: Target, rows: Rows, over: threading.Event) -> Written:
         """In one transaction as it is; row by row where one is refused; and each by itself where that is not enough."""
-        if not self._once and self._write_all(target, rows):
+        if not self._once and self._write_all(target, rows, over):
             return Written()
         try:
-            return self._write_rows(target, rows)
+            return self._write_rows(target, rows, over)
         except (_EndedError, RefusedError):
-            return self._write_each(target, rows)
+            return self._write_each(target, rows, over)
 
-    def _write_all(self, target: Target, rows: Rows) -> bool:
+    def _write_all(self, target: Target, rows: Rows, over: threading.Event) -> bool:
         """Whether the database takes all of them as they are."""
-        with contextlib.suppress(RefusedError), self._transaction(target, rows) as connection:
+        with contextlib.suppress(RefusedError), self._transaction(target, rows, over) as connection:
             connection.execute(target.statement, [_parameters(target, row) for _, row in rows])
             return True
         return False
 
-    def _write_rows(self, target: Target, rows: Rows) -> Written:
+    def _write_rows(self, target: Target, rows: Rows, over: threading.Event) -> Written:
         """In one transaction. Raises _EndedError beside what `_transaction` raises: nothing is written then."""
         written = Written()
-        with self._transaction(target, rows) as connection:
+        with self._transaction(target, rows, over) as connection:
             for message, row in rows:
                 self._write_one(connection, target, message, row, written)
         return written
 
-    def _write_each(self, target: Target, rows: Rows) -> Written:
+    def _write_each(self, target: Target, rows: Rows, over: threading.Event) -> Written:
         """Each row in a transaction of its own, so that one that takes its transaction along takes no other row."""
         together = Written()
         for message, row in rows:
             try:
-                written = self._write_rows(target, [(message, row)])
+                written = self._write_rows(target, [(message, row)], over)
             except _EndedError as error:
                 together.refused.append(error.refused)
             except RefusedError as error:
@@ -128,7 +137,7 @@ class Database:
         return together
 
     @contextlib.contextmanager
-    def _transaction(self, target: Target, rows: Rows) -> Iterator[Connection]:
+    def _transaction(self, target: Target, rows: Rows, over: threading.Event) -> Iterator[Connection]:
         """Raises AwayError and RefusedError, in place of an error whose text may have values."""
         try:
             connection = self._engine.connect()
@@ -138,8 +147,8 @@ class Database:
             try:
                 with connection.begin():
                     yield connection
-                    _check_open(connection)
-            except (_EndedError, RefusedError):
+                    _check_committable(connection, over)
+            except (_EndedError, _OverError, RefusedError):
                 raise
             except Exception as error:  # noqa: BLE001  its kind is looked up
                 kind = kind_of(error)
@@ -175,7 +184,9 @@ class Database:
             written.refused.append(refused)
 
 
-def _check_open(connection: Connection) -> None:
+def _check_committable(connection: Connection, over: threading.Event) -> None:
+    if over.is_set():
+        raise _OverError
     if has_ended(connection):  # then a COMMIT commits nothing, and some drivers do not say so
         raise RefusedError("the transaction ended before its COMMIT: nothing of it was written")
 
