@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from rmqd_handlers.postgresql import PostgreSql
 from rmqd_handlers.sql import Sql
 from tests.handlers.messages import decided
 from tests.handlers.sql_orders import COLUMNS, MARIADB, ORDERS, POSTGRESQL, SERVERS, SQLITE, STATEMENT, orders, started
@@ -85,6 +86,36 @@ async def test_what_a_trigger_refuses_is_a_dead_letter_and_the_rest_is_written(s
     assert (place, outcome) == (1, "dead_letter")
     assert "too dear" in reason
     assert "98765" not in reason
+
+
+DEFERRED = (
+    TRIGGERS["postgresql"][0].replace("RETURN NEW", "RETURN NULL"),
+    "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED "
+    "FOR EACH ROW EXECUTE FUNCTION refuse()",
+)
+
+
+@POSTGRESQL
+@pytest.mark.parametrize("plugin", ["sql", "postgresql"])
+async def test_what_a_deferred_trigger_refuses_is_a_dead_letter_and_the_rest_is_written(
+    shop: Shop, plugin: str
+) -> None:
+    shop.query(ORDERS)
+    for statement in DEFERRED:
+        shop.query(statement.replace(":", r"\:"))
+    batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 98765}, {"id": "3", "cents": 3})
+    if plugin == "sql":
+        async with started(shop) as handler:
+            await handler.handle(batch)
+    else:
+        options = {"url": shop.url.replace("+psycopg", ""), "table": "orders", "columns": COLUMNS}
+        other = PostgreSql(PostgreSql.Options.model_validate(options))
+        await other.start()
+        await other.handle(batch)
+        await other.stop()
+
+    assert shop.query("SELECT id FROM orders ORDER BY id") == [("1",), ("3",)]
+    assert {place: outcome for place, (outcome, _) in decided(batch).items()} == {1: "dead_letter"}
 
 
 @POSTGRESQL

@@ -132,6 +132,7 @@ class PostgreSql:
 
         refused: list[tuple[Message, Exception]] = []
         async with connection.transaction():
+            await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # so that a deferred one refuses its row alone
             for message, row in rows:
                 try:
                     async with connection.transaction():

@@ -117,6 +117,8 @@ class Database:
         """In one transaction. Raises _EndedError beside what `_transaction` raises: nothing is written then."""
         written = Written()
         with self._transaction(target, rows, over) as connection:
+            if connection.dialect.name == "postgresql" and not self._once:  # they were tried together before
+                connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")  # a deferred one refuses its row alone
             for message, row in rows:
                 self._write_one(connection, target, message, row, written)
         return written
