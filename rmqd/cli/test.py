@@ -21,8 +21,9 @@ Each case has a RocketMQ of its own in this process, and the handler is called b
 take no time. PATH is a file, or a folder whose *.cases.yaml are run, with all folders in it.
 
 With --chaos a case whose messages become what is expected is also run with messages that come twice, with calls that
-are cut, with queues in other orders, and, where the file has a `state`, with a process that is killed. It fails where
-its handler leaves something else then, and the shortest such history is told.
+are cut, and with queues in other orders. It fails where its handler leaves something else then, and the shortest such
+history is told. With --chaos-kills also a process is killed, where the file has a `state`: it imports the handler anew,
+so what a module of the tests has replaced is the real thing there.
 
 Exit 1 where something else became of a message than was expected, 78 where a file is wrong.
 
@@ -41,6 +42,10 @@ def run_cases(
         bool,
         typer.Option("--chaos", help="Also call each handler twice, cut it, mix queues: is its effect repeatable?"),
     ] = False,
+    chaos_kills: Annotated[
+        bool,
+        typer.Option("--chaos-kills", help="As --chaos, and kill the handler's process, in which no fake holds"),
+    ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Run again whenever a .py or .yaml file here changes, until Ctrl-C")
     ] = False,
@@ -54,14 +59,14 @@ def run_cases(
     if watch:
         from rmqd.cli.test_watch import run_again_and_again
 
-        run_again_and_again(path, config, output, chaos=chaos)
+        run_again_and_again(path, config, output, chaos=chaos, kills=chaos_kills)
         return
     cases = _read(path, config)
     configure_logging("critical", "auto")  # failures of handlers are what cases test; the report has them
     reports: list[CaseReport] = []
     for case in cases:
         with contextlib.redirect_stdout(sys.stderr):  # what handlers print is not part of the report
-            report = run_case(case, in_chaos=chaos)
+            report = run_case(case, in_chaos=chaos, kills=chaos_kills)
         if output != "json":
             typer.echo("\n".join(_lines(report, is_first=not reports or reports[-1].case.file != case.file)))
         reports.append(report)

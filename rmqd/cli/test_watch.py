@@ -17,11 +17,12 @@ from rmqd.process.file_watch import LOOK_SECONDS, FileWatch
 ENDINGS = (".py", ".yaml", ".yml", ".toml")
 
 
-def run_again_and_again(path: Path, config: Path | None, output: str, *, chaos: bool) -> None:
+def run_again_and_again(path: Path, config: Path | None, output: str, *, chaos: bool, kills: bool) -> None:
     """Run the cases, and again after each change, until Ctrl-C."""
     command = [sys.executable, "-m", "rmqd", "test", str(path), "-o", output]
     command += ["--config", str(config)] if config is not None else []
     command += ["--chaos"] if chaos else []
+    command += ["--chaos-kills"] if kills else []
     files = FileWatch([Path(), path if path.is_dir() else path.parent], endings=ENDINGS)
     try:
         while True:

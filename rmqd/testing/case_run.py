@@ -13,6 +13,7 @@ from rmqd.errors import RmqdError
 from rmqd.plugins.entry_points import why
 from rmqd.testing.case_file import Case
 from rmqd.testing.chaos.report import NotRepeatableError
+from rmqd.testing.chaos.run import Chaos
 from rmqd.testing.chaos.search import ChaosSeesLessWarning
 from rmqd.testing.result import Attempt, RunResult
 from rmqd.testing.rocketmq import RocketMQ
@@ -48,19 +49,20 @@ class CaseReport:
     """What chaos could not see."""
 
 
-def run_case(case: Case, *, in_chaos: bool = False) -> CaseReport:
+def run_case(case: Case, *, in_chaos: bool = False, kills: bool = False) -> CaseReport:
     """Run a case on a broker of its own. An error when its handler is made or started is a problem of the case.
 
-    `in_chaos`: where all is as expected, look whether the handler's effect is repeatable, too.
+    `in_chaos`: where all is as expected, look whether the handler's effect is repeatable, too; `kills`: also where its
+    process is killed.
     """
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", ChaosSeesLessWarning)
-        report = _run(case, in_chaos=in_chaos)
+        report = _run(case, replace(case.chaos, kills=kills) if in_chaos or kills else None)
     told = (str(one.message) for one in warned if issubclass(one.category, ChaosSeesLessWarning))
     return replace(report, notes=tuple(told))
 
 
-def _run(case: Case, *, in_chaos: bool) -> CaseReport:
+def _run(case: Case, chaos: Chaos | None) -> CaseReport:
     chaos_problems: list[str] = []
     with RocketMQ() as rocketmq:
         topics = list(case.group.settings.subscriptions)
@@ -81,8 +83,8 @@ def _run(case: Case, *, in_chaos: bool) -> CaseReport:
                 )
                 names[sent.msg_id] = case.label(index)
             try:
-                if in_chaos:
-                    result = rocketmq.run_group_in_chaos(case.group, case.chaos, case.timeout_seconds)
+                if chaos is not None:
+                    result = rocketmq.run_group_in_chaos(case.group, chaos, case.timeout_seconds)
                 else:
                     result = rocketmq.run_group(case.group, case.timeout_seconds)
             except NotRepeatableError as error:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
 from rmqd.broker.embedded import EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.client.instance import ClientInstance
@@ -133,7 +133,7 @@ class RocketMQ:
         *,
         timeout: float = RUN_SECONDS,
         until: Callable[[], object] | None = None,
-        chaos: bool = False,
+        chaos: bool | Literal["kills"] = False,
         state: Callable[[], object] | None = None,
         reset: Callable[[], object] | None = None,
         **group_keys: Any,
@@ -142,10 +142,11 @@ class RocketMQ:
 
         With `until` the run ends once that returns something true, which must happen before nothing is left to do.
 
-        With `chaos` the handler is called again with what it got, twice, cut, expired, killed, and in other orders of
-        queues, to see whether it leaves the same. `state` returns what it leaves, by default what it keeps in this
-        process; `reset` makes that what it was before. Raises NotRepeatableError, an AssertionError, with the shortest
-        history after which it is something else.
+        With `chaos` the handler is called again with what it got, twice, cut, expired, and in other orders of queues,
+        to see whether it leaves the same. `state` returns what it leaves, by default what it keeps in this process;
+        `reset` makes that what it was before. Raises NotRepeatableError, an AssertionError, with the shortest history
+        after which it is something else. `chaos="kills"` also runs the handler in processes that are killed: they
+        import it anew, so none of the test's mocks and monkeypatches holds there.
 
         `handler` is a function, a class or an object as a plugin may be, or the name of one. `group_keys` are the keys
         of the group in YAML, with `options` and `concurrency` among them. `expression` filters the topic;
@@ -159,13 +160,15 @@ class RocketMQ:
             raise TypeError("run_handler() needs a group, such as group='mailer'")
         if bool(topic) == ("subscriptions" in group_keys):
             raise TypeError("run_handler() needs a topic, such as topic='orders', or subscriptions in its place")
+        if chaos not in (False, True, "kills"):
+            raise TypeError(f"chaos is {chaos!r}; accepted: True, or 'kills' to have the handler's process killed, too")
         if not chaos and (state or reset):
             raise TypeError("state and reset are for run_handler(..., chaos=True)")
         to_run = group_of(handler, topic, group, group_keys)
         if chaos:
             from rmqd.testing.chaos.run import Chaos
 
-            return self.run_group_in_chaos(to_run, Chaos(state, reset), timeout, until)
+            return self.run_group_in_chaos(to_run, Chaos(state, reset, kills=chaos == "kills"), timeout, until)
         return self.run_group(to_run, timeout, until)
 
     def run_group_in_chaos(

@@ -208,7 +208,8 @@ def test_chaos_kills_the_process_of_a_case_s_handler(cases: UserFolder) -> None:
     cases.write("book.txt", "")
     names = "state: handlers_of_cases:read\nreset: handlers_of_cases:clear\n"
     cases.write("books.cases.yaml", names + GROUP.replace(":handle", ":write_what_is_new") + case)
-    ended = rmqd("test", "--chaos")
+    assert rmqd("test", "--chaos").code == 0
+    ended = rmqd("test", "--chaos-kills")
     assert ended.code == 1
     assert "1. order-1 (orders queue 0)  killed (kill -9) after its last line" in ended.out
     assert "the state: 'order-1 order-1 ', in place of 'order-1 '" in ended.out

@@ -301,6 +301,8 @@ def test_what_it_refuses(rocketmq: RocketMQ, run: Run, run_handler: Run) -> None
 
     with pytest.raises(TypeError, match="chaos=True"):
         run_handler(Keeps, topic="orders", group="books", state=dict)
+    with pytest.raises(TypeError, match="chaos is 'kill'; accepted: True, or 'kills'"):
+        run(Keeps, chaos="kill")
     with pytest.raises(TypeError, match="state is a int; accepted"):
         run(Keeps, state=3)
     with pytest.raises(TypeError, match="state is an async function"):

@@ -1,17 +1,21 @@
-"""`run_handler(..., chaos=True)` with kill -9: handlers whose effect is repeatable until their process dies."""
+"""`run_handler(..., chaos="kills")`: handlers whose effect is repeatable until their process dies."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from pydantic import BaseModel
 
 from rmqd import Batch
-from rmqd.testing import NotRepeatableError, RocketMQ, RunResult
+from rmqd.testing import ChaosSeesLessWarning, NotRepeatableError, RocketMQ, RunResult
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]  # each kill takes a process
 
@@ -92,8 +96,46 @@ class MarksFirst(_Writes):
                 self.database.execute("insert into mails values (?)", (message.keys,))
 
 
+class Crunches(Upserts):
+    """Leaves some of its work to processes that it forks."""
+
+    def start(self) -> None:
+        super().start()
+        self.pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
+
+    def stop(self) -> None:
+        self.pool.shutdown()
+        super().stop()
+
+    def handle(self, batch: Batch) -> None:
+        self.pool.submit(len, batch[0].body).result()
+        super().handle(batch)
+
+
+class TellsTime(Upserts):
+    class Options(_Writes.Options):
+        """And what tells the time."""
+
+        now: Any
+
+
+def send_mail(to: str | None) -> None:
+    """What a test has to replace."""
+    with open(os.environ["MAILS"], "a") as mails:
+        mails.write(f"{to}\n")
+
+
+class Mails(Upserts):
+    """Has a row for each order, and sends a mail each time."""
+
+    def handle(self, batch: Batch) -> None:
+        super().handle(batch)
+        for message in batch:
+            send_mail(message.keys)
+
+
 @pytest.fixture
-def run(rocketmq: RocketMQ, run_handler: Callable[..., RunResult], tmp_path: Path) -> Callable[[Any], RunResult]:
+def run(rocketmq: RocketMQ, run_handler: Callable[..., RunResult], tmp_path: Path) -> Callable[..., RunResult]:
     """Runs a handler in chaos, over four orders in two queues, with a database that is looked at and emptied."""
     rocketmq.create_topic("orders", queues=2)
     for number in range(4):
@@ -113,13 +155,13 @@ def run(rocketmq: RocketMQ, run_handler: Callable[..., RunResult], tmp_path: Pat
             for table in tables:
                 book.execute(f"delete from {table}")
 
-    def call(handler: Any) -> RunResult:
+    def call(handler: Any, chaos: bool | str = "kills", **options: Any) -> RunResult:
         return run_handler(
             handler,
             topic="orders",
             group="shop",
-            options={"path": str(path)},
-            chaos=True,
+            options={"path": str(path), **options},
+            chaos=chaos,
             state=state,
             reset=reset,
         )
@@ -128,7 +170,7 @@ def run(rocketmq: RocketMQ, run_handler: Callable[..., RunResult], tmp_path: Pat
 
 
 @pytest.mark.parametrize("handler", [Upserts, UpsertsAsync])
-def test_what_is_safe_to_do_again_passes(run: Callable[[Any], RunResult], handler: Any) -> None:
+def test_what_is_safe_to_do_again_passes(run: Callable[..., RunResult], handler: Any) -> None:
     assert len(run(handler).acked) == 4
 
 
@@ -142,7 +184,7 @@ def test_what_is_safe_to_do_again_passes(run: Callable[[Any], RunResult], handle
     ],
 )
 def test_what_a_kill_does_not_leave_as_it_should_is_caught(
-    run: Callable[[Any], RunResult], handler: Any, died: str, differs: str
+    run: Callable[..., RunResult], handler: Any, died: str, differs: str
 ) -> None:
     """With where it died, and that the message came again."""
     with pytest.raises(NotRepeatableError) as caught:
@@ -153,10 +195,34 @@ def test_what_a_kill_does_not_leave_as_it_should_is_caught(
     assert "dies with its process" in text
 
 
-def test_what_no_other_process_finds_is_not_killed(run: Callable[[Any], RunResult]) -> None:
+def test_what_no_other_process_finds_is_not_killed(run: Callable[..., RunResult]) -> None:
     """A class of a test's own: without a kill nothing is wrong with it."""
 
     class Local(RemembersInMemory):
         pass
 
-    assert len(run(Local).acked) == 4
+    with pytest.warns(ChaosSeesLessWarning, match="no other process can import it"):
+        assert len(run(Local).acked) == 4
+
+
+def test_what_cannot_be_pickled_is_not_killed(run: Callable[..., RunResult]) -> None:
+    with pytest.warns(ChaosSeesLessWarning, match="options cannot be sent to another process: .*lambda"):
+        assert len(run(TellsTime, now=lambda: 5).acked) == 4
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of Python 3.12, at each fork
+def test_what_it_has_forked_dies_with_it(run: Callable[..., RunResult]) -> None:
+    """Workers that live on hold what the process tells its end by: the test would wait for them for ever."""
+    assert len(run(Crunches).acked) == 4
+
+
+def test_without_being_asked_no_process_runs_in_which_a_mock_of_the_test_does_not_hold(
+    run: Callable[..., RunResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mails = tmp_path / "mails"
+    monkeypatch.setenv("MAILS", str(mails))
+    with monkeypatch.context() as patched:
+        patched.setattr(f"{__name__}.send_mail", sent := mock.Mock())
+        run(Mails, chaos=True)
+    assert sent.call_count > 4
+    assert not mails.exists()

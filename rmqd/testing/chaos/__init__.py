@@ -7,7 +7,7 @@ time, takes no time, and can be made shorter.
     memory     what a handler keeps in this process: seen, and put back
     state      any state as values that can be compared; what differs, and what never is the same
     call       one delivery: called to its end, or cut at one of its awaits
-    killed     a part of a history that is run in a process of its own, which is killed
+    killed     with chaos="kills": a part of a history that is run in a process of its own, which is killed
     killed_main  that process
     trial      one history from the same beginning, and what it leaves
     shorten    the shortest history that still leaves something else

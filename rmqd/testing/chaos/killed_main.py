@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from rmqd.handler_api import Batch
 from rmqd.loaded_handler import LoadedHandler
-from rmqd.testing.chaos.killed import BEHIND_ITS_END, Called, Died, KillOrder
+from rmqd.testing.chaos.killed import BEHIND_ITS_END, SIZE_BYTES, Called, Died, KillOrder
 from rmqd.testing.chaos.trial import Bench, Trial
 from rmqd.testing.group import GroupToRun
 
@@ -30,13 +30,15 @@ TraceFunction = Callable[[FrameType, str, object], Any]
 
 def main(descriptor: int) -> None:
     """Do what the order on standard input says."""
+    os.set_inheritable(descriptor, False)
+    sys.path[:] = pickle.load(sys.stdin.buffer)
     order = pickle.load(sys.stdin.buffer)
     assert isinstance(order, KillOrder)
-    sys.path[:] = order.import_path
     with os.fdopen(descriptor, "wb") as answers, asyncio.Runner() as runner:
 
         def tell(what: object) -> None:
-            pickle.dump(what, answers)
+            answer = pickle.dumps(what)
+            answers.write(len(answer).to_bytes(SIZE_BYTES) + answer)
             answers.flush()
 
         def in_loop(work: Callable[[], Coroutine[Any, Any, T]], _timeout_seconds: float, /) -> T:
@@ -44,6 +46,13 @@ def main(descriptor: int) -> None:
 
         group = GroupToRun(order.name, order.settings)
         killing = _Killing(order, tell)
+
+        def forked() -> None:
+            """In what the handler forks: it is not the process that dies, and does not hold up that one's end."""
+            killing.is_armed = False
+            answers.close()
+
+        os.register_at_fork(after_in_child=forked)
         bench = Bench(
             lambda: killing.around(group.make_handler()),
             group.options(Path(order.state_dir)),
@@ -60,7 +69,8 @@ def main(descriptor: int) -> None:
         for number, delivery in enumerate(order.deliveries, start=1):
             killing.is_armed = order.moment is not None and number == len(order.deliveries)
             tell(Called(trial.deliver(delivery), dict(trial.fates)))
-            sys.stdin.buffer.read(1)  # our parent looks at the state
+            if not sys.stdin.buffer.read(1):  # our parent looks at the state
+                _end()  # it is gone, or has no use for the rest
         trial.stop()
         tell(None)
 
@@ -116,7 +126,12 @@ class _Killing:
     def _die(self, place: str) -> None:
         with self._lock:
             self._tell(Died(place, self._lines))
-            os.kill(os.getpid(), signal.SIGKILL)
+            _end()
+
+
+def _end() -> None:
+    """Kill this process, and what the handler has forked: its parent has made it the leader of a session."""
+    os.killpg(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

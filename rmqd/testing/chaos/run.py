@@ -22,6 +22,8 @@ class Chaos:
 
     state: Callable[[], object] | None = None
     reset: Callable[[], object] | None = None
+    kills: bool = False
+    """Whether the handler also runs in processes that are killed, where nothing holds that a test has patched."""
 
     def prepared(self, group: GroupToRun, options: ConsumerOptions, run_in_loop: RunsInLoop) -> Bench:
         """Look at the state before the first message. Raises TypeError, and what the handler's constructor raises."""
@@ -29,7 +31,7 @@ class Chaos:
             if function is not None and not callable(function):
                 raise TypeError(f"{name} is a {class_name(function)}; accepted: a function without arguments")
         package = _package(group)
-        others = OtherProcesses.of(group, options, package)
+        others = OtherProcesses(group, options, package) if self.kills else None
         return Bench(group.make_handler, options, run_in_loop, self.state, self.reset, package, others)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import warnings
 from collections.abc import Collection, Iterator, Sequence
@@ -48,10 +47,11 @@ _NOT_PUT_BACK: Final = (
     "chaos=True had the handler's messages come again on top of what it wrote, and nothing else, as that could not be "
     "made what it was before. Give reset=..., a function that does this: then calls are cut, too"
 )
+_NO_KILLS: Final = 'chaos="kills" killed no process of the handler: '
 
 
 class ChaosSeesLessWarning(UserWarning):
-    """A handler left nothing that `chaos=True` can see, or what it left cannot be put back: the text says which."""
+    """Chaos can see nothing that a handler left, it cannot be put back, or no kill is possible: its text says which."""
 
 
 def parts_of(messages: Sequence[Message], size: int) -> list[Part]:
@@ -100,23 +100,32 @@ class Search:
                 return self._shortest(history)
             if time.monotonic() - began > SEARCH_SECONDS:
                 break
-        with contextlib.suppress(NoProcessError):
-            if (found := self._over_kills()) is not None:
-                return found
+        if self.bench.others is not None:
+            try:
+                if (found := self._over_kills()) is not None:
+                    return found
+            except NoProcessError as error:
+                _warn(f"{_NO_KILLS}{error}")
         self.bench.fresh()
         self.bench.run(once)  # what the test looks at next is what an undisturbed run leaves
         return None
 
     def _over_kills(self) -> Found | None:
-        """Histories in which the handler's process is killed; what it writes must be seen from here, by `state`."""
+        """Histories in which the handler's process is killed; what it writes must be seen from here, by `state`.
+
+        Raises NoProcessError where that cannot be.
+        """
         if self.bench.state is None:
-            return None
+            raise NoProcessError("give state=..., a function that returns what the handler writes elsewhere")
         self.bench.fresh()
         ended = self.bench.run_elsewhere(undisturbed(self.parts))
         if (settled(self.bench.look(), self._leave_out), dict(sorted(ended.fates.items()))) != self._expected[
             frozenset(self.parts)
         ]:
-            return None  # another process writes it elsewhere: such as into its own memory
+            raise NoProcessError(
+                "a process of its own leaves something else than this one, as where state() is in the test's memory, "
+                "or where a mock or a monkeypatch of the test counts, which does not hold there"
+            )
         began = time.monotonic()
         for history in self._with_kills():
             if self._is_wrong(history):

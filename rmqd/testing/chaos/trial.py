@@ -82,7 +82,7 @@ class Bench:
     reset: Callable[[], object] | None
     package: str
     others: OtherProcesses | None = None
-    """None where the handler cannot be called in another process."""
+    """None where it is to be called in this process alone."""
     messages: Sequence[Message] = ()
     patience_seconds: float = PATIENCE_SECONDS
     memory: Memory = field(init=False)
@@ -132,7 +132,7 @@ class Bench:
     def run_elsewhere(self, history: History, *, look_each: bool = False) -> Ended:
         """Run a history in another process, which dies if its last delivery is to be killed. Raises NoProcessError."""
         if self.others is None:
-            raise NoProcessError
+            raise NoProcessError("it was not asked for")
         look = self.look if look_each else lambda: None
         return self.others.run(self.messages, history, look, self.patience_seconds)
 
