@@ -31,7 +31,7 @@ from rmqd.wire.messages.message import Message
 
 MODULE: Final = "rmqd.testing.chaos.killed_main"
 BEHIND_ITS_END: Final = 0  # the moment after the last line, where the offset is not committed yet
-LIFE_SECONDS: Final = 30.0  # that a process may take for its calls
+LIFE_SECONDS: Final = 60.0  # that a process may take for its start, which is slow on a busy machine, and its calls
 SIZE_BYTES: Final = 4  # before each answer
 
 

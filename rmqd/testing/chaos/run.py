@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.plain_text import class_name
@@ -22,7 +22,7 @@ class Chaos:
 
     state: Callable[[], object] | None = None
     reset: Callable[[], object] | None = None
-    kills: bool = False
+    kills: bool = field(default=False, kw_only=True)
     """Whether the handler also runs in processes that are killed, where nothing holds that a test has patched."""
 
     def prepared(self, group: GroupToRun, options: ConsumerOptions, run_in_loop: RunsInLoop) -> Bench:
