@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
+import json
 import pickle
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rmqd.errors import ConfigError
-from rmqd.spark.values.schema_registry import RegistryAwayError
+from rmqd.spark.values.schema_registry import RegistryAwayError, SchemaRegistry, UnknownRecordError
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
 from tests.spark.schema_registry import Registry, running
@@ -22,6 +26,7 @@ import fastavro  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
 from rmqd.spark.format import RocketMQSource  # noqa: E402
+from rmqd.spark.values.avro_value import registered_reader  # noqa: E402
 from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
 from tests.spark.test_batch_reader import read, rows_of  # noqa: E402
 
@@ -124,10 +129,8 @@ def test_a_registry_that_is_away_fails_the_task(broker: EmbeddedBroker, registry
     reader = source(broker, registry, columns="value").reader(StructType())
     broker.send("orders", body(registry.record_id(1), FIRST, id=7, note="x"))
     (part,) = reader.partitions()
-    registry.failing = [500, 500]
-    with pytest.raises(
-        RegistryAwayError, match=r"has no schema of the subject orders: it answers 500 .*storage is away"
-    ):
+    registry.failing = [500]
+    with pytest.raises(RegistryAwayError, match=r"does not tell schemas: it answers 500 .*storage is away"):
         list(reader.read(part))
     assert [row for batch in reader.read(part) for row in rows_of(batch)] == [{"value": {"id": 7, "note": "x"}}]
 
@@ -138,6 +141,29 @@ def test_a_registry_that_is_away_for_a_moment_is_waited_for(broker: EmbeddedBrok
     (part,) = reader.partitions()
     registry.failing = [50001, 502]
     assert [row for batch in reader.read(part) for row in rows_of(batch)] == [{"value": {"id": 7, "note": "x"}}]
+
+
+@pytest.mark.parametrize("status", [401, 403, 408, 429, 500, 503, 50001])
+def test_one_refusal_says_nothing_of_a_body(registry: Registry, status: int) -> None:
+    """Also where the registry works again when it is asked for the latest schema."""
+    record_id = registry.record_id(1)
+    asked = SchemaRegistry(registry.url, "orders", patience_seconds=60.0)
+    registry.failing = [status]
+    assert asked.written_by(record_id)["name"] == "shop.Order"
+
+
+def test_bodies_of_an_unknown_record_are_let_go(registry: Registry) -> None:
+    """The answer is kept, and not with each body that it was given for."""
+    read = registered_reader(json.dumps(FIRST), SchemaRegistry(registry.url, "orders"))
+    bodies = [body(registry.record_id(5), FIRST, id=number, note="x") for number in range(3)]
+    held = [sys.getrefcount(one) for one in bodies]
+    for one in bodies:
+        with contextlib.suppress(UnknownRecordError):
+            read(one)
+    gc.collect()
+    del one
+    assert [sys.getrefcount(one) for one in bodies] == held
+    assert len(registry.asked) == 3  # for the record, the latest schema and the record: of the first body
 
 
 def test_a_registry_that_cannot_be_had_is_told_at_load(broker: EmbeddedBroker, registry: Registry) -> None:

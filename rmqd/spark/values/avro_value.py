@@ -59,16 +59,16 @@ def registered_reader(text: str, registry: SchemaRegistry) -> Callable[[bytes], 
     from rmqd.typed.avro import read_record
 
     reader = fastavro.parse_schema(_parsed(text))
-    unknown: dict[int, UnknownRecordError] = {}
+    unknown: dict[int, str] = {}  # the words alone: an error that is kept keeps each body that it is raised for
 
     def read(body: bytes) -> Any:
         record_id, record = parted(body)
         if record_id in unknown:
-            raise unknown[record_id]
+            raise UnknownRecordError(unknown[record_id])
         try:
             writer = registry.written_by(record_id)
         except UnknownRecordError as error:
-            unknown[record_id] = error
+            unknown[record_id] = str(error)
             raise
         return read_record(record, writer, None if writer == reader else reader)
 

@@ -2,7 +2,8 @@
 
 A subject is what the registry knows schemas by: mostly a topic's name. A record's id names a version of the subject's
 schema. The registry answers an id that it does not know as it answers when its own storage fails, and with a status of
-five digits at that. So an id that it refuses is taken as unknown only if it still tells the subject's latest schema.
+five digits at that. So an id that it refuses is taken as unknown only if it still tells the subject's latest schema,
+and then refuses the id again. What a proxy says of itself, or of whoever asks, is no answer about an id.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ API: Final = "/schema-registry/v1"
 TIMEOUT_SECONDS: Final = 10.0
 ACCEPTED: Final = "accepted: http://HOST:PORT of RocketMQ's schema registry"
 _KEPT_SCHEMAS: Final = 1024
+_OF_THE_MOMENT: Final = (401, 403, 408, 429, *range(500, 600))  # of access, load and failures: bodies may be good
 _LONG_STATUS: Final = re.compile(r"HTTP/1\.[01] ([0-9]{4,})")
 
 
@@ -75,11 +77,15 @@ class SchemaRegistry:
         """The same, of the registry itself and at once."""
         import fastavro
 
+        path = f"/subject/{quote(self.subject, safe='')}/recordId/{record_id}/schema"
         try:
-            answer = self._asked(f"/subject/{quote(self.subject, safe='')}/recordId/{record_id}/schema")
-        except _RefusedError as error:
-            self.latest()  # it works, then, and does not know the id
-            raise UnknownRecordError(f"{self.shown} has no record {record_id}: it answers {error}") from None
+            answer = self._asked(path)
+        except _RefusedError:
+            self.latest()  # it works, then; it may have failed for a moment
+            try:
+                answer = self._asked(path)
+            except _RefusedError as error:
+                raise UnknownRecordError(f"{self.shown} has no record {record_id}: it answers {error}") from None
         if answer.get("recordId") != record_id:
             raise UnknownRecordError(
                 f"{self.shown} has the record {answer.get('recordId')} as version {answer.get('version')}, and the "
@@ -97,7 +103,10 @@ class SchemaRegistry:
                 document = json.loads(answer.read())
         except urllib.error.HTTPError as error:
             with error:
-                raise _RefusedError(f"{error.code} {_first_line(error.read())}".strip()) from None
+                told = f"{error.code} {_first_line(error.read())}".strip()
+            if error.code in _OF_THE_MOMENT:
+                raise RegistryAwayError(f"{self.url} does not tell schemas: it answers {told}") from None
+            raise _RefusedError(told) from None
         except http.client.BadStatusLine as error:
             if found := _LONG_STATUS.match(str(error)):
                 raise _RefusedError(found[1]) from None
