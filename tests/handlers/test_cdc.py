@@ -22,7 +22,7 @@ BEFORE_ALL = TIME_MS - (1 << 53)
 
 
 def decoder(**options: Any) -> Decoder:
-    given = {"format": "canal", "tables": ["shop.orders"], "schema": SCHEMA, "keys": ["id"], **options}
+    given = {"format": "canal", "tables": ["shop.orders"], "schema": SCHEMA, "keys": ["id"], "order": "time", **options}
     made: Decoder = pickle.loads(pickle.dumps(Decoder(Options.model_validate(given))))  # as executors have it
     return made
 
@@ -89,6 +89,21 @@ def test_each_row_of_an_event_has_its_place() -> None:
         ({"id": 3, **BLANK}, True, [TIME_MS, 7, 0]),
         ({"id": 4, **BLANK}, True, [TIME_MS, 7, 2]),
     ]
+
+
+def test_a_change_that_waited_for_another_is_later() -> None:
+    """Its time is when its statement began: before the change whose row it waited for. Unless asked, none counts."""
+
+    def place(offset: int, es: int, **options: Any) -> list[int]:
+        made = Decoder(Options.model_validate({
+            "format": "canal", "tables": ["shop.orders"], "schema": SCHEMA, "keys": ["id"], **options,
+        }))  # fmt: skip
+        ((_, order),) = made.changes(json.dumps(canal("UPDATE", {"id": "7"}, es=es)).encode(), offset)
+        return order
+
+    paid, cancelled = (1, TIME_MS + 4000), (2, TIME_MS + 2000)
+    assert place(*cancelled) > place(*paid)
+    assert place(*cancelled, order="time") < place(*paid, order="time")
 
 
 def test_a_part_of_a_key_may_change() -> None:

@@ -31,7 +31,8 @@ SCHEMA = "id bigint, name string, amount decimal(12,2)"
 TABLE = "CREATE TABLE orders (id bigint PRIMARY KEY, name text NOT NULL, amount numeric(12,2), _order bigint[])"
 MESSAGES = "topic string, queue_id int, queue_offset bigint, msg_id string, body binary"
 SINK = {"table": "orders", "keys": ["id"], "order_by": ["_order"], "delete_column": "_deleted"}
-CANAL = {"format": "canal", "tables": ["shop.orders"], "schema": SCHEMA, "keys": ["id"]}
+# keys change from queue to queue, and no statement waits for another: what time tells, and a queue does not
+CANAL = {"format": "canal", "tables": ["shop.orders"], "schema": SCHEMA, "keys": ["id"], "order": "time"}
 
 
 class Source:

@@ -51,10 +51,11 @@ class Options(BaseModel):
         alias="schema", description="the columns that rows have, with types: id bigint, amount decimal(12,2)"
     )
     keys: list[str] = Field(description="the columns that are a row's key, as sink.keys has them", min_length=1)
-    order: Literal["time", "position", "offset"] = Field(
-        "time",
-        description="by what a change is later than another one of its key: time in the source, then place in the "
-        "queue; position in the source's log (debezium); or place in the queue alone",
+    order: Literal["offset", "position", "time"] = Field(
+        "offset",
+        description="by what a change is later than another one of its key: its place in the queue, where each key has "
+        "one queue; its position in the source's log (debezium); or its time in the source, then its place in the "
+        "queue, which tells it wrongly where statements wait for each other",
     )
     time_unit: Literal["milliseconds", "microseconds", "nanoseconds"] | None = Field(
         None, description="what numbers for timestamps count since 1970 (debezium without schema)"
@@ -116,7 +117,7 @@ class Decoder:
         if self._order == "time":
             return [change.time_ms, queue_offset, change.number]
         if change.position is None:
-            raise BadChangeError("source tells no position in a log (lsn, scn, file and pos); accepted: order: time")
+            raise BadChangeError("source tells no position in a log (lsn, scn, file and pos); accepted: order: offset")
         return [change.position, change.number, queue_offset]
 
 
