@@ -242,6 +242,10 @@ class ProcessQueue:
         finally:
             self._relief = None
 
+    def note_full(self, is_full: bool) -> None:
+        """Note whether nothing is popped until some of its messages are acknowledged."""
+        self.is_full = is_full
+
     @property
     def wants_relief(self) -> bool:
         """Whether nothing is pulled or popped until messages are finished."""
