@@ -39,7 +39,7 @@ class ConsumeMessageByKeyService(HandlerSlots):
         super().__init__(options, handler, clock)
         self.submit = self._submit
         ways = self._patient(send_back)
-        self._settlement = KeyedSettlement(ways or send_back, options, self.submit, clock, self.settled)
+        self._settlement = KeyedSettlement(ways or send_back, options, self.submit, clock, self.confirm_settled)
         self._settle_batch = self._forgiving(ways, self._settlement.settle)
         self._leases = leases
         self._serving: dict[MessageQueue, ProcessQueue] = {}  # of which handlers have batches

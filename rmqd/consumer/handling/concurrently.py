@@ -24,7 +24,7 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
     def __init__(self, options: ConsumerOptions, handler: LoadedHandler, send_back: WaysBack, clock: Clock) -> None:
         super().__init__(options, handler, clock)
         self.settlement = Settlement(
-            send_back, options.delay_level_when_next_consume, self.line.submit, clock, self.settled
+            send_back, options.delay_level_when_next_consume, self.line.submit, clock, self.confirm_settled
         )
         self._settle_batch: Settle[None] = self.settlement.settle
         if self.circuit is not None:

@@ -88,13 +88,20 @@ class Deduplication:
         evidence = f"nothing is handled without a claim: {self._claims.failure}"
         return found("claim_store_away", evidence, group=self._group)
 
-    async def settled(self, batch: Batch, done: Sequence[int]) -> None:
+    async def confirm_settled(self, batch: Batch, done: Sequence[int], *, more_follows: bool) -> None:
         """Confirm what the group is done with of a batch, by index, before it is acknowledged; waits for the store.
 
-        The rest is given up when the call has ended, which one past its deadline may not have.
+        The rest is given up, unless `more_follows`, when the call has ended, which one past its deadline may not have:
+        at once, as what failed need not wait for the store.
         """
-        if (called := self._calls.pop(batch, None)) is None:
+        if (called := self._calls.get(batch)) is None:
             return
+        if more_follows:
+            await self._claims.confirm(called.claim, done)
+            return
+        del self._calls[batch]
+        if called.claim.has_ended:
+            self._claims.release(called.claim, set(called.claim.keys).difference(done))
         await self._claims.confirm(called.claim, done)
         called.is_settled = True
         if called.claim.has_ended:
@@ -161,10 +168,11 @@ class Deduplication:
             if standing is Standing.CONFIRMED:
                 self._leave_out(batch, (index,), HANDLED_BEFORE)
             elif standing is Standing.HELD:
-                self._held_elsewhere[process_queue.message_queue] = self.clock.monotonic()
                 self._leave_out(batch, (index,), _WAIT)
                 if self._in_order:
                     most = index
+        if Standing.HELD in standings.values():
+            self._note_held(process_queue.message_queue)
         claims.forget(claim, [index for index, standing in standings.items() if standing is not Standing.OURS])
         claims.release(claim, [index for index in claim.keys if index >= most])
         if most < len(batch):  # nothing of the queue may pass what waits
@@ -182,6 +190,11 @@ class Deduplication:
                     self._leave_out(batch, range(index, len(batch)), _WAIT_HERE)
                     return index
         return len(batch)
+
+    def _note_held(self, message_queue: MessageQueue) -> None:
+        now = self.clock.monotonic()
+        seen = {queue: at for queue, at in self._held_elsewhere.items() if now - at <= SEEN_SECONDS}
+        self._held_elsewhere = {**seen, message_queue: now}
 
     def _leave_out(self, batch: Batch, indexes: Iterable[int], decision: Decision) -> None:
         for index in indexes:
@@ -203,8 +216,8 @@ class _ClaimedCall:
     def take_over(self) -> None:
         """Have the batch say what the handler has decided. It is never taken for one without claims."""
         if self.part is not self._batch:
-            for place, decision in self.part.decisions().items():
-                self._batch.decide(self._indexes[place], decision)
+            last_words = {self._indexes[place]: decision for place, decision in self.part.decisions().items()}
+            self._batch.decided = {**self._batch.decisions(), **last_words}
         elif self._batch.decided is None:
             self._batch.decided = {}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.orderly_settlement import rest_seconds
-from rmqd.consumer.handling.settlement import Failed, Settled, Settlement, given_up
+from rmqd.consumer.handling.settlement import ConfirmSettled, Failed, Settlement, given_up
 from rmqd.consumer.handling.verdict import EXPIRED, dead_letter_cause
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import WaysBack
@@ -30,9 +30,9 @@ class KeyedSettlement(Settlement):
         options: ConsumerOptions,
         resubmit: Callable[[ProcessQueue], None],
         clock: Clock,
-        settled: Settled | None,
+        confirm_settled: ConfirmSettled | None,
     ) -> None:
-        super().__init__(send_back, options.delay_level_when_next_consume, resubmit, clock, settled)
+        super().__init__(send_back, options.delay_level_when_next_consume, resubmit, clock, confirm_settled)
         self._usual_seconds = options.suspend_current_queue_time_seconds
 
     async def _return_one(

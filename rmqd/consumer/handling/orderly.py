@@ -36,7 +36,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         super().__init__(options, handler, clock)
         self._batch_type = OrderlyBatch if options.auto_commit else ManualBatch
         ways = self._patient(send_back)
-        self._settlement = OrderlySettlement(ways or send_back, options, self._rest, clock, self.settled)
+        self._settlement = OrderlySettlement(ways or send_back, options, self._rest, clock, self.confirm_settled)
         self._settle_batch = self._forgiving(ways, self._settlement.settle)
         self._leases = leases
         # which ProcessQueue has its turn or, where it was replaced while a handler has a batch of it, has the next one

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
 
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.settlement import Settled, alone, count_acknowledged, given_up, report, still_ours
+from rmqd.consumer.handling.settlement import ConfirmSettled, alone, count_acknowledged, given_up, report, still_ours
 from rmqd.consumer.handling.verdict import EXPIRED, dead_letter_cause, default_decision, rest_asked_for
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import WaysBack
@@ -42,10 +42,10 @@ class OrderlySettlement:
         options: ConsumerOptions,
         rest: Callable[[ProcessQueue, list[Message], float], None],
         clock: Clock,
-        settled: Settled | None = None,
+        confirm_settled: ConfirmSettled | None = None,
     ) -> None:
         self._clock = clock
-        self._settled = settled
+        self._confirm_settled = confirm_settled
         self._send_back = send_back
         self._rest_seconds = options.suspend_current_queue_time_seconds
         self._rest = rest
@@ -55,11 +55,18 @@ class OrderlySettlement:
         report(process_queue, batch, error, self._clock.wall())
         reasons = self._reasons(batch, default_decision(error, batch))
         lost: dict[int, str | None] = dict.fromkeys(reasons)
+        if reasons and self._confirm_settled is not None:
+            # first: where the queue is lost in a wait for the store, its next owner would send the dead letters again
+            await self._confirm_settled(batch, _acknowledged(batch, error, lost), more_follows=True)
+        unfinished: Sequence[Message] = batch
         if reasons and not process_queue.dropped:
             lost = await self._dead_letter(batch, reasons, error)
-        if self._settled is not None:  # of a dropped queue too: who has it then leaves out what is done with
-            await self._settled(batch, _acknowledged(batch, error, lost))
-        if not still_ours(process_queue, batch):
+            if not process_queue.dropped:
+                self._finish_dead_letters(process_queue, batch, error, lost)
+                unfinished = [message for index, message in enumerate(batch) if lost.get(index) is None]
+        if self._confirm_settled is not None:  # of a dropped queue too: who has it then leaves out what is done with
+            await self._confirm_settled(batch, _acknowledged(batch, error, lost))
+        if not still_ours(process_queue, unfinished):
             return False
         return self._carry_out(process_queue, batch, error, lost)
 
@@ -69,7 +76,7 @@ class OrderlySettlement:
         Returns None, and does nothing, where there is more to do, which is the business of `settle`: a dead letter to
         be sent, an error to be reported, somebody to be told first.
         """
-        if self._settled is not None:
+        if self._confirm_settled is not None:
             return None
         is_reported = any(one.error is not None for one in batch.decisions().values())
         if process_queue.dropped or is_reported or self._reasons(batch, ACK):
@@ -82,7 +89,7 @@ class OrderlySettlement:
         """Finish, hold or repeat each message of the batch. Returns whether the queue rests.
 
         `lost` has an entry for each message that was to be dead-lettered, by its index: its reason, or None where no
-        broker took it.
+        broker took it. The others of it are finished.
         """
         manual = batch if isinstance(batch, ManualBatch) else None
         if manual is not None and manual.closing is Closing.ROLLBACK:
@@ -91,36 +98,29 @@ class OrderlySettlement:
         done = _acknowledged(batch, error, lost)
         for index in done:
             count_acknowledged(process_queue.stats, batch[index], decisions.get(index), error)
-        gone: list[Message] = []
         again: list[Message] = []
         failed, wait_seconds = False, 0.0
         for index in sorted(set(range(len(batch))).difference(done)):
             message, decision = batch[index], decisions.get(index, default)
-            stats = process_queue.stats.of(message)
-            if (reason := lost.get(index)) is not None:
-                stats.count("dead_lettered")
-                stats.dead_lettered(dead_letter_cause(decision, decision.delay_level), reason)
-                gone.append(message)
-            elif decision.outcome is Outcome.AGAIN:
+            if lost.get(index) is not None:
+                continue
+            if decision.outcome is Outcome.AGAIN:
                 wait_seconds = decision.seconds
                 again.append(message)
             else:
                 failed = True
-                stats.count("expired" if error is EXPIRED else "retried")
+                process_queue.stats.of(message).count("expired" if error is EXPIRED else "retried")
                 if decision.outcome is not Outcome.ACK:
                     message.count_attempt()
                     error = error or (decision.error if index in decisions else None)  # may ask for its own rest
                 again.append(message)
-        self._finish(process_queue, [batch[index] for index in done], gone, manual)
+        self._finish(process_queue, [batch[index] for index in done], manual)
         if again and wait_seconds and not failed:
             self._rest(process_queue, again, wait_seconds)
             return True
         return self._repeat(process_queue, again, error)
 
-    def _finish(
-        self, process_queue: ProcessQueue, done: list[Message], gone: list[Message], manual: ManualBatch | None
-    ) -> None:
-        process_queue.finish(gone)
+    def _finish(self, process_queue: ProcessQueue, done: list[Message], manual: ManualBatch | None) -> None:
         if manual is None:
             process_queue.finish(done)
             return
@@ -158,6 +158,18 @@ class OrderlySettlement:
         )
         pairs = zip(reasons.items(), sent, strict=True)
         return {index: reason if is_taken else None for (index, reason), is_taken in pairs}
+
+    def _finish_dead_letters(
+        self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None, lost: Mapping[int, str | None]
+    ) -> None:
+        """Pass what a broker took, so that it is not sent again whatever becomes of the rest of the batch."""
+        decisions, default = batch.decisions(), default_decision(error, batch)
+        taken = {index: reason for index, reason in lost.items() if reason is not None}
+        for index, reason in taken.items():
+            stats, decision = process_queue.stats.of(batch[index]), decisions.get(index, default)
+            stats.count("dead_lettered")
+            stats.dead_lettered(dead_letter_cause(decision, decision.delay_level), reason)
+        process_queue.finish([batch[index] for index in taken])
 
     def _roll_back(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Have everything since the handler's last commit repeated; as in Java that counts as no attempt."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
@@ -22,8 +22,14 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 Failed = tuple[Message, BaseException | None]
 """A message, and the error that its attempt ended with."""
-Settled = Callable[[Batch, Sequence[int]], Awaitable[None]]
-"""Told what a group is done with of a batch, by index, before that is acknowledged."""
+
+
+class ConfirmSettled(Protocol):
+    """Told what a group is done with of a batch, by index, before that is acknowledged."""
+
+    async def __call__(self, batch: Batch, done: Sequence[int], *, more_follows: bool = False) -> None:
+        """`more_follows` says that it will be told more of this batch."""
+
 
 LOCAL_RETRY_SECONDS: Final = 5.0  # Java: submitConsumeRequestLater
 
@@ -44,10 +50,10 @@ class Settlement:
         delay_level: int,
         resubmit: Callable[[ProcessQueue], None],
         clock: Clock,
-        settled: Settled | None = None,
+        confirm_settled: ConfirmSettled | None = None,
     ) -> None:
         self._clock = clock
-        self._settled = settled
+        self._confirm_settled = confirm_settled
         self._send_back = send_back
         self._delay_level = delay_level
         self._resubmit = resubmit
@@ -60,7 +66,7 @@ class Settlement:
         is not this member's any more.
         """
         decisions = batch.decisions().values()
-        if self._settled is not None or process_queue.dropped:
+        if self._confirm_settled is not None or process_queue.dropped:
             return False
         if any(one.outcome is not Outcome.ACK or one.error is not None for one in decisions):
             return False
@@ -98,9 +104,16 @@ class Settlement:
                 again.setdefault(decision.seconds, []).append(message)
             else:
                 returned.append((message, decision))
-        if self._settled is not None:  # of a dropped queue too: who has it then leaves out what is done with
-            await self._settled(batch, acknowledged)
-        if not still_ours(process_queue, batch):
+        rest_of_batch: Iterable[Message] = batch
+        if self._confirm_settled is not None:  # of a dropped queue too: who has it then leaves out what is done with
+            async with asyncio.TaskGroup() as tasks:
+                if returned and not process_queue.dropped:  # what failed need not wait for the store
+                    tasks.create_task(self._return(process_queue, returned, error), name="return")
+                    sent = {id(message) for message, _ in returned}
+                    rest_of_batch = [message for message in batch if id(message) not in sent]
+                    returned = []
+                await self._confirm_settled(batch, acknowledged)
+        if not still_ours(process_queue, rest_of_batch):
             return
         process_queue.finish([batch[index] for index in acknowledged])
         for index in acknowledged:

@@ -27,7 +27,7 @@ from rmqd.consumer.handling.circuit_breaker import CircuitBreaker, ForgivenAttem
 from rmqd.consumer.handling.failures import FailurePolicy
 from rmqd.consumer.handling.gathering import GatheringLine
 from rmqd.consumer.handling.line import Line
-from rmqd.consumer.handling.settlement import Settled
+from rmqd.consumer.handling.settlement import ConfirmSettled
 from rmqd.consumer.handling.threads import HandlerThread, call_handler
 from rmqd.consumer.handling.verdict import PAST_DEADLINE
 from rmqd.consumer.handling.worker import Worker, WorkerService
@@ -92,7 +92,7 @@ class HandlerSlots(WorkerService):
         self._breaker: CircuitBreaker | None = None
         self._held_by: set[str] = set()  # who says that nothing is to be handed out
         self._deduplication = _deduplication(options, clock, lambda: "operator" in self._held_by)
-        self.settled: Settled | None = None if self._deduplication is None else self._settled
+        self.confirm_settled: ConfirmSettled | None = None if self._deduplication is None else self._confirm_settled
         self._concurrency = options.concurrency
         self._auto = AutoConcurrency(options.concurrency, clock) if options.auto_concurrency else None
         if self._auto is not None:
@@ -238,15 +238,15 @@ class HandlerSlots(WorkerService):
         if self.circuit is not None:
             self.circuit.abandoned(batch)
 
-    async def _settled(self, batch: Batch, done: Sequence[int]) -> None:
+    async def _confirm_settled(self, batch: Batch, done: Sequence[int], *, more_follows: bool = False) -> None:
         """Have what the group is done with of a batch confirmed. A slot is busy with that too."""
         assert self._deduplication is not None
         if self._auto is None:
-            await self._deduplication.settled(batch, done)
+            await self._deduplication.confirm_settled(batch, done, more_follows=more_follows)
             return
         self._auto.begin()
         try:
-            await self._deduplication.settled(batch, done)
+            await self._deduplication.confirm_settled(batch, done, more_follows=more_follows)
         finally:
             self._auto.end()
 

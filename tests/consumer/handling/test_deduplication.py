@@ -709,3 +709,103 @@ async def test_what_a_group_could_not_confirm_at_its_end_is_left_to_the_lease(po
             await eventually(lambda: running.service.problem, "its confirmation waits for the store")
     assert await place.standing("a") is HELD
     assert [one["messages"] for one in logs if one["event"] == "claims.left"] == [1]
+
+
+@pytest.mark.parametrize("mode", [IN_ORDER, BY_KEY], ids=["orderly", "by key"])
+async def test_the_last_word_counts_of_a_call_that_got_a_part_of_its_batch(
+    pool: StartPool, place: Place, mode: dict[str, Any]
+) -> None:
+    """It acknowledged before its deadline, and asks for a retry after that."""
+    await place.member().confirm([(TOPIC, "z")], "other:1")
+    let_go, clock = threading.Event(), ManualClock()
+    calls: list[list[str | None]] = []
+
+    def handle(batch: Batch) -> None:
+        calls.append([message.keys for message in batch])
+        if len(calls) > 1:
+            return
+        for message in batch:
+            batch.ack(message)
+        let_go.wait()
+        for message in batch:
+            batch.retry(message)
+
+    options: dict[str, Any] = {"consume_timeout_seconds": 3.0, "consume_message_batch_max_size": 2, "concurrency": 2}
+    options |= {"deduplication": place.options, **mode}
+    async with pool(handle, is_async=False, clock=clock, **options) as running:
+        queue = queue_of(running, ["a", "z"], mode)
+        await eventually(lambda: calls, "it is called")
+        await clock.advance(9)
+        await eventually(lambda: running.service.abandoned, "it is left to itself")
+        let_go.set()
+        async with clock.flowing():
+            await eventually(done(queue), "all is settled")
+    assert calls == [["a"], ["a"]]
+
+
+@pytest.mark.parametrize("mode", [{}, BY_KEY], ids=["concurrently", "by key"])
+async def test_what_failed_does_not_wait_for_the_confirmation_of_the_others_of_its_batch(
+    pool: StartPool, place: Place, mode: dict[str, Any]
+) -> None:
+    async def fail_one(batch: Batch) -> None:
+        if len(batch) == 2:
+            place.refuse_to_confirm()
+            batch.dead_letter(batch[1], "no")
+
+    clock = ManualClock()
+    options = {"deduplication": place.options, "consume_message_batch_max_size": 2, **mode}
+    async with pool(Noting(fail_one), clock=clock, **options) as running, clock.flowing():
+        queue = queue_of(running, ["a", "b"], mode)
+        await eventually(lambda: queue.cached_count == 1, "it is passed")
+        assert handled(queue) == {"dead_lettered": 1}
+        place.confirm_again()
+        await eventually(done(queue), "the other one is confirmed")
+    assert handled(queue) == {"acked": 1, "dead_lettered": 1}
+    assert [await place.standing(key) for key in "ab"] == [CONFIRMED, OURS]
+
+
+async def test_in_order_a_dead_letter_is_not_sent_before_what_stands_is_confirmed(
+    pool: StartPool, place: Place
+) -> None:
+    """The queue may be lost meanwhile: its next owner sends it."""
+
+    async def refuse(batch: Batch) -> None:
+        if not handle.keys[2:]:
+            place.refuse_to_confirm()
+        for message in batch:
+            if message.keys == "b":
+                batch.dead_letter(message, "no")
+
+    handle = Noting(refuse)
+    options = {"deduplication": place.options, "consume_message_batch_max_size": 2, **IN_ORDER}
+    with capture_logs() as logs:
+        async with pool(handle, **options) as running:
+            queue = queue_of(running, ["a", "b"], IN_ORDER)
+            await eventually(lambda: running.service.problem, "the confirmation waits for the store")
+            queue.drop("rebalance")
+            place.confirm_again()
+        async with pool(handle, **options) as running:
+            queue = queue_of(running, ["a", "b"], IN_ORDER)
+            await eventually(done(queue), "its next owner has settled it")
+    assert handle.keys == ["a", "b", "b"]
+    assert [one["offset"] for one in logs if one["event"] == "message.dead_lettered"] == [1]
+
+
+async def test_in_order_a_dead_letter_is_passed_before_what_comes_behind_it_is_confirmed(
+    pool: StartPool, place: Place
+) -> None:
+    """So that nothing sends it again, should that take long."""
+
+    async def refuse(batch: Batch) -> None:
+        place.refuse_to_confirm()
+        batch.dead_letter(batch[0], "no")
+
+    clock = ManualClock()
+    options = {"deduplication": place.options, "consume_message_batch_max_size": 2, **IN_ORDER}
+    async with pool(Noting(refuse), clock=clock, **options) as running, clock.flowing():
+        queue = queue_of(running, ["a", "b"], IN_ORDER)
+        await eventually(lambda: queue.commit_offset() == 1, "it is passed")
+        assert handled(queue) == {"dead_lettered": 1}
+        place.confirm_again()
+        await eventually(done(queue), "the other one is confirmed")
+    assert handled(queue) == {"acked": 1, "dead_lettered": 1}
