@@ -72,6 +72,24 @@ def handler_of(function: Callable[..., Any], *, is_async: bool = True) -> Loaded
     return LoadedHandler("testing", function, is_async, None, None, end_calls=getattr(function, "end_calls", None))
 
 
+class Gathering:
+    """A handler whose calls stay open until it is told to end them."""
+
+    def __init__(self) -> None:
+        self.handled = 0
+        self.told = 0
+        self._end = asyncio.Event()
+
+    async def __call__(self, batch: Batch) -> None:
+        await self._end.wait()
+        self.handled += len(batch)
+
+    def end_calls(self) -> None:
+        self.told += 1
+        self._end.set()
+        self._end = asyncio.Event()
+
+
 class Blocked:
     """A handler that waits until it is let go."""
 

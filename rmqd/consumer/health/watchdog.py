@@ -106,8 +106,10 @@ class Watchdog:
         progress = assigned.status.progress()
         moved = progress != watch.progress
         watch.progress = progress
-        is_open = self._context.service.keeps_calls_open
-        if assigned.is_leaving or moved or is_open or not assigned.status.has_work():
+        is_gathering = self._is_gathering(assigned)
+        if is_gathering:  # a pull that hangs is behind the calls, and told by nothing
+            self._repair(assigned, watch, now)
+        if assigned.is_leaving or moved or is_gathering or not assigned.status.has_work():
             watch.stands_since, watch.seen_cause = now, ""
             return None
         if now - watch.stands_since < self._patience():
@@ -117,6 +119,12 @@ class Watchdog:
         is_sure = problem.cause != "stalled_queue" or watch.seen_cause == problem.cause
         watch.seen_cause = problem.cause
         return problem if is_sure else assigned.status.stall
+
+    def _is_gathering(self, assigned: Assignment) -> bool:
+        """Whether the handler keeps calls of this queue open as it gathers messages, and nothing else stops it."""
+        service, status = self._context.service, assigned.status
+        has_calls = any(call.process_queue in status.process_queues for call in service.calls())
+        return has_calls and service.keeps_calls_open and status.explain().cause == "slow_handler"
 
     def _patience(self) -> float:
         """For how many seconds a queue may stand still: with waits that its group asked for."""

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from rmqd.handler_api import Batch
+from rmqd.consumer.health.watchdog import STALL_SECONDS, TICK_SECONDS
 from tests.clock import ManualClock
-from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.groups import GROUP, TOPIC, Gathering
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
-
-
-class Gathering:
-    """A handler whose calls stay open until it is told to end them."""
-
-    def __init__(self) -> None:
-        self.handled = 0
-        self.told = 0
-        self._end = asyncio.Event()
-
-    async def __call__(self, batch: Batch) -> None:
-        await self._end.wait()
-        self.handled += len(batch)
-
-    def end_calls(self) -> None:
-        self.told += 1
-        self._end.set()
-        self._end = asyncio.Event()
 
 
 @pytest.mark.parametrize(
@@ -59,7 +40,7 @@ async def test_calls_are_left_open_while_nobody_waits_for_them(broker: ScriptedB
     handle = Gathering()
     async with member(broker.peer.address, handle, clock=flowing) as m:
         await eventually(lambda: ((q := m.queue()) and q.handling) or None, "the handler has them")
-        await flowing.sleep(120)
+        await flowing.sleep(STALL_SECONDS + 3 * TICK_SECONDS)  # a pull that this broker holds fails soon after
         assert (handle.told, handle.handled) == (0, 0)
         shown = m.queue()
         assert shown is not None

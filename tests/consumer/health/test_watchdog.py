@@ -15,7 +15,7 @@ from rmqd.handler_api import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply
 from tests.clock import ManualClock
-from tests.consumer.groups import GROUP, TOPIC, Blocked
+from tests.consumer.groups import GROUP, TOPIC, Blocked, Gathering
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
@@ -208,6 +208,24 @@ async def test_pulls_that_fail_again_and_again_say_why(
         await seen.has(b"0")
         await goes_on(m, logs, cause)
     assert events(logs, "queue.stalled")[0]["log_level"] == "error"
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["idle", "with an open call"])
+async def test_a_handler_that_keeps_calls_open_hides_no_other_cause(
+    broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock, is_open: bool
+) -> None:
+    """Its open calls are no stall of their own; pulls that fail beside them are one."""
+    reply = Reply(ResponseCode.NO_PERMISSION, "the topic[t] pulling message is forbidden")
+    await broker.store(queue, b"0")
+    if not is_open:
+        broker.answer_pull(queue, *[reply] * 10_000)
+    async with member(broker.peer.address, Gathering(), clock=flowing) as m:
+        if is_open:
+            await eventually(lambda: ((q := m.queue()) and q.handling) or None, "the handler has the message")
+            await flowing.sleep(STALL_SECONDS + 3 * TICK_SECONDS)
+            assert stall(m) is None
+            broker.answer_pull(queue, *[reply] * 10_000)
+        await stands_still(m, logs, "no_permission")
 
 
 async def test_a_broker_that_is_gone_is_told(
