@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -101,10 +104,13 @@ class Crunches(Upserts):
 
     def start(self) -> None:
         super().start()
+        self.lock = self._path.with_name("lock").open("w")
+        fcntl.flock(self.lock, fcntl.LOCK_SH)  # the forked hold it, too
         self.pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
 
     def stop(self) -> None:
         self.pool.shutdown()
+        self.lock.close()
         super().stop()
 
     def handle(self, batch: Batch) -> None:
@@ -211,9 +217,11 @@ def test_what_cannot_be_pickled_is_not_killed(run: Callable[..., RunResult]) -> 
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of Python 3.12, at each fork
-def test_what_it_has_forked_dies_with_it(run: Callable[..., RunResult]) -> None:
-    """Workers that live on hold what the process tells its end by: the test would wait for them for ever."""
+def test_what_it_has_forked_dies_with_it(run: Callable[..., RunResult], tmp_path: Path) -> None:
+    """And the test does not wait for ever for what the forked hold open."""
     assert len(run(Crunches).acked) == 4
+    waits = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
+    subprocess.run([sys.executable, "-c", waits, tmp_path / "lock"], check=True, timeout=20)
 
 
 def test_without_being_asked_no_process_runs_in_which_a_mock_of_the_test_does_not_hold(
