@@ -76,6 +76,11 @@ class KeyedProcessQueue(ProcessQueue):
         return super().waiting_count + sum(len(held.behind) for held in self._held.values())
 
     @property
+    def has_behind(self) -> bool:
+        """Whether a message waits for another one of its key."""
+        return any(held.behind for held in self._held.values())
+
+    @property
     def is_busy(self) -> bool:
         """Whether a handler has a batch or, in a queue that is left, is still to have what lies below one."""
         return self.in_flight > 0 or (self.leaving and bool(self.pending or self._owed))

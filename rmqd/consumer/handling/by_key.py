@@ -87,6 +87,10 @@ class ConsumeMessageByKeyService(HandlerSlots):
         """Return False: the batch of a call that hung stays in its queue, so there is nothing to wait for."""
         return False
 
+    def _waits_behind_calls(self, process_queue: ProcessQueue) -> bool:
+        """Whether there are messages behind a key that is held."""
+        return _keyed(process_queue).has_behind
+
     def _hold(self, reason: str) -> None:
         super()._hold(reason)
         for process_queue in self.line.queued:

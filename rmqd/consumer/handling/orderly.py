@@ -95,6 +95,10 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         """Return False: the batch of a call that hung stays in its queue, so there is nothing to wait for."""
         return False
 
+    def _waits_behind_calls(self, process_queue: ProcessQueue) -> bool:
+        """Whether it has more than the batch that its handler has."""
+        return bool(process_queue.pending)
+
     def _rest(self, process_queue: ProcessQueue, messages: list[Message], seconds: float) -> None:
         self._resting.add(process_queue)
         process_queue.postpone(messages)

@@ -285,8 +285,12 @@ class HandlerSlots(WorkerService):
         calls = self.calls()
         queues = [call.process_queue for call in calls]
         return len(calls) >= self.concurrency or any(
-            queue.leaving or queue.dropped or queue.wants_relief for queue in queues
+            queue.leaving or queue.dropped or queue.wants_relief or self._waits_behind_calls(queue) for queue in queues
         )
+
+    def _waits_behind_calls(self, process_queue: ProcessQueue) -> bool:
+        """Whether messages of this queue are not handed out until its calls end, as their order has it."""
+        return False
 
     def _expire(self, worker: Worker, task: asyncio.Task[None]) -> None:
         """End a call at its deadline: cancel an async handler, leave a sync one to its thread."""
