@@ -123,6 +123,7 @@ async def test_columns_get_what_their_expressions_name_as_their_types_say(tmp_pa
         ("int64", True),
         ("int64", "one"),
         ("float64", "NaN"),
+        ("float64", Decimal("1e999")),
         ("decimal(4,2)", 100),
         ("decimal(4,2)", 1.005),
         ("boolean", "yes"),
@@ -137,7 +138,7 @@ async def test_what_a_type_cannot_be_is_a_dead_letter_and_the_rest_is_written(
 ) -> None:
     batch = make_batch(
         make_message(b"no JSON", queue_offset=0),
-        make_message(json.dumps({"v": wrong}).encode(), queue_offset=1),
+        make_message(f'{{"v": {wrong if isinstance(wrong, Decimal) else json.dumps(wrong)}}}'.encode(), queue_offset=1),
         make_message(b'{"v": null}', queue_offset=2),
     )
     async with started(tmp_path, columns={"v": "$.v", "offset": "queue_offset"}, types={"v": kind}) as handler:
@@ -147,6 +148,14 @@ async def test_what_a_type_cannot_be_is_a_dead_letter_and_the_rest_is_written(
         (0, 1), "dead_letter"
     )
     assert listed(tmp_path, "offset") == [2]
+
+
+async def test_a_decimal_has_as_many_digits_as_its_type(tmp_path: Path) -> None:
+    message = make_message(b'{"v": 12345678901234567890.5}')
+    async with started(tmp_path, columns={"v": "$.v"}, types={"v": "decimal(38,18)"}) as handler:
+        await handler.handle(make_batch(message))
+
+    assert listed(tmp_path, "v") == [Decimal("12345678901234567890.5")]
 
 
 async def test_calls_of_a_queue_share_a_file_until_its_time_is_over(tmp_path: Path) -> None:
@@ -201,6 +210,18 @@ async def test_a_call_that_is_cancelled_takes_its_rows_along(tmp_path: Path) -> 
     assert sorted(listed(tmp_path)) == [0, 1]
 
 
+async def test_what_a_cancelled_call_took_along_does_not_close_a_file(tmp_path: Path) -> None:
+    async with started(tmp_path, roll_after="1s", roll_size="100B") as handler:
+        await handler.handle(batch_of(0))  # what follows it is not looked up, and so is added at once
+        goes = asyncio.create_task(handler.handle(batch_of(1, body="x" * 60)))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        goes.cancel()
+        await asyncio.gather(*(handler.handle(batch_of(at, body="x" * 30)) for at in (2, 3)))
+
+    assert [one["rows"] for one in entries(tmp_path)] == [1, 2]
+
+
 async def test_what_the_manifest_has_is_not_written_again(tmp_path: Path) -> None:
     """After a crash before the commit: another process gets the same messages, in other batches."""
     async with started(tmp_path) as handler:
@@ -220,8 +241,11 @@ async def test_what_another_member_has_listed_meanwhile_is_not_written_again(tmp
         await other.handle(batch_of(1, 2))
         await asyncio.sleep(1.1)  # a rebalance takes no less
         await one.handle(batch_of(2, 3))
+        await other.handle(batch_of(4))
+        await asyncio.sleep(1.1)
+        await one.handle(batch_of(4, 5))  # it follows what this one had, as the other one did not commit
 
-    assert sorted(listed(tmp_path)) == [0, 1, 2, 3]
+    assert sorted(listed(tmp_path)) == [0, 1, 2, 3, 4, 5]
 
 
 async def test_offsets_that_were_passed_over_are_written_when_they_come(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -23,6 +24,7 @@ from .type_names import decimal_of
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _MAP: Final = pa.map_(pa.string(), pa.string())
+_WIDEST: Final = Context(prec=38)  # as many digits as a decimal may have
 _TYPES: Final = {
     "string": pa.string(),
     "binary": pa.binary(),
@@ -155,12 +157,19 @@ def _integer(value: Any, bits: int) -> int:
     return int(number)
 
 
+def _float(value: Any) -> float:
+    number = float(_number(value))
+    if not math.isfinite(number):
+        raise ValueError("it has no room in 64 bits")
+    return number
+
+
 def _decimal(value: Any, kind: pa.DataType) -> Decimal:
     number = _number(value)
     step = Decimal(1).scaleb(-kind.scale)
     if number and number.adjusted() >= kind.precision - kind.scale:
         raise ValueError(f"it has more digits than {kind.precision} with {kind.scale} behind the point")
-    rounded = number.quantize(step)
+    rounded = number.quantize(step, context=_WIDEST)
     if rounded != number:
         raise ValueError(f"it has more than {kind.scale} digits behind the point")
     return rounded
@@ -198,7 +207,7 @@ def _properties(value: Any) -> list[tuple[str, str]]:
 _CONVERTERS: Final[Mapping[pa.DataType, Convert]] = {
     pa.string(): as_text,
     pa.binary(): _binary,
-    pa.float64(): lambda value: float(_number(value)),
+    pa.float64(): _float,
     pa.bool_(): _boolean,
     TIMESTAMP: _timestamp,
     pa.date32(): _date,

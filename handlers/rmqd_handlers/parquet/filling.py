@@ -53,7 +53,8 @@ class Filling:
         """
         part = object()
         self._parts[part] = rows
-        self.size_bytes += sum(len(row.message.body) for row in rows)
+        size_bytes = sum(len(row.message.body) for row in rows)
+        self.size_bytes += size_bytes
         if self.size_bytes >= self._most_bytes:
             self.end("roll_size")
         try:
@@ -61,6 +62,7 @@ class Filling:
         finally:
             if not self._is_closed:
                 del self._parts[part]
+                self.size_bytes -= size_bytes
 
     def end(self, why: str) -> None:
         """Have it written at once."""

@@ -219,8 +219,8 @@ class _QueueFiles:
             for closing in list(self.closing):
                 await closing.settled(rows)
             now = time.monotonic()
-            # what follows what came before was handled by nobody else
-            is_news = first < self._next_offset or (first > self._next_offset and now - self._seen_at > QUIET_SECONDS)
+            # after a pause, what follows may be listed too: by a member that had the queue, and did not commit
+            is_news = first < self._next_offset or now - self._seen_at > QUIET_SECONDS
 
             async def look() -> None:
                 self.listed.learn(first, last, await asyncio.to_thread(self.listed.read, first, last))

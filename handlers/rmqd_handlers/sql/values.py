@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import uuid
 from collections.abc import Callable
@@ -137,9 +138,10 @@ def _finite(text: str) -> Any:
 def _float(value: Any) -> Any:
     number = _number(value)
     try:
-        return number if number is _NOT_READ else float(number)
+        made = _NOT_READ if number is _NOT_READ else float(number)
     except OverflowError:
         return _NOT_READ
+    return _NOT_READ if made is not _NOT_READ and not math.isfinite(made) else made
 
 
 def _boolean(value: Any) -> Any:
