@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmqd.spark.values.fitting import fit_of
-from rmqd.spark.values.inferring import ddl_of, infer_kind
+from rmqd.spark.values.inferring import MOST_FIELDS, TooManyFieldsError, ddl_of, infer_kind
 from rmqd.spark.values.kinds import parse_kind
 
 INFERRED: dict[str, tuple[list[Any], str]] = {
@@ -49,3 +49,32 @@ def test_what_is_no_object_tells_nothing() -> None:
     kind, told = infer_kind([b"[", b'{"a": 1}'])
     assert kind is not None
     assert (ddl_of(kind), told) == ("a bigint", 1)
+
+
+@pytest.mark.parametrize("levels", [101, 450, 2_000, 100_000])
+@pytest.mark.parametrize(("begin", "end"), [(b"[", b"]"), (b'{"a":', b"}")], ids=["arrays", "objects"])
+def test_what_is_too_deep_tells_nothing(levels: int, begin: bytes, end: bytes) -> None:
+    deep = b'{"a":' + begin * levels + b"1" + end * levels + b"}"
+    kind, told = infer_kind([b'{"id":1}', deep, b'{"id":2}'])
+    assert kind is not None
+    assert (ddl_of(kind), told) == ("id bigint", 2)
+
+
+def test_names_that_are_data_are_no_columns() -> None:
+    """They would be ever more of them; it is seen at once."""
+    just = {f"k{number}": 1 for number in range(MOST_FIELDS - 1)}  # and the one that has them
+    kind, _ = infer_kind([json.dumps({"a": just}).encode()])
+    assert kind is not None
+    bodies = (json.dumps({"a": {f"k{number}": 1}}).encode() for number in range(10 * MOST_FIELDS))
+    with pytest.raises(TooManyFieldsError, match="bodies have more than 2,000 fields"):
+        infer_kind(bodies)
+    assert len(list(bodies)) == 9 * MOST_FIELDS
+    with pytest.raises(TooManyFieldsError):
+        infer_kind([json.dumps({"a": [{f"k{number}": 1} for number in range(2 * MOST_FIELDS)]}).encode()])
+
+
+def test_what_is_deep_is_read_again() -> None:
+    kind, told = infer_kind([b'{"a":' * 95 + b"1" + b"}" * 95])
+    assert kind is not None
+    assert told == 1
+    assert parse_kind(ddl_of(kind)) == kind

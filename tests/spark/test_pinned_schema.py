@@ -16,7 +16,9 @@ from tests.spark.needed import need
 need("pyspark", "pyarrow")
 
 from rmqd.spark.handlers.group_source import GroupPlan  # noqa: E402
+from rmqd.spark.pipelines import pinned_schema  # noqa: E402
 from rmqd.spark.pipelines.pinned_schema import with_pinned_schema  # noqa: E402
+from rmqd.spark.values.inferring import MOST_FIELDS  # noqa: E402
 from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
 from tests.spark.local_folder import LocalFolder  # noqa: E402
 
@@ -30,6 +32,7 @@ def order(nameserver: str, folder: Path, **options: Any) -> GroupOrder:
     return order_of(
         nameserver,
         subscriptions={"orders": "*"},
+        pull_batch_size=1,
         spark={"trigger": "available_now", "options": {"value": "json", "valueSchema": "infer", **options}},
         pipeline={"plugin": "select", "options": {"columns": ["queue_offset", "value.*", "_bad_row"]}},
         sink={"format": "parquet", "path": str(folder / "rows")},
@@ -70,6 +73,25 @@ def test_a_schema_is_found_once_and_told(broker: EmbeddedBroker, tmp_path: Path)
     (tmp_path / "kept" / "value_schema.json").write_text("{}")
     with pytest.raises(RmqdError, match=r"value_schema.json does not tell the schema of bodies.*the file deleted"):
         schema(group, tmp_path)
+
+
+def test_bodies_that_are_large_are_not_all_looked_at(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each queue some are."""
+    monkeypatch.setattr(pinned_schema, "LOOKED_AT_BYTES", 2)
+    broker.create_topic("orders", 2)
+    for queue_id, (first, second) in enumerate((("a", "b"), ("c", "d"))):
+        broker.send("orders", json.dumps({first: 1}), json.dumps({second: 1}), queue_id=queue_id)
+    assert schema(order(broker.nameserver, tmp_path, rowsPerBatch="1"), tmp_path) == "a bigint, c bigint"
+
+
+def test_fields_whose_names_are_data_end_the_group(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    broker.create_topic("orders", 1)
+    broker.send("orders", json.dumps({f"k{number}": 1 for number in range(MOST_FIELDS + 1)}))
+    with pytest.raises(RmqdError, match=r"valueSchema: infer finds no schema: .* accepted: valueSchema written down"):
+        schema(order(broker.nameserver, tmp_path), tmp_path)
+    assert not (tmp_path / "kept").exists()
 
 
 def test_a_schema_that_is_written_down_is_taken(tmp_path: Path) -> None:

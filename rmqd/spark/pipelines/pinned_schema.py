@@ -22,7 +22,7 @@ from rmqd.spark.source.batch_reader import ranges_of
 from rmqd.spark.source.columns import Decoding
 from rmqd.spark.source.fetch import read_ranges
 from rmqd.spark.source.subscribed import Subscribed
-from rmqd.spark.values.inferring import ddl_of, infer_kind
+from rmqd.spark.values.inferring import TooManyFieldsError, ddl_of, infer_kind
 from rmqd.spark.values.kinds import parse_kind
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ log = structlog.get_logger(__name__)
 FILE: Final = "value_schema.json"
 LOOKED_AT: Final = 10_000
 """How many messages are looked at: those that the group begins with, or where there are none yet, those before."""
+
+
+LOOKED_AT_BYTES: Final = 64 << 20
+"""How large bodies are together, about: behind that no more is looked at."""
 
 
 class Folder(Protocol):
@@ -92,7 +96,13 @@ def _kept(folder: Folder) -> str:
 
 def _inferred(group: str, options: SourceOptions, starting: Mapping[MessageQueue, int] | None, folder: Folder) -> str:
     bodies = patiently(lambda: _first_bodies(options, starting or {}), options.tolerance_seconds)
-    kind, told = infer_kind(bodies)
+    try:
+        kind, told = infer_kind(bodies)
+    except TooManyFieldsError as error:
+        raise RmqdError(
+            f"{SCHEMA}: infer finds no schema: {error}, as where names are data; accepted: {SCHEMA} written down, with "
+            "map<string,T> or string for what has such names"
+        ) from None
     if kind is None:
         what = f"none of the {len(bodies)} messages that were looked at is" if bodies else "there is no message that is"
         raise RmqdError(
@@ -123,6 +133,13 @@ def _first_bodies(options: SourceOptions, starting: Mapping[MessageQueue, int]) 
         spans = {queue: (max(low, ends[queue] - each), ends[queue]) for queue, low in lows.items()}
     looking = replace(options, fail_on_data_loss=False)
     found: list[bytes] = []
-    for batch in read_ranges(ranges_of(cluster, looking, spans), Decoding(("body",), permissive=True)):
-        found += (body for body in batch.column("body").to_pylist() if body is not None)
+    ranges = ranges_of(cluster, looking, spans)
+    for one in ranges:
+        size = 0
+        for batch in read_ranges([one], Decoding(("body",), permissive=True)):
+            bodies = [body for body in batch.column("body").to_pylist() if body is not None]
+            found += bodies
+            size += sum(map(len, bodies))
+            if size >= LOOKED_AT_BYTES // len(ranges):
+                break
     return found

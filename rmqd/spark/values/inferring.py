@@ -12,21 +12,39 @@ from typing import Any, Final, NoReturn
 
 from rmqd.spark.values.kinds import Kind
 
+MOST_FIELDS: Final = 2_000
 _LONG: Final = 1 << 63
+_MOST_LEVELS: Final = 100  # what is deeper is found bad by no schema at all; types are walked level by level
 _UNKNOWN: Final = Kind("")
 _STRING: Final = Kind("string")
 
 
+class TooManyFieldsError(Exception):
+    """Bodies have more fields than a table can have columns: mostly their names are data, such as keys of a map."""
+
+
 def infer_kind(bodies: Iterable[bytes]) -> tuple[Kind | None, int]:
-    """The struct that bodies are, and how many of them tell of it; others are no JSON objects. None where none does."""
-    found, told = _UNKNOWN, 0
+    """The struct that bodies are, and how many of them tell of it; others are no JSON objects, or too deep for a type.
+
+    None where none does. Raises TooManyFieldsError.
+    """
+    found, told, fields = _UNKNOWN, 0, 0
     for body in bodies:
         try:
             value = json.loads(body, parse_constant=_no_number)
+            if not isinstance(value, dict) or not value:
+                continue
+            kind = _kind_of(value)
+            if _depth(kind) > _MOST_LEVELS:
+                continue
+            merged = _merged(found, kind)
         except (ValueError, RecursionError):
             continue
-        if isinstance(value, dict) and value:
-            found, told = _merged(found, _kind_of(value)), told + 1
+        told += 1
+        if merged != found:
+            found, fields = merged, _fields(merged)
+        if fields > MOST_FIELDS:
+            raise TooManyFieldsError(f"bodies have more than {MOST_FIELDS:,} fields")
     return (_settled(found), told) if found.fields else (None, told)
 
 
@@ -65,10 +83,21 @@ def _merged(one: Kind, other: Kind) -> Kind:
         fields = dict(one.fields)
         for name, kind in other.fields:
             fields[name] = _merged(fields.get(name, _UNKNOWN), kind)
+        if len(fields) > MOST_FIELDS:  # before there are as many as an array in one body can have
+            raise TooManyFieldsError(f"bodies have more than {MOST_FIELDS:,} fields")
         return Kind("struct", tuple(fields.items()))
     if one == other:
         return one
     return Kind("double") if {one.name, other.name} == {"bigint", "double"} else _STRING
+
+
+def _fields(kind: Kind) -> int:
+    """How many fields a kind has, at all levels."""
+    return sum(1 + _fields(inner) for _, inner in kind.fields)
+
+
+def _depth(kind: Kind) -> int:
+    return 1 + max((_depth(inner) for _, inner in kind.fields), default=0)
 
 
 def _settled(kind: Kind) -> Kind:
