@@ -292,6 +292,15 @@ async def test_messages_that_come_again_while_their_file_is_written_are_in_it_on
     assert listed(tmp_path) == [0, 1]
 
 
+async def test_messages_that_come_again_beside_their_open_call_are_in_its_file_once(tmp_path: Path) -> None:
+    """As after an operator's reset of the queue."""
+    async with started(tmp_path, roll_after="500ms") as handler:
+        await asyncio.gather(handler.handle(batch_of(0, 1)), handler.handle(batch_of(0, 1, 2)))
+
+    assert listed(tmp_path) == [0, 1, 2]
+    assert [one["rows"] for one in entries(tmp_path)] == [3]
+
+
 async def test_days_are_in_files_of_their_own(tmp_path: Path) -> None:
     noon = 1_767_268_800_000
     messages = [testing.make_message(b"x", queue_offset=at, store_timestamp=noon + at * 43_200_000) for at in range(3)]

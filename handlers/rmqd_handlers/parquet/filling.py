@@ -73,7 +73,10 @@ class Filling:
     def close(self) -> Iterator[list[Row]]:
         """Take no more rows. Gives those of each file that is to be written, in the order of their offsets."""
         self._is_closed = True
-        rows = sorted((row for part in self._parts.values() for row in part), key=lambda row: row.message.queue_offset)
+        # once each: a queue that is dropped and taken again has messages come a second time beside their open calls
+        every = (row for part in self._parts.values() for row in part)
+        once = {(row.message.queue_offset, row.message.store_timestamp): row for row in every}
+        rows = [once[at] for at in sorted(once)]
         self._offsets = frozenset(row.message.queue_offset for row in rows)
         for _, of_file in groupby(sorted(rows, key=attrgetter("place")), key=attrgetter("place")):
             yield list(of_file)
