@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,12 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow", "psycopg")
 
+import psycopg  # noqa: E402
+
+from rmqd.spark.pipelines.postgresql.deletions import Deletions  # noqa: E402
+from rmqd.spark.pipelines.postgresql.statements import Statements  # noqa: E402
 from tests.spark.test_postgresql_sink import Database, batch, prices_database  # noqa: E402, F401  a fixture
+from tests.waiting import wait_until  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +30,7 @@ ROWS = "id bigint, part string, amount int, place array<bigint>, gone boolean"
 TABLE = "CREATE TABLE prices (id bigint, part text, amount int, place bigint[], PRIMARY KEY (id, part))"
 KEPT = "SELECT id, part, place FROM rmqd_deleted_prices ORDER BY id, part"
 
-Row = tuple[int, str, int | None, list[int], bool | None]
+Row = tuple[int, str, int | None, list[int] | None, bool | None]
 
 
 def rows(spark: SparkSession, *values: Row) -> DataFrame:
@@ -69,6 +75,43 @@ def test_an_older_change_brings_no_deleted_row_back(spark: SparkSession, prices_
     other = ready(spark, prices_database)
     other.write(rows(spark, (1, "a", 10, [2, 8], False), (2, "a", 20, [2, 10], False)), batch(0, query="another"))
     assert there(prices_database) == [(2, "a", 20)]
+
+
+def test_an_older_change_waits_for_a_deletion_under_way(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """Of another group, which has not committed it yet."""
+    prices_database.run(TABLE)
+    prices_database.run("INSERT INTO prices VALUES (1, 'a', 10, '{5}')")
+    sink = ready(spark, prices_database)
+    frame = rows(spark, (1, "a", 11, [7], False)).persist()
+    frame.count()
+    other = Deletions(Statements("other", "public", "prices", tuple(frame.columns), ("id", "part"), ("place",), "gone"))
+    prices_database.run(other.statements.make_staging(1))
+    prices_database.run(f"INSERT INTO {other.statements.staging(1)} VALUES ('x', 1, 'a', NULL, '{{10}}', true)")
+    with psycopg.connect(prices_database.url) as connection:
+        connection.execute(other.lock())
+        connection.execute(other.move(1), (["x"],))
+        writing = threading.Thread(target=sink.write, args=(frame, batch(0)))
+        writing.start()
+        wait_until(
+            lambda: prices_database.run(
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            ),
+            "the other group waits",
+        )
+        connection.commit()
+        writing.join()
+    assert there(prices_database) == []
+    assert prices_database.run(KEPT) == [(1, "a", [10])]
+
+
+def test_a_change_without_a_place_is_before_all(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """Whichever batch it is in, and whether it is of a row or of a deletion."""
+    prices_database.run(TABLE)
+    sink = ready(spark, prices_database, order_by=["place", "amount"])
+    sink.write(rows(spark, (1, "a", 10, [5], False), (2, "a", 1, [5], True), (3, "a", 10, None, False)), batch(0))
+    sink.write(rows(spark, (1, "a", 11, None, True), (2, "a", 11, None, False), (3, "a", 11, [1], False)), batch(1))
+    sink.write(rows(spark, (1, "a", None, [5], False), (3, "a", None, [1], True)), batch(2))
+    assert there(prices_database) == [(1, "a", 10), (3, "a", 11)]
 
 
 def test_the_table_equals_the_truth_whatever_the_order_of_batches(

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.spark.pipelines.postgresql.statements import ATTEMPT, Statements, listed, quoted
+from rmqd.spark.pipelines.postgresql.statements import ATTEMPT, Statements, later, listed, quoted
 
 DELETED_AT: Final = "rmqd_deleted_at"
 """The own column of the table of deletions: when a deletion was written, by the database's clock."""
@@ -52,6 +52,10 @@ class Deletions:
         )
         yield f"ALTER TABLE {self.table} ADD PRIMARY KEY ({listed(self.statements.keys)})"
 
+    def lock(self) -> str:
+        """Have groups apply their rows one after another: none may miss a deletion that another has under way."""
+        return f"LOCK TABLE {self.table} IN SHARE ROW EXCLUSIVE MODE"
+
     def move(self, epoch: int) -> str:
         """Apply the rows of attempts to the table; parameter: the attempts.
 
@@ -68,7 +72,7 @@ class Deletions:
             f"coming AS MATERIALIZED (SELECT * FROM latest c WHERE NOT EXISTS (SELECT FROM {self.table} d "
             f"WHERE {self._same('d', 'c')} AND {self._later('d', 'c')})), "
             f"removed AS (DELETE FROM {statements.target} t USING coming c WHERE c.{deleted} "
-            f"AND {self._same('t', 'c')} AND ({self._later('t', 'c')}) IS NOT TRUE), "
+            f"AND {self._same('t', 'c')} AND NOT {self._later('t', 'c')}), "
             f"noted AS (INSERT INTO {self.table} ({kept}, {DELETED_AT}) SELECT {kept}, now() FROM coming c "
             f"WHERE c.{deleted} AND NOT EXISTS (SELECT FROM {statements.target} t "
             f"WHERE {self._same('t', 'c')} AND {self._later('t', 'c')}) "
@@ -84,7 +88,5 @@ class Deletions:
         return " AND ".join(f"{one}.{quoted(name)} = {other}.{quoted(name)}" for name in self.statements.keys)
 
     def _later(self, one: str, other: str) -> str:
-        """Whether the first of two rows is later; null where that is not to be told."""
-        of_one = ", ".join(f"{one}.{quoted(name)}" for name in self.statements.order_by)
-        of_other = ", ".join(f"{other}.{quoted(name)}" for name in self.statements.order_by)
-        return f"ROW({of_one}) > ROW({of_other})"
+        """Whether the first of two rows is later."""
+        return f"({later(one, other, self.statements.order_by)})"

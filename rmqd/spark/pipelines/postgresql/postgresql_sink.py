@@ -97,6 +97,8 @@ class PostgresqlSink:
         told = frame.mapInArrow(copy, TOLD).collect()
         with self._connected() as connection:
             with connection.transaction():
+                if statements.delete_column:  # first of all, so that what this transaction sees is from behind it
+                    connection.execute(Deletions(statements).lock())
                 if not self._is_written(connection, batch, lock=True):
                     self._move(connection, batch, [row.attempt for row in told], sum(row.rows for row in told))
             if told:

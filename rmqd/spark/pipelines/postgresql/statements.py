@@ -22,6 +22,16 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(map(quoted, names))
 
 
+def later(one: str, other: str, names: Sequence[str]) -> str:
+    """Whether the first of two rows is later, by columns of which the first that differ count; null is before all."""
+    found, same = [], ""
+    for name in names:
+        first, second = f"{one}.{quoted(name)}", f"{other}.{quoted(name)}"
+        found.append(f"{same}(({first} > {second}) IS TRUE OR ({first} IS NOT NULL AND {second} IS NULL))")
+        same += f"{first} IS NOT DISTINCT FROM {second} AND "
+    return " OR ".join(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Statements:
     """The statements of one group about one table, whose driver has an epoch."""
@@ -126,12 +136,8 @@ class Statements:
         return f" ON CONFLICT ({listed(self.keys)}) DO UPDATE SET {changes}{self._unless_later()}"
 
     def _unless_later(self) -> str:
-        """A row that is there and later stays; where one of the two has no place in the order, the new one counts."""
-        if not self.order_by:
-            return ""
-        there = ", ".join(f"t.{quoted(name)}" for name in self.order_by)
-        coming = ", ".join(f"EXCLUDED.{quoted(name)}" for name in self.order_by)
-        return f" WHERE (ROW({there}) > ROW({coming})) IS NOT TRUE"
+        """A row that is there and later stays."""
+        return f" WHERE NOT ({later('t', 'EXCLUDED', self.order_by)})" if self.order_by else ""
 
     def note_batch(self) -> str:
         """Note a batch; parameters: query, batch, plan, rows, writer, table."""
