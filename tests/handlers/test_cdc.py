@@ -176,6 +176,13 @@ def test_numbers_in_a_text_are_as_the_message_has_them() -> None:
     assert name(nested) == nested
 
 
+def test_a_decimal_has_as_many_digits_as_its_column() -> None:
+    """Python's own arithmetic has 28."""
+    digits = "12345678901234567890.123456789012345678"
+    ((row, _, _),) = changes(canal("INSERT", {"id": "1", "amount": digits}), schema="id bigint, amount decimal(38,18)")
+    assert row["amount"] == Decimal(digits)
+
+
 def test_whole_numbers_may_have_a_point() -> None:
     body = json.dumps(debezium("c", None, {"id": None})).replace('"id": null', '"id": 9.2e18')
     ((row, _, _),) = changes(body.encode(), **DEBEZIUM)
@@ -251,6 +258,8 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no finite number": (canal("INSERT", {"id": "1", "share": "nan"}), {}, "share: 'nan' is no double"),
     "infinite": (canal("INSERT", {"id": "1", "share": "1e400"}), {}, "share: '1e400' is no double"),
     "digits": (canal("INSERT", {"id": "1", "amount": "1.255"}), {}, "amount: 1.255 has more digits than decimal(12,2)"),
+    "too many digits": (canal("INSERT", {"id": "1", "amount": "1e40"}), {},
+                        "amount: 1e40 has more digits than decimal(12,2)"),
     "boolean": (canal("INSERT", {"id": "1", "paid": "2"}), {}, "paid: '2' is no boolean"),
     "day": (canal("INSERT", {"id": "1", "day": "yesterday"}), {}, "day: 'yesterday' is no date"),
     "time": (canal("INSERT", {"id": "1", "at": "noon"}), {}, "at: 'noon' is no timestamp"),

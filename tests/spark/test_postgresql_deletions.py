@@ -88,7 +88,6 @@ def test_an_older_change_waits_for_a_deletion_under_way(spark: SparkSession, pri
     prices_database.run(other.statements.make_staging(1))
     prices_database.run(f"INSERT INTO {other.statements.staging(1)} VALUES ('x', 1, 'a', NULL, '{{10}}', true)")
     with psycopg.connect(prices_database.url) as connection:
-        connection.execute(other.lock())
         connection.execute(other.move(1), (["x"],))
         writing = threading.Thread(target=sink.write, args=(frame, batch(0)))
         writing.start()

@@ -10,9 +10,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final
 
 Read = Callable[[Any], Any]
@@ -28,6 +29,7 @@ _COLUMN: Final = re.compile(
     r"\s*(?P<name>\w+|`[^`]+`)\s+(?P<kind>\w+)\s*(?:\(\s*(?P<p>\d+)\s*(?:,\s*(?P<s>\d+)\s*)?\))?\s*(?:,|$)"
 )
 _MOST_DIGITS: Final = 38
+_WIDEST: Final = Context(prec=_MOST_DIGITS)
 _LARGEST_EXPONENT: Final = 18  # of a bigint's first digit: a number such as 3e200000000 is never written out
 _DIGITS: Final = re.compile(r"[+-]?[0-9]+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -200,7 +202,7 @@ def _whole(value: Any, bits: int) -> int:
 
 def _decimal(column: Column, value: Any, told: Told) -> Decimal:
     if told.scale is not None:
-        number = Decimal(int.from_bytes(base_64(value), "big", signed=True)).scaleb(-told.scale)
+        number = Decimal(int.from_bytes(base_64(value), "big", signed=True)).scaleb(-told.scale, _WIDEST)
     else:
         try:
             number = Decimal(str(value).replace("_", "no number"))  # Python's own way to write one
@@ -209,10 +211,11 @@ def _decimal(column: Column, value: Any, told: Told) -> Decimal:
                 "" if not isinstance(value, str) else ", if these are bytes: decimal.handling.mode=string in Debezium"
             )
             raise BadValueError(f"{value!r} is no number{hint}") from None
-    made = number.quantize(Decimal(1).scaleb(-column.scale))
-    if made != number or len(made.as_tuple().digits) > column.precision:
-        raise BadValueError(f"{value} has more digits than decimal({column.precision},{column.scale})")
-    return made
+    with suppress(InvalidOperation):  # of what has more digits than any decimal
+        made = number.quantize(Decimal(1).scaleb(-column.scale), context=_WIDEST)
+        if made == number and len(made.as_tuple().digits) <= column.precision:
+            return made
+    raise BadValueError(f"{value} has more digits than decimal({column.precision},{column.scale})")
 
 
 def _time(value: Any, per_second: int, *, is_local: bool) -> datetime:
