@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from rmqd import Batch, Message, MessageQueue, testing
 from rmqd.spark.source.columns import COLUMNS, DEFAULT_COLUMNS
-from rmqd_handlers.parquet import Parquet
+from rmqd_handlers.parquet import Parquet, manifest
 from tests.handlers.messages import QUEUE, make_batch, make_message
 from tests.servers.s3 import BUCKET, S3Server
 
@@ -246,6 +246,22 @@ async def test_what_another_member_has_listed_meanwhile_is_not_written_again(tmp
         await one.handle(batch_of(4, 5))  # it follows what this one had, as the other one did not commit
 
     assert sorted(listed(tmp_path)) == [0, 1, 2, 3, 4, 5]
+
+
+async def test_more_runs_than_are_kept_are_read_again_where_they_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a filter each message is a run. An entry is forgotten as a whole, and not as its messages come again."""
+    monkeypatch.setattr(manifest, "MOST_RUNS", 10)
+    batches = [batch_of(*range(at, at + 40, 2)) for at in (0, 40, 80)]
+    for is_first in (True, False):  # then another process gets it all again
+        async with started(tmp_path) as handler:
+            for batch in batches:
+                await handler.handle(batch)
+            assert not is_first or len(handler._queues[QUEUE].listed._runs) <= 20
+            await handler.handle(batches[0])
+
+    assert sorted(listed(tmp_path)) == list(range(0, 120, 2))
 
 
 async def test_offsets_that_were_passed_over_are_written_when_they_come(tmp_path: Path) -> None:

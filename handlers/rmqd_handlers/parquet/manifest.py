@@ -85,7 +85,7 @@ class ListedOffsets:
         self._store = store
         self._queue = queue
         self._runs: list[tuple[int, int, int]] = []  # first and last offset, and the newest time of storing
-        self._known: dict[str, None] = {}  # entries that were read, the oldest first
+        self._known: dict[str, list[tuple[int, int, int]]] = {}  # the runs of each entry that was read
         self._floor: dict[int, int] = {}  # by range: the offset from which on its entries were read
 
     def knows(self, first: int, last: int) -> bool:
@@ -107,10 +107,12 @@ class ListedOffsets:
             self._add(name, entry)
         for number in _ranges(first, last):
             self._floor[number] = min(first, self._floor.get(number, first))
+        self._forget_below(first)
 
     def note(self, place: Place, entry: Entry) -> None:
         """Note an entry that was just written."""
         self._add(place.entry.rpartition("/")[2], asdict(entry))
+        self._forget_below(entry.offsets[0][0])
 
     def has(self, message: Message) -> bool:
         """Whether a file that is listed has this message."""
@@ -120,18 +122,25 @@ class ListedOffsets:
         return at >= 0 and offset <= self._runs[at][1] and message.store_timestamp <= self._runs[at][2]
 
     def _add(self, name: str, entry: dict[str, Any]) -> None:
-        self._known[name] = None
-        for first, last in entry["offsets"]:
-            insort(self._runs, (first, last, entry["newest_store_timestamp"]))
-        if len(self._runs) > MOST_RUNS:
-            self._forget_half()
+        self._known[name] = [(first, last, entry["newest_store_timestamp"]) for first, last in entry["offsets"]]
+        for run in self._known[name]:
+            insort(self._runs, run)
 
-    def _forget_half(self) -> None:
-        """Forget the lower half, which is read again if messages of it should come."""
-        del self._runs[: len(self._runs) // 2]
-        lowest = self._runs[0][0]
-        self._floor = {number: max(floor, lowest) for number, floor in self._floor.items() if number >= lowest // RANGE}
-        self._known = {name: None for name in self._known if _last_of(name) >= lowest}
+    def _forget_below(self, offset: int) -> None:
+        """Forget the lowest half where there is too much, but nothing of this offset or later ones.
+
+        Entries are forgotten as a whole, and read again if messages of them should come.
+        """
+        if len(self._runs) <= MOST_RUNS:
+            return
+        left = len(self._runs)
+        for name in sorted(self._known, key=_last_of):
+            if left <= MOST_RUNS // 2 or _last_of(name) >= offset:
+                break
+            left -= len(self._known.pop(name))
+            lowest = _last_of(name) + 1
+            self._floor = {number: max(floor, lowest) for number, floor in self._floor.items()}
+        self._runs = sorted(run for runs in self._known.values() for run in runs)
 
 
 def _folder(queue: MessageQueue, number: int) -> str:
