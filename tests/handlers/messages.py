@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from rmqd import Batch, Message, MessageQueue, testing
@@ -42,6 +43,11 @@ def make_batch(*messages: Message) -> Batch:
 def batch_of(*bodies: bytes, first: int = 0, keys: str | None = None) -> Batch:
     """A batch of messages with these bodies, from the offset `first` on."""
     return make_batch(*(make_message(body, queue_offset=place, keys=keys) for place, body in enumerate(bodies, first)))
+
+
+def orders(*documents: object) -> Batch:
+    """A batch whose bodies are these, as JSON or as they are."""
+    return batch_of(*(one if isinstance(one, bytes) else json.dumps(one).encode() for one in documents))
 
 
 def decided(batch: Batch) -> dict[int, tuple[str, str]]:

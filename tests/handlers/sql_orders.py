@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
 import pytest
 
-from rmqd import Batch
 from rmqd_handlers.sql import Sql
-from tests.handlers.messages import make_batch, make_message
 from tests.servers.shops import Shop
 
 ORDERS: Final = (
@@ -41,9 +38,3 @@ async def started(shop: Shop, **options: object) -> AsyncIterator[Sql]:
         yield handler
     finally:
         await handler.stop()
-
-
-def orders(*documents: object) -> Batch:
-    """A batch whose bodies are these, as JSON or as they are."""
-    bodies = (one if isinstance(one, bytes) else json.dumps(one).encode() for one in documents)
-    return make_batch(*(make_message(body, queue_offset=place) for place, body in enumerate(bodies)))

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rmqd import Batch, testing
+from rmqd import testing
 from rmqd_handlers.postgresql import PostgreSql
-from tests.handlers.messages import decided, make_batch, make_message
+from tests.handlers.messages import decided, make_batch, make_message, orders
 from tests.servers.postgresql import PostgresqlServer
 from tests.waiting import eventually
 
@@ -40,11 +40,6 @@ async def started(url: str, **options: object) -> AsyncIterator[PostgreSql]:
         yield handler
     finally:
         await handler.stop()
-
-
-def orders(*documents: object) -> Batch:
-    bodies = (one if isinstance(one, bytes) else json.dumps(one).encode() for one in documents)
-    return make_batch(*(make_message(body, queue_offset=place) for place, body in enumerate(bodies)))
 
 
 async def test_columns_get_what_their_expressions_name(database: str, query: Query) -> None:

@@ -21,8 +21,8 @@ from rmqd.once.group import once_of
 from rmqd.testing import RocketMQ
 from rmqd.wire.messages.once import once_in_group
 from rmqd_handlers.sql import Sql
-from tests.handlers.messages import decided, make_batch, make_message
-from tests.handlers.sql_orders import COLUMNS, LOOSE, MARIADB, ORDERS, SERVERS, SQLITE, STATEMENT, orders, started
+from tests.handlers.messages import decided, make_batch, make_message, orders
+from tests.handlers.sql_orders import COLUMNS, LOOSE, MARIADB, ORDERS, SERVERS, SQLITE, STATEMENT, started
 from tests.servers.shops import Shop
 
 pytestmark = pytest.mark.process

@@ -10,8 +10,8 @@ import pytest
 
 from rmqd.once.group import once_of
 from rmqd.wire.messages.once import once_in_group
-from tests.handlers.messages import decided, make_batch, make_message
-from tests.handlers.sql_orders import COLUMNS, LOOSE, ORDERS, SQLITE, orders, started
+from tests.handlers.messages import decided, make_batch, make_message, orders
+from tests.handlers.sql_orders import COLUMNS, LOOSE, ORDERS, SQLITE, started
 from tests.servers.shops import Shop
 
 pytestmark = pytest.mark.process

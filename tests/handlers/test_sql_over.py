@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.handlers.sql_orders import ORDERS, SQLITE, orders, started
+from tests.handlers.messages import orders
+from tests.handlers.sql_orders import ORDERS, SQLITE, started
 from tests.servers.shops import Shop
 
 pytestmark = pytest.mark.process

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from rmqd_handlers.postgresql import PostgreSql
 from rmqd_handlers.sql import Sql
-from tests.handlers.messages import decided
-from tests.handlers.sql_orders import COLUMNS, MARIADB, ORDERS, POSTGRESQL, SERVERS, SQLITE, STATEMENT, orders, started
+from tests.handlers.messages import decided, orders
+from tests.handlers.sql_orders import COLUMNS, MARIADB, ORDERS, POSTGRESQL, SERVERS, SQLITE, STATEMENT, started
 from tests.servers.shops import Shop
 
 pytestmark = pytest.mark.process
