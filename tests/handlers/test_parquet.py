@@ -25,6 +25,7 @@ from rmqd.spark.source.columns import COLUMNS, DEFAULT_COLUMNS
 from rmqd_handlers.parquet import Parquet, manifest
 from tests.handlers.messages import QUEUE, make_batch, make_message
 from tests.servers.s3 import BUCKET, S3Server
+from tests.waiting import eventually
 
 BORN = datetime(2026, 1, 1, tzinfo=UTC)
 SQL_TYPES = {
@@ -212,14 +213,24 @@ async def test_a_call_that_is_cancelled_takes_its_rows_along(tmp_path: Path) -> 
 
 async def test_what_a_cancelled_call_took_along_does_not_close_a_file(tmp_path: Path) -> None:
     async with started(tmp_path, roll_after="1s", roll_size="100B") as handler:
-        await handler.handle(batch_of(0))  # what follows it is not looked up, and so is added at once
-        goes = asyncio.create_task(handler.handle(batch_of(1, body="x" * 60)))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        goes.cancel()
-        await asyncio.gather(*(handler.handle(batch_of(at, body="x" * 30)) for at in (2, 3)))
+        await handler.handle(batch_of(0))
+        calls = []
+        for offset, size in ((1, 60), (2, 60), (3, 30)):
+            calls.append(asyncio.create_task(handler.handle(batch_of(offset, body="x" * size))))
+            await eventually(lambda size=size: _added(handler) >= size, "its rows are in the file")  # type: ignore[misc]
+            if offset == 1:
+                calls.pop().cancel()
+                await asyncio.sleep(0)
+        await asyncio.gather(*calls)
 
     assert [one["rows"] for one in entries(tmp_path)] == [1, 2]
+
+
+def _added(handler: Parquet) -> int:
+    """Bytes that wait in the queue's open file, as its calls say."""
+    filling = handler._queues[QUEUE].filling
+    parts = () if filling is None else filling._parts.values()
+    return sum(len(row.message.body) for rows in parts for row in rows)
 
 
 async def test_what_the_manifest_has_is_not_written_again(tmp_path: Path) -> None:
