@@ -115,14 +115,14 @@ class ConsumeMessageByKeyService(HandlerSlots):
             self.line.queued.discard(following)
             self.submit(following)
 
-    def _give_up(self, worker: Worker) -> Callable[[], None]:
+    def _note_abandoned(self, worker: Worker) -> Callable[[], None]:
         process_queue, batch = worker.process_queue, worker.batch
         assert process_queue is not None
         assert batch is not None
         if not worker.replaced:  # the worker comes to `settle`, ends its turn and takes others; a replaced one does not
             self._hanging.add(batch)
             process_queue.begin_turn()
-        self._abandon(batch)
+        self._tell_circuit(batch)
         return partial(self._call_ended, process_queue, batch)
 
     def _call_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:

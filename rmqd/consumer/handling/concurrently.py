@@ -58,12 +58,12 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         """
         return bool(self.settlement.busy)
 
-    def _give_up(self, worker: Worker) -> Callable[[], None]:
+    def _note_abandoned(self, worker: Worker) -> Callable[[], None]:
         if worker.replaced:  # else it settles the batch itself
             assert worker.process_queue is not None
             assert worker.batch is not None
             self._begin_apart(self._settle_replaced(worker.process_queue, worker.batch))
-        return super()._give_up(worker)
+        return super()._note_abandoned(worker)
 
     async def _settle_replaced(self, process_queue: ProcessQueue, batch: Batch) -> None:
         await self._settle_batch(process_queue, batch, EXPIRED)

@@ -107,13 +107,13 @@ class Deduplication:
         if called.claim.has_ended:
             self._claims.release(called.claim)
 
-    def leave(self, batch: Batch) -> Callable[[], None]:
-        """Leave a call to itself: it goes on, and nobody waits for it.
+    def abandon(self, batch: Batch) -> Callable[[], None]:
+        """A call goes on, and nobody waits for it any more.
 
         Its claim ends with the lease, should it never end. Returns what is to be called when it ends.
         """
         called = self._calls[batch]
-        self._claims.leave(called.claim)
+        self._claims.abandon(called.claim)
 
         def ended() -> None:
             called.claim.has_ended = True
@@ -137,7 +137,7 @@ class Deduplication:
             return await call(called.part)
         finally:
             called.take_over()
-            if not claim.is_left:
+            if not claim.is_abandoned:
                 claim.has_ended = True
 
     async def _claim(self, batch: Batch, process_queue: ProcessQueue) -> Claim | None:

@@ -39,7 +39,7 @@ class Claim:
     token: str
     keys: dict[int, Key] = field(default_factory=dict)
     """By index in the batch: what is neither confirmed nor given up."""
-    is_left: bool = False
+    is_abandoned: bool = False
     """Whether the call goes on, and nobody waits for it."""
     has_ended: bool = False
     """Whether the handler is through with the call."""
@@ -128,9 +128,9 @@ class HeldClaims:
             if key is not None and self._claims.get(key) is claim:
                 del self._claims[key]
 
-    def leave(self, claim: Claim) -> None:
+    def abandon(self, claim: Claim) -> None:
         """Renew this claim no more: its call goes on, and nobody waits for it."""
-        claim.is_left = True
+        claim.is_abandoned = True
         self._clock.call_later(LEASE_SECONDS, self._lapsed, claim)
 
     def _lapsed(self, claim: Claim) -> None:
@@ -195,7 +195,7 @@ class HeldClaims:
         self.failure = ""
 
     async def _renew(self) -> None:
-        held = [(key, claim.token) for key, claim in self._claims.items() if not claim.is_left]
+        held = [(key, claim.token) for key, claim in self._claims.items() if not claim.is_abandoned]
         if held or self.failure:  # without claims, to hear whether the store is back
             await self._store.renew(held)
             self._is_back()

@@ -118,14 +118,14 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         if is_pending:
             self.submit(process_queue)
 
-    def _give_up(self, worker: Worker) -> Callable[[], None]:
+    def _note_abandoned(self, worker: Worker) -> Callable[[], None]:
         process_queue, batch = worker.process_queue, worker.batch
         assert process_queue is not None
         assert batch is not None
         self._hanging.add(process_queue)
         if not worker.replaced:
             self._in_turn.add(process_queue)
-        self._abandon(batch)
+        self._tell_circuit(batch)
         return partial(self._call_ended, process_queue, batch)
 
     def _call_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:

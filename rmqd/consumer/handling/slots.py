@@ -233,7 +233,7 @@ class HandlerSlots(WorkerService):
         self.break_by(breaker)
         return breaker.settle
 
-    def _abandon(self, batch: Batch) -> None:
+    def _tell_circuit(self, batch: Batch) -> None:
         """Tell the circuit of a call that is left to itself, and whose batch waits for its end."""
         if self.circuit is not None:
             self.circuit.abandoned(batch)
@@ -301,7 +301,7 @@ class HandlerSlots(WorkerService):
         elif thread.is_calling:
             worker.expired = True
             self.abandoned += 1
-            thread.abandon(self._leave(worker))
+            thread.abandon(self._abandon(worker))
 
     def _replace(self, worker: Worker, task: asyncio.Task[None]) -> None:
         """Give the slot of a handler that ignores its cancellation to a new worker."""
@@ -309,18 +309,18 @@ class HandlerSlots(WorkerService):
         worker.replaced = True
         del self._workers[worker]
         self.abandoned += 1
-        came_back = self._leave(worker)
+        came_back = self._abandon(worker)
         task.add_done_callback(lambda _: came_back())
         self._apart.add(task)
         self._start_worker(worker.number)
 
-    def _leave(self, worker: Worker) -> Callable[[], None]:
-        """Leave a call to itself. Returns what is to be called if it ever ends."""
-        came_back = self._give_up(worker)
+    def _abandon(self, worker: Worker) -> Callable[[], None]:
+        """Have a call go on without anybody who waits for it. Returns what is to be called if it ever ends."""
+        came_back = self._note_abandoned(worker)
         if self._deduplication is None:
             return came_back
         assert worker.batch is not None
-        ended = self._deduplication.leave(worker.batch)
+        ended = self._deduplication.abandon(worker.batch)
 
         def call_ended() -> None:
             ended()  # first: what comes back is settled, and may be handled again
@@ -328,7 +328,7 @@ class HandlerSlots(WorkerService):
 
         return call_ended
 
-    def _give_up(self, worker: Worker) -> Callable[[], None]:
+    def _note_abandoned(self, worker: Worker) -> Callable[[], None]:
         """Note that nobody waits for a call's result any more. Returns what is to be called if the call ever ends."""
         return self._came_back
 
@@ -349,7 +349,7 @@ class HandlerSlots(WorkerService):
         if self._deduplication is not None:
             for worker in calling:
                 if worker.batch is not None:
-                    self._deduplication.leave(worker.batch)
+                    self._deduplication.abandon(worker.batch)
         for worker in self._workers:
             worker.expired = worker.replaced = True
         tasks = self._apart.union(self._workers.values())
