@@ -97,7 +97,7 @@ def test_a_compaction_that_dies_at_any_step_loses_nothing(spark: SparkSession, t
         compactions(spark, folder).settle()
         assert read(folder) == ALL, f"behind change {step}"
         assert len(list(folder.rglob("*.parquet"))) == 1 + BATCHES
-        assert left(folder) == ["batches.json"]
+        assert left(folder) == ["batches"]
         step += 1
     assert step > 2 * BATCHES  # there were as many steps to die at
     assert 0 < missing <= 2 * BATCHES  # while files are renamed, and not else
@@ -117,7 +117,7 @@ def test_a_compaction_that_dies_before_its_plan_changes_nothing(spark: SparkSess
     later = compactions(spark, folder)
     later.settle()
     later.forget_unplanned(2**60)
-    assert set(left(folder)) <= {"batches.json"}
+    assert set(left(folder)) <= {"batches"}
     for chunk in chunks(spark, folder):
         plan = later.compact(spark, chunk, {"compression": "gzip"})
         assert plan is not None
@@ -125,7 +125,7 @@ def test_a_compaction_that_dies_before_its_plan_changes_nothing(spark: SparkSess
     assert read(folder) == ALL
     assert [path.parent.name for path in sorted(folder.rglob("*.parquet"))] == ["topic=topic%250", "topic=topic%251"]
     assert chunks(spark, folder) == []
-    assert left(folder) == ["batches.json"]
+    assert left(folder) == ["batches"]
 
 
 @pytest.mark.timeout(400)

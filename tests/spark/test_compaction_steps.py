@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rmqd.errors import RmqdError
+from rmqd.spark.pipelines.compacted_batches import CompactedBatches
 from rmqd.spark.pipelines.compaction import COMPACTIONS, Compactions
 from rmqd.spark.pipelines.compaction_plan import CompactionPlan
 from tests.spark.local_folder import LocalFolder
@@ -20,6 +21,8 @@ ALL = list(range(9))
 FILES = 3
 MOST_STEPS = 40
 LATER = 2**60
+QUERY = "3f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
+OTHER_QUERY = "4f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
 SOURCES = tuple(f"date=1/{number}" for number in range(FILES))
 
 
@@ -167,14 +170,14 @@ def test_a_compaction_whose_files_are_gone_gives_up(tmp_path: Path) -> None:
     base = planned(tmp_path, 1)
     (base / "archive" / SOURCES[1]).unlink()
     note = LocalFolder(base / "staging" / COMPACTIONS)
-    note.put("batches.json", b'{"query": 7}')
+    CompactedBatches(note, "batches").add({QUERY: 7})
     note.put("unplanned/written/part", b"[]")
     settle(base)
     assert read(base) == [0, 1, 2, 6, 7, 8]
     assert sorted(path.name for path in (base / "archive" / "date=1").iterdir()) == ["0", "2"]
     compactions(base).forget_unplanned(LATER)
-    assert note.names() == ["batches.json"]
-    assert (compactions(base).last_batch("query"), compactions(base).last_batch("other")) == (7, -1)
+    assert note.names() == ["batches"]
+    assert (compactions(base).last_batch(QUERY), compactions(base).last_batch(OTHER_QUERY)) == (7, -1)
 
 
 def test_what_cannot_be_moved_is_told(tmp_path: Path) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from rmqd.errors import RmqdError
@@ -13,87 +9,8 @@ from tests.spark.needed import need
 
 need("pyspark")
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: E402
-
 from rmqd.spark.hadoop_folder import HadoopFolder  # noqa: E402
-
-
-class Files:
-    """`rename` gives false for a source that is not there. Where a target is, HDFS gives false, and S3A raises."""
-
-    def __init__(self, scheme: str) -> None:
-        self.content: dict[str, str] = {}
-        self._scheme = scheme
-
-    def getUri(self) -> Any:
-        return SimpleNamespace(getScheme=lambda: self._scheme)
-
-    def create(self, path: JavaPath, overwrite: bool) -> Any:
-        def write(content: bytearray) -> None:
-            self.content[path.toString()] = content.decode()
-
-        return SimpleNamespace(write=write, close=lambda: None)
-
-    def makeQualified(self, path: JavaPath) -> JavaPath:
-        return path
-
-    def exists(self, path: JavaPath) -> bool:
-        return path.toString() in self.content
-
-    def mkdirs(self, path: JavaPath) -> bool:
-        return True
-
-    def rename(self, source: JavaPath, target: JavaPath) -> bool:
-        if not self.exists(source):
-            return False
-        if self.exists(target):
-            if self._scheme == "s3a":
-                raise Py4JJavaError("", JavaError("org.apache.hadoop.fs.FileAlreadyExistsException"))
-            return False
-        self.content[target.toString()] = self.content.pop(source.toString())
-        return True
-
-    def delete(self, path: JavaPath, recursive: bool) -> bool:
-        return self.content.pop(path.toString(), None) is not None
-
-
-class JavaError:
-    """What py4j hands over of an exception."""
-
-    _target_id = "o1"
-    _gateway_client = None
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def getClass(self) -> Any:
-        return SimpleNamespace(getName=lambda: self._name)
-
-    def toString(self) -> str:
-        return self._name
-
-
-class JavaPath:
-    """What is used of Hadoop's."""
-
-    files: Files
-
-    def __init__(self, *parts: object) -> None:
-        self._path = PurePosixPath(*map(str, parts))
-
-    def __str__(self) -> str:
-        return str(self._path)
-
-    toString = __str__
-
-    def getFileSystem(self, configuration: object) -> Files:
-        return self.files
-
-    def getParent(self) -> JavaPath:
-        return type(self)(self._path.parent)
-
-    def getName(self) -> str:
-        return self._path.name
+from tests.spark.java_files import Files, folder_in  # noqa: E402
 
 
 @pytest.fixture(params=["hdfs", "s3a"])
@@ -105,12 +22,7 @@ def files(request: pytest.FixtureRequest) -> Files:
 @pytest.fixture
 def folder(files: Files) -> HadoopFolder:
     """The folder /a of it."""
-    path = type("BoundPath", (JavaPath,), {"files": files})
-    hadoop = SimpleNamespace(fs=SimpleNamespace(Path=path))
-    java = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop)))
-    context = SimpleNamespace(_jvm=java, _jsc=SimpleNamespace(hadoopConfiguration=lambda: None))
-    spark: Any = SimpleNamespace(sparkContext=context)
-    return HadoopFolder(spark, "/a")
+    return folder_in(files)
 
 
 def test_a_file_replaces_another(files: Files, folder: HadoopFolder) -> None:

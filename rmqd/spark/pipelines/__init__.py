@@ -8,6 +8,7 @@ A sink takes a micro-batch at a time, on the driver. After a crash it is given t
     micro_batch                  what every sink is told of a batch
     parquet_sink, parquet_batch  files of Parquet that hold each row exactly once
     compaction, compaction_plan  large files of these small ones, beside the sink
+    compacted_batches            the note of which batches are in such a file
     postgresql                   rows of a table of PostgreSQL, each batch exactly once
     delta_table                  rows of a table of Delta Lake, each batch exactly once
     jdbc_table                   rows of a table of another database

@@ -20,14 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from rmqd.errors import RmqdError
-from rmqd.spark.pipelines.compaction_plan import (
-    Chunk,
-    CompactionPlan,
-    batches_in,
-    decode_batches,
-    encode_batches,
-    plan_of,
-)
+from rmqd.spark.pipelines.compacted_batches import CompactedBatches
+from rmqd.spark.pipelines.compaction_plan import Chunk, CompactionPlan, batches_in, plan_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +31,7 @@ log = structlog.get_logger(__name__)
 COMPACTIONS: Final = ".compactions"
 """In the folder where batches are written first; no group has such a name."""
 _PLAN: Final = "plan.json"
-_BATCHES: Final = "batches.json"
+_BATCHES: Final = "batches"
 _WRITTEN: Final = "written"
 _TAKEN: Final = "taken"
 _GIVEN_UP: Final = "given_up"
@@ -52,6 +46,7 @@ class Compactions:
         """Both as `HadoopFolder`; tests have such without a JVM."""
         self._folder = folder
         self._staging = staging
+        self._batches = CompactedBatches(staging, f"{COMPACTIONS}/{_BATCHES}")
 
     def compact(self, spark: SparkSession, chunk: Chunk, options: Mapping[str, str]) -> CompactionPlan | None:
         """Make one file of a chunk's. None where one of them was gone meanwhile. Raises RmqdError."""
@@ -62,7 +57,7 @@ class Compactions:
         if len(written) != 1:
             where = f"{self._folder.url}/{chunk.partition}"
             raise RmqdError(f"{where}: Spark wrote {len(written)} files in place of one; nothing is changed")
-        self._note_batches(chunk)
+        self._batches.add(batches_in(chunk.names))
         plan = plan_of(chunk, compaction, written[0].removeprefix(f"{ours}/"), rows)
         self._staging.put(f"{ours}/{_PLAN}", plan.encode())
         return plan if self._carry_out(plan, compaction) else None
@@ -86,6 +81,8 @@ class Compactions:
     def forget_unplanned(self, now_ms: int) -> None:
         """Delete what is left of compactions that were killed before they had a plan, or given up, after a day.
 
+        And of the note of batches what is of no use any more.
+
         Not earlier: one that still writes, or that another one is still at, may be about to take files.
         """
         for compaction in self._staging.names(COMPACTIONS):
@@ -97,6 +94,7 @@ class Compactions:
             is_old = all(one.modified_ms < now_ms - _FORGOTTEN_MS for one in facts.values())
             if facts and is_old and not has_taken:
                 self._staging.delete(ours)
+        self._batches.forget_former(now_ms)
 
     def unsettled(self) -> frozenset[str]:
         """The compactions of which something is left."""
@@ -104,7 +102,7 @@ class Compactions:
 
     def last_batch(self, query: str) -> int:
         """Up to which batch a query's rows may be in a file with others'; -1 where they are in none."""
-        return self._batches().get(query, -1)
+        return self._batches.last_batch(query)
 
     def _write(self, spark: SparkSession, chunk: Chunk, path: str, options: Mapping[str, str]) -> int:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -126,19 +124,6 @@ class Compactions:
             where = f"{self._folder.url}/{chunk.partition}"
             raise RmqdError(f"{where}: of {there} rows {rows} were written; nothing is changed")
         return rows
-
-    def _note_batches(self, chunk: Chunk) -> None:
-        known, added = self._batches(), batches_in(chunk.names)
-        self._staging.put(
-            f"{COMPACTIONS}/{_BATCHES}",
-            encode_batches({**known, **{query: max(last, known.get(query, 0)) for query, last in added.items()}}),
-        )
-
-    def _batches(self) -> dict[str, int]:
-        path = f"{COMPACTIONS}/{_BATCHES}"
-        if not self._staging.exists(path):
-            return {}
-        return decode_batches(self._staging.read(path), f"{self._staging.url}/{path}")
 
     def _carry_out(self, plan: CompactionPlan, compaction: str) -> bool:
         """Do what is left to do, wherever somebody else is or was with it. Whether the new file is in the folder."""

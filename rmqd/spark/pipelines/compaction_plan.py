@@ -120,16 +120,3 @@ def batches_in(names: Iterable[str]) -> dict[str, int]:
             query, batch = found
             last[query] = max(batch, last.get(query, 0))
     return last
-
-
-def encode_batches(batches: Mapping[str, int]) -> bytes:
-    """Up to which batch the files of each query may be part of a compacted one, as JSON."""
-    return json.dumps(dict(sorted(batches.items())), indent=1).encode()
-
-
-def decode_batches(content: bytes, name: str) -> dict[str, int]:
-    """Read what `encode_batches` wrote. Raises RmqdError with the name for anything else."""
-    try:
-        return {str(query): int(batch) for query, batch in json.loads(content).items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise RmqdError(f"{name} does not tell which batches were compacted: {error!r}") from error
