@@ -26,6 +26,7 @@ from google.protobuf import descriptor_pb2  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
 from rmqd.spark.format import RocketMQSource  # noqa: E402
+from rmqd.spark.values.avro_value import avro_kind  # noqa: E402
 from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
 from tests.spark.test_batch_reader import read  # noqa: E402
 
@@ -186,6 +187,52 @@ def test_records_of_avro_become_a_column(broker: EmbeddedBroker, tmp_path: Path,
     assert longer == {"_bad_row": "4 bytes stand behind the record", "value": None}
     assert bad["value"] is None
     assert bad["_bad_row"]
+
+
+SALES = {"type": "record", "name": "Line", "namespace": "shop.sales", "fields": [{"name": "sku", "type": "string"}]}
+NUMBERED = {"type": "record", "name": "Line", "fields": [{"name": "number", "type": "int"}]}
+MONEY = {"type": "fixed", "name": "Money", "size": 4, "logicalType": "decimal", "precision": 6, "scale": 2}
+STOCK = {
+    "type": "record",
+    "name": "shop.stock.Line",
+    "fields": [{"name": "id", "type": "long"}, {"name": "price", "type": MONEY}, {"name": "cost", "type": "Money"}],
+}
+SPACES = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "sold", "type": SALES},
+        {"name": "bought", "type": STOCK},
+        {"name": "returned", "type": ["null", "shop.sales.Line"]},
+        {"name": "lines", "type": {"type": "array", "items": NUMBERED}},
+        {"name": "last", "type": "Line"},
+        {"name": "total", "type": "shop.stock.Money"},
+    ],
+}
+
+
+def test_names_of_avro_are_told_apart_by_their_namespaces(broker: EmbeddedBroker) -> None:
+    """A name without one is of the namespace around it."""
+    record = {
+        "sold": {"sku": "x"},
+        "bought": {"id": 7, "price": Decimal("1.25"), "cost": Decimal("1.00")},
+        "returned": {"sku": "y"},
+        "lines": [{"number": 1}],
+        "last": {"number": 2},
+        "total": Decimal("2.50"),
+    }
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(SPACES), record)
+    broker.create_topic("orders", 1)
+    broker.send("orders", stream.getvalue())
+    schema = json.dumps(SPACES)
+    assert avro_kind(schema).sql == (
+        "struct<sold:struct<sku:string>,bought:struct<id:bigint,price:decimal(6,2),cost:decimal(6,2)>,"
+        "returned:struct<sku:string>,lines:array<struct<number:int>>,last:struct<number:int>,total:decimal(6,2)>"
+    )
+    (row,) = read(broker, value="avro", valueSchema=schema, columns="_bad_row,value")
+    assert row == {"_bad_row": None, "value": record}
 
 
 def descriptors() -> bytes:

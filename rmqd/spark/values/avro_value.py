@@ -29,6 +29,8 @@ _LOGICAL: Final = {
     "local-timestamp-micros": "timestamp_ntz",
     "uuid": "string",
 }
+_RECORDS: Final = ("record", "error")
+_NAMED: Final = ("enum", "fixed")
 _UNREAD: Final = ("time-millis", "time-micros", "duration")
 
 
@@ -89,59 +91,73 @@ def _parsed(text: str) -> Any:
 
 
 class _Walk:
-    """One look through a schema, which knows the names that it has met."""
+    """One look through a schema, which knows the types that it has met by their full names."""
 
     def __init__(self) -> None:
         self._named: dict[str, Kind] = {}
         self._under_way: list[str] = []
 
-    def kind(self, schema: Any) -> Kind:
+    def kind(self, schema: Any, space: str = "") -> Kind:
+        """`space` is the namespace of what is around it: of names without one."""
         if isinstance(schema, list):
-            return self._union(schema)
+            return self._union(schema, space)
         if isinstance(schema, str):
-            return self._by_name(schema)
+            return self._by_name(schema, space)
         name = schema["type"]
         if not isinstance(name, str):
-            return self.kind(name)
-        if logical := schema.get("logicalType"):
-            if logical == "decimal":
-                return Kind("decimal", precision=schema["precision"], scale=schema.get("scale", 0))
-            if logical in _UNREAD:
-                raise ValueError(f"{logical} has no type of Spark's here; accepted: the schema without it")
-            if logical in _LOGICAL:
-                return Kind(_LOGICAL[logical])
-        if name == "record":
-            return self._record(schema)
+            return self.kind(name, space)
+        if name in _RECORDS:
+            return self._record(schema, space)
         if name == "array":
-            return Kind("array", (("element", self.kind(schema["items"])),))
+            return Kind("array", (("element", self.kind(schema["items"], space)),))
         if name == "map":
-            return Kind("map", (("value", self.kind(schema["values"])),))
-        kind = self._by_name(name)
-        if "name" in schema:
-            self._named[schema["name"]] = kind
+            return Kind("map", (("value", self.kind(schema["values"], space)),))
+        kind = self._logical(schema) or self._by_name(name, space)
+        if name in _NAMED:
+            self._named[_full_name(schema, space)] = kind
         return kind
 
-    def _record(self, schema: Mapping[str, Any]) -> Kind:
-        self._under_way.append(schema["name"])
-        kind = Kind("struct", tuple((field["name"], self.kind(field["type"])) for field in schema["fields"]))
+    @staticmethod
+    def _logical(schema: Mapping[str, Any]) -> Kind | None:
+        logical = schema.get("logicalType")
+        if logical == "decimal":
+            return Kind("decimal", precision=schema["precision"], scale=schema.get("scale", 0))
+        if logical in _UNREAD:
+            raise ValueError(f"{logical} has no type of Spark's here; accepted: the schema without it")
+        return Kind(_LOGICAL[logical]) if logical in _LOGICAL else None
+
+    def _record(self, schema: Mapping[str, Any], space: str) -> Kind:
+        full = _full_name(schema, space)
+        inner = full.rpartition(".")[0]
+        self._under_way.append(full)
+        kind = Kind("struct", tuple((field["name"], self.kind(field["type"], inner)) for field in schema["fields"]))
         self._under_way.pop()
-        self._named[schema["name"]] = kind
+        self._named[full] = kind
         return kind
 
-    def _union(self, members: list[Any]) -> Kind:
+    def _union(self, members: list[Any], space: str) -> Kind:
         others = [member for member in members if member != "null"]
         if len(others) != 1:
             raise ValueError(
                 f"the union {json.dumps(members)[:60]} has no type of Spark's; accepted: null and one other"
             )
-        return self.kind(others[0])
+        return self.kind(others[0], space)
 
-    def _by_name(self, name: str) -> Kind:
+    def _by_name(self, name: str, space: str) -> Kind:
         if name in _PLAIN:
             return Kind(_PLAIN[name])
-        short = name.rpartition(".")[2]
-        if short in self._named:
-            return self._named[short]
-        if short in self._under_way:
-            raise ValueError(f"the record {short} has itself in it, and no type of Spark's is so deep")
+        full = _in_space(name, space)
+        if full in self._named:
+            return self._named[full]
+        if full in self._under_way:
+            raise ValueError(f"the record {full} has itself in it, and no type of Spark's is so deep")
         raise ValueError(f"{name} has no type of Spark's")
+
+
+def _full_name(schema: Mapping[str, Any], space: str) -> str:
+    """The name of a type with its namespace: that in its name, else its own, else that of what is around it."""
+    return _in_space(schema["name"], schema.get("namespace", space))
+
+
+def _in_space(name: str, space: str) -> str:
+    return f"{space}.{name}" if space and "." not in name else name
