@@ -35,7 +35,7 @@ from tests.docs.key_tables import PAGE, with_tables
 from tests.handlers.messages import make_batch, make_message
 
 TOP = PAGE.parent.parent
-TABLES = {"rmqd_batches", "rmqd_claims", "rmqd_handled"}  # of databases, that rmqd makes
+TABLES = {"rmqd_batches", "rmqd_claims", "rmqd_handled", "rmqd_order_kinds"}  # of databases, that rmqd makes
 SHIPPED: dict[str, str] = {
     name: target
     for folder in (TOP, TOP / "handlers")

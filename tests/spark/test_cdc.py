@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rmqd.errors import ConfigError
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
 
@@ -178,6 +179,8 @@ def test_debeziums_changes_count_by_the_sources_log(
     broker.send("orders", *snapshot, queue_id=1)
     run(spark, order, tmp_path)
     assert found(postgresql, database) == wanted
+    with pytest.raises(ConfigError, match="as 'cdc, order: position', and the group's as 'cdc, order: time'"):
+        start(spark, cdc_order(broker, database, {**options, "order": "time"}), tmp_path)
 
 
 def test_what_is_no_change_ends_the_query_or_is_kept_apart() -> None:

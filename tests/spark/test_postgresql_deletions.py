@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rmqd.config.model.spark import SinkConfig
 from rmqd.errors import ConfigError, RmqdError
 from tests.spark.needed import need
 
@@ -17,14 +18,14 @@ need("pyspark", "pyarrow", "psycopg")
 import psycopg  # noqa: E402
 
 from rmqd.spark.pipelines.postgresql.deletions import Deletions  # noqa: E402
+from rmqd.spark.pipelines.postgresql.order_kinds import OrderKinds  # noqa: E402
+from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
 from rmqd.spark.pipelines.postgresql.statements import Statements  # noqa: E402
 from tests.spark.test_postgresql_sink import Database, batch, prices_database  # noqa: E402, F401  a fixture
 from tests.waiting import wait_until  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink
 
 ROWS = "id bigint, part string, amount int, place array<bigint>, gone boolean"
 TABLE = "CREATE TABLE prices (id bigint, part text, amount int, place bigint[], PRIMARY KEY (id, part))"
@@ -175,6 +176,82 @@ def test_deletions_kept_in_another_order_are_told(spark: SparkSession, prices_da
     ready(spark, prices_database)
     with pytest.raises(ConfigError, match=r"rmqd_deleted_prices\", which keeps what was deleted, has no column amount"):
         ready(spark, prices_database, order_by=["amount"])
+
+
+def by(spark: SparkSession, kind: str, *values: Row) -> DataFrame:
+    """Rows of a pipeline that tells what their place counts by."""
+    return rows(spark, *values).withMetadata("place", {"rmqd.order": kind})
+
+
+def writer(database: Database, frame: DataFrame, name: str) -> PostgresqlSink:
+    """The sink of another group, ready for rows."""
+    keys = {"keys": ["id", "part"], "order_by": ["place"], "delete_column": "gone"}
+    config = {"format": "postgresql", "url": database.url, "table": "prices", **keys}
+    made = PostgresqlSink(SinkConfig.model_validate(config), {}, name)
+    made.prepare(frame.schema)
+    return made
+
+
+def test_rows_whose_order_counts_by_something_else_are_refused(
+    spark: SparkSession,
+    prices_database: Database,  # noqa: F811
+) -> None:
+    """Of whichever group, as long as there is a row or a deletion that has a place in the former order."""
+    prices_database.run(TABLE)
+    prices_database.run("INSERT INTO prices VALUES (9, 'by hand', 1, NULL)")
+    offsets = by(spark, "offsets", (1, "a", 10, [5], False), (2, "a", None, [6], True))
+    times = by(spark, "times", (1, "a", 11, [177], False))
+    writer(prices_database, times, "early")  # writes nothing: the next one may count by something else
+    first = writer(prices_database, offsets, "first")
+    first.write(offsets, batch(0))
+    refused = "ordered by place as 'offsets', and the group's as 'times'.*TRUNCATE "
+    tables = [r'"public"."prices"', r'"public"."rmqd_deleted_prices"']
+    with pytest.raises(ConfigError, match=f"{refused}{', '.join(tables)}, and reset"):
+        writer(prices_database, times, "second")
+    writer(prices_database, offsets, "second").write(offsets, batch(0))
+    prices_database.run("DELETE FROM prices WHERE id < 9")
+    with pytest.raises(ConfigError, match=f"{refused}{tables[1]}, and reset"):
+        writer(prices_database, times, "first")
+    prices_database.run("TRUNCATE rmqd_deleted_prices")
+    later = writer(prices_database, times, "third")
+    with pytest.raises(RmqdError, match="another group has begun to order its rows by place as 'times', and this one"):
+        first.write(offsets, batch(1))
+    later.write(times, batch(0))
+    assert there(prices_database) == [(1, "a", 11), (9, "by hand", 1)]
+    writer(prices_database, rows(spark), "untold").write(rows(spark, (3, "a", 1, [1], False)), batch(0))
+
+
+def test_a_batch_under_way_has_the_order_stay_as_it_is(
+    spark: SparkSession,
+    prices_database: Database,  # noqa: F811
+) -> None:
+    """Who comes with another one waits for it, and finds its rows."""
+    prices_database.run(TABLE)
+    offsets = by(spark, "offsets", (1, "a", 10, [5], False))
+    writer(prices_database, offsets, "first")
+    refused: list[str] = []
+
+    def start() -> None:
+        try:
+            writer(prices_database, by(spark, "times"), "second")
+        except ConfigError as error:
+            refused.append(str(error))
+
+    kinds = OrderKinds(Statements("first", "public", "prices", (), order_by=("place",)), {"place": "offsets"})
+    with psycopg.connect(prices_database.url) as connection:
+        kinds.see(connection)
+        starting = threading.Thread(target=start)
+        starting.start()
+        wait_until(
+            lambda: prices_database.run(
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            ),
+            "the other group waits",
+        )
+        connection.execute("INSERT INTO prices VALUES (1, 'a', 10, '{5}')")
+        connection.commit()
+        starting.join()
+    assert len(refused) == 1
 
 
 def test_a_long_name_has_its_deletions_kept(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DELETED: Final = "_deleted"
 ORDER: Final = "_order"
+ORDER_KIND: Final = "rmqd.order"
+"""The metadata by which a sink is told what a column's order counts by: two kinds of it do not compare."""
 BAD: Final = "_bad_row"
 READ: Final = ("topic", "queue_id", "queue_offset", "msg_id", "body")
 BAD_DDL: Final = f"topic string, queue_id int, queue_offset bigint, msg_id string, body binary, {BAD} string"
@@ -84,7 +86,8 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
         return frame.select(*READ).mapInArrow(BadRows(decoder), BAD_DDL)
     columns = ", ".join(column.sql for column in parse_columns(options.columns))
     rows = Rows(decoder, must_fit=options.bad_rows == "fail")
-    return frame.select(*READ).mapInArrow(rows, f"{columns}, {DELETED} boolean, {ORDER} array<bigint>")
+    changes = frame.select(*READ).mapInArrow(rows, f"{columns}, {DELETED} boolean, {ORDER} array<bigint>")
+    return changes.withMetadata(ORDER, {ORDER_KIND: f"cdc, order: {options.order}"})
 
 
 class Decoder:

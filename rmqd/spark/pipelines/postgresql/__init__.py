@@ -8,6 +8,7 @@ table: one that begins takes a new epoch, and a former driver that wakes up late
     table_shape       the table as PostgreSQL describes it, and what rows can go there
     statements        SQL; pure
     deletions         SQL where rows may be deletions; pure
+    order_kinds       the note of what the table's order counts by
     row_copy          the tasks: rows to the staging table
     connections       connections to the database, and its errors in one line
 """

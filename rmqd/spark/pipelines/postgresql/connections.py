@@ -44,6 +44,12 @@ def connected(conninfo: str, where: str) -> Iterator[Connection[tuple[Any, ...]]
         raise RmqdError(f"sink {where}: {one_line(error)}") from error
 
 
+def exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:
+    """Whether there is a table of a full name."""
+    found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
+    return found is not None and bool(found[0])
+
+
 def one_line(error: BaseException) -> str:
     """What the database says, with its detail and context."""
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())

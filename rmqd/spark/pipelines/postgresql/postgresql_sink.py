@@ -9,9 +9,10 @@ import structlog
 
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.pipelines.micro_batch import MicroBatch
-from rmqd.spark.pipelines.postgresql.connections import connected, conninfo_of, one_line
+from rmqd.spark.pipelines.postgresql.connections import connected, conninfo_of, exists, one_line
 from rmqd.spark.pipelines.postgresql.deletions import Deletions
-from rmqd.spark.pipelines.postgresql.statements import BATCHES, Statements
+from rmqd.spark.pipelines.postgresql.order_kinds import OrderKinds, kinds_of
+from rmqd.spark.pipelines.postgresql.statements import BATCHES, ONE_AT_A_TIME, Statements
 from rmqd.spark.pipelines.postgresql.table_shape import read_shape
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 LOCK_SECONDS: Final = 5  # for what may be left as well: a lost task's connection can hold its staging table for minutes
-_ONE_AT_A_TIME: Final = 0x726D7164  # the advisory lock under which `rmqd_batches` is made: the letters rmqd
 
 
 class PostgresqlSink:
@@ -40,6 +40,7 @@ class PostgresqlSink:
         self._writer = writer
         self._where = sink.table
         self._statements = Statements(writer, "", sink.table, ())
+        self._order_kinds = OrderKinds(self._statements, {})
         self._json_columns: frozenset[str] = frozenset()
         self._epoch = 0
 
@@ -66,10 +67,12 @@ class PostgresqlSink:
                 tuple(sink.order_by),
                 sink.delete_column,
             )
+            self._order_kinds = OrderKinds(self._statements, kinds_of(schema, sink.order_by))
             with connection.transaction():
                 self._epoch = self._next_epoch(connection)
                 if sink.delete_column:
                     self._have_deletions_table(connection)
+                self._order_kinds.note(connection)
                 connection.execute(self._statements.make_staging(self._epoch))
             self._forget_former_stagings(connection)
 
@@ -100,6 +103,7 @@ class PostgresqlSink:
                 if statements.delete_column:  # first of all, so that what this transaction sees is from behind it
                     connection.execute(Deletions(statements).lock())
                 if not self._is_written(connection, batch, lock=True):
+                    self._order_kinds.see(connection)
                     self._move(connection, batch, [row.attempt for row in told], sum(row.rows for row in told))
             if told:
                 self._if_not_held(connection, statements.empty_staging(self._epoch))
@@ -133,17 +137,17 @@ class PostgresqlSink:
 
     def _have_batches_table(self, connection: Connection[tuple[Any, ...]]) -> None:
         """Make it unless it is there: making asks for a right that a group need not have later."""
-        if _exists(connection, self._statements.batches):
+        if exists(connection, self._statements.batches):
             return
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ONE_AT_A_TIME,))
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (ONE_AT_A_TIME,))
         connection.execute(self._statements.make_batches())
 
     def _have_deletions_table(self, connection: Connection[tuple[Any, ...]]) -> None:
         """Make it unless it is there. Raises ConfigError where it is there, and keeps something else."""
         deletions = Deletions(self._statements)
-        if not _exists(connection, deletions.table):
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ONE_AT_A_TIME,))
-        if not _exists(connection, deletions.table):
+        if not exists(connection, deletions.table):
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (ONE_AT_A_TIME,))
+        if not exists(connection, deletions.table):
             for statement in deletions.make():
                 connection.execute(statement)
             return
@@ -239,8 +243,3 @@ def _delete_problems(schema: StructType, sink: SinkConfig) -> Iterator[str]:
         yield f"delete_column: there is no column {name}; the pipeline's are {', '.join(schema.fieldNames())}"
     elif (kind := schema[name].dataType.simpleString()) != "boolean":
         yield f"delete_column: {name} is {kind} in the pipeline; accepted: boolean"
-
-
-def _exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:
-    found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
-    return found is not None and bool(found[0])

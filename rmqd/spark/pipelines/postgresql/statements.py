@@ -10,6 +10,8 @@ from typing import Final
 ATTEMPT: Final = "rmqd_attempt"
 """The staging table's own column: which attempt of a task has copied a row."""
 BATCHES: Final = "rmqd_batches"
+ONE_AT_A_TIME: Final = 0x726D7164
+"""The advisory lock under which tables are made for all groups: the letters rmqd."""
 
 
 def quoted(name: str) -> str:
