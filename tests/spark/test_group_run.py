@@ -271,13 +271,13 @@ async def test_outcomes_and_progress_come_from_other_threads() -> None:
         query = await one.query()
         outcome = RangeOutcome(queue=queue("orders", 0), start=0, end=5, lost=2)
         await asyncio.to_thread(query.on_batch, 0, [outcome])
-        await asyncio.to_thread(
-            one.parts.on_progress, BatchProgress(0, False, {"triggerExecution": 500, "addBatch": 400})
-        )
+        phases = {"triggerExecution": 500, "addBatch": 400}
+        await asyncio.to_thread(one.parts.on_progress, BatchProgress(0, False, phases, late_rows=3, watermark="10:04"))
         await eventually(lambda: (batches := one.group.snapshot().batches) is not None and batches.lost == 2, "counted")
         batches = one.group.snapshot().batches
         assert batches is not None
         assert (batches.duration.count, batches.duration.sum, batches.phase_seconds["handling"]) == (1, 0.5, 0.4)
+        assert batches.late_rows == 3
 
 
 async def test_a_group_that_cannot_go_on_fails_when_its_batch_is_done() -> None:

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,16 +26,21 @@ from tests.waiting import WAIT_SECONDS
 need("pyspark", "pyarrow")
 
 from rmqd.client.options import ClientOptions  # noqa: E402
-from rmqd.errors import RmqdError, UnknownTopicKindError  # noqa: E402
+from rmqd.config.model.root import RootConfig  # noqa: E402
+from rmqd.errors import RemotingError, RmqdError, UnknownTopicKindError  # noqa: E402
 from rmqd.spark.access import Access  # noqa: E402
 from rmqd.spark.answers import Answers  # noqa: E402
-from rmqd.spark.cluster import cluster_of  # noqa: E402
+from rmqd.spark.cluster import close_clusters, cluster_of  # noqa: E402
+from rmqd.spark.engine.generations import Generations  # noqa: E402
+from rmqd.spark.group_order import GroupOrder  # noqa: E402
 from rmqd.spark.patience import patiently  # noqa: E402
 from rmqd.spark.queue_range import Replica  # noqa: E402
+from rmqd.spark.source.offsets import Offsets  # noqa: E402
 from rmqd.spark.source.silent_brokers import BrokerSilentError  # noqa: E402
+from tests.spark.local_folder import LocalFolder, save  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 
-TOPIC = "orders"
+TOPIC, GROUP = "orders", "reports"
 PATIENT = {"startingOffsets": "earliest", "fetchOffset.intervalMs": "0", "routeRefreshMs": "0"}
 
 
@@ -54,6 +60,11 @@ class Cluster:
     def know(self, replicas: dict[str, dict[int, str]]) -> None:
         """Have the name server name these."""
         self.by_topic[TOPIC] = route_of(replicas, 1)
+
+    def have_group(self) -> None:
+        """Have brokers know the group."""
+        for peer in self.peers.values():
+            peer.on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Reply(body=json.dumps({"groupName": GROUP}).encode()))
 
     async def store(self, name: str, *bodies: bytes) -> None:
         """Put messages into a broker's queue."""
@@ -155,10 +166,10 @@ async def test_a_commit_that_one_broker_refuses_hides_no_other(
     cluster: Cluster, logs: list[Any], request_code: RequestCode
 ) -> None:
     """Others' are made; its own is told once, and made again until it is taken."""
+    cluster.have_group()
     for name in cluster.brokers:
         await cluster.store(name, b"1", b"2")
-        cluster.peers[name].on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Reply(body=b'{"groupName": "reports"}'))
-    query = await cluster.query(groupId="reports", commitOffsets="true", unavailableToleranceMs="0")
+    query = await cluster.query(groupId=GROUP, commitOffsets="true", unavailableToleranceMs="0")
     await asyncio.to_thread(query.poll)
     refused = Reply(ResponseCode.SYSTEM_BUSY, "as it is scripted")
     peer = cluster.peers["a"]
@@ -172,6 +183,48 @@ async def test_a_commit_that_one_broker_refuses_hides_no_other(
     peer.gate = None
     await asyncio.to_thread(query.poll)
     assert cluster.brokers["a"].commits_of(MessageQueue(TOPIC, "a", 0)) == [0, 2]
+
+
+async def test_a_broker_that_was_taken_away_keeps_no_other_ones_offsets_from_being_committed(cluster: Cluster) -> None:
+    """By a query that starts without it, in another process."""
+    cluster.have_group()
+    for name in cluster.brokers:
+        await cluster.store(name, b"1")
+    checkpoint, more = Checkpoint(), {"groupId": GROUP, "commitOffsets": "true"}
+    await asyncio.to_thread((await cluster.query(checkpoint, **more)).run_until_idle)
+    cluster.know({"a": {0: cluster.peers["a"].address}})
+    await cluster.store("a", b"2")
+    await asyncio.to_thread(close_clusters)
+    await asyncio.to_thread((await cluster.query(checkpoint, **more)).run_until_idle)
+    assert {name: broker.commits_of(MessageQueue(TOPIC, name, 0))[-1] for name, broker in cluster.brokers.items()} == {
+        "a": 2, "b": 1,
+    }  # fmt: skip
+
+
+async def test_a_silent_broker_keeps_no_other_ones_resets_and_last_commits_back(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Of a group of `engine: spark`; the driver tells of it afterwards."""
+    cluster.have_group()
+    offsets = {name: broker.offsets for name, broker in cluster.brokers.items()}
+    places = {name: (GROUP, MessageQueue(TOPIC, name, 0)) for name in cluster.brokers}
+    config = {"engine": "spark", "subscriptions": {TOPIC: "*"}, "handler": {"plugin": "noop"}}
+    root = {"nameserver": cluster.name_server.address, "groups": {GROUP: config}}
+    generations = Generations(GroupOrder(GROUP, RootConfig.model_validate(root)), LocalFolder(tmp_path))
+    generation = await asyncio.to_thread(generations.current)
+    done = Offsets({queue: 3 for _, queue in places.values()})
+    save(Checkpoint([json.dumps(done.to_json())], 1), generation.path)
+    for name in places:
+        offsets[name][places[name]] = 2
+    await cluster.peers["b"].down()
+
+    with pytest.raises(RemotingError, match="refused"):
+        await asyncio.to_thread(generations.finish)
+    assert offsets["a"][places["a"]] == 3
+    with pytest.raises(RemotingError, match="refused"):
+        await asyncio.to_thread(generations.moved)
+    offsets["a"][places["a"]] = 1
+    assert await asyncio.to_thread(generations.moved) == {places["a"][1]: 1}
 
 
 async def test_a_slave_that_is_behind_makes_no_queue_end_early(cluster: Cluster) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
+import gc
 import pickle
 import re
 import threading
@@ -12,20 +14,25 @@ from typing import Any
 
 import pytest
 
+from rmqd.codes import RequestCode
 from rmqd.errors import ConfigError, InvalidMessageError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.spark.access import NAMES as ACCESS
 from rmqd.spark.sink.sink_options import NAMES, SINK_COLUMNS, parse_sink_options
 from rmqd.testing.rocketmq import RocketMQ
+from tests.client.peer import Peer, Reply, route_of, stored
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
 import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
+from pyspark import TaskContext  # noqa: E402
 from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
+from rmqd.spark import worker_garbage  # noqa: E402
 from rmqd.spark.format import RocketMQSource  # noqa: E402
+from rmqd.spark.sink.sending import close_senders  # noqa: E402
 from rmqd.spark.sink.writer import Stored  # noqa: E402
 
 TIME = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -142,6 +149,41 @@ def test_a_row_that_is_refused_keeps_no_other_one_from_being_stored(embedded: Ro
     with pytest.raises(RmqdError, match="propert"):
         write(embedded.nameserver, rows)
     assert [message.body for message in embedded.messages("orders")][:3] == [b"0", b"1", b"2"]
+
+
+async def test_rows_share_requests() -> None:
+    """A request for each would cost sender and broker seven times as much."""
+    async with Peer() as name_server, Peer() as broker:
+        route = route_of({"a": {0: broker.address}}, 1)
+        name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Reply(body=route.to_json()))
+        broker.on(RequestCode.SEND_BATCH_MESSAGE, stored())
+
+        def write_all() -> Stored:
+            try:
+                return write(name_server.address, [{"body": str(number)} for number in range(96)])
+            finally:
+                close_senders()  # those of this thread
+
+        assert (await asyncio.to_thread(write_all)).messages == 96
+        assert len(broker.got(RequestCode.SEND_BATCH_MESSAGE)) == 3
+        assert not broker.got(RequestCode.SEND_MESSAGE_V2)
+
+
+def test_a_worker_leaves_its_imports_out_of_later_searches_for_garbage(
+    embedded: RocketMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that reads does."""
+    embedded.create_topic("orders")
+    monkeypatch.setattr(worker_garbage, "_frozen_in", 0)  # a test of reading may have run in this process
+    before = gc.get_freeze_count()
+    write(embedded.nameserver, [{"body": "by the driver"}])
+    assert gc.get_freeze_count() <= before
+    monkeypatch.setattr(TaskContext, "_taskContext", None)  # what is made next stays there, and ends with the test
+    context = TaskContext()
+    monkeypatch.setattr(context, "_localProperties", {}, raising=False)
+    monkeypatch.setattr(context, "_partitionId", 0, raising=False)
+    write(embedded.nameserver, [{"body": "by a task"}])
+    assert gc.get_freeze_count() > before
 
 
 def test_rows_of_a_sharding_key_stay_in_order(embedded: RocketMQ) -> None:
