@@ -22,6 +22,11 @@ class KneeServer:
         self._since = time.monotonic()
         self._took: list[float] = []
 
+    def move(self, knee: int) -> None:
+        """Work at so many requests at once from now on."""
+        self._knee = knee
+        self._let_in()
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""
         try:
@@ -41,8 +46,7 @@ class KneeServer:
 
     async def _answer(self, path: str) -> object:
         if path.startswith("/knee/"):
-            self._knee = int(path.rpartition("/")[2])
-            self._let_in()
+            self.move(int(path.rpartition("/")[2]))
             return None
         if path == "/reset":
             self._since, self._took = time.monotonic(), []

@@ -92,8 +92,7 @@ def _look_at_calls(concurrency: int | str, at: int, then: int) -> None:
         assert server.stdout is not None
         server.stdout.readline()  # it listens
         asyncio.run(_fill(nameserver, enough, QUEUES))
-        options = {"url": f"http://127.0.0.1:{port}/", "max_connections": 300}
-        handler = {"plugin": "webhook", "options": options, "concurrency": concurrency}
+        handler = {"plugin": "bench.knee_calls:Calls", "options": {"port": port}, "concurrency": concurrency}
         path = _configure(Path(folder), nameserver, {"handler": handler})
         with _process([*contenders.rmqd(), "run", "--config", str(path)]):
             for now in dict.fromkeys((at, then)):

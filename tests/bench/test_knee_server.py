@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from bench.knee_calls import Calls
 from bench.knee_server import KneeServer
+from tests.waiting import eventually
 
 Ask = Callable[[str], Coroutine[Any, Any, Any]]
 
@@ -41,3 +43,25 @@ async def test_it_works_at_no_more_requests_than_its_knee(ask: Ask) -> None:
     assert (await ask("/figures"))["rate"] > 0
     await ask("/reset")
     assert (await ask("/figures"))["rate"] == 0
+
+
+async def test_its_handler_returns_when_it_was_answered() -> None:
+    """And goes on with the connection that it has."""
+    knee_server = KneeServer(0, 0.0)
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await knee_server.serve(reader, writer)
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        handler = Calls({"port": server.sockets[0].getsockname()[1]})
+        call = asyncio.create_task(handler.handle(None))
+        await eventually(lambda: connections == 1, "it has asked")
+        assert not call.done()
+        knee_server.move(1)
+        await call
+        await handler.handle(None)
+        await handler.stop()
+    assert connections == 1
