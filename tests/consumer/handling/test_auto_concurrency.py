@@ -155,6 +155,20 @@ def test_nineteen_of_twenty_runs_find_it(before: int, after: int, call_seconds: 
 
 
 @pytest.mark.slow
+def test_it_finds_a_knee_that_falls_at_any_moment() -> None:
+    """Also amid an interval or a trial: what calls took then is of neither knee, and may look like a slower handler."""
+    limits = set[int]()
+    for moment in range(80):
+        service = Service(16, deviation=STEADY, seed=1, call_seconds=0.25)
+        auto = AutoConcurrency(MOST, service.clock)
+        service.run(40 + moment * LOOK_SECONDS, lambda: auto.limit, auto)  # noqa: B023 (it is called in this round)
+        service.knee = 4
+        service.run(FOUND_SECONDS, lambda: auto.limit, auto)  # noqa: B023
+        limits.add(auto.limit)
+    assert limits <= {3, 4, 5}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(4, 16), (16, 4)])
 def test_calls_that_differ_very_much_are_no_reason_to_make_few(before: int, after: int) -> None:
     """Half of all intervals mislead then, by a tenth and more: it may not believe them."""
