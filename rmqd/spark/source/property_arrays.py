@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from rmqd.spark.source.slices import Ints, common_value, cut
+from rmqd.spark.source.slices import Ints, column, common_value, cut
 from rmqd.wire.messages.properties import ENTRY_END, KEY_END, parse_properties
 
 _STRING: Final = pa.string()
@@ -64,59 +64,73 @@ class PropertyArrays:
 
 
 _Split = tuple[Ints, tuple[str, ...], pa.Array, pa.Array]
+"""Where each message's entries begin, and one more; a message's names if all have the same; all names, all values."""
 _Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
 _Places = tuple[Ints, Ints, Ints, Ints]
 """Where each message's entries begin, and one more; of all entries the names' starts and ends, and the values' ends."""
 
 
 def _split(raw: pa.Array) -> _Split | None:
-    """Where each message's entries begin, and one more; a message's names if all have the same; all names, all values.
-
-    None where an entry is not a name and a value, or something is not UTF-8.
-    """
+    """None where an entry is not a name and a value, or something is not UTF-8."""
     _, bounds_buffer, data = raw.buffers()
     bounds: Ints = np.frombuffer(bounds_buffer, np.int32, len(raw) + 1, 4 * raw.offset).astype(np.int64)
     if data is None or bounds[0] == bounds[-1]:
         return np.zeros(len(raw) + 1, np.int64), (), pa.array([], _STRING), pa.array([], _STRING)
     octets = np.frombuffer(data, np.uint8, int(bounds[-1]))
-    places, are_alike = _places_alike(octets, bounds), True
-    if places is None:
-        places, are_alike = _places(octets, bounds), False
-    if places is None:
-        return None
-    firsts, name_starts, name_ends, value_ends = places
     try:
-        if are_alike:
-            width = int(firsts[1])
-            bounds_of_names = zip(name_starts[:width].tolist(), name_ends[:width].tolist(), strict=True)
-            row_names = tuple(octets[start:end].tobytes().decode() for start, end in bounds_of_names)
-        else:
-            row_names = _common_names(data, firsts, name_starts, name_ends)
+        alike = _split_alike(octets, bounds)
+        if alike is not None:
+            return alike
+        places = _places(octets, bounds)
+        if places is None:
+            return None
+        firsts, name_starts, name_ends, value_ends = places
+        row_names = _common_names(data, firsts, name_starts, name_ends)
         names = _tiled(row_names, len(raw)) if row_names else cut(data, name_starts, name_ends).cast(_STRING)
         return firsts, row_names, names, cut(data, name_ends + 1, value_ends).cast(_STRING)
     except (pa.ArrowInvalid, UnicodeDecodeError):
         return None
 
 
-def _places_alike(octets: _Octets, bounds: Ints) -> _Places | None:
-    """The places of entries if all messages have the same names at the same places, else None."""
+def _split_alike(octets: _Octets, bounds: Ints) -> _Split | None:
+    """The same where all messages have the same names, and values as long as the others', else None.
+
+    Then the entries are columns of a table. What lies between values is compared with that of the first message; a
+    separator within a value would be one more than there are to be. Raises ArrowInvalid and UnicodeDecodeError for
+    what is not UTF-8.
+    """
     size, rows = int(bounds[1] - bounds[0]), len(bounds) - 1
     if not size or (np.diff(bounds) != size).any():
         return None
-    table = octets[bounds[0] :].reshape(rows, size)
-    is_mark = table - _KEY_END < 2
-    first = _places(octets[: bounds[1]], bounds[:2])
-    if first is None or not is_mark[0, -1] or (is_mark != is_mark[0]).any():
+    octets = octets[bounds[0] :]
+    first = _places(octets[:size], bounds[:2] - bounds[0])
+    if first is None:
         return None
-    starts, ends, value_ends = (each - bounds[0] for each in first[1:])
-    is_fixed = is_mark[0].copy()
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        is_fixed[start:end] = True
-    if ((table != table[0]) & is_fixed).any():
+    starts, ends, value_ends = (each.tolist() for each in first[1:])
+    fixed = zip([0, *value_ends], [*(end + 1 for end in ends), size], strict=True)  # from a value's end to the next
+    for start, end in fixed:
+        if column(octets, start, end, size).tobytes() != octets[start:end].tobytes() * rows:
+            return None
+    if np.count_nonzero(octets - _KEY_END < 2) != rows * 2 * len(starts):
         return None
-    firsts = np.arange(rows + 1) * len(starts)
-    begins = bounds[:-1, np.newaxis]
-    return firsts, (begins + starts).ravel(), (begins + ends).ravel(), (begins + value_ends).ravel()
+    names = tuple(octets[start:end].tobytes().decode() for start, end in zip(starts, ends, strict=True))
+    lengths = tuple(value_end - end - 1 for end, value_end in zip(ends, value_ends, strict=True))
+    firsts, value_bounds = _laid_out(lengths, rows)
+    values: _Octets = np.empty(rows * sum(lengths), np.uint8)
+    at = 0
+    for end, value_end, length in zip(ends, value_ends, lengths, strict=True):
+        column(values, at, at + length, sum(lengths))[:] = column(octets, end + 1, value_end, size)
+        at += length
+    laid = pa.Array.from_buffers(pa.binary(), rows * len(names), [None, value_bounds, pa.py_buffer(values)])
+    return firsts, names, _tiled(names, rows), laid.cast(_STRING)
+
+
+@lru_cache(maxsize=8)
+def _laid_out(lengths: tuple[int, ...], rows: int) -> tuple[Ints, pa.Buffer]:
+    """Where each message's entries begin, and one more; and where values of these lengths do, in bytes."""
+    bounds = np.zeros(rows * len(lengths) + 1, np.int32)
+    np.cumsum(np.tile(np.array(lengths, np.int32), rows), out=bounds[1:])
+    return np.arange(rows + 1) * len(lengths), pa.py_buffer(bounds)
 
 
 def _places(octets: _Octets, bounds: Ints) -> _Places | None:

@@ -49,6 +49,9 @@ _HEAD: Final = np.dtype(
 # after the second one; between the two is `store_timestamp`
 _TAIL: Final = np.dtype([("reconsume_times", ">i4"), ("prepared_transaction_offset", ">i8"), ("body_size", ">u4")])
 _LONG: Final = np.dtype(">i8")
+# all of that where both hosts are IPv4: each access to a record is to memory that is not in the cache, so one is to do
+_HOSTS: Final = [("born_host", ">i8"), ("store_timestamp", ">i8"), ("store_host", ">i8")]
+_WHOLE: Final = np.dtype([*_HEAD.descr, *_HOSTS, *_TAIL.descr])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +124,13 @@ class _Layout:
     def __init__(self, data: bytes, starts: Ints) -> None:
         self.data = data
         self.starts = self.ends = starts
-        self.head = gather(data, _HEAD, starts)
+        self.head = self.tail = gather(data, _WHOLE, starts)
         sizes = self.head["store_size"].astype(np.int64)
         is_v2 = self.head["magic"] == MAGIC_V2
         flags = self.head["sys_flag"]
         self.born_long = (flags & BORN_HOST_V6) != 0
         self.store_long = (flags & STORE_HOST_V6) != 0
-        self.any_long = bool(self.born_long.any() or self.store_long.any())
+        self.any_long = bool((flags & (BORN_HOST_V6 | STORE_HOST_V6)).any())
         self.born_hosts = starts + _HEAD.itemsize
         self.store_timestamps = self.born_hosts + _host_bytes(self.born_long)
         self.store_hosts = self.store_timestamps + _LONG.itemsize
@@ -137,7 +140,8 @@ class _Layout:
 
     def _lay_out_rest(self, tails: Ints, is_v2: Array) -> None:
         self.body_starts = tails + _TAIL.itemsize
-        self.tail = gather(self.data, _TAIL, tails)
+        if self.any_long:
+            self.tail = gather(self.data, _TAIL, tails)
         self.body_ends = self.body_starts + self.tail["body_size"]
         octets = np.frombuffer(self.data, np.uint8)
         topic_sizes = octets[self.body_ends].astype(np.int64)
@@ -176,10 +180,11 @@ class Decoded:
 
     def fixed(self, name: str) -> Array:
         """A field of fixed place and size, as the machine has its numbers."""
-        if name == "store_timestamp":
-            values = gather(self._layout.data, _LONG, self._layout.store_timestamps)
+        layout = self._layout
+        if name == "store_timestamp" and layout.any_long:
+            values = gather(layout.data, _LONG, layout.store_timestamps)
         else:
-            values = (self._layout.head if name in (_HEAD.names or ()) else self._layout.tail)[name]
+            values = (layout.tail if name in (_TAIL.names or ()) else layout.head)[name]
         return values.astype(values.dtype.newbyteorder("="))
 
     def by_queue(self, values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -203,11 +208,11 @@ class Decoded:
     def hosts(self, name: str) -> Array | list[bytes]:
         """`born_host` or `store_host` as it is stored: as numbers of 8 bytes, or, where one is IPv6, as bytes."""
         layout = self._layout
+        if not layout.any_long:
+            return layout.head[name]
         starts, long = (
             (layout.born_hosts, layout.born_long) if name == "born_host" else (layout.store_hosts, layout.store_long)
         )
-        if not layout.any_long:
-            return gather(layout.data, _LONG, starts)
         ends = starts + _host_bytes(long)
         return [layout.data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 

@@ -27,6 +27,11 @@ def gather(data: Any, what: np.dtype[Any], places: Ints) -> Array:
     return whole[places].view(what)
 
 
+def column(table: Any, start: int, end: int, size: int) -> Array:
+    """The bytes from `start` to before `end` of each row of a table, whose rows have `size` bytes; no copy of them."""
+    return np.ndarray((len(table) // size,), f"V{end - start}", table, start, (size,))
+
+
 def steps(runs: list[int]) -> Ints:
     """The places of runs one after the other: of each run its first place, how many it has, and how far they are apart
     stand in the list, in a row."""
