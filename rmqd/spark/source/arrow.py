@@ -29,7 +29,8 @@ _TYPES: Final = {
 _BY_PROPERTY: Final = {"keys": KEYS, "tags": TAGS, "sharding_key": SHARDING_KEY}
 _NUMBERS: Final = {"int": np.int32, "bigint": np.int64}
 _LAST_MILLISECOND: Final = np.iinfo(np.int64).max // 1000
-_HEX: Final = np.frombuffer("".join(f"{octet:02X}" for octet in range(256)).encode(), np.uint16)
+_HEX: Final = np.frombuffer(np.arange(1 << 16, dtype=">u2").tobytes().hex().upper().encode(), np.uint32)
+"""The four hexadecimal digits of each number of two bytes."""
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
@@ -123,7 +124,7 @@ class _Rows:
             return pa.array([offset_message_id(host, offset) for host, offset in pairs], pa.string())
         parts = np.empty((len(hosts), 2), hosts.dtype)
         parts[:, 0], parts[:, 1] = hosts, offsets
-        return of_equal_length(_HEX[parts.view(np.uint8)].view(np.uint8), pa.string())
+        return of_equal_length(_HEX[parts.view(">u2")].view(np.uint8), pa.string())
 
 
 def _host(name: str) -> Callable[[BatchBuilder, _Rows], Any]:
