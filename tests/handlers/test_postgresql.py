@@ -143,7 +143,7 @@ async def test_what_can_never_be_a_row_is_a_dead_letter_and_the_rest_is_written(
     reasons = decided(batch)
     assert {place: outcome for place, (outcome, _) in reasons.items()} == dict.fromkeys(range(1, 9), "dead_letter")
     assert "not JSON" in reasons[1][1]
-    assert 'invalid input syntax for type bigint: "two"' in reasons[2][1]
+    assert reasons[2][1] == "InvalidTextRepresentation 22P02: invalid input syntax for type bigint: …"
     assert "check constraint" in reasons[3][1]
     assert "not-null constraint" in reasons[5][1]
     assert "not UTF-8" in reasons[6][1]
@@ -167,7 +167,7 @@ async def test_what_a_trigger_refuses_is_a_dead_letter_and_the_rest_is_written(
     assert query("SELECT id FROM orders ORDER BY id") == [("1",), ("3",)]
     [(place, (outcome, reason))] = decided(batch).items()
     assert (place, outcome) == (1, "dead_letter")
-    assert reason.startswith("too dear")
+    assert "too dear" in reason
 
 
 async def test_a_trigger_that_asks_for_another_attempt_gets_it(database: str, query: Query) -> None:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from rmqd import Batch, Message
 from rmqd_handlers.away import RETRY_FOR, try_again
+from rmqd_handlers.database_errors import told
 from rmqd_handlers.extras import need
 from rmqd_handlers.message_values import MessageValue
 from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
@@ -99,18 +100,28 @@ class PostgreSql:
             acknowledge_written(batch)
 
     async def _write(self, batch: Batch, rows: Rows) -> None:
+        """Raises errors of the driver's kinds, in place of those whose texts may have values."""
+        from psycopg import Error
+
+        try:
+            async with self._slots, self._pool.connection() as connection:
+                await self._write_by(connection, batch, rows)
+        except Error as error:
+            text = told(error, self._table.names, (value for _, row in rows for value in row))
+            raise type(error)(text) from None
+
+    async def _write_by(self, connection: AsyncConnection[Any], batch: Batch, rows: Rows) -> None:
         from psycopg.errors import DatabaseError, ReadOnlySqlTransaction
 
-        async with self._slots, self._pool.connection() as connection:
-            try:
-                await self._write_all(connection, [row for _, row in rows])
-            except ReadOnlySqlTransaction:
-                await connection.close()  # the pool replaces it, by one to the new primary
+        try:
+            await self._write_all(connection, [row for _, row in rows])
+        except ReadOnlySqlTransaction:
+            await connection.close()  # the pool replaces it, by one to the new primary
+            raise
+        except DatabaseError as error:
+            if not is_of_a_row(error):
                 raise
-            except DatabaseError as error:
-                if not is_of_a_row(error):
-                    raise
-                await self._write_each(connection, batch, rows)
+            await self._write_each(connection, batch, rows)
 
     async def _write_all(self, connection: AsyncConnection[Any], rows: list[Row]) -> None:
         table = self._table
@@ -130,7 +141,7 @@ class PostgreSql:
         """Write what the database takes, in one transaction, and decide about what it refuses."""
         from psycopg.errors import DatabaseError, ForeignKeyViolation
 
-        refused: list[tuple[Message, Exception]] = []
+        refused: list[tuple[Message, Row, Exception]] = []
         async with connection.transaction():
             await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # so that a deferred one refuses its row alone
             for message, row in rows:
@@ -140,9 +151,9 @@ class PostgreSql:
                 except DatabaseError as error:
                     if not is_of_a_row(error):
                         raise
-                    refused.append((message, error))
-        for message, why in refused:
+                    refused.append((message, row, error))
+        for message, row, why in refused:
             if isinstance(why, ForeignKeyViolation):
                 batch.retry(message)  # what it refers to may be on its way
             else:
-                refuse(batch, message, why, self._options.on_invalid)
+                refuse(batch, message, told(why, self._table.names, row), self._options.on_invalid)

@@ -78,6 +78,11 @@ class Table:
         return cls(name, columns, mode, tuple(key), version)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What an error may name: the columns, and the table."""
+        return (*(column.name for column in self.columns), self.name.rpartition(".")[2])
+
+    @property
     def stages(self) -> bool:
         """Whether rows go to a temporary table first: COPY itself leaves nothing out."""
         return self.mode == "copy" and bool(self.key)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Iterable
 from typing import Any, Final
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from rmqd_handlers import database_errors
+from rmqd_handlers.database_errors import number_of, sqlite_name_of, state_of
 from rmqd_handlers.postgresql.refusals import is_raised
 
 
@@ -53,7 +54,6 @@ _NUMBERS: Final = {
     **dict.fromkeys((1290, 1792, 1836), Kind.STANDBY),
 }
 _SQLITE_AWAY: Final = ("BUSY", "LOCKED", "IOERR", "FULL", "READONLY", "CANTOPEN", "PROTOCOL", "NOMEM")
-_QUOTED: Final = re.compile(r"""(['"])(.*?)\1""")
 
 
 def kind_of(error: Exception) -> Kind:
@@ -75,46 +75,27 @@ def kind_of(error: Exception) -> Kind:
 
 
 def told(error: Exception, names: Iterable[str], values: Iterable[object]) -> str:
-    """The error of a statement in words that have no value of a body.
-
-    What a database quotes may be such a value, so that its text ends before a quote, unless that has one of these
-    names. What it does not quote, as in the text of a trigger, is left out where it is one of these values.
-    """
-    origin = _origin(error)
-    text = _until_unknown_quote(_words(origin), frozenset(names))
-    for value in {str(value) for value in values if value is not None} - {""}:
-        text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "…", text)
-    parts = [f"{_title(origin)}: {text}"]
-    diagnosis = getattr(origin, "diag", None)
-    for what in ("constraint", "column"):
-        if name := getattr(diagnosis, f"{what}_name", None):
-            parts.append(f"{what} {name}")
-    return ", ".join(parts)
+    """The error of a statement in words that have no value of a body."""
+    return database_errors.told(_origin(error), names, values)
 
 
 def told_of_connecting(error: Exception) -> str:
-    """The error of a connection that could not be had: before anything of a body is sent."""
-    origin = _origin(error)
-    return f"{_title(origin)}: {_words(origin)}"
+    """The error of a connection that could not be had."""
+    return database_errors.told_of_connecting(_origin(error))
 
 
 def _origin(error: Exception) -> Any:
     return error.orig if isinstance(error, StatementError) and error.orig is not None else error
 
 
-def _title(origin: Any) -> str:
-    code = _number(origin) or _state(origin) or getattr(origin, "sqlite_errorname", None)
-    return f"{type(origin).__name__}{f' {code}' if code else ''}"
-
-
 def _by_code(origin: Any) -> Kind | None:
-    number, state = _number(origin), _state(origin)
+    number, state = number_of(origin), state_of(origin)
     if number is not None:
         known = Kind.AWAY if 2000 <= number < 3000 else _NUMBERS.get(number)  # the former are of clients
         return known or _STATES.get((state or "")[:2])
     if state is not None:
         return _STATES.get(state, _STATES.get(state[:2], Kind.ROW if is_raised(origin) else None))
-    name = getattr(origin, "sqlite_errorname", None)
+    name = sqlite_name_of(origin)
     if name is not None:
         if name == "SQLITE_CONSTRAINT_FOREIGNKEY":
             return Kind.REFERENCE
@@ -123,32 +104,4 @@ def _by_code(origin: Any) -> Kind | None:
 
 
 def _has_code(origin: Any) -> bool:
-    return bool(_state(origin) or _number(origin) or getattr(origin, "sqlite_errorname", None))
-
-
-def _state(origin: Any) -> str | None:
-    """SQLSTATE, as psycopg, psycopg2 and pyodbc have it."""
-    state = getattr(origin, "sqlstate", None) or getattr(origin, "pgcode", None)
-    if state is None and isinstance(first := next(iter(origin.args), None), str):
-        state = first if re.fullmatch(r"[0-9A-Z]{5}", first) else None
-    return state if isinstance(state, str) else None
-
-
-def _number(origin: Any) -> int | None:
-    """MySQL's number of an error, as its drivers have it."""
-    first = next(iter(origin.args), None)
-    return first if isinstance(first, int) and len(origin.args) > 1 else None
-
-
-def _words(origin: Any) -> str:
-    primary = getattr(getattr(origin, "diag", None), "message_primary", None)  # without PostgreSQL's DETAIL
-    if primary is None:
-        primary = next((part for part in reversed(origin.args) if isinstance(part, str)), "")
-    return next(iter(str(primary).strip().splitlines()), "")
-
-
-def _until_unknown_quote(text: str, names: frozenset[str]) -> str:
-    for quoted in _QUOTED.finditer(text):
-        if quoted[2].rpartition(".")[2] not in names:
-            return f"{text[: quoted.start()]}…"
-    return text
+    return bool(state_of(origin) or number_of(origin) or sqlite_name_of(origin))
