@@ -1,9 +1,10 @@
 """`postgresql`: messages as rows of a table, by INSERT, upsert or COPY.
 
-handler   the options; a batch is one transaction, and what the database refuses is looked for row by row
-table     the table as the database describes it, and the statements
-refusals  which errors are about a row
-texts     values as PostgreSQL reads them, by the type of their column
+handler     the options; a batch is one transaction, and what the database refuses is looked for row by row
+connecting  what libpq is told of every connection
+table       the table as the database describes it, and the statements
+refusals    which errors are about a row
+texts       values as PostgreSQL reads them, by the type of their column
 """
 
 from .handler import PostgreSql

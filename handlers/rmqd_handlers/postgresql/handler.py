@@ -16,6 +16,7 @@ from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, re
 from rmqd_handlers.rows import COLUMNS_TEXT, KEY, MAX_CONNECTIONS, TABLE_PATTERN, VERSION, check_key, rows_of
 from rmqd_handlers.units import DurationSeconds
 
+from .connecting import CONNECT_SECONDS, conninfo_of
 from .refusals import is_of_a_row
 from .table import Mode, Table
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection
     from psycopg_pool import AsyncConnectionPool
 
-CONNECT_SECONDS = 5  # how long a server may take to accept a connection
 WAIT_SECONDS = 1.0  # for a connection of the pool, while there is a slot for it: longer means that the database is away
 
 Row = tuple[str | None, ...]
@@ -61,7 +61,6 @@ class PostgreSql:
     def __init__(self, options: Options) -> None:
         need("psycopg_pool", "postgresql")
         self._options = options
-        self._url = options.url.get_secret_value()
         self._table: Table
         self._pool: AsyncConnectionPool[AsyncConnection[Any]]
         self._slots = asyncio.Semaphore(options.max_connections)
@@ -72,11 +71,11 @@ class PostgreSql:
         from psycopg_pool import AsyncConnectionPool
 
         one = self._options
-        async with await AsyncConnection.connect(self._url, connect_timeout=CONNECT_SECONDS) as connection:
+        conninfo = conninfo_of(one.url.get_secret_value())
+        async with await AsyncConnection.connect(conninfo) as connection:
             self._table = await Table.look_up(connection, one.table, one.columns, one.mode, one.key, one.version)
         self._pool = AsyncConnectionPool(
-            self._url,
-            kwargs={"fallback_application_name": "rmqd", "connect_timeout": CONNECT_SECONDS},
+            conninfo,
             min_size=1,
             max_size=one.max_connections,
             open=False,

@@ -9,9 +9,10 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
+from rmqd_handlers.postgresql.connecting import CONNECT_SECONDS, PARAMETERS
+
 from .values import json_serializer
 
-CONNECT_SECONDS: Final = 5  # how long a server may take to accept a connection
 WAIT_SECONDS: Final = 5.0  # for a connection of the pool, of which there is one for each thread
 
 _MYSQL: Final[Mapping[str, Any]] = {
@@ -21,15 +22,7 @@ _MYSQL: Final[Mapping[str, Any]] = {
     "init_command": "SET time_zone = '+00:00'",  # a TIMESTAMP is in the session's zone, and ours are in UTC
 }
 CONNECT_ARGS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "psycopg": {
-        "connect_timeout": CONNECT_SECONDS,
-        "fallback_application_name": "rmqd",
-        # a host that is gone without a word
-        "keepalives_idle": 10,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 25_000,
-    },
+    "psycopg": PARAMETERS,
     "pymysql": _MYSQL,
     "mysqldb": _MYSQL,
     "pysqlite": {"timeout": CONNECT_SECONDS},  # for the lock of another writer
