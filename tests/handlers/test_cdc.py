@@ -183,6 +183,22 @@ def test_a_decimal_has_as_many_digits_as_its_column() -> None:
     assert row["amount"] == Decimal(digits)
 
 
+def test_a_decimal_with_more_digits_than_any_column_is_not_rounded() -> None:
+    fields = [
+        {"field": "id", "type": "int64"},
+        {"field": "amount", "type": "bytes", "name": "org.apache.kafka.connect.data.Decimal",
+         "parameters": {"scale": "4"}},
+    ]  # fmt: skip
+    schema = {
+        "type": "struct",
+        "fields": [{"field": side, "type": "struct", "fields": fields} for side in ("before", "after")],
+    }
+    amount = base64.b64encode((10**39 + 1234).to_bytes(17, "big", signed=True)).decode()
+    message = {"schema": schema, "payload": debezium("c", None, {"id": 7, "amount": amount})}
+    schema_of_table = "id bigint, amount decimal(38,2)"
+    assert "has more digits than decimal(38,2)" in reason(message, schema=schema_of_table, **DEBEZIUM)
+
+
 def test_whole_numbers_may_have_a_point() -> None:
     body = json.dumps(debezium("c", None, {"id": None})).replace('"id": null', '"id": 9.2e18')
     ((row, _, _),) = changes(body.encode(), **DEBEZIUM)

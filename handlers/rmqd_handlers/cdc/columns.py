@@ -10,11 +10,12 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Context, Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
+
+from rmqd_handlers.decimals import MOST_DIGITS, exactly, of_unscaled
 
 Read = Callable[[Any], Any]
 
@@ -28,8 +29,6 @@ _SYNONYMS: Final = {"integer": "int", "long": "bigint", "real": "float", "numeri
 _COLUMN: Final = re.compile(
     r"\s*(?P<name>\w+|`[^`]+`)\s+(?P<kind>\w+)\s*(?:\(\s*(?P<p>\d+)\s*(?:,\s*(?P<s>\d+)\s*)?\))?\s*(?:,|$)"
 )
-_MOST_DIGITS: Final = 38
-_WIDEST: Final = Context(prec=_MOST_DIGITS)
 _LARGEST_EXPONENT: Final = 18  # of a bigint's first digit: a number such as 3e200000000 is never written out
 _DIGITS: Final = re.compile(r"[+-]?[0-9]+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -69,8 +68,8 @@ def parse_columns(text: str) -> tuple[Column, ...]:
         if kind != "decimal" and (kind not in (*WHOLE_BITS, *OTHERS) or match["p"]):
             raise ValueError(f"{name}: {match['kind']} is no type of a column; accepted: {ACCEPTED}")
         precision, scale = int(match["p"] or 10), int(match["s"] or 0)
-        if kind == "decimal" and not (0 < precision <= _MOST_DIGITS and scale <= precision):
-            raise ValueError(f"{name}: at most {_MOST_DIGITS} digits, and the scale within them")
+        if kind == "decimal" and not (0 < precision <= MOST_DIGITS and scale <= precision):
+            raise ValueError(f"{name}: at most {MOST_DIGITS} digits, and the scale within them")
         if name.lower() in (known.lower() for known in found):
             raise ValueError(f"{name} is there more than once")
         found[name] = Column(name, kind, precision, scale) if kind == "decimal" else Column(name, kind)
@@ -202,7 +201,7 @@ def _whole(value: Any, bits: int) -> int:
 
 def _decimal(column: Column, value: Any, told: Told) -> Decimal:
     if told.scale is not None:
-        number = Decimal(int.from_bytes(base_64(value), "big", signed=True)).scaleb(-told.scale, _WIDEST)
+        number = of_unscaled(int.from_bytes(base_64(value), "big", signed=True), told.scale)
     else:
         try:
             number = Decimal(str(value).replace("_", "no number"))  # Python's own way to write one
@@ -211,10 +210,8 @@ def _decimal(column: Column, value: Any, told: Told) -> Decimal:
                 "" if not isinstance(value, str) else ", if these are bytes: decimal.handling.mode=string in Debezium"
             )
             raise BadValueError(f"{value!r} is no number{hint}") from None
-    with suppress(InvalidOperation):  # of what has more digits than any decimal
-        made = number.quantize(Decimal(1).scaleb(-column.scale), context=_WIDEST)
-        if made == number and len(made.as_tuple().digits) <= column.precision:
-            return made
+    if (made := exactly(number, column.precision, column.scale)) is not None:
+        return made
     raise BadValueError(f"{value} has more digits than decimal({column.precision},{column.scale})")
 
 

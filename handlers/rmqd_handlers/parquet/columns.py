@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Context, Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from rmqd import Message
+from rmqd_handlers.decimals import exactly
 from rmqd_handlers.message_values import (
     InvalidBodyError,
     Opened,
@@ -24,7 +25,6 @@ from .type_names import decimal_of
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _MAP: Final = pa.map_(pa.string(), pa.string())
-_WIDEST: Final = Context(prec=38)  # as many digits as a decimal may have
 _TYPES: Final = {
     "string": pa.string(),
     "binary": pa.binary(),
@@ -165,14 +165,10 @@ def _float(value: Any) -> float:
 
 
 def _decimal(value: Any, kind: pa.DataType) -> Decimal:
-    number = _number(value)
-    step = Decimal(1).scaleb(-kind.scale)
-    if number and number.adjusted() >= kind.precision - kind.scale:
+    made = exactly(_number(value), kind.precision, kind.scale)
+    if made is None:
         raise ValueError(f"it has more digits than {kind.precision} with {kind.scale} behind the point")
-    rounded = number.quantize(step, context=_WIDEST)
-    if rounded != number:
-        raise ValueError(f"it has more than {kind.scale} digits behind the point")
-    return rounded
+    return made
 
 
 def _boolean(value: Any) -> bool:

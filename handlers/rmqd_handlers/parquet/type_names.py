@@ -7,8 +7,10 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
+from rmqd_handlers.decimals import MOST_DIGITS
+
 NAMES: Final = "string binary int32 int64 float64 boolean timestamp date".split()
-ACCEPTED: Final = f"{', '.join(NAMES)} or decimal(PRECISION, SCALE), with 38 digits at most"
+ACCEPTED: Final = f"{', '.join(NAMES)} or decimal(PRECISION, SCALE), with {MOST_DIGITS} digits at most"
 _DECIMAL: Final = re.compile(r"decimal\(([0-9]{1,2}), ?([0-9]{1,2})\)")
 
 
@@ -22,7 +24,7 @@ def checked_type(name: str) -> str:
 def decimal_of(name: str) -> tuple[int, int] | None:
     """Precision and scale of a type of decimals; None where it is another one."""
     match = _DECIMAL.fullmatch(name)
-    if match is None or not 1 <= int(match[1]) <= 38 or int(match[2]) > int(match[1]):
+    if match is None or not 1 <= int(match[1]) <= MOST_DIGITS or int(match[2]) > int(match[1]):
         return None
     return int(match[1]), int(match[2])
 
