@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from rmqd import testing
 from rmqd_handlers.postgresql import PostgreSql
@@ -283,26 +282,3 @@ async def test_a_table_that_does_not_fit_fails_the_start(
     with pytest.raises(Exception, match=words):
         async with started(database, **options):
             pass
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"mode": "upsert"}, "needs a key"),
-        ({"key": ["colour"]}, "not written: colour"),
-        ({"version": "cents"}, "upsert alone"),
-        ({"columns": {"id": "id"}}, "'id' names no value; accepted: a JSON path"),
-        ({"columns": {"id": "$.items["}}, "names no value"),
-        ({"columns": {}}, "at least 1"),
-        ({"table": "a.b.c"}, "pattern"),
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, object], words: str) -> None:
-    with pytest.raises(ValidationError, match=words):
-        PostgreSql.Options.model_validate({"url": "postgresql://", "table": "orders", "columns": COLUMNS, **options})
-
-
-def test_the_password_is_not_shown() -> None:
-    url = "postgresql://app:geheim@db/shop"
-
-    assert "geheim" not in repr(PostgreSql.Options.model_validate({"url": url, "table": "a", "columns": COLUMNS}))

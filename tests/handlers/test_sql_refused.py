@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 
 from rmqd_handlers.postgresql import PostgreSql
-from rmqd_handlers.sql import Sql
 from tests.handlers.messages import decided, orders
 from tests.handlers.sql_orders import COLUMNS, MARIADB, ORDERS, POSTGRESQL, SERVERS, SQLITE, STATEMENT, started
 from tests.servers.shops import Shop
@@ -219,29 +217,3 @@ async def test_a_url_that_leads_nowhere_fails_the_start_and_is_not_told(url: str
             pass
 
     assert "geheim" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"mode": "upsert"}, "needs a key"),
-        ({"key": ["colour"]}, "not written: colour"),
-        ({"version": "cents"}, "upsert alone"),
-        ({"columns": {"id": "id"}}, "'id' names no value; accepted: a JSON path"),
-        ({"columns": {}}, "a table needs columns"),
-        ({"table": "a.b.c"}, "pattern"),
-        ({"table": None}, "give a table with its columns, or a statement"),
-        ({"statement": "DELETE FROM a"}, "give a table with its columns, or a statement"),
-        ({"table": None, "statement": "DELETE FROM a"}, "are for a table"),
-        ({"max_connections": 0}, "greater than or equal to 1"),
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, object], words: str) -> None:
-    with pytest.raises(ValidationError, match=words):
-        Sql.Options.model_validate({"url": "sqlite:///a", "table": "orders", "columns": COLUMNS, **options})
-
-
-def test_the_password_is_not_shown() -> None:
-    url = "postgresql+psycopg://app:geheim@db/shop"
-
-    assert "geheim" not in repr(Sql.Options.model_validate({"url": url, "table": "a", "columns": COLUMNS}))
