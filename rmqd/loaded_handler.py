@@ -21,7 +21,7 @@ class ProcessCounts:
     lost: dict[str, int]  # by LOSS_CAUSES
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class LoadedHandler:
     """A handler plugin that was made with its options, and can be started."""
 
@@ -37,4 +37,5 @@ class LoadedHandler:
     ready: Callable[[], Awaitable[None]] | None = None
     """Awaited by a slot before it takes a batch, where calls need something that may be missing for a while."""
     processes: ProcessCounts | None = None  # None where it runs in this process
-    end_calls: Callable[[], Any] | None = None  # called while something waits for calls that are kept open
+    end_calls: Callable[[], Any] | None = None
+    """Called while something waits for calls that are kept open. With processes it is known once these have started."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 import structlog
@@ -38,8 +37,15 @@ def handler_in_processes(name: str, settings: GroupConfig, options: ConsumerOpti
     order = HandlerOrder(name, options.group, settings, own.process_memory, tuple(sys.path), log_settings())
     pool = HandlerPool(order, own.processes, clock, counts)
     calls = PooledCalls(pool, options.consume_timeout_seconds, clock)
-    loaded = LoadedHandler(own.plugin, calls.handle, is_async=True, start=pool.start, stop=pool.stop)
-    return replace(loaded, ready=pool.ready, processes=counts)
+
+    async def start() -> None:
+        await pool.start()
+        if pool.keeps_calls_open:
+            loaded.end_calls = pool.end_calls
+
+    loaded = LoadedHandler(own.plugin, calls.handle, is_async=True, start=start, stop=pool.stop)
+    loaded.ready, loaded.processes = pool.ready, counts
+    return loaded
 
 
 class PooledCalls:

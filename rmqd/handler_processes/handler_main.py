@@ -77,7 +77,7 @@ async def _serve(sock: socket.socket) -> int:
     except Exception as error:  # noqa: BLE001  the author's own, whatever it is
         await answer_not_usable(channel, number, error)
         return ExitCode.CONFIG
-    channel.post(ChildAnswer(number))
+    channel.post(ChildAnswer(number, calls.keeps_calls_open))
     helpers = [asyncio.create_task(one) for one in (collect_as_memory_grows(), logs.flush_repeats())]
     settle_garbage_collection()
     try:
@@ -98,7 +98,7 @@ async def _answer_requests(channel: ChildChannel, calls: _HandlerCalls) -> int:
     """Have the handler's task do one thing after the other, and hear of a lost lock meanwhile."""
     jobs: asyncio.Queue[Request] = asyncio.Queue()
     working = asyncio.create_task(calls.work(jobs, channel), name="handler")
-    listening = asyncio.create_task(_listen(channel, calls, jobs), name="requests")
+    listening = asyncio.create_task(_listen(channel, calls, jobs, working), name="requests")
     await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
     if not working.done():
         os._exit(ExitCode.FAILURE)  # the daemon is gone, and with it who would hear of the call
@@ -108,13 +108,17 @@ async def _answer_requests(channel: ChildChannel, calls: _HandlerCalls) -> int:
     return ExitCode.OK
 
 
-async def _listen(channel: ChildChannel, calls: _HandlerCalls, jobs: asyncio.Queue[Request]) -> None:
+async def _listen(
+    channel: ChildChannel, calls: _HandlerCalls, jobs: asyncio.Queue[Request], working: asyncio.Task[None]
+) -> None:
     while (request := await channel.receive()) is not None:
         assert isinstance(request, Request)
         if request.action == "revoke":
             calls.lease.valid = False
         elif request.action == "log":
             request.argument.apply()
+        elif request.action == "end_calls":
+            calls.end_calls(working)
         else:
             if isinstance(request.argument, Call):  # here, for the lock may be lost before the task comes to the call
                 calls.lease = _Lease(valid=not request.argument.is_revoked)
@@ -137,6 +141,23 @@ class _HandlerCalls:
         self._handler = load_handler(order.name, order.settings)
         self._call = _caller(self._handler)
         self._clock = SystemClock()
+        self._is_called = False
+        self._unusable = ""
+
+    @property
+    def keeps_calls_open(self) -> bool:
+        """Whether the handler has `end_calls`."""
+        return self._handler.end_calls is not None
+
+    def end_calls(self, working: asyncio.Task[None]) -> None:
+        """Have the handler end the call that it keeps open, in the task `working`. What it raises ends the group."""
+        if not self._is_called or self._handler.end_calls is None:
+            return  # the call has ended meanwhile
+        try:
+            self._handler.end_calls()
+        except Exception as error:  # noqa: BLE001  the author's own, whatever it is
+            self._unusable = f"its end_calls raised {describe(error)}"
+            working.cancel()
 
     async def work(self, jobs: asyncio.Queue[Request], channel: ChildChannel) -> None:
         """Start the handler, call it, and stop it, as requests say; all in one task, whose context variables stay."""
@@ -164,13 +185,18 @@ class _HandlerCalls:
         """Call the handler. Raises UnusableHandlerError."""
         batch = self._batch(call)
         error: BaseException | None = None
+        self._is_called = True
         try:
             check_result(await self._call(batch), self._handler.name)
         except UnusableHandlerError:
             raise
         except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
             error = raised
+        finally:
+            self._is_called = False
         await take_cancellations_back()
+        if self._unusable:
+            raise UnusableHandlerError(self._unusable)
         try:
             return Answer.of(batch, error, is_limited=self._order.memory_bytes != -1)
         finally:

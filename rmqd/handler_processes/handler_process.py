@@ -29,6 +29,8 @@ class HandlerProcess(WatchedChild):
     """A running worker process. `build` makes it; then `begin`, `call` as often as is liked, and `end` or `dispose`."""
 
     name = "handler's process"
+    keeps_calls_open = False
+    """Whether the handler has `end_calls`, which `tell` then has called."""
     _log: logs.LogSettings
 
     @classmethod
@@ -52,6 +54,7 @@ class HandlerProcess(WatchedChild):
         if isinstance(answer, NotUsable):
             await process.dispose()
             raise HandlerNotStartedError(answer.reason)
+        process.keeps_calls_open = bool(answer)
         return process
 
     async def begin(self) -> None:

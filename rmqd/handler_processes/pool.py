@@ -104,6 +104,17 @@ class HandlerPool:
         for problem in filter(None, ended):
             raise HandlerNotStartedError(f"the handler's stop {problem}")
 
+    @property
+    def keeps_calls_open(self) -> bool:
+        """Whether the handler has `end_calls`, as far as a process that runs has told."""
+        return any(seat.process is not None and seat.process.keeps_calls_open for seat in self._seats)
+
+    def end_calls(self) -> None:
+        """Have each process with a call that is under way call the handler's `end_calls`."""
+        for seat in self._seats:
+            if seat.process is not None and seat.is_busy:
+                seat.process.tell("end_calls")
+
     async def ready(self) -> None:
         """Wait until a call of this task, which is a slot's, would begin at once. Raises UnusableHandlerError."""
         await self._usable(self._own_seat())

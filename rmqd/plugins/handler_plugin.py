@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -77,9 +77,10 @@ class HandlerPlugin:
             ) from error
         own = getattr(instance, "start", None), getattr(instance, "stop", None)
         if self.typed is not None:
-            return self.typed.loaded(self.name, instance.handle, options, own)
-        end_calls = getattr(instance, "end_calls", None)
-        return LoadedHandler(self.name, instance.handle, is_async(instance.handle), *own, end_calls=end_calls)
+            loaded = self.typed.loaded(self.name, instance.handle, options, own)
+        else:
+            loaded = LoadedHandler(self.name, instance.handle, is_async(instance.handle), *own)
+        return replace(loaded, end_calls=getattr(instance, "end_calls", None))
 
 
 def _with_options(function: Callable[..., Any], options: Any, batch: Any) -> Any:

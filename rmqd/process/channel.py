@@ -20,8 +20,9 @@ from rmqd.consumer.pauses import PauseScope
 _LENGTH = struct.Struct(">I")
 
 Action = Literal[
-    "build", "call", "check", "run", "snapshot", "pause", "resume", "apply", "stop", "hurry", "start", "revoke", "log"
-]
+    "build", "call", "check", "run", "snapshot", "pause", "resume", "apply", "stop", "hurry", "start", "revoke", "log",
+    "end_calls",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ TYPED = f"{__name__}:handle_typed"
 NOTING = f"{__name__}:Noting"
 OPENED = f"{__name__}:handle_opened"
 STARTING = f"{__name__}:Starting"
+GATHERING = f"{__name__}:Gathering"
+BADLY_GATHERING = f"{__name__}:BadlyGathering"
 MIDDLEWARE = f"{__name__}:noting_middleware"
 
 
@@ -129,6 +132,35 @@ class Starting:
     def handle(self, batch: Batch) -> None:
         """As the others."""
         handle(batch)
+
+
+class Gathering:
+    """Keeps each call open until it is told to end it."""
+
+    def __init__(self) -> None:
+        self._end = asyncio.Event()
+
+    async def handle(self, batch: Batch) -> None:
+        """Note before and after."""
+        for message in batch:
+            note("begin", message.keys or "")
+        await self._end.wait()
+        self._end.clear()
+        for message in batch:
+            note("end", message.keys or "")
+
+    def end_calls(self) -> None:
+        """Note it."""
+        note("end_calls", "")
+        self._end.set()
+
+
+class BadlyGathering(Gathering):
+    """Cannot end them."""
+
+    def end_calls(self) -> None:
+        """Fail."""
+        raise RuntimeError("no file")
 
 
 def noting_middleware(batch: Batch, call_next: Callable[[Batch], None]) -> None:

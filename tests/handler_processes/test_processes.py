@@ -13,7 +13,17 @@ from rmqd.handler_api import AlreadyHandled, OrderlyBatch
 from rmqd.handler_processes.handler_process import HandlerNotStartedError
 from rmqd.testing import make_batch, make_message
 from tests.handler_processes.pools import pooled
-from tests.handler_processes.scripted_handler import MIDDLEWARE, NOTING, OPENED, STARTING, SYNC, notes
+from tests.handler_processes.scene import scene
+from tests.handler_processes.scripted_handler import (
+    BADLY_GATHERING,
+    GATHERING,
+    MIDDLEWARE,
+    NOTING,
+    OPENED,
+    STARTING,
+    SYNC,
+    notes,
+)
 from tests.handler_processes.test_losses import SEGFAULT
 from tests.waiting import eventually
 
@@ -107,3 +117,51 @@ async def test_one_that_ends_between_two_calls_costs_no_message_anything(noted: 
         await handler.ready()
         await handler.handle(make_batch(make_message("pass", keys="b")))
     assert [key for event, key, _ in notes(noted) if event == "end"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_calls_that_are_kept_open_are_ended_in_each_process(noted: Path, processes: int) -> None:
+    async with pooled(GATHERING, processes=processes) as handler:
+        assert handler.end_calls is not None
+        for number in (1, 2):
+            batches = [make_batch(make_message("", keys=f"{number}-{side}")) for side in range(processes)]
+            calling = [asyncio.ensure_future(handler.handle(batch)) for batch in batches]
+            are_open = number * processes
+            await eventually(lambda: len(events("begin", noted)) == are_open, "they are open", 60)  # noqa: B023
+            handler.end_calls()
+            async with asyncio.timeout(60):
+                await asyncio.gather(*calling)
+        handler.end_calls()  # of none
+    assert len(events("end_calls", noted)) == len(events("end", noted)) == 2 * processes
+
+
+def events(event: str, noted: Path) -> list[str]:
+    return [key for what, key, _ in notes(noted) if what == event]
+
+
+async def test_a_handler_without_that_keeps_no_calls_open() -> None:
+    """So that a call which hangs is seen to hold its queue up."""
+    async with pooled(SYNC) as handler:
+        assert handler.end_calls is None
+
+
+async def test_one_that_cannot_end_its_calls_fails_the_group_and_costs_no_message_anything(noted: Path) -> None:
+    async with pooled(BADLY_GATHERING) as handler:
+        assert handler.end_calls is not None
+        batch = make_batch(make_message("", keys="a"))
+        calling = asyncio.ensure_future(handler.handle(batch))
+        await eventually(lambda: events("begin", noted) == ["a"], "it is open", 60)
+        handler.end_calls()
+        async with asyncio.timeout(60):
+            with pytest.raises(UnusableHandlerError, match="its end_calls raised RuntimeError: no file"):
+                await calling
+        assert not batch.decisions()
+        assert handler.processes is not None
+        assert sum(handler.processes.lost.values()) == 0
+
+
+async def test_in_a_group_they_are_ended_once_all_processes_are_taken(tmp_path: Path) -> None:
+    async with scene(tmp_path, handler={"plugin": GATHERING, "processes": 1}) as one:
+        for key in ("a", "b"):
+            await one.send(key, queue=0)
+        await eventually(lambda: one.keys() == ["a", "b"], "both are handled", 60)

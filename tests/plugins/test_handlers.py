@@ -22,6 +22,7 @@ from tests.config.configuration import problems
 CODE = """
 import functools
 import pydantic
+import rmqd
 
 class Server(pydantic.BaseModel):
     host: str = "localhost"
@@ -79,6 +80,14 @@ class Plain:
 
 class Bare:
     def handle(self, batch): return ("bare", batch)
+
+class Gathering:
+    def handle(self, batch): ...
+    def end_calls(self): return self
+
+class TypedGathering(Gathering):
+    @rmqd.handler(json=Server)
+    async def handle(self, server): ...
 
 class NoHandle:
     pass
@@ -187,6 +196,15 @@ def test_start_and_stop_are_taken_where_a_class_has_them() -> None:
     assert mailer.start is not None
     assert mailer.stop is not None
     assert (bare.start, bare.stop) == (None, None)
+
+
+@pytest.mark.parametrize("name", ["Gathering", "TypedGathering"])
+def test_the_end_of_open_calls_is_taken_where_a_class_has_it(name: str) -> None:
+    """Of a typed handler too."""
+    loaded = handler(f"shop:{name}")
+    assert loaded.end_calls is not None
+    assert type(loaded.end_calls()).__name__ == name
+    assert handler("shop:Bare").end_calls is None
 
 
 def test_each_load_makes_a_handler_of_its_own() -> None:
