@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,7 +52,7 @@ def check(
         for problem in error.problems:
             say([str(problem)], err=True)
         raise typer.Exit(ExitCode.CONFIG) from None
-    say((f"warning: {exposed}" for exposed in exposed_secrets(config)), err=True)
+    say((f"warning: {one}" for one in (*exposed_secrets(config), *_limited_calls(checked))), err=True)
     checks, code = _ask_cluster(checked) if connect else ([], ExitCode.OK)
     if output == "json":
         document: dict[str, Any] = {"ok": code == ExitCode.OK, "groups": list(checked.groups), "problems": []}
@@ -85,6 +86,26 @@ def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
     if problems:
         raise ConfigError(problems)
     return config
+
+
+def _limited_calls(config: RootConfig) -> Iterator[object]:
+    """Where more calls at once are asked for than the handler makes use of."""
+    from rmqd.plugins.handlers import call_limit
+
+    for name, group in config.groups.items():
+        if group.handler is None or (limit := call_limit(group)) is None:
+            continue
+        wanted = (
+            f"auto, which may become {group.handler.most_calls}"
+            if group.handler.concurrency == "auto"
+            else (group.handler.concurrency)
+        )
+        yield group.problem(
+            name,
+            ("handler", "concurrency"),
+            f"{wanted}, and {limit.option} of the handler {group.handler.plugin} is {limit.calls}: calls beyond that "
+            f"wait inside of it; accepted: {limit.calls} at most, or a larger {limit.option}",
+        )
 
 
 def _spark_problems(config: RootConfig) -> list[object]:

@@ -2,7 +2,8 @@
 
 A plain function is called with the batch, or with the batch and the options. A class is made with its options and has
 `handle`, and if it likes `start` and `stop`. Each of them may be synchronous or asynchronous. One that keeps calls open
-as it gathers messages has a synchronous `end_calls`, too. A typed handler (`rmqd.typed`) is a function, or the `handle`
+as it gathers messages has a synchronous `end_calls`, too; one whose calls wait for one another beyond some number names
+the option of that number by `calls_limited_by`. A typed handler (`rmqd.typed`) is a function, or the `handle`
 of a class.
 """
 
@@ -36,6 +37,15 @@ _ACCEPTED = "a function of (batch) or (batch, options), or a class with handle(s
 
 
 @dataclass(frozen=True, slots=True)
+class CallLimit:
+    """How many calls at once a handler does its work for. Calls beyond wait inside of it."""
+
+    option: str
+    """The option that says so."""
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
 class HandlerPlugin:
     """A plugin whose form was checked. It was imported, and none of its functions has run."""
 
@@ -59,6 +69,12 @@ class HandlerPlugin:
     def validated(self, options: dict[str, Any]) -> Any:
         """The options as the handler gets them: an instance of its model, or the dict. Raises PluginFaultError."""
         return validated("handler", options, takes=self.takes_options, model=self.options_model)
+
+    def call_limit(self, options: Any) -> CallLimit | None:
+        """The limit that a class names by `calls_limited_by`; `options` come from `validated`."""
+        name = getattr(self.target, "calls_limited_by", None)
+        calls = getattr(options, name, None) if isinstance(name, str) else None
+        return CallLimit(name, calls) if isinstance(name, str) and isinstance(calls, int) else None
 
     def load(self, options: Any) -> LoadedHandler:
         """Make the handler; `options` come from `validated`. Raises PluginFaultError if its constructor fails."""

@@ -12,7 +12,7 @@ from rmqd.config.problems import ConfigProblem
 from rmqd.errors import ConfigError
 from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.form import PluginFaultError
-from rmqd.plugins.handler_plugin import HandlerPlugin
+from rmqd.plugins.handler_plugin import CallLimit, HandlerPlugin
 from rmqd.plugins.lookup import find_object, located, plain
 from rmqd.plugins.middleware import middleware_faults, with_middleware
 
@@ -41,6 +41,21 @@ def handler_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
     except PluginFaultError as error:
         return list(located(group, settings, ("handler",), error))
     return []
+
+
+def call_limit(settings: GroupConfig) -> CallLimit | None:
+    """What keeps calls below the concurrency that is written for a group's handler, which was loaded before.
+
+    None where nothing does, and where the concurrency is the default, which nobody has asked for.
+    """
+    handler = settings.handler
+    if handler is None or handler.processes or settings.engine != "local":
+        return None
+    if "concurrency" not in handler.model_fields_set:
+        return None
+    plugin, options = _plugin_and_options(handler)
+    limit = plugin.call_limit(options)
+    return limit if limit is not None and limit.calls < handler.most_calls else None
 
 
 def find_plugin(name: str) -> HandlerPlugin:

@@ -50,6 +50,36 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RMQD_CONFIG", raising=False)
 
 
+WEBHOOK = """\
+nameserver: 127.0.0.1:9876
+groups:
+  hooks:
+    subscriptions: {orders: "*"}
+    handler:
+      plugin: webhook
+      options: {url: "http://127.0.0.1:1/", OPTIONS}
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "told"),
+    [
+        (["concurrency: auto"], "", "auto, which may become 256, and max_connections of the handler webhook is 20"),
+        (["concurrency: 50"], "max_connections: 49", "50, and max_connections of the handler webhook is 49"),
+        (["concurrency: 20"], "", ""),
+        (["concurrency: auto"], "max_connections: 256", ""),
+        ([], "max_connections: 3", ""),  # nobody has asked for the 20 that are the default
+        (["concurrency: 50", "processes: 2"], "", ""),  # each with one call at a time
+    ],
+)
+def test_more_calls_than_a_handler_makes_use_of_are_warned_of(keys: list[str], options: str, told: str) -> None:
+    Path("rmqd.yaml").write_text(WEBHOOK.replace("OPTIONS", options) + "".join(f"      {key}\n" for key in keys))
+    result = rmqd("check", "--config", "rmqd.yaml")
+    assert result.code == 0
+    line = f"warning: rmqd.yaml:8:20: groups.hooks.handler.concurrency: {told}: calls beyond that wait inside of it"
+    assert result.err.startswith(line) if told else result.err == ""
+
+
 def test_a_good_configuration_is_told_group_by_group() -> None:
     Path("rmqd.yaml").write_text(GOOD)
     result = rmqd("check", "--config", "rmqd.yaml")

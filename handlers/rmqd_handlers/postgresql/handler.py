@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
@@ -32,6 +32,8 @@ Rows = list[tuple[Message, Row]]
 
 class PostgreSql:
     """Writes each message as a row of a table; with a unique key, a message that comes again adds no second row."""
+
+    calls_limited_by: ClassVar[str] = "max_connections"
 
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)

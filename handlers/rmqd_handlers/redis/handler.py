@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
@@ -30,6 +30,8 @@ MSG_ID: Final = parse_value("msg_id")
 
 class RedisHandler:
     """Adds each message to a stream or a list of Redis."""
+
+    calls_limited_by: ClassVar[str] = "max_connections"
 
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
@@ -31,6 +31,8 @@ REASON_CHARACTERS: Final = 500
 
 class Webhook:
     """POSTs messages to an HTTP server, one or many a call; the status of the answer decides what becomes of them."""
+
+    calls_limited_by: ClassVar[str] = "max_connections"
 
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
+import structlog
+
 from rmqd.client.options import ClientOptions
 from rmqd.client.remoting.snapshot import ClientSnapshot
 from rmqd.clock import Clock
@@ -16,6 +18,9 @@ from rmqd.loaded_handler import LoadedHandler
 if TYPE_CHECKING:
     from rmqd.config.model.root import GroupConfig, RootConfig
     from rmqd.process.telemetry import Telemetry
+
+
+log = structlog.get_logger(__name__)
 
 
 class Client(Protocol):
@@ -80,9 +85,19 @@ class LocalEngine:
             from rmqd.handler_processes.calls import handler_in_processes
 
             return handler_in_processes(group, settings, options, self.clock)
-        from rmqd.plugins.handlers import load_handler
+        from rmqd.plugins.handlers import call_limit, load_handler
 
-        return load_handler(group, settings)
+        handler = load_handler(group, settings)
+        if (limit := call_limit(settings)) is not None:
+            log.info(
+                "handler.calls_limited",
+                group=group,
+                handler=handler.name,
+                concurrency=options.concurrency,
+                option=limit.option,
+                calls=limit.calls,
+            )
+        return handler
 
     def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
         """Build a PushConsumer."""
