@@ -1,18 +1,20 @@
-"""`sql`: a call that is over commits nothing, though its thread is still at work."""
+"""`sql`: a call that is over commits nothing, and its statement is cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 import threading
-from contextlib import closing
-from typing import Any
+from contextlib import closing, suppress
+from typing import Any, Final
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from tests.handlers.messages import orders
-from tests.handlers.sql_orders import ORDERS, SQLITE, started
+from tests.handlers.sql_orders import ORDERS, SERVERS, SQLITE, started
 from tests.servers.shops import Shop
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 
@@ -41,3 +43,63 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_the_database_commits_
 
     assert cancelled.cancelled()
     assert shop.query("SELECT id FROM orders") == [("2",)]
+
+
+WAITING: Final = {
+    "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
+    "mariadb": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+}
+
+
+@SERVERS
+@pytest.mark.parametrize("is_at_the_end", [False, True])
+async def test_a_statement_that_is_under_way_is_cancelled(shop: Shop, is_at_the_end: bool) -> None:
+    """While what it waits for is still there."""
+    shop.query(ORDERS)
+
+    def waiting() -> int:
+        [(count,)] = shop.query(WAITING[shop.dialect])
+        return int(count)
+
+    engine = create_engine(shop.url)
+    with closing(engine.connect()) as other:
+        other.execute(text("INSERT INTO orders (id, cents) VALUES ('1', 0)"))  # not committed: who has it too must wait
+        async with started(shop, max_connections=1) as handler:
+            cancelled = asyncio.create_task(handler.handle(orders({"id": "1", "cents": 1})))
+            await eventually(lambda: waiting() == 1, "it waits for the other's row")
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+            if not is_at_the_end:
+                async with asyncio.timeout(60):
+                    await handler.handle(orders({"id": "2", "cents": 2}))  # by the same thread
+                assert waiting() == 0
+        await eventually(lambda: waiting() == 0, "it does not wait any longer")
+    engine.dispose()
+
+    assert cancelled.cancelled()
+    assert shop.query("SELECT id FROM orders") == ([] if is_at_the_end else [("2",)])
+
+
+@SQLITE
+async def test_a_statement_of_sqlite_that_is_under_way_is_cancelled(shop: Shop) -> None:
+    shop.query(ORDERS)
+    endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT :id, count(*) FROM n"
+    options = {"table": None, "columns": {}, "parameters": {"id": "$.id"}}
+    with closing(sqlite3.connect(shop.url.removeprefix("sqlite:///"), isolation_level=None, timeout=0)) as other:
+
+        def is_locked() -> bool:
+            with suppress(sqlite3.OperationalError):
+                other.execute("BEGIN IMMEDIATE")
+                other.execute("ROLLBACK")
+                return False
+            return True
+
+        async with started(shop, statement=f"INSERT INTO orders (id, cents) {endless}", **options) as handler:
+            cancelled = asyncio.create_task(handler.handle(orders({"id": "1"})))
+            await eventually(is_locked, "it writes")
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+            await eventually(lambda: not is_locked(), "it does not write any longer")
+
+    assert cancelled.cancelled()
+    assert shop.query("SELECT id FROM orders") == []

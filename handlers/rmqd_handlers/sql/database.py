@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import threading
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,6 +19,9 @@ from rmqd_handlers.away import AwayError
 from .engine import has_ended, make_engine
 from .errors import Kind, kind_of, told, told_of_connecting
 from .target import Target
+from .work import OverError, Work
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -58,10 +61,6 @@ class _EndedError(Exception):
         self.refused = refused
 
 
-class _OverError(Exception):
-    """The call was cancelled, and nobody is to hear of it."""
-
-
 class Database:
     """A database, by its URL."""
 
@@ -69,6 +68,7 @@ class Database:
         """Connects to nothing yet. Raises UrlError."""
         self._engine = make_engine(url, connect_args, max_connections)
         self._threads = ThreadPoolExecutor(max_connections, thread_name_prefix="rmqd-sql")
+        self._cancelling = ThreadPoolExecutor(max_connections, thread_name_prefix="rmqd-sql-cancel")
         self._once = once
 
     async def look(self, find: Callable[[Connection], T]) -> T:
@@ -82,14 +82,17 @@ class Database:
 
     async def write(self, target: Target, rows: Rows) -> Written:
         """Write the rows in one transaction. Raises AwayError, and RefusedError where they cannot be committed."""
-        over = threading.Event()
+        work = Work()
         try:
-            return await self._in_thread(lambda: self._write(target, rows, over))
-        finally:
-            over.set()  # where the call is cancelled its thread is still at work: it is not to commit
+            return await self._in_thread(lambda: self._write(target, rows, work))
+        except asyncio.CancelledError:  # the thread is still at work: it is not to commit, nor to keep its connection
+            work.give_up()
+            self._cancelling.submit(_cancel_statement, work)
+            raise
 
     async def close(self) -> None:
-        """Close what is not in use; a thread that waits for its database is left to itself."""
+        """Close what is not in use; a thread that waits for its database all the same is left to itself."""
+        await asyncio.to_thread(self._cancelling.shutdown)
         await asyncio.to_thread(self._engine.dispose)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -97,38 +100,39 @@ class Database:
         # message.once looks for its group in the context
         return await asyncio.get_running_loop().run_in_executor(self._threads, contextvars.copy_context().run, call)
 
-    def _write(self, target: Target, rows: Rows, over: threading.Event) -> Written:
+    def _write(self, target: Target, rows: Rows, work: Work) -> Written:
         """In one transaction as it is; row by row where one is refused; and each by itself where that is not enough."""
-        if not self._once and self._write_all(target, rows, over):
+        if not self._once and self._write_all(target, rows, work):
             return Written()
         try:
-            return self._write_rows(target, rows, over)
+            return self._write_rows(target, rows, work)
         except (_EndedError, RefusedError):
-            return self._write_each(target, rows, over)
+            return self._write_each(target, rows, work)
 
-    def _write_all(self, target: Target, rows: Rows, over: threading.Event) -> bool:
+    def _write_all(self, target: Target, rows: Rows, work: Work) -> bool:
         """Whether the database takes all of them as they are."""
-        with contextlib.suppress(RefusedError), self._transaction(target, rows, over) as connection:
+        with contextlib.suppress(RefusedError), self._transaction(target, rows, work) as connection:
             connection.execute(target.statement, [_parameters(target, row) for _, row in rows])
             return True
         return False
 
-    def _write_rows(self, target: Target, rows: Rows, over: threading.Event) -> Written:
+    def _write_rows(self, target: Target, rows: Rows, work: Work) -> Written:
         """In one transaction. Raises _EndedError beside what `_transaction` raises: nothing is written then."""
         written = Written()
-        with self._transaction(target, rows, over) as connection:
+        with self._transaction(target, rows, work) as connection:
             if connection.dialect.name == "postgresql" and not self._once:  # they were tried together before
                 connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")  # a deferred one refuses its row alone
             for message, row in rows:
+                work.check()
                 self._write_one(connection, target, message, row, written)
         return written
 
-    def _write_each(self, target: Target, rows: Rows, over: threading.Event) -> Written:
+    def _write_each(self, target: Target, rows: Rows, work: Work) -> Written:
         """Each row in a transaction of its own, so that one that takes its transaction along takes no other row."""
         together = Written()
         for message, row in rows:
             try:
-                written = self._write_rows(target, [(message, row)], over)
+                written = self._write_rows(target, [(message, row)], work)
             except _EndedError as error:
                 together.refused.append(error.refused)
             except RefusedError as error:
@@ -139,18 +143,20 @@ class Database:
         return together
 
     @contextlib.contextmanager
-    def _transaction(self, target: Target, rows: Rows, over: threading.Event) -> Iterator[Connection]:
+    def _transaction(self, target: Target, rows: Rows, work: Work) -> Iterator[Connection]:
         """Raises AwayError and RefusedError, in place of an error whose text may have values."""
+        work.check()
         try:
             connection = self._engine.connect()
         except Exception as error:  # noqa: BLE001  drivers' own
             raise AwayError(told_of_connecting(error)) from None
         with connection:
             try:
-                with connection.begin():
+                with work.by(connection), connection.begin():
                     yield connection
-                    _check_committable(connection, over)
-            except (_EndedError, _OverError, RefusedError):
+                    work.check()
+                    _check_committable(connection)
+            except (_EndedError, OverError, RefusedError):
                 raise
             except Exception as error:  # noqa: BLE001  its kind is looked up
                 kind = kind_of(error)
@@ -186,9 +192,14 @@ class Database:
             written.refused.append(refused)
 
 
-def _check_committable(connection: Connection, over: threading.Event) -> None:
-    if over.is_set():
-        raise _OverError
+def _cancel_statement(work: Work) -> None:
+    try:
+        work.cancel_statement()
+    except Exception as error:  # noqa: BLE001  drivers' own
+        logger.warning("sql.statement_not_cancelled", extra={"error": told_of_connecting(error)})
+
+
+def _check_committable(connection: Connection) -> None:
     if has_ended(connection):  # then a COMMIT commits nothing, and some drivers do not say so
         raise RefusedError("the transaction ended before its COMMIT: nothing of it was written")
 

@@ -58,7 +58,7 @@ def make_engine(url: str, connect_args: Mapping[str, Any], max_connections: int)
             parsed,
             connect_args={**CONNECT_ARGS.get(dialect.driver, {}), **connect_args},
             pool_size=max_connections,
-            max_overflow=0,
+            max_overflow=1,  # for what cancels a statement; the threads are as many as the pool's connections
             pool_timeout=WAIT_SECONDS,
             hide_parameters=True,
             **settings,
