@@ -339,7 +339,7 @@ def spark_kills(options: argparse.Namespace) -> bool:
 
 
 def spark_tables(options: argparse.Namespace) -> bool:
-    """Pipelines from YAML drain a topic into PostgreSQL while rmqd and PostgreSQL are killed -9: equal to the truth."""
+    """Pipelines from YAML drain topics into PostgreSQL while rmqd and PostgreSQL are killed -9: equal to the truth."""
     what = f"--messages {options.messages} --kills {options.kills} --database-kills {options.database_kills}"
     directory, seed = _place("spark_tables", what, options)
     configure_logging("critical", "console")  # each message that is sent again is a line
@@ -428,11 +428,12 @@ def main() -> int:
         sub.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
         goes_on = "" if call in (dlq_replay, handlers, pop) else "; that of an interrupted run goes on"
         sub.add_argument("--dir", help=f"where a run keeps its files{goes_on}")
-        if call in (spark_kills, spark_tables):
+        if call is spark_kills:
             sub.add_argument("--kills", type=int, default=10, help="how many are killed (default %(default)s)")
-        if call is spark_tables:
+        if call is spark_tables:  # three groups, at five moments
+            sub.add_argument("--kills", type=int, default=15, help="how often rmqd is killed (default %(default)s)")
             sub.add_argument(
-                "--database-kills", type=int, default=2, help="how often PostgreSQL is (default %(default)s)"
+                "--database-kills", type=int, default=3, help="how often PostgreSQL is (default %(default)s)"
             )
         if call is dlq_replay:
             sub.add_argument("--kills", type=int, default=5, help="how often it is killed (default %(default)s)")

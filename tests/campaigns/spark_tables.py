@@ -1,15 +1,16 @@
-"""Tables: pipelines from YAML drain a topic of JSON into PostgreSQL, while rmqd and PostgreSQL are killed -9.
+"""Tables: pipelines from YAML drain topics of JSON into PostgreSQL, while rmqd and PostgreSQL are killed -9.
 
 One group adds a row for every message, with the reason where its body is bad; then another one keeps the last row of
-each order. Each kill has a moment: as Spark starts, at any time, in a copy, in the sink's transaction, or just behind
-it, when the checkpoint does not know the batch yet. Mostly the daemon dies with all that it has started; sometimes
-alone, so that its driver lives on beside the next one. In the end the tables must equal what follows from what was
-sent.
+each order; a third one follows the changes of a table, with deletions and changed keys, by `cdc`. Each kill has a
+moment: as Spark starts, at any time, in a copy, in the sink's transaction, or just behind it, when the checkpoint does
+not know the batch yet. Mostly the daemon dies with all that it has started; sometimes alone, so that its driver lives
+on beside the next one. In the end the tables must equal what follows from what was sent.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import random
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.campaigns.sending import send_at_least_once
+from tests.campaigns.tables_changes import CHANGES, Source, copy_differences, source_of
 from tests.campaigns.tables_moments import MOMENTS, STARTING, Moments
 from tests.campaigns.tables_truth import VALUE_SCHEMA, body_of, differences, truth_of
 from tests.integration.rmqd_process import RmqdProcess
@@ -29,13 +31,31 @@ from tests.rocketmq import RealCluster, offsets
 from tests.servers.postgresql import PostgresqlServer
 from tests.waiting import wait_until
 
-ADDING, KEEPING = "tables-adding", "tables-keeping"
-TABLES: Final = {ADDING: "changes", KEEPING: "orders"}
+ADDING, KEEPING, FOLLOWING = "tables-adding", "tables-keeping", "tables-following"
+TABLES: Final = {ADDING: "changes", KEEPING: "orders", FOLLOWING: "copies"}
 COLUMNS: Final = "id bigint, amount numeric(12, 2), state text, version bigint"
 CREATED: Final = {
     ADDING: f"CREATE TABLE IF NOT EXISTS changes (queue int, place bigint, key text, {COLUMNS}, why text)",
     KEEPING: f"CREATE TABLE IF NOT EXISTS orders ({COLUMNS}, PRIMARY KEY (id))",
+    FOLLOWING: f"CREATE TABLE IF NOT EXISTS copies ({COLUMNS}, _order bigint[], PRIMARY KEY (id))",
 }
+PIPELINES: Final[Mapping[str, Mapping[str, Any]]] = {
+    ADDING: {
+        "plugin": "select",
+        "options": {
+            "columns": ["queue_id AS queue", "queue_offset AS place", "keys AS key", "value.*", "_bad_row AS why"]
+        },
+    },
+    KEEPING: {"plugin": "select", "options": {"columns": ["value.*"], "where": "_bad_row IS NULL"}},
+    FOLLOWING: {"plugin": "cdc", "options": CHANGES},
+}
+BY_KEY: Final[Mapping[str, Mapping[str, Any]]] = {
+    ADDING: {},
+    KEEPING: {"keys": ["id"], "order_by": ["version"]},
+    FOLLOWING: {"keys": ["id"], "order_by": ["_order"], "delete_column": "_deleted"},
+}
+DELETED: Final = "SELECT id FROM rmqd_deleted_copies"
+DIFFERENCES: Final = ("missing", "twice", "wrong", "not the last", "not as the source")
 QUEUES: Final = 4
 # a start is repeated ten times, and the best machine code does not pay before the next one
 QUICK_START: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"}
@@ -67,15 +87,16 @@ class TablesPlan:
     kills: int
     database_kills: int
     batch: int = 500
-    groups: Sequence[str] = (ADDING, KEEPING)
+    groups: Sequence[str] = (ADDING, KEEPING, FOLLOWING)
     moments: Sequence[str] = MOMENTS
 
     def all_kills(self) -> list[Kill]:
-        """Group by group, each moment as often as the others, and the database in between."""
+        """Group by group, each moment as often as the others, one in five alone, and the database in between."""
         chance = random.Random(self.seed)
         moments = itertools.cycle(chance.sample(self.moments, len(self.moments)))
         groups = itertools.cycle(self.groups)
-        who = [ALONE if number % 10 in (3, 6) else ALL for number in range(self.kills)]
+        rounds = [divmod(number, len(self.groups)) for number in range(self.kills)]
+        who = [ALONE if turn % 5 == place + 1 else ALL for turn, place in rounds]
         kills = [Kill(one, next(moments), next(groups)) for one in who]
         running = [moment for moment in self.moments if moment != STARTING]
         for _ in range(self.database_kills):
@@ -134,7 +155,7 @@ class TablesResult:
             ", ".join(f"{at[moment]} {moment}" for moment in self.plan.moments),
             ", ".join(str(self.rows.get(table, "")) for table in TABLES.values()),
             self.bad,
-            f"{kinds['missing']}, {kinds['twice']}, {kinds['wrong']}, {kinds['not the last']}",
+            ", ".join(str(kinds[kind]) for kind in DIFFERENCES),
             f"{self.seconds:.0f}",
             "; ".join(self.problems) or "none",
         ]
@@ -157,13 +178,13 @@ class Tables:
     def run(self) -> TablesResult:
         """Send everything, drain it under fire, and judge."""
         begin = time.monotonic()
-        topic = self._sent_topic()
+        topics = {group: self._sent_topic(group) for group in self._plan.groups}
         problems: list[str] = []
         with self._server:
-            for group in self._plan.groups:
+            for group, topic in topics.items():
                 self._server.execute(self._url, CREATED[group])
                 problems += self._drained_under_fire(group, topic)
-            return self._result(topic, problems, time.monotonic() - begin)
+            return self._result(topics, problems, time.monotonic() - begin)
 
     def _drained_under_fire(self, group: str, topic: str) -> Iterator[str]:
         """Have a group drain the topic while all is killed that is to be. Returns what went wrong."""
@@ -179,28 +200,29 @@ class Tables:
             if status:
                 yield f"rmqd ended with {status}"
 
-    def _sent_topic(self) -> str:
-        """A topic that has all messages; one that an interruption left half full is left alone."""
-        plan, done = self._plan, self._directory / "topic"
+    def _sent_topic(self, group: str) -> str:
+        """The topic of a group, with all messages; one that an interruption left half full is left alone."""
+        plan, is_following = self._plan, group == FOLLOWING
+        done = self._directory / ("topic-of-changes" if is_following else "topic")
         if not done.exists():
             topic = f"tables-{time.time_ns() // 1_000_000}"
             self._cluster.create_topic(topic, QUEUES)
+            changes = self._source.bodies if is_following else ()
             send_at_least_once(
                 self._cluster.nameserver,
                 topic,
                 plan.messages,
-                lambda number: body_of(plan.seed, number, plan.messages),
+                lambda number: changes[number] if is_following else body_of(plan.seed, number, plan.messages),
             )
             done.write_text(topic)
         return done.read_text()
 
+    @functools.cached_property
+    def _source(self) -> Source:
+        return source_of(self._plan.seed, self._plan.messages)
+
     def _config(self, group: str, topic: str) -> dict[str, dict[str, Any]]:
-        adding: dict[str, Any] = {
-            "columns": ["queue_id AS queue", "queue_offset AS place", "keys AS key", "value.*", "_bad_row AS why"]
-        }
-        keeping: dict[str, Any] = {"columns": ["value.*"], "where": "_bad_row IS NULL"}
-        is_adding = group == ADDING
-        by_key = {} if is_adding else {"keys": ["id"], "order_by": ["version"]}
+        values = {"options": {"value": "json", "valueSchema": VALUE_SCHEMA}}
         settings = {
             "engine": "spark",
             "subscriptions": {topic: "*"},
@@ -209,10 +231,10 @@ class Tables:
                 "master": "local[2,4]",
                 "conf": QUICK_START,
                 "max_offsets_per_trigger": self._plan.batch,
-                "options": {"value": "json", "valueSchema": VALUE_SCHEMA},
+                **({} if group == FOLLOWING else values),
             },
-            "pipeline": {"plugin": "select", "options": adding if is_adding else keeping},
-            "sink": {"format": "postgresql", "url": self._url, "table": TABLES[group], **by_key},
+            "pipeline": PIPELINES[group],
+            "sink": {"format": "postgresql", "url": self._url, "table": TABLES[group], **BY_KEY[group]},
         }
         return {group: settings}
 
@@ -258,25 +280,34 @@ class Tables:
     def _lag(self, group: str, topic: str) -> int:
         return offsets.lag(self._cluster, group, topic)
 
-    def _result(self, topic: str, problems: list[str], seconds: float) -> TablesResult:
-        plan = self._plan
-        truth = truth_of(plan.seed, plan.messages)
-        there = {
-            TABLES[group]: self._server.execute(self._url, f"SELECT * FROM {TABLES[group]}") for group in plan.groups
-        }
-        ends = {queue.queue_id: end for queue, end in offsets.stored(self._cluster, topic).items()}
-        stagings = self._server.execute(self._url, "SELECT 1 FROM pg_tables WHERE tablename LIKE 'rmqd_staged%'")
+    def _result(self, topics: Mapping[str, str], problems: list[str], seconds: float) -> TablesResult:
+        there = {group: self._rows(f"SELECT * FROM {TABLES[group]}") for group in topics}
         return TablesResult(
-            plan=plan,
+            plan=self._plan,
             killed=self._killed_so_far(),
-            rows={table: len(rows) for table, rows in there.items()},
-            bad=len(truth.bad),
-            differences=list(differences(truth, ends, there.get("changes"), there.get("orders"))),
-            stagings=len(stagings),
-            lag={group: self._lag(group, topic) for group in plan.groups},
+            rows={TABLES[group]: len(rows) for group, rows in there.items()},
+            bad=len(truth_of(self._plan.seed, self._plan.messages).bad),
+            differences=list(self._differences(topics, there)),
+            stagings=len(self._rows("SELECT 1 FROM pg_tables WHERE tablename LIKE 'rmqd_staged%'")),
+            lag={group: self._lag(group, topic) for group, topic in topics.items()},
             seconds=seconds,
             problems=problems,
         )
+
+    def _differences(
+        self, topics: Mapping[str, str], there: Mapping[str, list[tuple[Any, ...]]]
+    ) -> Iterator[tuple[str, str]]:
+        truth = truth_of(self._plan.seed, self._plan.messages)
+        ends: dict[int, int] = {}
+        if ADDING in topics:
+            stored = offsets.stored(self._cluster, topics[ADDING])
+            ends = {queue.queue_id: end for queue, end in stored.items()}
+        yield from differences(truth, ends, there.get(ADDING), there.get(KEEPING))
+        if FOLLOWING in there:
+            yield from copy_differences(self._source, there[FOLLOWING], self._rows(DELETED))
+
+    def _rows(self, statement: str) -> list[tuple[Any, ...]]:
+        return self._server.execute(self._url, statement)
 
 
 def kill_tree(pid: int) -> None:

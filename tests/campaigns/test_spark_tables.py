@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.campaigns.tables_changes import CHANGES, copy_differences, source_of
 from tests.campaigns.tables_moments import MOMENTS, NOTED
 from tests.campaigns.tables_truth import body_of, differences, truth_of
 from tests.rocketmq import RealCluster
@@ -22,6 +23,7 @@ from tests.campaigns.spark_tables import (  # noqa: E402
     ALL,
     ALONE,
     DATABASE,
+    FOLLOWING,
     KEEPING,
     Tables,
     TablesPlan,
@@ -33,9 +35,10 @@ from tests.campaigns.spark_tables import (  # noqa: E402
 @pytest.mark.spark
 @pytest.mark.usefixtures("postgresql")  # which says where there is none
 @pytest.mark.timeout(900)  # the start of a JVM, twice, on a machine that may be busy
-def test_a_pipeline_that_is_killed_behind_its_transaction_adds_each_row_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("group", [ADDING, FOLLOWING])
+def test_a_pipeline_that_is_killed_behind_its_transaction_writes_each_batch_once(tmp_path: Path, group: str) -> None:
     """The batch is in the table then, and not in the checkpoint: it comes again, and is left out."""
-    plan = TablesPlan(seed=1, messages=600, kills=1, database_kills=0, batch=100, groups=(ADDING,), moments=(NOTED,))
+    plan = TablesPlan(seed=1, messages=600, kills=1, database_kills=0, batch=100, groups=(group,), moments=(NOTED,))
     _open(tmp_path)
     with RealCluster.start(ClusterSpec(version=EMBEDDED), tmp_path / "cluster") as cluster:
         result = Tables(plan, cluster, tmp_path / "run").run()
@@ -51,15 +54,15 @@ def _open(path: Path) -> None:
             folder.chmod(folder.stat().st_mode | 0o011)
 
 
-PLAN = TablesPlan(seed=7, messages=400, kills=10, database_kills=2)
+PLAN = TablesPlan(seed=7, messages=400, kills=15, database_kills=3)
 RESULT = TablesResult(
     plan=PLAN,
     killed=[str(kill) for kill in PLAN.all_kills()],
-    rows={"changes": 400, "orders": 20},
+    rows={"changes": 400, "orders": 20, "copies": 15},
     bad=21,
     differences=[],
-    stagings=2,
-    lag={ADDING: 0, KEEPING: 0},
+    stagings=3,
+    lag={ADDING: 0, KEEPING: 0, FOLLOWING: 0},
     seconds=1.0,
 )
 
@@ -70,7 +73,7 @@ RESULT = TablesResult(
         {"differences": [("twice", "m1")]},
         {"lag": {ADDING: 0, KEEPING: 1}},
         {"killed": RESULT.killed[:-1]},
-        {"stagings": 3},
+        {"stagings": 4},
         {"problems": ["rmqd ended with 1"]},
     ],
     ids=lambda wrong: next(iter(wrong)),
@@ -109,3 +112,53 @@ def test_differences_from_the_truth_are_found() -> None:
     assert kinds([*changes[:-2], (*last_bad[:7], None), changes[-1]], latest) == ["wrong"]
     assert kinds(changes, [(*last[:3], -1), *latest[1:]]) == ["not the last"]
     assert kinds(changes, latest[1:]) == ["not the last"]
+
+
+def test_a_source_is_what_its_changes_make_of_a_table() -> None:
+    """As the pipeline reads them: one after the other, by their places in the log; with all kinds of changes."""
+    from rmqd_handlers.cdc.changes import BadChangeError
+    from rmqd_handlers.cdc.columns import BadValueError
+    from rmqd_handlers.cdc.pipeline import Decoder, Options
+
+    source, decoder = source_of(7, 2000), Decoder(Options.model_validate(CHANGES))
+    table: dict[int, tuple[object, ...]] = {}
+    deleted: set[int] = set()
+    kinds: Counter[str] = Counter()
+    places: list[list[int]] = []
+    for number, body in enumerate(source.bodies):
+        try:
+            changes = decoder.changes(body, number)
+        except (BadChangeError, BadValueError):
+            kinds["bad"] += 1
+            continue
+        kinds[", ".join("deleted" if change.is_deleted else "there" for change, _ in changes)] += 1
+        for change, place in changes:
+            key = change.row["id"]
+            table.pop(key, None)
+            deleted.add(key)
+            if not change.is_deleted:
+                table[key] = tuple(change.row.values())
+                deleted.remove(key)
+            places.append(place)
+    assert places == sorted(places)
+    assert table == source.rows
+    assert deleted == set(source.deleted)
+    assert kinds["bad"] == source.bad
+    assert min(kinds[kind] for kind in ("", "there", "deleted", "deleted, there", "bad")) > 50
+
+
+def test_differences_of_a_copy_from_its_source_are_found() -> None:
+    """Of rows that are missing, too many or not the last, and of keys that are deleted."""
+    source = source_of(7, 2000)
+    copy: list[tuple[object, ...]] = [(*row, [1, 2]) for row in source.rows.values()]
+    deleted: list[tuple[object, ...]] = [(key,) for key in source.deleted]
+    more, gone = min(source.deleted), next(iter(source.rows))
+    assert list(copy_differences(source, copy, deleted)) == []
+    for wrong, others in (
+        (copy[1:], deleted),
+        ([*copy, (more, None, "", 1, [1, 2])], deleted),
+        ([(*copy[0][:3], -1, [1, 2]), *copy[1:]], deleted),
+        (copy, deleted[1:]),
+        (copy, [*deleted, (gone,)]),
+    ):
+        assert [kind for kind, _ in copy_differences(source, wrong, others)] == ["not as the source"]
