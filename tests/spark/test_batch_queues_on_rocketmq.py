@@ -1,0 +1,69 @@
+"""Topics with queue.type=BatchCQ on a real RocketMQ: each member of a batch is a message on Spark, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmqd import Batch
+from rmqd.config.model.root import RootConfig
+from rmqd.spark.group_order import GroupOrder
+from tests.rocketmq import RealCluster, release
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.producer import Producer
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from pyspark.sql.types import StructType  # noqa: E402
+
+from rmqd.spark.format import RocketMQSource  # noqa: E402
+from tests.spark.handler_batches import GroupQuery  # noqa: E402
+
+pytestmark = [pytest.mark.rocketmq, pytest.mark.skipif(release.is_4(), reason="RocketMQ 4.9 has no such topics")]
+
+BATCHES, SIZE = 8, 5
+KEYS = [f"k{number}" for number in range(BATCHES * SIZE)]
+HANDLED: list[tuple[str | None, int]] = []
+
+
+async def handle(batch: Batch) -> None:
+    """Acknowledges everything."""
+    HANDLED.extend((message.keys, message.queue_offset) for message in batch)
+
+
+@pytest.fixture
+def topic(rocketmq: RealCluster, request: pytest.FixtureRequest) -> str:
+    """One such queue, with batches of five."""
+    topic = fresh_name(request.node.name, "topic")
+    rocketmq.create_topic(topic, 1, attributes="+queue.type=BatchCQ")
+    with Producer(rocketmq.broker.address, topic, 1) as producer:
+        for at in range(0, len(KEYS), SIZE):
+            producer.send_batch(KEYS[at : at + SIZE])
+    return topic
+
+
+def test_members_are_rows(rocketmq: RealCluster, topic: str) -> None:
+    """With offsets of their own."""
+    options = {"nameserver": rocketmq.nameserver, "subscribe": topic, "columns": "keys,queue_offset,body"}
+    reader = RocketMQSource(options).reader(StructType())
+    batches: list[Any] = [batch for part in reader.partitions() for batch in reader.read(part)]
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [(row["keys"], row["queue_offset"], row["body"]) for row in rows] == [
+        (key, offset, b"x") for offset, key in enumerate(KEYS)
+    ]
+
+
+def test_members_are_handled(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """By a group of `engine: spark`, each once."""
+    HANDLED.clear()
+    settings = {
+        "engine": "spark", "subscriptions": {topic: "*"}, "consume_from_where": "first_offset",
+        "handler": {"plugin": f"{__name__}:handle", "concurrency": 1},
+    }  # fmt: skip
+    config = RootConfig.model_validate({"nameserver": rocketmq.nameserver, "groups": {group: settings}})
+    query = GroupQuery(GroupOrder(group, config))
+    query.run_until(lambda: len(HANDLED) >= len(KEYS))
+    assert list(HANDLED) == [(key, offset) for offset, key in enumerate(KEYS)]
+    assert query.handled() == {"acked": len(KEYS)}
