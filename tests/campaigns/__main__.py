@@ -127,7 +127,7 @@ def owners(options: argparse.Namespace) -> bool:
 
 def older(options: argparse.Namespace) -> bool:
     """Every test that needs a RocketMQ against 4.9.7; docs/conformance.md gets what differs there."""
-    directory = Path(options.dir or tempfile.mkdtemp(prefix=f"rmqd-{OLDER}-"))
+    directory = _directory(OLDER, options)
     say(f"to go on after an interruption: python -m tests.campaigns {OLDER} --dir {directory}")
     result = Older(OLDER, directory).run()
     print(result.report(), flush=True)
@@ -203,7 +203,7 @@ def durability(options: argparse.Namespace) -> bool:
 
 def pop(options: argparse.Namespace) -> bool:
     """A group that pops drains a topic while members are killed -9, and is switched to PULL and back under load."""
-    directory = Path(options.dir or tempfile.mkdtemp(prefix="rmqd-pop-"))
+    directory = _directory("pop", options)
     seed: int = options.seed if options.seed is not None else random.randrange(10**6)
     say(f"seed {seed}, files in {directory}")
     cluster = _cluster(directory / "cluster")
@@ -221,7 +221,7 @@ def pop(options: argparse.Namespace) -> bool:
 
 def dlq_replay(options: argparse.Namespace) -> bool:
     """`rmqd dlq replay`, killed -9 and resumed, for a concurrent group and an orderly one that holds locks."""
-    directory = Path(options.dir or tempfile.mkdtemp(prefix="rmqd-dlq_replay-"))
+    directory = _directory("dlq_replay", options)
     seed: int = options.seed if options.seed is not None else random.randrange(10**6)
     say(f"seed {seed}, files in {directory}")
     configure_logging("critical", "console")  # each message that is given up is a line
@@ -241,7 +241,7 @@ def dlq_replay(options: argparse.Namespace) -> bool:
 
 def handlers(options: argparse.Namespace) -> bool:
     """What handlers write to is killed -9 and started again under load: a database, for instance. Nothing is lost."""
-    directory = Path(options.dir or tempfile.mkdtemp(prefix="rmqd-handlers-"))
+    directory = _directory("handlers", options)
     seed: int = options.seed if options.seed is not None else random.randrange(10**6)
     names = options.counterparts.split(",")
     if unknown := set(names) - set(COUNTERPARTS):
@@ -266,7 +266,7 @@ def mutants(options: argparse.Namespace) -> bool:
     rooms = options.rooms.split(",")
     if unknown := set(rooms) - set(ROOMS):
         raise MutantsError(f"no room {', '.join(sorted(unknown))}; accepted: {', '.join(ROOMS)}")
-    directory = Path(options.dir or tempfile.mkdtemp(prefix="rmqd-mutants-"))
+    directory = _directory("mutants", options)
     say(f"to go on after an interruption: python -m tests.campaigns mutants --rooms {options.rooms} --dir {directory}")
     passed = True
     for room in rooms:
@@ -279,7 +279,7 @@ def mutants(options: argparse.Namespace) -> bool:
 
 def alerts(options: argparse.Namespace) -> bool:
     """Each alert rule that is shipped fires for a real fault, and resolves, in a real Prometheus at a faster pace."""
-    directory = Path(options.dir or tempfile.mkdtemp(prefix="rmqd-alerts-"))
+    directory = _directory("alerts", options)
     cluster = _cluster(directory / "cluster")
     try:
         result = Alerts(cluster, directory / "run", options.factor).run()
@@ -373,9 +373,18 @@ def spark_connect(options: argparse.Namespace) -> bool:
     return result.passed
 
 
+def _directory(campaign: str, options: argparse.Namespace) -> Path:
+    """Where a run keeps its files. Others may pass through it: servers that refuse root have a user of their own."""
+    if options.dir:
+        return Path(options.dir)
+    directory = Path(tempfile.mkdtemp(prefix=f"rmqd-{campaign}-"))
+    directory.chmod(0o711)
+    return directory
+
+
 def _place(campaign: str, size: str, options: argparse.Namespace) -> tuple[Path, int]:
     """Where a run keeps its files, and its seed; and word of how it goes on after an interruption."""
-    directory = Path(options.dir or tempfile.mkdtemp(prefix=f"rmqd-{campaign}-"))
+    directory = _directory(campaign, options)
     seed: int = options.seed if options.seed is not None else random.randrange(10**6)
     command = f"python -m tests.campaigns {campaign} {size} --seed {seed} --dir {directory}"
     say(f"seed {seed}; to go on after an interruption: {command}")
