@@ -150,6 +150,24 @@ async def test_what_can_never_be_a_row_is_a_dead_letter_and_the_rest_is_written(
     assert "too deeply" in reasons[8][1]
 
 
+@pytest.mark.parametrize("mode", ["insert", "copy", "upsert"])
+async def test_a_text_that_is_too_long_for_its_column_is_not_cut(database: str, query: Query, mode: str) -> None:
+    query("CREATE DOMAIN word AS varchar(3)")
+    query("CREATE TABLE lengths (id int PRIMARY KEY, a varchar(3), b char(3), c bit(3), d varchar(3)[], e word)")
+    names = ("a", "b", "c", "d", "e")
+    fits = {"a": "abc", "b": "abc", "c": "101", "d": ["abc"], "e": "abc"}
+    longer = {"a": "abcd", "b": "abcd", "c": "1011", "d": ["abcd"], "e": "abcd"}
+    columns = {name: f"$.{name}" for name in ("id", *names)}
+    async with started(database, table="lengths", columns=columns, mode=mode, key=["id"]) as handler:
+        batch = orders({"id": 0, **fits}, *({"id": 1, **fits, name: longer[name]} for name in names))
+        await handler.handle(batch)
+
+    assert query("SELECT * FROM lengths") == [(0, "abc", "abc", "101", ["abc"], "abc")]
+    assert {place: outcome for place, (outcome, _) in decided(batch).items()} == dict.fromkeys(
+        range(1, 6), "dead_letter"
+    )
+
+
 @pytest.mark.parametrize("mode", ["insert", "copy"])
 @pytest.mark.parametrize("errcode", ["", " USING ERRCODE = 'MY001'", " USING ERRCODE = 'insufficient_privilege'"])
 async def test_what_a_trigger_refuses_is_a_dead_letter_and_the_rest_is_written(

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 Mode = Literal["insert", "upsert", "copy"]
 STAGE = "rmqd_rows"
 
+# Parameters are cast to the type without a length, and without a domain around it: a cast to varchar(40) cuts a text
+# that is too long without a word, where writing it into such a column is an error.
 COLUMNS = """
-    SELECT a.attname, format_type(a.atttypid, a.atttypmod), b.typname, b.typcategory
+    SELECT a.attname, format_type(b.oid, -1), b.typname, b.typcategory
     FROM pg_attribute a
     JOIN pg_type t ON t.oid = a.atttypid
     JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END

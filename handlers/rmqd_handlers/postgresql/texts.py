@@ -14,9 +14,9 @@ class Column:
 
     name: str
     type: str
-    """As SQL writes it: `numeric(10,2)`, `text[]`."""
+    """As SQL writes it, that below a domain, without a length: `numeric`, `text[]`."""
     base: str
-    """The type's own name, that below a domain: `numeric`, `_text`."""
+    """The same by its own name: `numeric`, `_text`."""
     category: str
     """PostgreSQL's category of types: A arrays, D dates and times, ..."""
     value: Value
