@@ -32,6 +32,8 @@ PROPER = st.builds(lambda text, end: (text if end else text[:-1]).encode(), WRIT
 @example([b"A\x01xyz\x02", b"A\x01x\x02z\x02"])
 @example([b"A\x01xyz\x02", b"A\x01x\x01z\x02"])
 @example([b"A\x01xyz\x02", b"A\x01xyzA"])
+@example([b"A\x01xyzzy", b"A\x01x\x02B\x01y"])
+@example([b"A\x01x\x02B\x01y", b"A\x01z\x02B\x01y"])
 @given(st.lists(PROPER, max_size=6) | st.lists(PROPER | ANYTHING, max_size=6))
 def test_maps_and_columns_are_what_the_parser_reads(raw: list[bytes]) -> None:
     """Whether all are as producers write them, or some are not; an entry's end may be missing from the last."""

@@ -95,9 +95,9 @@ def _split(raw: pa.Array) -> _Split | None:
 def _split_alike(octets: _Octets, bounds: Ints) -> _Split | None:
     """The same where all messages have the same names, and values as long as the others', else None.
 
-    Then the entries are columns of a table. What lies between values is compared with that of the first message; a
-    separator within a value would be one more than there are to be. Raises ArrowInvalid and UnicodeDecodeError for
-    what is not UTF-8.
+    Then the entries are columns of a table. What lies between values is compared with that of the first message, which
+    has all of its separators there; one within a value would be one more. Raises ArrowInvalid and UnicodeDecodeError
+    for what is not UTF-8.
     """
     size, rows = int(bounds[1] - bounds[0]), len(bounds) - 1
     if not size or (np.diff(bounds) != size).any():
@@ -111,7 +111,7 @@ def _split_alike(octets: _Octets, bounds: Ints) -> _Split | None:
     for start, end in fixed:
         if column(octets, start, end, size).tobytes() != octets[start:end].tobytes() * rows:
             return None
-    if np.count_nonzero(octets - _KEY_END < 2) != rows * 2 * len(starts):
+    if np.count_nonzero(_are_marks(octets)) != rows * np.count_nonzero(_are_marks(octets[:size])):
         return None
     names = tuple(octets[start:end].tobytes().decode() for start, end in zip(starts, ends, strict=True))
     lengths = tuple(value_end - end - 1 for end, value_end in zip(ends, value_ends, strict=True))
@@ -133,9 +133,14 @@ def _laid_out(lengths: tuple[int, ...], rows: int) -> tuple[Ints, pa.Buffer]:
     return np.arange(rows + 1) * len(lengths), pa.py_buffer(bounds)
 
 
+def _are_marks(octets: _Octets) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether each is a separator: the two are neighbours, and what is below wraps around."""
+    return octets - _KEY_END < 2
+
+
 def _places(octets: _Octets, bounds: Ints) -> _Places | None:
     """The places of entries; None where an entry is not a name and a value."""
-    marks = np.flatnonzero(octets - _KEY_END < 2)  # the two separators are neighbours, and what is below wraps around
+    marks = np.flatnonzero(_are_marks(octets))
     kinds = octets[marks]
     firsts = np.searchsorted(marks, bounds)
     open_ended = np.flatnonzero(np.diff(firsts) % 2)  # the last entry's end may be left out
