@@ -7,6 +7,7 @@ lower one is deleted when both have been there for a day, so that nobody who lis
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -37,6 +38,24 @@ class CompactedBatches:
                     f"{self._staging.url}/{path}, which notes what is compacted, could not be written, and nothing was "
                     "moved; accepted: the command again, once the folder can be written to"
                 )
+
+    def take_over(self, path: str) -> None:
+        """Add what an older rmqd has noted in one file, and delete that. Raises RmqdError where it tells no batches."""
+        try:
+            content = self._staging.read(path)
+        except RmqdError:
+            if self._staging.exists(path):  # else somebody else has just taken it over
+                raise
+            return
+        try:
+            batches = {str(query): int(batch) for query, batch in json.loads(content).items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise RmqdError(
+                f"{self._staging.url}/{path} does not tell which batches were compacted ({error!r}); accepted: the "
+                "file as it was, or none if no checkpoint will be taken back"
+            ) from error
+        self.add(batches)
+        self._staging.delete(path)
 
     def last_batch(self, query: str) -> int:
         """Up to which batch a query's rows may be in a file with others'; -1 where they are in none."""

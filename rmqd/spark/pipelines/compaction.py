@@ -32,6 +32,7 @@ COMPACTIONS: Final = ".compactions"
 """In the folder where batches are written first; no group has such a name."""
 _PLAN: Final = "plan.json"
 _BATCHES: Final = "batches"
+_OLDER_NOTE: Final = "batches.json"
 _WRITTEN: Final = "written"
 _TAKEN: Final = "taken"
 _GIVEN_UP: Final = "given_up"
@@ -66,6 +67,9 @@ class Compactions:
         """Carry out what others have planned, which may be at it still, or were killed."""
         for compaction in self._staging.names(COMPACTIONS):
             if compaction == _BATCHES:
+                continue
+            if compaction == _OLDER_NOTE:
+                self._batches.take_over(f"{COMPACTIONS}/{_OLDER_NOTE}")
                 continue
             name = f"{COMPACTIONS}/{compaction}/{_PLAN}"
             if not self._staging.exists(name):
