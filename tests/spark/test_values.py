@@ -235,6 +235,40 @@ def test_names_of_avro_are_told_apart_by_their_namespaces(broker: EmbeddedBroker
     assert row == {"_bad_row": None, "value": record}
 
 
+def kind_of(field: object) -> str:
+    return avro_kind(json.dumps({"type": "record", "name": "R", "fields": [{"name": "x", "type": field}]})).sql
+
+
+@pytest.mark.parametrize(
+    ("field", "sql"),
+    [
+        ({"type": "string", "logicalType": "date"}, "string"),
+        ({"type": "int", "logicalType": "timestamp-millis"}, "int"),
+        ({"type": "long", "logicalType": "decimal", "precision": 4}, "bigint"),
+        ({"type": "string", "logicalType": "time-millis"}, "string"),
+        ({"type": "fixed", "name": "F", "size": 16, "logicalType": "uuid"}, "binary"),
+        ({"type": "long", "logicalType": ["date"]}, "bigint"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 38}, "decimal(38,38)"),
+    ],
+)
+def test_what_avro_says_of_a_type_that_it_is_not_of_means_nothing(field: object, sql: str) -> None:
+    assert kind_of(field) == f"struct<x:{sql}>"
+
+
+@pytest.mark.parametrize(
+    ("field", "problem"),
+    [
+        ({"type": "bytes", "logicalType": "decimal"}, "a decimal has no precision"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 39}, r"decimal\(39,0\) is none: at most 38 digits"),
+        ({"type": "int", "logicalType": "time-millis"}, "time-millis has no type of Spark's"),
+        ("Missing", "no schema of Avro: .*Missing"),
+    ],
+)
+def test_what_no_column_of_spark_can_be_is_refused(field: object, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        kind_of(field)
+
+
 def descriptors() -> bytes:
     """What protoc would write of a message."""
     field = descriptor_pb2.FieldDescriptorProto

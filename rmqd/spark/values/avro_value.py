@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from rmqd.spark.values.kinds import Kind
+from rmqd.spark.values.kinds import Kind, decimal_kind
 from rmqd.spark.values.schema_registry import SchemaRegistry, UnknownRecordError
 from rmqd.wire.schema_registry import parted
 
@@ -21,17 +21,19 @@ _PLAIN: Final = {
     "string": "string",
     "enum": "string",
 }
+# by the type that each is of: Avro has it mean nothing on another one
 _LOGICAL: Final = {
-    "date": "date",
-    "timestamp-millis": "timestamp",
-    "timestamp-micros": "timestamp",
-    "local-timestamp-millis": "timestamp_ntz",
-    "local-timestamp-micros": "timestamp_ntz",
-    "uuid": "string",
+    ("int", "date"): "date",
+    ("long", "timestamp-millis"): "timestamp",
+    ("long", "timestamp-micros"): "timestamp",
+    ("long", "local-timestamp-millis"): "timestamp_ntz",
+    ("long", "local-timestamp-micros"): "timestamp_ntz",
+    ("string", "uuid"): "string",
 }
 _RECORDS: Final = ("record", "error")
 _NAMED: Final = ("enum", "fixed")
-_UNREAD: Final = ("time-millis", "time-micros", "duration")
+_UNREAD: Final = (("int", "time-millis"), ("long", "time-micros"), ("fixed", "duration"))
+_DECIMALS: Final = (("bytes", "decimal"), ("fixed", "decimal"))
 
 
 def avro_kind(text: str) -> Kind:
@@ -82,9 +84,10 @@ def _parsed(text: str) -> Any:
 
     try:
         schema = json.loads(text)
-        fastavro.parse_schema(schema)
     except ValueError as error:
         raise ValueError(f"no JSON: {error}") from None
+    try:
+        fastavro.parse_schema(schema)
     except Exception as error:  # noqa: BLE001  fastavro raises many kinds
         raise ValueError(f"no schema of Avro: {error!r}") from None
     return schema
@@ -119,11 +122,13 @@ class _Walk:
 
     @staticmethod
     def _logical(schema: Mapping[str, Any]) -> Kind | None:
-        logical = schema.get("logicalType")
-        if logical == "decimal":
-            return Kind("decimal", precision=schema["precision"], scale=schema.get("scale", 0))
+        logical = schema["type"], str(schema.get("logicalType"))
+        if logical in _DECIMALS:
+            if not isinstance(precision := schema.get("precision"), int):
+                raise ValueError("a decimal has no precision; accepted: how many digits it has at most, as a number")
+            return decimal_kind(precision, schema.get("scale", 0))
         if logical in _UNREAD:
-            raise ValueError(f"{logical} has no type of Spark's here; accepted: the schema without it")
+            raise ValueError(f"{logical[1]} has no type of Spark's here; accepted: the schema without it")
         return Kind(_LOGICAL[logical]) if logical in _LOGICAL else None
 
     def _record(self, schema: Mapping[str, Any], space: str) -> Kind:

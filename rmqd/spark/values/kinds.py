@@ -54,6 +54,13 @@ class Kind:
         return self.name
 
 
+def decimal_kind(precision: int, scale: int) -> Kind:
+    """A decimal. Raises ValueError where Spark has none that is so large."""
+    if not 0 < precision <= _MOST_DIGITS or not 0 <= scale <= precision:
+        raise ValueError(f"decimal({precision},{scale}) is none: at most {_MOST_DIGITS} digits, scale within them")
+    return Kind("decimal", precision=precision, scale=scale)
+
+
 def parse_kind(text: str) -> Kind:
     """The struct that a schema in SQL's notation means: `id bigint, lines array<struct<sku: string>>`.
 
@@ -130,9 +137,7 @@ class _Reading:
                 self._at += 1
                 scale = self._number()
             self._expect(")")
-        if not 0 < precision <= _MOST_DIGITS or scale > precision:
-            raise ValueError(f"decimal({precision},{scale}) is none: at most {_MOST_DIGITS} digits, scale within them")
-        return Kind("decimal", precision=precision, scale=scale)
+        return decimal_kind(precision, scale)
 
     def _number(self) -> int:
         text = self._next("a number")
