@@ -1,7 +1,7 @@
 """A handler that POSTs to the server with a knee, on connections of its own, for little CPU.
 
-The handler `webhook` is not used for it: its client, httpx, takes more of a processor for a call the more of them are
-under way. At 64 that would be the limit, and not the server's knee.
+The handler `webhook` is not used for it: its client, httpx, takes more of a processor for a call, which at 64 under way
+could be the limit in place of the server's knee.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The handler `webhook`: a client whose connections are kept, and calls that are tried again."""
+"""The handler `webhook`: calls over connections that are kept, tried again where they fail."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
@@ -17,6 +16,7 @@ from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, re
 from rmqd_handlers.units import DurationSeconds
 
 from .answers import Action, Status, action_for, delay_level, retry_after_seconds
+from .connections import IDLE_SECONDS, Connections
 from .content import ONE_BY_ONE, Call, Contents, Format
 from .signature import Scheme, key_of, signed
 from .tls import Tls
@@ -95,29 +95,32 @@ class Webhook:
         secret = options.signing_secret
         self._key = key_of(secret.get_secret_value(), options.signing) if secret is not None else None
         self._not_before = 0.0
-        self._slots = asyncio.Semaphore(options.max_connections)
-        self._client: httpx.AsyncClient
+        self._connections: Connections
 
     async def start(self) -> None:
-        """Make the client now: certificates that cannot be read fail the start instead of each message."""
+        """Read the certificates now: those that cannot be read fail the start instead of each message."""
         import httpx
 
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every call, with its URL
         one = self._options
-        limits = httpx.Limits(max_connections=one.max_connections, max_keepalive_connections=one.max_connections)
-        self._client = httpx.AsyncClient(
-            # what is packed could become too much when it is unpacked
-            headers={"User-Agent": "rmqd", "Accept-Encoding": "identity", **one.headers},
-            verify=one.tls.context(),
-            proxy=one.proxy.get_secret_value() if one.proxy is not None else None,
-            limits=limits,
-            # each step's own; a call that is cancelled in place of it would leave its connection in the pool for good
-            timeout=one.timeout,
-            trust_env=False,  # a proxy is what the options say
-        )
+        context = one.tls.context()
+
+        def make() -> httpx.AsyncClient:
+            return httpx.AsyncClient(
+                # what is packed could become too much when it is unpacked
+                headers={"User-Agent": "rmqd", "Accept-Encoding": "identity", **one.headers},
+                verify=context,
+                proxy=one.proxy.get_secret_value() if one.proxy is not None else None,
+                limits=httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=IDLE_SECONDS),
+                # each step's own; a call that is cancelled in place of it would cost its connection
+                timeout=one.timeout,
+                trust_env=False,  # a proxy is what the options say
+            )
+
+        self._connections = Connections(make, one.max_connections)
 
     async def stop(self) -> None:
-        await self._client.aclose()
+        await self._connections.close()
 
     async def handle(self, batch: Batch) -> None:
         if self._options.per_call == "batch":
@@ -175,8 +178,8 @@ class Webhook:
         rest_seconds = self._not_before - time.monotonic()
         if rest_seconds > 0:
             raise AwayError("the server asked to be left alone", rest_seconds)
-        async with self._slots:
-            response, text = await self._exchange(call)
+        async with self._connections.one() as client:
+            response, text = await self._exchange(client, call)
         said = f"the server answered {response.status_code} {response.reason_phrase}: {text}".rstrip(": ")
         match action_for(response.status_code, self._options.on_status):
             case "dead_letter":
@@ -186,14 +189,14 @@ class Webhook:
                 self._not_before = max(self._not_before, time.monotonic() + wait_seconds)
                 raise AwayError(said, wait_seconds)
 
-    async def _exchange(self, call: Call) -> tuple[httpx.Response, str]:
+    async def _exchange(self, client: httpx.AsyncClient, call: Call) -> tuple[httpx.Response, str]:
         """The answer, and the beginning of its text."""
         headers = {"Idempotency-Key": call.id, **call.headers}
         if self._key is not None:
             headers |= signed(self._options.signing, self._key, call.id, call.content)
         until = time.monotonic() + self._options.timeout
         answer = bytearray()
-        async with self._client.stream("POST", self._options.url, content=call.content, headers=headers) as response:
+        async with client.stream("POST", self._options.url, content=call.content, headers=headers) as response:
             async for chunk in response.aiter_raw():
                 answer += chunk
                 if len(answer) > ANSWER_BYTES:
