@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -23,6 +26,22 @@ STEPS = st.lists(
     ),
     max_size=60,
 )
+
+
+def queue_of(keys: Iterable[str], offset: int = 0) -> KeyedProcessQueue:
+    """A queue with a message of each key, from an offset on."""
+    queue = KeyedProcessQueue(QUEUE, offset, TopicStats(QUEUE.topic, is_retry=False), "", key_by("keys"))
+    more(queue, keys)
+    return queue
+
+
+def more(queue: KeyedProcessQueue, keys: Iterable[str]) -> None:
+    block = keyed_block(queue.next_offset, keys)
+    queue.put(block, queue.next_offset + len(block.messages))
+
+
+def offsets(messages: Iterable[Message]) -> list[int]:
+    return [message.queue_offset for message in messages]
 
 
 class Schedule:
@@ -156,3 +175,147 @@ def test_a_property_of_ones_own_is_a_key() -> None:
     queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", key_by("property:account"))
     queue.put(block_of(range(3), properties={"account": "7"}), 3)
     assert len(queue.take(3)) == 1
+
+
+def test_a_message_waits_for_another_one_if_only_one_key_of_several_has_two() -> None:
+    queue = queue_of(["a", "b"])
+    assert not queue.has_behind
+    more(queue, ["b"])
+    assert queue.has_behind
+    queue.finish(queue.take(2))
+    assert not queue.has_behind
+
+
+def test_a_batch_that_comes_back_in_any_order_is_finished_in_that_of_the_queue() -> None:
+    """What lies below its last message is handed out though the queue is left."""
+    queue = queue_of(["a", "a", "b", "c"])
+    zero, two = queue.take(2)
+    queue.finish([two, zero])
+    queue.leave()
+    assert offsets(queue.pending) == [1]
+    queue.finish(queue.take(1))
+    assert (queue.commit_offset(), queue.finished_above(), queue.cached_count) == (3, 0, 0)
+
+
+def test_what_a_new_filter_lets_go_is_counted_with_what_waits_behind_a_key() -> None:
+    queue = queue_of(["a", "a", "a", "b", ""])
+    assert queue.let_go(lambda message: message.queue_offset not in (0, 1, 4)) == 3
+    assert (offsets(queue.take(9)), queue.cached_count) == ([3, 2], 2)
+
+
+async def test_who_waits_for_room_is_woken_as_a_paused_queue_is_left() -> None:
+    queue = queue_of(["a"])
+    queue.pause()
+    waiting = asyncio.create_task(queue.wait_relief())
+    await asyncio.sleep(0)
+    queue.leave()
+    await asyncio.wait_for(waiting, 5)
+    assert not queue.is_paused
+
+
+def test_what_fails_after_its_queue_was_left_has_one_more_attempt_below_a_finished_one() -> None:
+    """The next owner would handle the finished one again. After that attempt there is none."""
+    queue = queue_of(["a", "b"])
+    zero, one = queue.take(2)
+    queue.leave()
+    queue.finish([one])
+    queue.postpone([zero])
+    assert queue.is_busy
+    assert queue.return_postponed([zero])
+    assert (queue.retrying, queue.take(1)) == (0, [zero])
+    queue.postpone([zero])
+    assert (queue.is_busy, queue.retrying) == (False, 1)
+    assert not queue.return_postponed([zero])
+    assert (queue.is_busy, queue.retrying, queue.finished_above()) == (False, 0, 1)
+
+
+def test_a_message_in_its_second_attempt_is_owed_none_when_its_queue_is_left() -> None:
+    """It does not rest any more, so that the queue is idle when it is finished."""
+    queue = queue_of(["a", "b"])
+    zero, one = queue.take(2)
+    queue.postpone([zero])
+    queue.return_postponed([zero])
+    queue.take(1)
+    queue.finish([one])
+    queue.leave()
+    queue.finish([zero])
+    assert (queue.is_busy, queue.commit_offset()) == (False, 2)
+
+
+def test_nothing_is_finished_above_where_an_owner_finished_nothing() -> None:
+    """Wherever it began."""
+    queue = queue_of(["a"], offset=5)
+    queue.leave()
+    assert (queue.commit_offset(), queue.finished_above()) == (5, 0)
+
+
+async def test_a_queue_that_waits_no_more_is_idle_though_a_message_rests() -> None:
+    """Who waits for that hears of it, and what fails later has no more attempt."""
+    queue = queue_of(["a", "b", "c"])
+    zero, one, two = queue.take(3)
+    queue.leave()
+    queue.finish([two])
+    queue.postpone([zero])
+    waiting = asyncio.create_task(queue.wait_idle())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    queue.give_up_waiting()
+    assert not queue.is_busy
+    await asyncio.wait_for(waiting, 5)
+    queue.postpone([one])
+    assert not queue.is_busy
+    assert not queue.return_postponed([zero, one])
+    assert (queue.commit_offset(), queue.retrying) == (0, 0)
+
+
+def test_a_dropped_queue_hands_out_nothing_of_a_key_whose_message_comes_back() -> None:
+    """Another one has what waits behind it."""
+    queue = queue_of(["a", "a", "b"])
+    zero, two = queue.take(2)
+    queue.drop("handed_over")
+    assert queue.waiting_count == 0
+    queue.finish([zero, two])
+    assert not queue.pending
+
+
+def test_a_left_queue_that_is_dropped_waits_for_nothing_that_rests() -> None:
+    queue = queue_of(["a", "b"])
+    zero, one = queue.take(2)
+    queue.finish([one])
+    queue.postpone([zero])
+    queue.leave()
+    assert queue.is_busy
+    queue.drop("handed_over")
+    assert not queue.is_busy
+
+
+def test_what_comes_again_after_a_correction_is_the_next_owners() -> None:
+    """The highest message that was handled is among it: with nothing finished above them, they can wait."""
+    queue = queue_of(["a", "b", "c"])
+    queue.finish(queue.take(3))
+    queue.continue_at(1)
+    more(queue, ["b", "c", "c"])
+    assert (offsets(queue.pending), queue.waiting_count) == ([1, 2], 3)
+    queue.leave()
+    assert (offsets(queue.pending), queue.waiting_count, queue.cached_count) == ([1], 1, 1)
+
+
+def test_what_comes_again_behind_its_key_is_the_next_owners_too() -> None:
+    queue = queue_of(["a", "b", "b"])
+    queue.finish(queue.take(2))
+    queue.finish(queue.take(1))
+    queue.continue_at(1)
+    more(queue, ["b", "b"])
+    queue.leave()
+    assert (offsets(queue.pending), queue.waiting_count, queue.cached_count) == ([1], 1, 1)
+
+
+def test_what_came_again_and_failed_is_owed_no_attempt_below_itself() -> None:
+    """That it was finished once is no reason: nothing above it is."""
+    queue = queue_of(["a", "b"])
+    queue.finish(queue.take(2))
+    queue.continue_at(1)
+    more(queue, ["b"])
+    queue.postpone(queue.take(1))
+    queue.leave()
+    assert (queue.is_busy, queue.commit_offset()) == (False, 1)

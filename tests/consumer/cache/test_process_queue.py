@@ -165,6 +165,60 @@ def test_leaving_hands_out_nothing_and_keeps_the_offset_below_what_waits() -> No
     assert (queue.commit_offset(), queue.finished_above()) == (2, 0)
 
 
+def test_what_is_put_back_below_a_message_that_a_handler_has_is_not_finished_above() -> None:
+    """Nor is the message with the handler: none of them is finished."""
+    queue = queue_of(block_of(range(3)))
+    zero, _ = queue.take(2)
+    queue.put_back([zero])
+    queue.leave()
+    assert (queue.commit_offset(), queue.cached_count, queue.finished_above()) == (0, 1, 0)
+
+
+def test_what_came_is_counted_without_what_the_group_does_not_want() -> None:
+    """Less what is cached it is what was finished, by which an operator sees whether the queue moves."""
+    queue, block = queue_from(0), block_of(range(4))
+    assert queue.put_count == 0
+    queue.skip(block.messages[0])
+    queue.put(block, 4)
+    queue.put(block_of([4, 5]), 6)
+    assert (queue.put_count, queue.put_count - queue.cached_count) == (5, 0)
+    queue.finish(queue.take(2))
+    assert (queue.put_count, queue.put_count - queue.cached_count) == (5, 2)
+
+
+def test_a_queue_gathers_only_from_when_it_is_told_to_until_its_messages_waited_long_enough() -> None:
+    """Where nothing waits there is nothing to gather."""
+    queue = queue_of(block_of(range(2)))
+    assert not queue.gathering
+    assert queue.gather()
+    assert queue.gathering
+    queue.end_gathering()
+    assert not queue.gathering
+    queue.take(2)
+    assert not queue.gather()
+    assert not queue.gathering
+
+
+def test_a_full_queue_wants_relief_until_it_is_full_no_more() -> None:
+    queue = queue_of(block_of(range(2)))
+    assert not queue.wants_relief
+    for is_full in (True, False):
+        queue.note_full(is_full)
+        assert queue.wants_relief == is_full
+
+
+def test_what_is_finished_is_not_looked_at_again_for_the_commit_offset() -> None:
+    """It is asked for often, and a reply may have thousands of messages behind one that takes long."""
+    queue = queue_of(block_of(range(9)))
+    taken = queue.take(9)
+    for message in taken[:5]:
+        queue.finish([message])
+    assert queue.commit_offset() == 5
+    assert queue.blocks[0].cursor == 5
+    taken[0].finished = False  # nobody looks there
+    assert queue.commit_offset() == 5
+
+
 def test_dropping_lets_everything_go() -> None:
     """Results that come later change nothing."""
     queue = queue_of(block_of(range(4)))
@@ -178,6 +232,17 @@ def test_dropping_lets_everything_go() -> None:
     assert not queue.pending
     assert (queue.cached_count, queue.cached_bytes, queue.oldest()) == (0, 0, None)
     queue.finish([first, second])
+    assert queue.cached_bytes == 0
+
+
+def test_a_dropped_queue_does_not_let_the_bytes_of_a_reply_go_twice() -> None:
+    """Its handler may have had all of the reply, and comes back with it later."""
+    queue = queue_of(block_of(range(2)), block_of(range(2, 4)))
+    taken = queue.take(4)
+    queue.drop("handed_over")
+    queue.finish(taken[:2])  # all of a reply at once
+    for message in taken[2:]:
+        queue.finish([message])
     assert queue.cached_bytes == 0
 
 
@@ -207,6 +272,7 @@ def test_a_queue_may_be_paused_again() -> None:
 def test_the_time_until_which_all_is_known_only_rises() -> None:
     """Over replies, and over what the filter passed over; the age of the last reply is that of its last message."""
     queue = queue_from(0)
+    queue.put(block_of([]), 0)
     assert (queue.last_store_timestamp, queue.newest_store_timestamp) == (0, 0)
     ages = []
     for start, stored_ms in ((0, 5000), (2, 4000)):
