@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import httpx
 import pytest
 
 from rmqd_handlers.webhook import Webhook, connections
@@ -121,3 +122,18 @@ async def test_connections_that_are_not_needed_are_closed(monkeypatch: pytest.Mo
         monkeypatch.setattr(connections, "IDLE_SECONDS", 0.0)
         await call(handler, 1)
         await eventually(lambda: peer.open <= 1, "those that had no call are closed")
+
+
+async def test_a_call_that_is_cut_short_takes_its_connection_along() -> None:
+    """It may be one that is taken for good."""
+    kept = connections.Connections(httpx.AsyncClient, 1)
+    with pytest.raises(asyncio.CancelledError):
+        async with kept.one() as cut:
+            raise asyncio.CancelledError
+    async with kept.one() as fresh:
+        assert fresh is not cut
+    async with kept.one() as again:
+        assert again is fresh
+    await kept.close()
+
+    assert (cut.is_closed, fresh.is_closed) == (True, True)
