@@ -85,12 +85,13 @@ def test_every_field_of_every_layout(stored: list[StoredMessage]) -> None:
         assert microseconds == [1000 * getattr(view, name) for view in views], name
 
 
-def test_a_time_that_no_timestamp_can_have_is_the_last_one() -> None:
-    """A producer's clock may say anything; one message is no reason to read none."""
-    stored = replace(STORED, born_timestamp=2**63 - 1)
+@pytest.mark.parametrize(("sign", "time"), [(1, 2**63 - 1), (-1, -(2**63))])
+def test_a_time_that_no_timestamp_can_have_is_the_last_one(sign: int, time: int) -> None:
+    """Or the first one. A producer's clock may say anything; one message is no reason to read none."""
+    stored = replace(STORED, born_timestamp=time)
     builder = BatchBuilder(Decoding(("born_timestamp",)))
     builder.records.add(FramedReply(encode_message(stored), 0), *ALL)
-    assert builder.finish().column(0).cast("int64").to_pylist() == [(2**63 - 1) // 1000 * 1000]
+    assert builder.finish().column(0).cast("int64").to_pylist() == [sign * ((2**63 - 1) // 1000 * 1000)]
 
 
 @settings(deadline=None)
@@ -123,11 +124,12 @@ def test_members_of_a_batch_are_rows(kind: CompressionType | None) -> None:
 
 
 @pytest.mark.parametrize("low", [0, 1])
-def test_a_batch_that_cannot_be_taken_apart_is_told(low: int) -> None:
-    """Also where it begins before the range: one of its members may be in it."""
+@pytest.mark.parametrize("tags", [frozenset[str](), frozenset({"x"})])
+def test_a_batch_that_cannot_be_taken_apart_is_told(low: int, tags: frozenset[str]) -> None:
+    """Also where it begins before the range: one of its members may be in it, and have a tag that is wanted."""
     bad = replace(batch_of(BATCH, 0, STORED), body=b"no batch")
     records = Records()
-    records.add(FramedReply(encode_message(bad), 0), low, 10, Origin(QUEUE))
+    records.add(FramedReply(encode_message(bad), 0), low, 10, Origin(QUEUE, tags))
     with pytest.raises(ProtocolError, match="message 1 of a batch"):
         records.finish()
     assert "of a batch" in records.finish(permissive=True).errors[0]

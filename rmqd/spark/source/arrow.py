@@ -64,7 +64,7 @@ class BatchBuilder:
             return make(self, rows)
         values, kind = rows.messages.fixed(name), COLUMNS[name][0]
         if kind == "timestamp":
-            return pa.array(np.minimum(values, _LAST_MILLISECOND) * 1000).view(_TYPES[kind])
+            return pa.array(np.clip(values, -_LAST_MILLISECOND, _LAST_MILLISECOND) * 1000).view(_TYPES[kind])
         return pa.array(values.astype(_NUMBERS[kind], copy=False))
 
     def _body(self, rows: _Rows) -> pa.Array:

@@ -112,7 +112,8 @@ class Records:
         if any(origin.tags for origin in self._origins):
             present = PropertyArrays(layout.properties()).column(TAGS).to_pylist()
             wanted = [self._origins[place].tags for place in origins.tolist()]
-            taken &= np.array([not tags or tag in tags for tag, tags in zip(present, wanted, strict=True)], np.bool_)
+            fits = [not tags or tag in tags for tag, tags in zip(present, wanted, strict=True)]
+            taken &= np.array(fits, np.bool_) | is_batch  # a batch has no tag: its members have
         if not taken.all():
             layout, origins = _Layout(data, starts[taken]), origins[taken]
         return Decoded(layout, self._origins, origins, permissive=permissive, check_crc=check_crc)
