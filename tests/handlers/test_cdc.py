@@ -304,6 +304,7 @@ def test_a_change_is_not_bad() -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no tables": ({"tables": []}, "at least 1 item"),
+    "no database": ({"tables": ["shop.orders", "orders"]}, "'orders' names no database"),
     "no column": ({"schema": "id"}, "'id' is no column; accepted: a name and one of tinyint, "),
     "no columns": ({"schema": " "}, "there is no column in it"),
     "no type": ({"schema": "id array"}, "id: array is no type of a column; accepted: tinyint, "),

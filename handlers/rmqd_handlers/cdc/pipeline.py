@@ -36,6 +36,12 @@ def _columns(text: str) -> str:
     return text
 
 
+def _table(pattern: str) -> str:
+    if not set(".*?[") & set(pattern):
+        raise ValueError(f"{pattern!r} names no database, so no table is meant; accepted: database.table, *.{pattern}")
+    return pattern
+
+
 class Options(BaseModel):
     """Which messages there are, and what becomes of them."""
 
@@ -44,7 +50,7 @@ class Options(BaseModel):
     format: Literal["canal", "debezium"] = Field(
         description="canal: flat messages of Canal; debezium: envelopes of Debezium in JSON, with or without schema"
     )
-    tables: list[str] = Field(
+    tables: list[Annotated[str, AfterValidator(_table)]] = Field(
         description="the tables whose changes count, as database.table, or schema.table of PostgreSQL; * stands for "
         "any letters: shop.orders_*",
         min_length=1,
