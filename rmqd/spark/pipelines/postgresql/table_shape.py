@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 JSON_TYPES: Final = ("json", "jsonb")
+_UNORDERED: Final = "json"
+_TEXTS: Final = ("text", "character varying", "character")
+_NUMBERS: Final = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 BYTES: Final = "bytea"
 # what a missing table would be made with; Spark's simple names
 _KINDS: Final = {
@@ -84,6 +87,11 @@ class TableShape:
             for name in columns:
                 if name not in names:
                     yield f"{key}: there is no column {name}; the pipeline's are {', '.join(names)}"
+        yield from (
+            f"order_by: {problem}"
+            for name in order_by
+            if name in names and (problem := self._order_problem(name, rows[name].dataType.simpleString()))
+        )
         if keys and frozenset(keys) not in self.unique:
             yield (
                 f"keys: the table has no unique index of just {', '.join(keys)}; accepted: what CREATE UNIQUE INDEX "
@@ -104,6 +112,19 @@ class TableShape:
             return f"is {outer} in the pipeline and {column.kind} in the table; accepted: an array or jsonb there"
         if kind == "binary" and column.kind != BYTES:
             return f"is binary in the pipeline and {column.kind} in the table; accepted: CAST({name} AS STRING)"
+        return ""
+
+    def _order_problem(self, name: str, kind: str) -> str:
+        """Why the table would not tell of two values which one is later."""
+        column = self.columns.get(name)
+        if column is None:
+            return ""
+        accepted = f"accepted: {_KINDS.get(kind, _other(kind))} in the table"
+        if column.kind == _UNORDERED:
+            return f"{name} is {column.kind} in the table, which has no order; {accepted}"
+        is_number = kind.removeprefix("array<").startswith(_NUMBERS)
+        if is_number and column.kind.removesuffix("[]") in _TEXTS:
+            return f"{name} is {kind} in the pipeline and {column.kind} in the table, where 10 is before 9; {accepted}"
         return ""
 
     def json_columns(self, rows: StructType) -> frozenset[str]:

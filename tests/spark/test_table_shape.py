@@ -1,0 +1,61 @@
+"""Whether rows can go to a table of PostgreSQL; without one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.spark.needed import need
+
+need("pyspark")
+
+from pyspark.sql.types import (  # noqa: E402
+    ArrayType,
+    DataType,
+    DateType,
+    DecimalType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from rmqd.spark.pipelines.postgresql.table_shape import Column, TableShape  # noqa: E402
+
+LONG, LONGS = LongType(), ArrayType(LongType())
+
+
+def problems(kind: DataType, column: str) -> list[str]:
+    """Of rows that are ordered by `place`, which is of these types in the pipeline and in the table."""
+    columns = {"id": Column("bigint", False, True), "place": Column(column, False, False)}
+    shape = TableShape("public", "prices", columns, (frozenset({"id"}),))
+    return list(shape.problems(StructType([StructField("id", LONG), StructField("place", kind)]), ["id"], ["place"]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "problem"),
+    [
+        (LONG, "text", "bigint in the pipeline and text in the table, where 10 is before 9; accepted: bigint"),
+        (DecimalType(5, 2), "character varying", "decimal(5,2) in the pipeline and character varying in the table"),
+        (LONGS, "text[]", "array<bigint> in the pipeline and text[] in the table, where 10 is before 9"),
+        (LONGS, "json", "json in the table, which has no order; accepted: bigint[] in the table"),
+    ],
+)
+def test_a_column_that_orders_otherwise_than_the_pipeline_is_told(kind: DataType, column: str, problem: str) -> None:
+    """An older row would replace a later one, or each batch fail."""
+    (found,) = problems(kind, column)
+    assert found.startswith(f"order_by: place is {problem}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        (LONG, "numeric"),
+        (LONGS, "bigint[]"),
+        (LONGS, "jsonb"),
+        (StringType(), "text"),
+        (ArrayType(StringType()), "text[]"),
+        (DateType(), "text"),
+    ],
+)
+def test_a_column_that_orders_as_the_pipeline_is_fine(kind: DataType, column: str) -> None:
+    assert not problems(kind, column)
