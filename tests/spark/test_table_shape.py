@@ -59,3 +59,15 @@ def test_a_column_that_orders_otherwise_than_the_pipeline_is_told(kind: DataType
 )
 def test_a_column_that_orders_as_the_pipeline_is_fine(kind: DataType, column: str) -> None:
     assert not problems(kind, column)
+
+
+@pytest.mark.parametrize(("keys", "other"), [(["state"], "state"), (["id", "state"], "id, state"), ([], "nothing")])
+def test_keys_that_are_not_the_pipelines_are_told(keys: list[str], other: str) -> None:
+    """The sink would replace and delete other rows than the pipeline means."""
+    columns = {name: Column("bigint", False, True) for name in ("id", "state")}
+    shape = TableShape("public", "prices", columns, (frozenset({"id"}), frozenset(keys)))
+    told = StructField("state", LONG, metadata={"rmqd.keys": ["id"]})
+    rows = StructType([StructField("id", LONG), told])
+    (found,) = shape.problems(rows, keys, [])
+    assert found == f"keys: the pipeline knows a row by id, and the sink by {other}; accepted: the same in both"
+    assert not list(shape.problems(rows, ["id"], []))

@@ -21,6 +21,8 @@ DELETED: Final = "_deleted"
 ORDER: Final = "_order"
 ORDER_KIND: Final = "rmqd.order"
 """The metadata by which a sink is told what a column's order counts by: two kinds of it do not compare."""
+KEYS_TOLD: Final = "rmqd.keys"
+"""The metadata by which a sink is told a row's key, which is to be its own: else it would replace or delete others."""
 BAD: Final = "_bad_row"
 READ: Final = ("topic", "queue_id", "queue_offset", "msg_id", "body")
 BAD_DDL: Final = f"topic string, queue_id int, queue_offset bigint, msg_id string, body binary, {BAD} string"
@@ -93,7 +95,7 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
     columns = ", ".join(column.sql for column in parse_columns(options.columns))
     rows = Rows(decoder, must_fit=options.bad_rows == "fail")
     changes = frame.select(*READ).mapInArrow(rows, f"{columns}, {DELETED} boolean, {ORDER} array<bigint>")
-    return changes.withMetadata(ORDER, {ORDER_KIND: f"cdc, order: {options.order}"})
+    return changes.withMetadata(ORDER, {ORDER_KIND: f"cdc, order: {options.order}", KEYS_TOLD: options.keys})
 
 
 class Decoder:

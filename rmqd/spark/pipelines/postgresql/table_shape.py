@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from pyspark.sql.types import StructType
 
+KEYS_TOLD: Final = "rmqd.keys"
+"""The metadata of a column by which a pipeline tells the sink by which columns it knows a row again."""
 JSON_TYPES: Final = ("json", "jsonb")
 _UNORDERED: Final = "json"
 _TEXTS: Final = ("text", "character varying", "character")
@@ -92,6 +94,12 @@ class TableShape:
             for name in order_by
             if name in names and (problem := self._order_problem(name, rows[name].dataType.simpleString()))
         )
+        for told in filter(None, ((field.metadata or {}).get(KEYS_TOLD) for field in rows.fields)):
+            if set(told) != set(keys):
+                yield (
+                    f"keys: the pipeline knows a row by {', '.join(told)}, and the sink by "
+                    f"{', '.join(keys) or 'nothing'}; accepted: the same in both"
+                )
         if keys and frozenset(keys) not in self.unique:
             yield (
                 f"keys: the table has no unique index of just {', '.join(keys)}; accepted: what CREATE UNIQUE INDEX "
