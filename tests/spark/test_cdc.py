@@ -181,6 +181,8 @@ def test_debeziums_changes_count_by_the_sources_log(
     assert found(postgresql, database) == wanted
     with pytest.raises(ConfigError, match="as 'cdc, order: position', and the group's as 'cdc, order: time'"):
         start(spark, cdc_order(broker, database, {**options, "order": "time"}), tmp_path)
+    with pytest.raises(ConfigError, match="the pipeline knows a row by name, and the sink by id"):
+        start(spark, cdc_order(broker, database, {**options, "keys": ["name"]}), tmp_path)
 
 
 def test_what_is_no_change_ends_the_query_or_is_kept_apart() -> None:
