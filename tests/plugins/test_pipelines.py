@@ -143,6 +143,8 @@ SINKS = {
     "output_mode: complete is not for jdbc: rows are only added to a table; accepted: append | update",
     "{format: postgresql, table: t}": "7:5: groups.archive.sink.url: missing; accepted: such as "
     "postgresql://db.example/shop",
+    "{format: postgresql, url: 'jdbc:postgresql://db/shop', table: t}": "7:37: groups.archive.sink.url: URLs of libpq "
+    "do not begin with jdbc:; accepted: the same without that",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, order_by: [a]}": "7:71: groups.archive.sink.order_by: "
     "of no use without keys; accepted: beside keys",
     "{format: postgresql, url: 'postgresql://db/shop', table: t, keys: [a], delete_column: d}": "7:82: groups.archive."

@@ -43,6 +43,8 @@ def sink_findings(sink: SinkConfig) -> Iterator[Finding]:
     for key, accepted in NEEDED.get(sink.format, {}).items():
         if not getattr(sink, key):
             yield Finding(("sink", key), f"missing; accepted: {accepted}", missing=True)
+    if sink.format == "postgresql" and str(sink.url).startswith("jdbc:"):
+        yield Finding(("sink", "url"), "URLs of libpq do not begin with jdbc:; accepted: the same without that")
     if sink.format in ("parquet", "delta") and sink.output_mode != "append" and not _replaces(sink):
         why = "files take no rows back"
         accepted = "append, or update beside keys" if sink.format == "delta" else "append"
