@@ -235,7 +235,7 @@ async def test_a_slave_that_is_behind_makes_no_queue_end_early(cluster: Cluster)
     await asyncio.to_thread(query.poll)
     slave, master = cluster.peers["b"], cluster.peers["a"].address
     slave.on(RequestCode.GET_MAX_OFFSET, Reply(ext_fields={"offset": "2"}))
-    query = await cluster.query(checkpoint, **{"fetchOffset.intervalMs": "60000"})
+    query = await cluster.query(checkpoint, **{"fetchOffset.intervalMs": "2000"})
     for replicas in ({1: slave.address}, {0: master, 1: slave.address}):
         cluster.know({"a": replicas})
         assert not await asyncio.to_thread(query.poll)
