@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 import psycopg
@@ -15,6 +14,7 @@ import pytest
 from rmqd_handlers.postgresql import PostgreSql
 from rmqd_handlers.sql import Sql
 from tests.handlers.messages import decided, orders
+from tests.handlers.postgresql_orders import started as postgresql_started
 from tests.handlers.sql_orders import COLUMNS, POSTGRESQL
 from tests.handlers.sql_orders import started as sql_started
 from tests.servers.shops import Shop
@@ -26,20 +26,11 @@ PLUGINS: Final = pytest.mark.parametrize("plugin", ["sql", "postgresql"])
 SECRETS: Final = ("geheim", "gehe", "987654")
 
 
-@asynccontextmanager
-async def _postgresql_started(shop: Shop, **options: object) -> AsyncIterator[PostgreSql]:
-    given = {"url": shop.url.replace("+psycopg", ""), "table": "orders", "columns": COLUMNS, **options}
-    handler = PostgreSql(PostgreSql.Options.model_validate(given))
-    await handler.start()
-    try:
-        yield handler
-    finally:
-        await handler.stop()
-
-
 def started(plugin: str, shop: Shop, **options: object) -> AbstractAsyncContextManager[Sql | PostgreSql]:
     """The handler of this name, from its start to its end."""
-    return sql_started(shop, **options) if plugin == "sql" else _postgresql_started(shop, **options)
+    if plugin == "sql":
+        return sql_started(shop, **options)
+    return postgresql_started(shop.url.replace("+psycopg", ""), **options)
 
 
 def refuse_by_trigger(shop: Shop, errcode: str) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rmqd import testing
-from rmqd_handlers.postgresql import PostgreSql
 from tests.handlers.messages import decided, make_batch, make_message, orders
+from tests.handlers.postgresql_orders import started
+from tests.handlers.sql_orders import COLUMNS
 from tests.servers.postgresql import PostgresqlServer
 from tests.waiting import eventually
 
@@ -21,24 +21,12 @@ pytestmark = pytest.mark.process
 
 Query = Callable[..., list[tuple[Any, ...]]]
 ORDERS = "CREATE TABLE orders (id text PRIMARY KEY, cents bigint CHECK (cents >= 0), seen text, version int)"
-COLUMNS = {"id": "$.id", "cents": "$.cents"}
 
 
 @pytest.fixture
 def query(postgresql: PostgresqlServer, database: str) -> Query:
     """Runs statements in the test's database."""
     return lambda statement, *parameters: postgresql.execute(database, statement, parameters)
-
-
-@asynccontextmanager
-async def started(url: str, **options: object) -> AsyncIterator[PostgreSql]:
-    given = {"url": url, "table": "orders", "columns": COLUMNS, **options}
-    handler = PostgreSql(PostgreSql.Options.model_validate(given))
-    await handler.start()
-    try:
-        yield handler
-    finally:
-        await handler.stop()
 
 
 async def test_columns_get_what_their_expressions_name(database: str, query: Query) -> None:

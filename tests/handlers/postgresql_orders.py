@@ -1,0 +1,21 @@
+"""What tests of the handler `postgresql` share: how it is started."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rmqd_handlers.postgresql import PostgreSql
+from tests.handlers.sql_orders import COLUMNS
+
+
+@asynccontextmanager
+async def started(url: str, **options: object) -> AsyncIterator[PostgreSql]:
+    """The handler, of the table orders if nothing else is said, from its start to its end."""
+    given = {"url": url, "table": "orders", "columns": COLUMNS, **options}
+    handler = PostgreSql(PostgreSql.Options.model_validate(given))
+    await handler.start()
+    try:
+        yield handler
+    finally:
+        await handler.stop()
