@@ -170,17 +170,18 @@ def test_debeziums_changes_count_by_the_sources_log(
     ]  # fmt: skip
     broker.send("orders", *snapshot, *changes)
     options = {**CANAL, "format": "debezium", "tables": ["public.orders"], "order": "position"}
-    order = cdc_order(broker, database, options)
-    run(spark, order, tmp_path)
+    by_position = cdc_order(broker, database, options)
+    run(spark, by_position, tmp_path)
     wanted = {
         0: ("read", "1.00"), 1: ("updated", None), 7: ("created", "2.50"), 8: ("was 3", None), 9: ("was 4", None),
     }  # fmt: skip
     assert found(postgresql, database) == wanted
     broker.send("orders", *snapshot, queue_id=1)
-    run(spark, order, tmp_path)
+    run(spark, by_position, tmp_path)
     assert found(postgresql, database) == wanted
-    with pytest.raises(ConfigError, match="as 'cdc, order: position', and the group's as 'cdc, order: time'"):
-        start(spark, cdc_order(broker, database, {**options, "order": "time"}), tmp_path)
+    for order, kind in (("time", "order: time"), ("offset", "format: debezium, order: offset in orders")):
+        with pytest.raises(ConfigError, match=f"as 'cdc, order: position', and the group's as 'cdc, {kind}'"):
+            start(spark, cdc_order(broker, database, {**options, "order": order}), tmp_path)
     with pytest.raises(ConfigError, match="the pipeline knows a row by name, and the sink by id"):
         start(spark, cdc_order(broker, database, {**options, "keys": ["name"]}), tmp_path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from tests.spark.needed import need
 need("pyspark", "pyarrow", "psycopg")
 
 import psycopg  # noqa: E402
+import structlog.testing  # noqa: E402
 
 from rmqd.spark.pipelines.postgresql.deletions import Deletions  # noqa: E402
 from rmqd.spark.pipelines.postgresql.order_kinds import OrderKinds  # noqa: E402
@@ -183,11 +185,11 @@ def by(spark: SparkSession, kind: str, *values: Row) -> DataFrame:
     return rows(spark, *values).withMetadata("place", {"rmqd.order": kind})
 
 
-def writer(database: Database, frame: DataFrame, name: str) -> PostgresqlSink:
-    """The sink of another group, ready for rows."""
+def writer(database: Database, frame: DataFrame, name: str, *topics: str) -> PostgresqlSink:
+    """The sink of another group, of these topics, ready for rows."""
     keys = {"keys": ["id", "part"], "order_by": ["place"], "delete_column": "gone"}
     config = {"format": "postgresql", "url": database.url, "table": "prices", **keys}
-    made = PostgresqlSink(SinkConfig.model_validate(config), {}, name)
+    made = PostgresqlSink(SinkConfig.model_validate(config), {}, name, topics)
     made.prepare(frame.schema)
     return made
 
@@ -219,6 +221,42 @@ def test_rows_whose_order_counts_by_something_else_are_refused(
     later.write(times, batch(0))
     assert there(prices_database) == [(1, "a", 11), (9, "by hand", 1)]
     writer(prices_database, rows(spark), "untold").write(rows(spark, (3, "a", 1, [1], False)), batch(0))
+
+
+def test_places_in_other_topics_are_another_order(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """Until the statements are given that the refusal names: then whatever comes counts as later."""
+    prices_database.run(TABLE)
+    frame = by(spark, "offset in {topics}", (1, "a", 10, [5], False), (2, "a", None, [6], True))
+    writer(prices_database, frame, "first", "b", "a").write(frame, batch(0))
+    with pytest.raises(ConfigError, match=r"by place as 'offset in a, b', and the group's as 'offset in c'") as refused:
+        writer(prices_database, frame, "second", "c")
+    statements = re.findall(
+        r"(?:UPDATE|TRUNCATE) \S+\.\"(?:rmqd_deleted_)?prices\"(?: SET \"place\" = NULL)?(?=;)", str(refused.value)
+    )
+    assert len(statements) == 2
+    for statement in statements:
+        prices_database.run(statement)
+    young = by(spark, "offset in {topics}", (1, "a", 11, [0], False), (2, "a", 20, [1], False))
+    writer(prices_database, young, "second", "c").write(young, batch(0))
+    assert there(prices_database) == [(1, "a", 11), (2, "a", 20)]
+
+
+def test_what_is_left_out_as_older_is_told(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """As of a topic that was made anew: by keys, whether rows or deletions; the same place is not older."""
+    prices_database.run(TABLE)
+    sink = ready(spark, prices_database)
+    with structlog.testing.capture_logs() as logs:
+        first = rows(spark, (1, "a", 1, [5], False), (2, "a", 2, [5], False), (3, "a", 3, [5], True))
+        sink.write(first, batch(0))
+        sink.write(first, batch(1))
+        sink.write(
+            rows(spark, (1, "a", 9, [0], False), (1, "a", 9, [1], False), (2, "a", 9, [1], True),
+                 (3, "a", 9, [1], False), (4, "a", 9, [1], False)),
+            batch(2),
+        )  # fmt: skip
+    (told,) = (entry for entry in logs if entry["event"] == "spark.older_rows_left_out")
+    assert (told["log_level"], told["batch"], told["keys"]) == ("warning", 2, 3)
+    assert there(prices_database) == [(1, "a", 1), (2, "a", 2), (4, "a", 9)]
 
 
 def test_a_batch_under_way_has_the_order_stay_as_it_is(

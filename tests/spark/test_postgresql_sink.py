@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog.testing
 
 from rmqd.config.model.spark import SinkConfig
 from rmqd.errors import ConfigError, RmqdError
@@ -68,7 +69,9 @@ def test_rows_replace_those_of_their_key(spark: SparkSession, prices_database: D
     sink = prices_database.sink(first.schema, keys=["id"], order_by=["place"])
     sink.write(first, batch(0))
     assert prices_database.run("SELECT * FROM prices ORDER BY id") == [(1, 11, 6), (2, 20, 5)]
-    sink.write(rows(spark, (1, 12, 5), (2, None, 7), (3, 30, 1)), batch(1))
+    with structlog.testing.capture_logs() as logs:
+        sink.write(rows(spark, (1, 12, 5), (2, None, 7), (3, 30, 1)), batch(1))
+    assert [entry["keys"] for entry in logs if entry["event"] == "spark.older_rows_left_out"] == [1]
     assert prices_database.run("SELECT * FROM prices ORDER BY id") == [(1, 11, 6), (2, None, 7), (3, 30, 1)]
 
 

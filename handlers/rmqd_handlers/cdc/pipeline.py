@@ -95,7 +95,14 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
     columns = ", ".join(column.sql for column in parse_columns(options.columns))
     rows = Rows(decoder, must_fit=options.bad_rows == "fail")
     changes = frame.select(*READ).mapInArrow(rows, f"{columns}, {DELETED} boolean, {ORDER} array<bigint>")
-    return changes.withMetadata(ORDER, {ORDER_KIND: f"cdc, order: {options.order}", KEYS_TOLD: options.keys})
+    return changes.withMetadata(ORDER, {ORDER_KIND: _kind(options), KEYS_TOLD: options.keys})
+
+
+def _kind(options: Options) -> str:
+    """What the order counts by: places are those in the topics' queues, to which each format divides keys its way."""
+    if options.order != "offset":
+        return f"cdc, order: {options.order}"
+    return f"cdc, format: {options.format}, order: offset in {{topics}}"
 
 
 class Decoder:

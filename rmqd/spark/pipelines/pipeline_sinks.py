@@ -43,7 +43,7 @@ def make_sink(spark: SparkSession, order: GroupOrder) -> Sink:
         folder, staging = folders_of(spark, sink)
         return ParquetSink(folder, staging, order.name, tuple(sink.partition_by), options)
     if sink.format == "postgresql":
-        return PostgresqlSink(sink, options, order.name)
+        return PostgresqlSink(sink, options, order.name, order.topics)
     if sink.format == "delta":
         return DeltaTable(spark, sink, options)
     if sink.format == "jdbc":

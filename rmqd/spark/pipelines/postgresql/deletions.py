@@ -57,7 +57,8 @@ class Deletions:
         return f"LOCK TABLE {self.table} IN SHARE ROW EXCLUSIVE MODE"
 
     def move(self, epoch: int) -> str:
-        """Apply the rows of attempts to the table; parameter: the attempts.
+        """Apply the rows of attempts to the table, and tell of how many keys it has something later, or a later
+        deletion; parameter: the attempts.
 
         All parts see the tables as they were before, and no two touch one row: of each key one row counts.
         """
@@ -76,11 +77,12 @@ class Deletions:
             f"noted AS (INSERT INTO {self.table} ({kept}, {DELETED_AT}) SELECT {kept}, now() FROM coming c "
             f"WHERE c.{deleted} AND NOT EXISTS (SELECT FROM {statements.target} t "
             f"WHERE {self._same('t', 'c')} AND {self._later('t', 'c')}) "
-            f"ON CONFLICT ({keys}) DO UPDATE SET {changes}, {DELETED_AT} = EXCLUDED.{DELETED_AT}), "
+            f"ON CONFLICT ({keys}) DO UPDATE SET {changes}, {DELETED_AT} = EXCLUDED.{DELETED_AT} RETURNING 1), "
             f"back AS (DELETE FROM {self.table} d USING coming c WHERE (c.{deleted}) IS FALSE "
-            f"AND {self._same('d', 'c')}) "
-            f"INSERT INTO {statements.target} AS t ({stored}) SELECT {stored} FROM coming c "
-            f"WHERE (c.{deleted}) IS FALSE{statements.on_conflict()}"
+            f"AND {self._same('d', 'c')}), "
+            f"stored AS (INSERT INTO {statements.target} AS t ({stored}) SELECT {stored} FROM coming c "
+            f"WHERE (c.{deleted}) IS FALSE{statements.on_conflict()} RETURNING 1) "
+            "SELECT (SELECT count(*) FROM latest) - (SELECT count(*) FROM noted) - (SELECT count(*) FROM stored)"
         )
 
     def _same(self, one: str, other: str) -> str:

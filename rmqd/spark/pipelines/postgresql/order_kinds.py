@@ -1,7 +1,8 @@
 """The note of what a table's order counts by: a row that counts by something else is neither later nor earlier.
 
-A pipeline tells it of a column by the metadata `rmqd.order`. The note is beside the table, for all groups that write
-there. The transaction of a batch has a share of it: so it becomes another one only when none is under way.
+A pipeline tells it of a column by the metadata `rmqd.order`, in which `{topics}` are the group's. The note is beside
+the table, for all groups that write there. The transaction of a batch has a share of it: so it becomes another one only
+when none is under way.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 METADATA: Final = "rmqd.order"
+_TOPICS: Final = "{topics}"
 _NAME: Final = "rmqd_order_kinds"
 
 
-def kinds_of(rows: StructType, order_by: Sequence[str]) -> dict[str, str]:
+def kinds_of(rows: StructType, order_by: Sequence[str], topics: Sequence[str]) -> dict[str, str]:
     """What each column of the order counts by, of those of which the pipeline tells it."""
+    of = ", ".join(sorted(topics))
     told = {field.name: (field.metadata or {}).get(METADATA) for field in rows.fields}
-    return {name: str(told[name]) for name in order_by if told.get(name)}
+    return {name: str(told[name]).replace(_TOPICS, of) for name in order_by if told.get(name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +97,16 @@ class OrderKinds:
             if (row := found.fetchone()) is not None and row[0]:
                 yield table
 
+    def _forget(self, table: str, name: str) -> str:
+        """The statement that leaves no place in the order: what is kept of a deletion is nothing else."""
+        is_target = table == self.statements.target
+        return f"UPDATE {table} SET {quoted(name)} = NULL" if is_target else f"TRUNCATE {table}"
+
     def _problem(self, name: str, kind: str, there: str | None, filled: Sequence[str]) -> str:
         return (
             f"sink {self.statements.table}: its rows are ordered by {name} as {there!r}, and the group's as {kind!r}; "
             "of two such rows nobody knows the later one, and an older change would replace a later one; "
-            f"accepted: {there!r}, or to begin anew: stop all groups that write there, TRUNCATE {', '.join(filled)}, "
-            "and reset the group to its first messages"
+            f"accepted: {there!r}; or to stop all groups that write there, once they have no lag, and to have whatever "
+            f"comes count as later: {'; '.join(self._forget(table, name) for table in filled)}; "
+            f"or to begin anew: stop them, TRUNCATE {', '.join(filled)}, and reset the group to its first messages"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -33,11 +33,15 @@ class PostgresqlSink:
     Methods raise RmqdError with what the database says.
     """
 
-    def __init__(self, sink: SinkConfig, options: Mapping[str, str], writer: str) -> None:
-        """`writer` tells those apart that write to one table: a group's name. `options` are libpq's."""
+    def __init__(self, sink: SinkConfig, options: Mapping[str, str], writer: str, topics: Sequence[str] = ()) -> None:
+        """`writer` tells those apart that write to one table: a group's name. `options` are libpq's.
+
+        `topics` are those that the rows are of.
+        """
         self._sink = sink
         self._conninfo = conninfo_of(sink.url, options, writer)
         self._writer = writer
+        self._topics = topics
         self._where = sink.table
         self._statements = Statements(writer, "", sink.table, ())
         self._order_kinds = OrderKinds(self._statements, {})
@@ -67,7 +71,7 @@ class PostgresqlSink:
                 tuple(sink.order_by),
                 sink.delete_column,
             )
-            self._order_kinds = OrderKinds(self._statements, kinds_of(schema, sink.order_by))
+            self._order_kinds = OrderKinds(self._statements, kinds_of(schema, sink.order_by, self._topics))
             with connection.transaction():
                 self._epoch = self._next_epoch(connection)
                 if sink.delete_column:
@@ -204,14 +208,29 @@ class PostgresqlSink:
                 raise RmqdError(f"of {rows} rows that were copied for {self._where}, the database has {counted}")
             try:
                 move = Deletions(statements).move if statements.delete_column else statements.move
-                connection.execute(move(self._epoch), (attempts,))
+                moved = connection.execute(move(self._epoch), (attempts,)).fetchone()
             except psycopg.errors.CardinalityViolation as error:
                 keys = ", ".join(self._sink.keys)
                 raise RmqdError(
                     f"{self._where}: batch {batch.number} has several rows of one key ({keys}), and which of them "
                     "counts is not said; accepted: sink.order_by, columns by which the last one is known"
                 ) from error
+            if moved is not None and moved[0]:
+                self._tell_older(batch, moved[0])
         connection.execute(statements.note_batch(), (batch.query, batch.number, batch.plan_id, rows, *self._name))
+
+    def _tell_older(self, batch: MicroBatch, keys: int) -> None:
+        log.warning(
+            "spark.older_rows_left_out",
+            group=self._writer,
+            table=self._where,
+            batch=batch.number,
+            keys=keys,
+            order_by=list(self._sink.order_by),
+            meaning="as many keys have something later in the table, or a later deletion: expected where messages are "
+            "read again. If none are, the order begins anew, as of a topic that was made anew, and changes are lost: "
+            "docs/pipelines.md says what to do",
+        )
 
     @property
     def _noted(self) -> str:

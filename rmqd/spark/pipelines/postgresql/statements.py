@@ -119,12 +119,19 @@ class Statements:
         return f"SELECT count(*) FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s)"
 
     def move(self, epoch: int) -> str:
-        """Move the rows of attempts to the table; parameter: the attempts."""
-        latest = f"DISTINCT ON ({listed(self.keys)}) " if self.order_by else ""
-        sorting = f" ORDER BY {', '.join([listed(self.keys), *_newest(self.order_by)])}" if self.order_by else ""
+        """Move the rows of attempts to the table, and tell of how many keys it has something later; parameter: the
+        attempts.
+        """
+        stored = listed(self.columns)
+        insert = f"INSERT INTO {self.target} AS t ({stored}) SELECT {stored}"
+        staged = f"FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s)"
+        if not self.order_by or set(self.columns) <= set(self.keys):
+            return f"WITH stored AS ({insert} {staged}{self.on_conflict()}) SELECT 0"
+        newest = ", ".join([listed(self.keys), *_newest(self.order_by)])
         return (
-            f"INSERT INTO {self.target} AS t ({listed(self.columns)}) SELECT {latest}{listed(self.columns)} "
-            f"FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s){sorting}{self.on_conflict()}"
+            f"WITH latest AS MATERIALIZED (SELECT DISTINCT ON ({listed(self.keys)}) {stored} {staged} "
+            f"ORDER BY {newest}), stored AS ({insert} FROM latest{self.on_conflict()} RETURNING 1) "
+            "SELECT (SELECT count(*) FROM latest) - (SELECT count(*) FROM stored)"
         )
 
     def on_conflict(self) -> str:
