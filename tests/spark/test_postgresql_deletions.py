@@ -223,6 +223,26 @@ def test_rows_whose_order_counts_by_something_else_are_refused(
     writer(prices_database, rows(spark), "untold").write(rows(spark, (3, "a", 1, [1], False)), batch(0))
 
 
+def test_a_group_without_deletions_may_have_another_column_for_its_order(
+    spark: SparkSession,
+    prices_database: Database,  # noqa: F811
+) -> None:
+    """One that the kept deletions do not have; where they have it, they count."""
+    prices_database.run(TABLE)
+    ready(spark, prices_database).write(rows(spark, (1, "a", None, [5], True)), batch(0))
+    frame = rows(spark).drop("gone")
+    for kind in ("grams", "ounces"):
+        told = frame.withMetadata("amount", {"rmqd.order": kind})
+        prices_database.sink(told.schema, keys=["id", "part"], order_by=["amount"])
+    for kind in ("offsets", "times"):
+        told = frame.withMetadata("place", {"rmqd.order": kind})
+        if kind == "times":
+            with pytest.raises(ConfigError, match=r"TRUNCATE \"public\"\.\"rmqd_deleted_prices\""):
+                prices_database.sink(told.schema, keys=["id", "part"], order_by=["place"])
+        else:
+            prices_database.sink(told.schema, keys=["id", "part"], order_by=["place"])
+
+
 def test_places_in_other_topics_are_another_order(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
     """Until the statements are given that the refusal names: then whatever comes counts as later."""
     prices_database.run(TABLE)

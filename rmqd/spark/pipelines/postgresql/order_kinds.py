@@ -88,10 +88,14 @@ class OrderKinds:
         return None if found is None else str(found[0])
 
     def _filled(self, connection: Connection[tuple[Any, ...]], name: str) -> Iterator[str]:
-        """Which tables have places in the order: null is one of whatever kind."""
+        """Which tables have places in the order: null is one of whatever kind.
+
+        Deletions are asked for them by a group without `delete_column`, too, as another one may have written them:
+        they have a column of its order only where that is theirs.
+        """
         deletions = Deletions(self.statements).table
         for table in (self.statements.target, deletions):
-            if table == deletions and not exists(connection, table):
+            if table == deletions and not _has_column(connection, table, name):
                 continue
             found = connection.execute(f"SELECT EXISTS (SELECT FROM {table} WHERE {quoted(name)} IS NOT NULL)")
             if (row := found.fetchone()) is not None and row[0]:
@@ -110,3 +114,12 @@ class OrderKinds:
             f"comes count as later: {'; '.join(self._forget(table, name) for table in filled)}; "
             f"or to begin anew: stop them, TRUNCATE {', '.join(filled)}, and reset the group to its first messages"
         )
+
+
+def _has_column(connection: Connection[tuple[Any, ...]], table: str, name: str) -> bool:
+    found = connection.execute(
+        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s AND attnum > 0 "
+        "AND NOT attisdropped)",
+        (table, name),
+    ).fetchone()
+    return found is not None and bool(found[0])
