@@ -85,7 +85,7 @@ class KafkaServer(ServerProcess):
 
     def prepare(self) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        self.run([*self._program("kafka.tools.StorageTool"), "format", "-t", cluster, "-c", self._settings])
+        self.run([*self._program("kafka.tools.StorageTool"), "format", f"--cluster-id={cluster}", "-c", self._settings])
 
     def command(self) -> Sequence[str | Path]:
         return [*self._program("kafka.Kafka"), self._settings]
