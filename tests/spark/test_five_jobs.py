@@ -1,37 +1,55 @@
 """The five jobs of a data engineer, from the documents' own blocks: a batch by time, windows, a handler, an archive,
-and writing. They run as they are written, but for where RocketMQ and the files are. Each tells how long it took.
+and writing. They run as they are written, but for where RocketMQ and the files are, and each tells how long it took.
+
+Three are cells of a notebook, and two are groups of `rmqd spark run`: processes of their own, so that every line counts
+that they, Java or Spark's workers write.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Final
 
 import pytest
 import yaml
 
-from rmqd.config.model.root import RootConfig
-from rmqd.spark.group_order import GroupOrder
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.fixtures import TOP
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.handlers.handler_query import handler_query  # noqa: E402
-from rmqd.spark.pipelines.pipeline_query import pipeline_query  # noqa: E402
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]  # three JVMs; a busy machine takes minutes
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-NOISE = 5
-SECONDS = 90
-ADDRESS = "127.0.0.1:9876"
+NOISE: Final = 5
+SECONDS: Final = 300.0
+ADDRESS: Final = "127.0.0.1:9876"
+ENDED: Final = "-- the cell has ended: "
+# of where it runs, not of what is run: a port that is free, and a JVM that lives for a minute
+CONF: Final = """
+spark.ui.port 0
+spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData
+"""
+REFUNDS: Final = """
+rows = [("o-1", "ada", 2.5), ("o-2", "bob", 1.0)]
+spark.createDataFrame(rows, "order_id string, customer string, amount double").createOrReplaceTempView("refunds")
+"""
+WRITTEN: Final = f"""
+import json
+rows = spark.read.format("rocketmq").options(nameserver="{ADDRESS}", subscribe="refunds").load().collect()
+print(json.dumps([[row.keys, row.tags, row.sharding_key, json.loads(row.body)["amount"]] for row in rows]))
+"""
 
 
 def block(page: str, language: str, part: str) -> str:
@@ -41,122 +59,173 @@ def block(page: str, language: str, part: str) -> str:
     return str(next(one for one in found if part in one))
 
 
-@pytest.fixture(autouse=True)
-def told(spark: SparkSession, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
-    """How long the job took."""
+def run(folder: Path, command: list[str]) -> list[str]:
+    """Each line that a process and its children write, as for a user who has said nothing about Spark or Java."""
+    (folder / "spark-defaults.conf").write_text(CONF)
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith(("JAVA", "SPARK", "PYSPARK"))}
+    path = os.pathsep.join(map(str, (TOP, TOP / "rmqd" / "spark" / "discovery")))  # as an installed wheel is found
+    ours = {"PYTHONPATH": path, "SPARK_CONF_DIR": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
+    with (folder / "log").open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=folder,
+            env={**inherited, **ours},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        code = process.wait(SECONDS)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its JVM, where it has outlived it
+    text = (folder / "log").read_bytes().decode(errors="replace")
+    assert code == 0, text
+    lines = (line.rpartition("\r")[2] for line in text.split("\n"))  # a bar of progress is drawn over
+    return [line for line in lines if line.strip()]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What became of one."""
+
+    seconds: float
+    lines: list[str]
+
+    @property
+    def noise(self) -> list[str]:
+        """What is not in a table that was asked for."""
+        return [line for line in self.lines if not line.startswith(("|", "+"))]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """A broker with orders. No message is an hour old: test_batch_reader has older ones."""
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker:
+        broker.create_topic("orders", 2)
+        broker.create_topic("refunds", 2)
+        broker.send("orders", "first", tags="open")
+        broker.send("orders", "second", "third", tags="paid", queue_id=1)
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def notebook(filled: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Cell]:
+    """One that has run from its first cell, by which the documents' notebook makes a session, to its last."""
+    first, made, _ = block("spark.md", "python no-run", "getOrCreate").partition("rmqd.spark.register(spark)\n")
+    cells = {
+        "session": first + made,
+        "batch": block("spark.md", "python no-run", "last_hour"),
+        "windows": block("spark.md", "python no-run", "orders_per_minute"),
+        "refunds": REFUNDS,
+        "writing": block("spark.md", "python no-run", 'spark.table("refunds")'),
+        "written": WRITTEN,
+        "end": "spark.stop()\n",
+    }
+    assert all(ADDRESS in cells[name] for name in ("batch", "windows", "writing"))
+    ending = f"print('{ENDED}', time.perf_counter() - began, flush=True)\n"
+    code = "import time\n" + "".join(f"began = time.perf_counter()\n{cell}{ending}" for cell in cells.values())
+    folder = tmp_path_factory.mktemp("notebook")
+    (folder / "notebook.py").write_text(code.replace(ADDRESS, filled.nameserver))
+    ran: list[Cell] = []
+    lines: list[str] = []
+    for line in run(folder, ["-u", "notebook.py"]):
+        if line.startswith(ENDED):
+            ran.append(Cell(float(line.removeprefix(ENDED)), lines))
+            lines = []
+        else:
+            lines.append(line)
+    return dict(zip(cells, ran, strict=True))
+
+
+def run_group(broker: EmbeddedBroker, folder: Path, text: str) -> Cell:
+    """Run the only group of a configuration from the first message to the last.
+
+    Its noise is what Java or Spark's workers write, and what warns of something.
+    """
+    for there, here in ((ADDRESS, broker.nameserver), ("/var/lib/rmqd", str(folder)), ("/data", str(folder))):
+        text = text.replace(there, here)
+    (folder / "rmqd.yaml").write_text(text)
+    [name] = yaml.safe_load(text)["groups"]
+    overrides = {
+        f"groups.{name}.spark.trigger": "available_now",
+        f"groups.{name}.consume_from_where": "first_offset",
+        "state_dir": str(folder / "state"),
+        "log.format": "json",
+    }
+    command = ["-m", "rmqd", "spark", "run", name, "-c", "rmqd.yaml"]
+    command += [word for key, value in overrides.items() for word in ("--set", f"{key}={value}")]
     began = time.perf_counter()
-    yield
-    with capfd.disabled():
-        sys.stdout.write(f"\n{request.node.name}: {time.perf_counter() - began:.1f} s\n")
+    lines = run(folder, command)
+    return Cell(time.perf_counter() - began, [line for line in lines if not is_event(line)])
 
 
-class Notebook:
-    """Runs a block as a notebook's cell, with Spark's log as loud as it is by default."""
-
-    def __init__(self, spark: SparkSession, broker: EmbeddedBroker, capfd: pytest.CaptureFixture[str]) -> None:
-        self._spark = spark
-        self._address = broker.nameserver
-        self._capfd = capfd
-
-    def run(self, code: str) -> str:
-        """What it shows. Fails if it says more than a few lines beside that."""
-        assert ADDRESS in code
-        self._capfd.readouterr()
-        self._spark.sparkContext.setLogLevel("WARN")
-        try:
-            exec(compile(code.replace(ADDRESS, self._address), "docs", "exec"), {"spark": self._spark})
-        finally:
-            self._spark.sparkContext.setLogLevel("ERROR")
-        said = self._capfd.readouterr()
-        lines = [*said.out.splitlines(), *said.err.splitlines()]
-        noise = [line for line in lines if line.strip() and not line.startswith(("|", "+"))]
-        assert len(noise) <= NOISE, noise
-        return said.out
+def is_event(line: str) -> bool:
+    """Whether a line is an event of rmqd's own, and warns of nothing."""
+    try:
+        event: dict[str, object] = json.loads(line)
+    except ValueError:
+        return False
+    return event["level"] == "info" and event["event"] != "spark.output_read"
 
 
 @pytest.fixture
-def notebook(spark: SparkSession, broker: EmbeddedBroker, capfd: pytest.CaptureFixture[str]) -> Notebook:
-    """On the run's session."""
-    return Notebook(spark, broker, capfd)
+def judge(request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> Callable[[Cell], None]:
+    """Tells how long a job took, and fails if more than a few lines were written beside what it is to show."""
+
+    def judge(job: Cell) -> None:
+        with capfd.disabled():
+            sys.stdout.write(f"\n{request.node.name}: {job.seconds:.1f} s, {len(job.noise)} lines of noise\n")
+        assert len(job.noise) <= NOISE, "\n".join(job.noise)
+
+    return judge
 
 
-def run_group(spark: SparkSession, broker: EmbeddedBroker, folder: Path, text: str) -> None:
-    """Run the only group of a configuration on what there is, to the end."""
-    for there, here in (
-        (ADDRESS, broker.nameserver),
-        ("/var/lib/rmqd", str(folder)),
-        ("/data", str(folder)),
-        ("path: orders.jsonl", f"path: {folder}/orders.jsonl"),
-    ):
-        text = text.replace(there, here)
-    config: dict[str, Any] = yaml.safe_load(text)
-    [(name, group)] = config["groups"].items()
-    group["spark"]["trigger"] = "available_now"
-    order = GroupOrder(name, RootConfig.model_validate(config))
-    make = handler_query if order.settings.pipeline is None else pipeline_query
-    query = make(
-        spark,
-        order,
-        checkpoint=str(folder / "checkpoint"),
-        starting=None,
-        pause_file=str(folder / "pause"),
-        on_batch=lambda *_: None,
-    )
-    assert query.awaitTermination(SECONDS)
+def test_a_session(notebook: Mapping[str, Cell], judge: Callable[[Cell], None]) -> None:
+    """Spark knows the format of an installed wheel already, and does not warn that another one replaces it."""
+    judge(notebook["session"])
+    assert not [line for line in notebook["session"].lines if "replaced" in line]
 
 
-def test_a_batch_by_time(notebook: Notebook, broker: EmbeddedBroker) -> None:
-    """How many of each tag there are, and how large. No message is an hour old: test_batch_reader has older ones."""
-    broker.create_topic("orders", 2)
-    broker.send("orders", "first", tags="open")
-    broker.send("orders", "second", "third", tags="paid", queue_id=1)
-    shown = notebook.run(block("spark.md", "python no-run", "last_hour"))
+def test_a_batch_by_time(notebook: Mapping[str, Cell], judge: Callable[[Cell], None]) -> None:
+    """How many of each tag there are, and how large."""
+    judge(notebook["batch"])
+    shown = "\n".join(notebook["batch"].lines)
     assert re.findall(r"\|(\w+)\| +(\d+)\| +[1-9]", shown) == [("open", "1"), ("paid", "2")]
 
 
-def test_windows(notebook: Notebook, spark: SparkSession, broker: EmbeddedBroker) -> None:
+def test_windows(notebook: Mapping[str, Cell], judge: Callable[[Cell], None]) -> None:
     """A row for each minute and tag."""
-    broker.create_topic("orders", 1)
-    broker.send("orders", "first", "second", tags="paid")
-    broker.send("orders", "third", tags="open")
-    notebook.run(block("spark.md", "python no-run", "orders_per_minute"))
-    counts = spark.table("orders_per_minute").groupBy("tags").sum("count").collect()
-    assert {row.tags: row[1] for row in counts} == {"paid": 2, "open": 1}
+    judge(notebook["windows"])
+    counts: Counter[str] = Counter()
+    for tag, count in re.findall(r"\| *(\w+)\| +(\d+)\|$", "\n".join(notebook["windows"].lines), re.MULTILINE):
+        counts[tag] += int(count)
+    assert counts == {"open": 1, "paid": 2}
 
 
-def test_a_handler(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """It has the messages of two tags, and the group is committed."""
-    broker.create_topic("orders", 2)
-    for queue_id, tag in enumerate(("paid", "open")):
-        broker.send("orders", f"first {tag}", f"second {tag}", tags=tag, queue_id=queue_id)
-    run_group(spark, broker, tmp_path, block("spark.md", "yaml", "order-mailer"))
-    lines = [json.loads(line) for line in (tmp_path / "orders.jsonl").read_text().splitlines()]
-    assert sorted(line["body"] for line in lines) == ["first paid", "second paid"]
-    assert broker.offsets("order-mailer", "orders") == {0: 2, 1: 2}
-
-
-def test_an_archive(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """Of two topics, in folders by date and topic."""
-    broker.fill("orders", 1, 2)
-    broker.fill("refunds", 1, 1)
-    run_group(spark, broker, tmp_path, block("pipelines.md", "yaml", "orders-archive"))
-    rows = spark.read.parquet(str(tmp_path / "archive")).groupBy("topic").count().collect()
-    assert {row.topic: row["count"] for row in rows} == {"orders": 2, "refunds": 1}
-
-
-def test_writing(notebook: Notebook, spark: SparkSession, broker: EmbeddedBroker) -> None:
+def test_writing(notebook: Mapping[str, Cell], judge: Callable[[Cell], None]) -> None:
     """A row is a message, in JSON."""
-    broker.create_topic("refunds", 2)
-    rows = spark.createDataFrame(
-        [("o-1", "ada", 2.5), ("o-2", "bob", 1.0)], "order_id string, customer string, amount double"
-    )
-    rows.createOrReplaceTempView("refunds")
-    try:
-        notebook.run(block("spark.md", "python no-run", 'spark.table("refunds")'))
-    finally:
-        spark.catalog.dropTempView("refunds")
-    found = spark.read.format("rocketmq").options(nameserver=broker.nameserver, subscribe="refunds").load().collect()
-    assert {row.keys: (row.tags, row.sharding_key, json.loads(row.body)["amount"]) for row in found} == {
-        "o-1": ("refund", "ada", 2.5),
-        "o-2": ("refund", "bob", 1.0),
-    }
+    judge(notebook["writing"])
+    [found] = map(json.loads, notebook["written"].lines)
+    assert sorted(found) == [["o-1", "refund", "ada", 2.5], ["o-2", "refund", "bob", 1.0]]
+
+
+def test_a_handler(filled: EmbeddedBroker, tmp_path: Path, judge: Callable[[Cell], None]) -> None:
+    """It has the messages of two tags, and the group is committed."""
+    judge(run_group(filled, tmp_path, block("spark.md", "yaml", "order-mailer")))
+    handled = [json.loads(line)["body"] for line in (tmp_path / "orders.jsonl").read_text().splitlines()]
+    assert sorted(handled) == ["second", "third"]
+    assert filled.offsets("order-mailer", "orders") == {0: 1, 1: 2}
+
+
+def test_an_archive(filled: EmbeddedBroker, tmp_path: Path, judge: Callable[[Cell], None]) -> None:
+    """Of two topics, in folders by date and topic."""
+    filled.send("refunds", "fourth")
+    judge(run_group(filled, tmp_path, block("pipelines.md", "yaml", "orders-archive")))
+    import pyarrow.dataset  # type: ignore[import-untyped]  # brings pandas, for which no collecting waits
+
+    archive = pyarrow.dataset.dataset(tmp_path / "archive", format="parquet", partitioning="hive").to_table()
+    bodies = sorted((row["topic"], bytes(row["body"])) for row in archive.select(["topic", "body"]).to_pylist())
+    assert bodies[:3] == [("orders", b"first"), ("orders", b"second"), ("orders", b"third")]
+    assert ("refunds", b"fourth") in bodies
+    assert filled.offsets("orders-archive", "orders") == {0: 1, 1: 2}
