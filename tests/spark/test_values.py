@@ -325,6 +325,10 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
     "no avro": ({"value": "avro", "valueSchema": "{}"}, "valueSchema: no schema of Avro"),
     "no json": ({"value": "avro", "valueSchema": "x"}, "valueSchema: no JSON"),
     "recursive": ({"value": "avro", "valueSchema": json.dumps(RECURSIVE)}, "the record Node has itself in it"),
+    "no fields": (
+        {"value": "avro", "valueSchema": '{"type": "record", "name": "Order"}'},
+        "record Order has no fields",
+    ),
     "union": ({"value": "avro", "valueSchema": json.dumps(UNION)}, "has no type of Spark's; accepted: null and one"),
     "no file": ({"value": "avro", "valueSchema": "absent.avsc"}, "valueSchema: absent.avsc cannot be read: No such"),
     "no message": ({"value": "protobuf", "valueSchema": "DESCRIPTORS"}, "valueMessage: missing"),

@@ -133,6 +133,8 @@ class _Walk:
 
     def _record(self, schema: Mapping[str, Any], space: str) -> Kind:
         full = _full_name(schema, space)
+        if schema.get("fields") is None:  # which fastavro takes for a record without any
+            raise ValueError(f'the record {full} has no fields; accepted: {{"name": …, "type": …}} in "fields": […]')
         inner = full.rpartition(".")[0]
         self._under_way.append(full)
         kind = Kind("struct", tuple((field["name"], self.kind(field["type"], inner)) for field in schema["fields"]))
