@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.spark.needed import need
 need("pyspark", "pyarrow", "psycopg")
 
 from rmqd.spark.pipelines.micro_batch import MicroBatch  # noqa: E402
+from rmqd.spark.pipelines.postgresql.connections import connected  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
 from tests.servers.postgresql import PostgresqlServer  # noqa: E402
 from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
@@ -241,16 +243,38 @@ def test_a_column_of_another_kind_is_told(
         prices_database.sink(spark.sql(f"SELECT {rows} AS v").schema)
 
 
-def test_what_the_database_refuses_is_told_with_its_words(spark: SparkSession, prices_database: Database) -> None:
-    """A value, in a task; a wrong address, without the password."""
+def test_what_the_database_refuses_is_told_without_the_value(spark: SparkSession, prices_database: Database) -> None:
+    """In a task, in all that Spark tells, and in the transaction; of a wrong address all but the password."""
     prices_database.run("CREATE TABLE prices (id uuid)")
-    frame = spark.sql("SELECT 'x' AS id")
+    frame = spark.sql("SELECT 'secret' AS id")
     sink = prices_database.sink(frame.schema)
-    with pytest.raises(Exception, match=r'sink prices: invalid input syntax for type uuid: "x"; CONTEXT: .*column id'):
+    with pytest.raises(
+        Exception, match=r"sink prices: invalid input syntax for type uuid: … \(22P02\), column id"
+    ) as task:
         sink.write(frame, batch(0))
+    assert "secret" not in "".join(traceback.format_exception(task.value))
+    prices_database.run("DROP TABLE prices")
+    prices_database.run("CREATE TABLE prices (id text UNIQUE CONSTRAINT short CHECK (length(id) < 3))")
+    with pytest.raises(
+        RmqdError,
+        match=r'relation "prices" violates check constraint "short" \(23514\), table prices, constraint short',
+    ) as moved:
+        prices_database.sink(frame.schema).write(frame, batch(0))
+    assert "secret" not in "".join(traceback.format_exception(moved.value))
     with pytest.raises(RmqdError, match=r"sink prices: connection .*failed") as raised:
         prices_database.sink(frame.schema, url="postgresql://me:hidden@127.0.0.1:1/x")
     assert "hidden" not in str(raised.value)
+
+
+def test_what_a_trigger_says_is_not_told(prices_database: Database) -> None:
+    """Whatever its code: it may have the row's values, in quotes or not."""
+    for code in ("P0001", "23514"):
+        raising = f"DO $$ BEGIN RAISE EXCEPTION 'no % here', 4111 USING ERRCODE = '{code}'; END $$"
+        with (
+            pytest.raises(RmqdError, match=rf"sink prices: a function or trigger has refused .* \({code}\)$"),
+            connected(prices_database.url, "prices") as connection,
+        ):
+            connection.execute(raising)
 
 
 def prices(frame: DataFrame, spark: SparkSession) -> DataFrame:

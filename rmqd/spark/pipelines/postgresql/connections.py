@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.errors import ConfigError, RmqdError
 
 if TYPE_CHECKING:
+    import psycopg
     from psycopg import Connection
 
 INSTALL: Final = "pip install 'rmqd[postgresql]'"
 CONNECT_SECONDS: Final = 10
 # a driver or a task whose machine is gone must not hold locks for longer than it takes to see that
 KEEPALIVES: Final = {"keepalives_idle": 20, "keepalives_interval": 5, "keepalives_count": 4}
+# classes of SQLSTATE whose texts quote names and nothing of a row: connections, rights, SQL, resources, operators
+_WITHOUT_VALUES: Final = ("08", "25", "28", "3D", "3F", "40", "42", "53", "54", "55", "57", "58")
+_RAISED: Final = "P0"
+_QUOTED: Final = re.compile(r'"([^"]*)(?:"|\Z)')
+_COPIED_COLUMN: Final = re.compile(r"^COPY [^,]*, line \d+, column ([^:]+):", re.MULTILINE)
 
 
 def conninfo_of(url: str, options: Mapping[str, str], group: str) -> str:
@@ -41,7 +48,8 @@ def connected(conninfo: str, where: str) -> Iterator[Connection[tuple[Any, ...]]
         with psycopg.connect(conninfo, autocommit=True) as connection:
             yield connection
     except psycopg.Error as error:
-        raise RmqdError(f"sink {where}: {one_line(error)}") from error
+        # without the cause, whose text goes to Spark's logs with the values that it quotes
+        raise RmqdError(f"sink {where}: {told(error)}") from None
 
 
 def exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:
@@ -50,6 +58,35 @@ def exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:
     return found is not None and bool(found[0])
 
 
+def told(error: psycopg.Error) -> str:
+    """What the database says, without a value of a row: those stand in its quotes, DETAIL and CONTEXT."""
+    import psycopg
+
+    state, diagnosis = error.sqlstate, error.diag
+    if state is None:  # psycopg's own words: of the connection, or of a value
+        is_of_connection = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        return one_line(error) if is_of_connection else _until_quote(one_line(error), ())
+    text = diagnosis.message_primary or ""
+    names = {"table": diagnosis.table_name, "column": diagnosis.column_name, "constraint": diagnosis.constraint_name}
+    context = diagnosis.context or ""
+    if match := _COPIED_COLUMN.search(context):
+        names["column"] = match[1]
+    if state.startswith(_RAISED) or "at RAISE" in context:
+        text = "a function or trigger has refused a row in words of its own, which the database's log has"
+    elif not state.startswith(_WITHOUT_VALUES):
+        text = _until_quote(text, [name for name in names.values() if name])
+    parts = [f"{text} ({state})", *(f"{what} {name}" for what, name in names.items() if name)]
+    return ", ".join(parts)
+
+
+def _until_quote(text: str, names: Sequence[str]) -> str:
+    """A text up to what it quotes, unless that is one of the names."""
+    for quoted in _QUOTED.finditer(text):
+        if quoted[1] not in names:
+            return f"{text[: quoted.start()]}…"
+    return text
+
+
 def one_line(error: BaseException) -> str:
-    """What the database says, with its detail and context."""
+    """All that is said of a connection that cannot be had, or of its parameters: no row is known yet."""
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
