@@ -190,6 +190,7 @@ def test_what_is_no_change_ends_the_query_or_is_kept_apart() -> None:
     """With its place and what to do; left out, the others are rows; a group of its own has the bad ones."""
     import pyarrow as pa  # type: ignore[import-untyped]
 
+    from rmqd_handlers.cdc.changes import rows_unnamed
     from rmqd_handlers.cdc.pipeline import BadRows, Decoder, Options, Rows
 
     good = json.dumps({
@@ -204,14 +205,14 @@ def test_what_is_no_change_ends_the_query_or_is_kept_apart() -> None:
     decoder = Decoder(Options.model_validate(CANAL))
     with pytest.raises(
         ValueError,
-        match=r"the message at orders, queue 3, offset 1 \(id1\) is no change of a row: id: 'one' is no bigint;",
+        match=r"at orders, queue 3, offset 1 \(id1\) is no change of a row: id: a text of 3 characters is no bigint;",
     ):
         list(Rows(decoder, must_fit=True)(iter([messages])))
     (rows,) = Rows(decoder, must_fit=False)(iter([messages]))
     assert rows.to_pylist() == [{"id": 1, "name": "x", "amount": None, "_deleted": False, "_order": [1, 0, 1]}]
     (bad,) = BadRows(decoder)(iter([messages]))
     assert [(row["topic"], row["queue_offset"], row["_bad_row"]) for row in bad.to_pylist()] == [
-        ("orders", 1, "id: 'one' is no bigint"),
-        ("orders", 2, "shop.orders was emptied, which names no rows to delete: TRUNCATE"),
+        ("orders", 1, "id: a text of 3 characters is no bigint"),
+        ("orders", 2, rows_unnamed("shop.orders", "was emptied (TRUNCATE)")),
     ]
     assert bad["body"].to_pylist() == bodies[1:]

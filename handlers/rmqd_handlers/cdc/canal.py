@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from .changes import NO_TOLD, BadChangeError, Change, Maker, at, is_of, parsed, tree, whole
+from .changes import NO_TOLD, BadChangeError, Change, Maker, at, is_of, parsed, rows_unnamed, tree, whole
 
 ROWS: Final = ("INSERT", "UPDATE", "DELETE")
 # what takes rows away and names none of them
@@ -27,12 +27,12 @@ def canal_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterator[C
     if kind in WITHOUT_ROWS:
         return
     if kind not in ROWS and kind not in GONE:
-        raise BadChangeError(f"type {message.get('type')!r} is none of Canal's flat messages")
+        raise BadChangeError(f"type is none of Canal's flat messages; there are {', '.join((*ROWS, *GONE))}")
     if not is_of(tables, message.get("database"), message.get("table")):
         return
     if kind in GONE:
         name = f"{message.get('database')}.{message.get('table')}"
-        raise BadChangeError(f"{name} {GONE[kind]}, which names no rows to delete: {message.get('sql') or kind}")
+        raise BadChangeError(rows_unnamed(name, f"{GONE[kind]} ({kind})"))
     time_ms = whole(message.get("es") or message.get("ts"), "es")
     rows = _rows(message.get("data"), "data")
     former = _rows(message["old"], "old") if kind == "UPDATE" and message.get("old") is not None else []

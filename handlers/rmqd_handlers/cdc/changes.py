@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
-from .columns import NOTHING_TOLD, Column, Reader, Told
+from .columns import NOTHING_TOLD, Column, Reader, Told, described
 
 NO_TOLD: Final[Mapping[str, Told]] = {}
 
@@ -87,7 +87,7 @@ def is_of(tables: Sequence[str], schema: object, table: object) -> bool:
 def whole(value: Any, what: str) -> int:
     """A whole number. Raises BadChangeError."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise BadChangeError(f"{what} is {value!r}, and no number")
+        raise BadChangeError(f"{what} is {described(value)}, and no whole number")
     return value
 
 
@@ -96,6 +96,14 @@ def tree(value: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise BadChangeError(f"{what} is no object")
     return value
+
+
+def rows_unnamed(table: str, what: str) -> str:
+    """Why a table that was emptied or dropped in the source makes no rows: none of its keys are known."""
+    return (
+        f"{table} {what}, an event of the whole table that names no rows to delete, and the copy keeps them; "
+        "accepted: to delete them there by hand, and bad_rows: leave_out to go on"
+    )
 
 
 def _no_number(text: str) -> NoReturn:

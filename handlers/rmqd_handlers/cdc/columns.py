@@ -155,8 +155,15 @@ def base_64(text: Any) -> bytes:
 
 
 def _no(value: Any, column: Column) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 40 else f'{text[:37]}...'} is no {column.sql.partition(' ')[2]}"
+    return f"{described(value)} is no {column.sql.partition(' ')[2]}"
+
+
+def described(value: Any) -> str:
+    """What a value is, for reasons: these go to logs, which are to have no value of a body."""
+    if isinstance(value, str):
+        return f"a text of {len(value)} character{'' if len(value) == 1 else 's'}"
+    names = {bool: "a boolean", int: "a whole number", list: "an array", dict: "an object", type(None): "null"}
+    return names.get(type(value), "a number")
 
 
 def _boolean(value: Any) -> bool:
@@ -209,17 +216,17 @@ def _decimal(column: Column, value: Any, told: Told) -> Decimal:
             hint = (
                 "" if not isinstance(value, str) else ", if these are bytes: decimal.handling.mode=string in Debezium"
             )
-            raise BadValueError(f"{value!r} is no number{hint}") from None
+            raise BadValueError(f"{described(value)} is no number{hint}") from None
     if (made := exactly(number, column.precision, column.scale)) is not None:
         return made
-    raise BadValueError(f"{value} has more digits than decimal({column.precision},{column.scale})")
+    raise BadValueError(f"{described(value)} has more digits than decimal({column.precision},{column.scale})")
 
 
 def _time(value: Any, per_second: int, *, is_local: bool) -> datetime:
     if isinstance(value, int):
         if not per_second:
             raise BadValueError(
-                f"{value} is a time in unknown units; accepted: the option time_unit, or messages with schema"
+                f"{described(value)} is a time in unknown units; accepted: option time_unit, or messages with schema"
             )
         made = _EPOCH + timedelta(microseconds=value * 1_000_000 // per_second)
     else:

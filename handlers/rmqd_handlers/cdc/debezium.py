@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from .changes import NO_TOLD, BadChangeError, Change, Maker, at, is_of, parsed, tree, whole
+from .changes import NO_TOLD, BadChangeError, Change, Maker, at, is_of, parsed, rows_unnamed, tree, whole
 from .columns import PER_SECOND, Told
 
 OPS: Final = "cudrt"
@@ -45,13 +45,13 @@ def debezium_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterato
         return
     op = message.get("op")
     if not isinstance(op, str) or len(op) != 1 or op not in OPS:
-        raise BadChangeError(f"op {op!r} is none of Debezium's envelopes; there are {', '.join(OPS)}")
+        raise BadChangeError(f"op is none of Debezium's envelopes; there are {', '.join(OPS)}")
     source = tree(message.get("source"), "source")
     schema = source.get("schema") or source.get("db")
     if not is_of(tables, schema, source.get("table")):
         return
     if op == "t":
-        raise BadChangeError(f"{schema}.{source.get('table')} was emptied, which names no rows to delete")
+        raise BadChangeError(rows_unnamed(f"{schema}.{source.get('table')}", "was emptied (op t)"))
     time_ms = whole(source.get("ts_ms") or message.get("ts_ms"), "source.ts_ms")
     row = source.get("row")
     place = at(
