@@ -254,10 +254,9 @@ def handlers(options: argparse.Namespace) -> bool:
             plan = HandlersPlan(name, seed, options.messages, options.kills, options.daemon_kills)
             results.append(Handlers(plan, cluster, directory / name).run())
             print(results[-1].report(), flush=True)
+            add_row("handlers", results[-1].cells())
     finally:
         cluster.stop()
-    for result in results:
-        add_row("handlers", result.cells())
     return all(result.passed for result in results)
 
 
