@@ -15,7 +15,7 @@ from tests.rocketmq.spec import ClusterSpec
 from tests.waiting import wait_until
 
 GET_ALL_TOPIC_CONFIG: Final = 21
-COPIED_SECONDS: Final = 90.0  # a slave learns of a topic within 10 s
+COPIED_SECONDS: Final = 90.0  # a slave may have been away
 
 
 def with_slave() -> ClusterSpec:

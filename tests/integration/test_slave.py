@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]
 
 GET_ALL_TOPIC_CONFIG = 21
 FIRST, BACKLOG, LAST = 20, 40, 5
-WITHIN_SECONDS = 90.0  # a slave learns of a topic within 10 s, a broker needs some seconds to start
+WITHIN_SECONDS = 90.0  # a broker needs some seconds to start
 
 
 def send(cluster: RealCluster, topic: str, start: int, count: int) -> None:

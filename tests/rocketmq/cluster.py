@@ -152,6 +152,11 @@ class RealCluster:
         return [node for node in self.brokers if node.address in masters]
 
     @property
+    def slaves(self) -> list[Node]:
+        """The brokers that copy a master; none where there is a controller, as they may become one."""
+        return [] if self.spec.controller else [node for node in self.brokers if node.spec.broker_id]
+
+    @property
     def broker(self) -> Node:
         """The first master. Raises ClusterError where there is none."""
         masters = self.masters
@@ -251,8 +256,9 @@ class RealCluster:
     ) -> str:
         """Create or change a topic on every master, and wait until the name server lists it; returns its name.
 
-        `permission` is 6 to read and write, 4 to read, 2 to write; `brokers` are those that are to have it in place of
-        every master, all of them.
+        Slaves that run have it at once, too: by themselves they ask their master once a minute. `permission` is 6 to
+        read and write, 4 to read, 2 to write; `brokers` are those that are to have it in place of every master, all of
+        them.
         """
         nodes = self.masters if brokers is None else list(brokers)
         fields: dict[str, object] = {
@@ -266,7 +272,8 @@ class RealCluster:
             "order": "false",
             "attributes": attributes or (f"+message.type={message_type}" if message_type else ""),
         }
-        for node in nodes:
+        slaves = self.slaves if brokers is None else []
+        for node in [*nodes, *(slave for slave in slaves if slave.state == "running")]:
             rpc.call(node.address, rpc.UPDATE_AND_CREATE_TOPIC, fields, credentials=self.credentials)
         self._wait_route(name, [queues] * len(nodes))
         return name

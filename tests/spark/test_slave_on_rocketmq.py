@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]
 
 GET_ALL_TOPIC_CONFIG = 21
 COPIED, ALL = 3, 11
-WITHIN_SECONDS = 90.0  # a slave learns of a topic within 10 s, a broker needs some seconds to start
+WITHIN_SECONDS = 90.0  # a broker needs some seconds to start
 
 
 def send(cluster: RealCluster, topic: str, first: int, end: int) -> None:
