@@ -64,15 +64,13 @@ def stall(m: Member) -> Problem | None:
 
 
 async def stands_still(m: Member, cause: str, state: str) -> Problem:
-    """Wait until the queue is shown to stand still for this cause, in this state."""
-    await eventually(
-        lambda: (p := stall(m)) and p.cause == cause, f"the queue stands still for {cause}", WITHIN_SECONDS
-    )
-    problem, queue = stall(m), m.queue()
-    assert problem is not None
-    assert queue is not None
-    assert queue.state == state
-    return problem
+    """Wait until the queue is shown to stand still for this cause, in this state, which may be there for a moment."""
+
+    def shown() -> Problem | None:
+        problem, queue = stall(m), m.queue()
+        return problem if problem and problem.cause == cause and queue and queue.state == state else None
+
+    return await eventually(shown, f"the queue stands still for {cause}, {state}", WITHIN_SECONDS)
 
 
 @contextlib.asynccontextmanager
