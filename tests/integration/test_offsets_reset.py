@@ -44,6 +44,12 @@ EARLY = 160
 PATIENCE_SECONDS = 90
 
 
+@pytest.fixture
+def short_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pulls that brokers hold until they next look, every 5 s, and not for the 15 s of Java."""
+    monkeypatch.setattr("rmqd.consumer.pull.loop.SUSPEND_MS", 1000)
+
+
 def finished(*paths: Path) -> Counter[str]:
     """How often each key was handled to the end."""
     return Counter(entry.key for entry in ledger.read(*paths) if entry.event == ledger.FINISH)
@@ -115,6 +121,7 @@ def test_under_load_members_of_rmqd_and_java_obey_and_nothing_else_moves(
     assert not [event for event in daemon.events("offset.corrected") if event["group"] != group]
 
 
+@pytest.mark.usefixtures("short_holds")
 async def test_an_idle_member_has_obeyed_when_the_command_ends(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: str
 ) -> None:
@@ -141,6 +148,7 @@ async def test_an_idle_member_has_obeyed_when_the_command_ends(
     assert Counter(seen.keys).most_common(1)[0][1] == (2 if way == "pushed" else 3)
 
 
+@pytest.mark.usefixtures("short_holds")
 async def test_a_busy_member_passes_over_its_backlog(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
