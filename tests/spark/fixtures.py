@@ -17,6 +17,7 @@ import pytest
 from rmqd.errors import RmqdError
 from rmqd.spark.java import find_java
 from tests.rocketmq.fixtures import left_out
+from tests.spark.standalone_cluster import SHORT_LIFE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,13 +31,17 @@ CONF: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
-    # a run is too short for the best machine code to pay, and the compiler would take a core meanwhile
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+
+
+def pytest_configure() -> None:
+    """Have every driver that a test starts, and what looks for its command line, live a short life."""
+    for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+        os.environ.setdefault(name, SHORT_LIFE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

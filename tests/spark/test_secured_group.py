@@ -32,7 +32,6 @@ def test_nothing_that_spark_shows_or_keeps_has_the_keys(
     events.mkdir(parents=True)
     conf = {
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": f"file://{events}",

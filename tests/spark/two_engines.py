@@ -18,7 +18,6 @@ groups:
       master: "local[2,4]"
       conf:
         spark.driver.memory: 512m
-        spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # a short life
     subscriptions: {{orders: "*"}}
     consume_from_where: first_offset
     handler: {archive}
