@@ -37,6 +37,7 @@ def check(
     overrides: Overrides = None,
     connect: Annotated[bool, typer.Option("--connect", help="Ask the cluster whether it agrees, too")] = False,
     output: Output = "table",
+    file: Annotated[str | None, typer.Argument(hidden=True)] = None,
 ) -> None:
     """Check a configuration and its handlers; with --connect whether the cluster agrees, too."""
     from rmqd.config.reading.exposure import exposed_secrets
@@ -44,6 +45,8 @@ def check(
     from rmqd.exit_codes import ExitCode
 
     check_output(output)
+    if file is not None:
+        raise typer.BadParameter(f"a configuration is named by --config; accepted: rmqd check --config {file}")
     try:
         checked = _checked(config, overrides or [])
     except ConfigError as error:

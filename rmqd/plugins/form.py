@@ -123,6 +123,9 @@ def _option_fault(model: type[BaseModel], details: ErrorDetails) -> Fault:
         return Fault(path, f"missing; accepted: {(field and field.description) or 'a value'}")
     if details["type"] == "value_error":
         return Fault(path, str(details.get("ctx", {}).get("error", details["msg"])))
+    if details["type"] == "list_type":
+        one = details["input"] if isinstance(details["input"], str | int) else "a, b"
+        return Fault(path, f"the value should be a list, such as [{one}]")
     return Fault(path, details["msg"].replace("Input should", "the value should", 1))
 
 

@@ -11,10 +11,12 @@ from rmqd.config.model.group import GroupConfig, HandlerConfig
 from rmqd.config.problems import ConfigProblem
 from rmqd.errors import ConfigError
 from rmqd.loaded_handler import LoadedHandler
-from rmqd.plugins.form import PluginFaultError
+from rmqd.plugins.entry_points import installed
+from rmqd.plugins.form import PluginFaultError, plugin_fault
 from rmqd.plugins.handler_plugin import CallLimit, HandlerPlugin
 from rmqd.plugins.lookup import find_object, located, plain
 from rmqd.plugins.middleware import middleware_faults, with_middleware
+from rmqd.plugins.pipelines import ENTRY_POINT_GROUP as PIPELINES
 
 ENTRY_POINT_GROUP: Final = "rmqd.handlers"
 
@@ -60,6 +62,11 @@ def call_limit(settings: GroupConfig) -> CallLimit | None:
 
 def find_plugin(name: str) -> HandlerPlugin:
     """Import the plugin of this name, or `module:attribute`. Raises PluginFaultError."""
+    if name in installed(PIPELINES) and name not in installed(ENTRY_POINT_GROUP):
+        raise plugin_fault(
+            f"{name} is a pipeline, and no handler; accepted: engine: spark, pipeline: {{plugin: {name}}} in the place "
+            "of handler, and a sink, as docs/pipelines.md says"
+        )
     return HandlerPlugin.of(name, find_object("handler", ENTRY_POINT_GROUP, name))
 
 

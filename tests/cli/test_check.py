@@ -338,3 +338,11 @@ def test_a_group_on_spark_needs_pyspark_and_a_java(monkeypatch: pytest.MonkeyPat
     result = rmqd("check", "--config", "rmqd.yaml")
     assert result.code == 78
     assert result.err == ("rmqd.yaml:5:13: groups.mailer.engine: Spark needs Java 17 or later, and there is none\n")
+
+
+def test_a_file_that_is_named_without_its_option_is_told() -> None:
+    ended = rmqd("check", "rmqd.yaml")
+    assert ended.code == 2
+    assert "a configuration is named by --config; accepted: rmqd check --config rmqd.yaml" in ended.err.replace(
+        "\n", " "
+    )

@@ -338,6 +338,17 @@ ROOTS = {
         "2:16: http.listen: 9464 is not text; "
         "accepted: host:port such as 127.0.0.1:9464, or port 0 for a free one, in quotes",
     ),
+    "password with an @": (
+        "nameserver: a:1\ngroups:\n  g:\n    engine: spark\n    subscriptions: {t: '*'}\n    pipeline: {plugin: p}\n"
+        "    sink: {format: postgresql, url: 'postgresql://me:p@ss@db/shop?a=@', table: t}",
+        "7:37: groups.g.sink.url: there is more than one @ before the host; "
+        "accepted: %40 for an @ in the user or the password",
+    ),
+    "a name in the place of a list": (
+        "nameserver: a:1\ngroups:\n  g:\n    engine: spark\n    subscriptions: {t: '*'}\n    pipeline: {plugin: p}\n"
+        "    sink: {format: postgresql, url: 'postgresql://db/shop', table: t, keys: id}",
+        "7:77: groups.g.sink.keys: 'id' is not a list; accepted: a list, such as [id]",
+    ),
     "token file that is not there": (
         "nameserver: a:1\nhttp: {token_file: token}",
         "2:20: http.token_file: the file token cannot be read: No such file or directory; "

@@ -262,6 +262,8 @@ PLUGINS = {
     ),
     "'a b:c'": "'a b:c' is not understood; accepted: the name of an installed handler, or module:attribute",
     "jsnol": "no handler 'jsnol' is installed; did you mean jsonl?; accepted: {known}, or module:attribute",
+    "cdc": "cdc is a pipeline, and no handler; accepted: engine: spark, pipeline: {plugin: cdc} in the place of "
+    "handler, and a sink, as docs/pipelines.md says",
     "smtp": "no handler 'smtp' is installed; accepted: {known}, or module:attribute",
 }
 
@@ -339,7 +341,7 @@ TYPOS = {
         "{dry_rn: true, others: 7}",
         [
             "7:17: options.dry_rn: unknown option; did you mean dry_run?",
-            "7:39: options.others: the value should be a valid list",
+            "7:39: options.others: the value should be a list, such as [7]",
         ],
     ),
     "in a model of its own": (

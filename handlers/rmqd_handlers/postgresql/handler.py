@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rmqd import Batch, Message
 from rmqd_handlers.away import RETRY_FOR, try_again
@@ -15,6 +15,7 @@ from rmqd_handlers.message_values import MessageValue
 from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
 from rmqd_handlers.rows import COLUMNS_TEXT, KEY, MAX_CONNECTIONS, TABLE_PATTERN, VERSION, check_key, rows_of
 from rmqd_handlers.units import DurationSeconds
+from rmqd_handlers.urls import DatabaseUrl
 
 from .connecting import CONNECT_SECONDS, conninfo_of
 from .refusals import is_of_a_row
@@ -38,7 +39,7 @@ class PostgreSql:
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)
 
-        url: SecretStr = Field(
+        url: DatabaseUrl = Field(
             description="the database: postgresql://user:password@host/database, or libpq's keywords; "
             "several hosts with target_session_attrs=read-write follow a failover"
         )

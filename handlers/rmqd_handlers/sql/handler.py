@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rmqd import Batch
 from rmqd_handlers.away import RETRY_FOR, AwayError, try_again
@@ -14,6 +14,7 @@ from rmqd_handlers.message_values import MessageValue
 from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
 from rmqd_handlers.rows import COLUMNS_TEXT, KEY, MAX_CONNECTIONS, TABLE_PATTERN, VERSION, check_key, rows_of
 from rmqd_handlers.units import DurationSeconds
+from rmqd_handlers.urls import DatabaseUrl
 
 if TYPE_CHECKING:
     from .database import Database, Rows, Written
@@ -30,7 +31,7 @@ class Sql:
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)
 
-        url: SecretStr = Field(
+        url: DatabaseUrl = Field(
             description="the database, as SQLAlchemy names it: sqlite:////path/to/file, postgresql+psycopg://…, "
             "mysql+pymysql://user:password@host/shop; its driver is to be installed"
         )

@@ -67,7 +67,8 @@ def _wrong_value(root: type[BaseModel], path: Path, details: ErrorDetails) -> st
     if kind == "dict_type":
         return f"{shown} is not a mapping; accepted: a mapping of names to values"
     if kind == "list_type":
-        return f"{shown} is not a list; accepted: a list"
+        one = f"[{details['input']}]" if isinstance(details["input"], str) else "[a, b]"
+        return f"{shown} is not a list; accepted: a list, such as {one}"
     return details["msg"]
 
 
