@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LEFT_MS: Final = 24 * 3600 * 1000  # a write is of a small file, and takes seconds; hosts' clocks may differ by hours
+_TEMPORARY: Final = re.compile(r"[^.].*\.[0-9a-f]{32}\.tmp")  # what `_replace` puts aside may be the only copy
 EXISTS: Final = "org.apache.hadoop.fs.FileAlreadyExistsException"
 
 
@@ -34,6 +38,7 @@ class HadoopFolder:
 
     def __init__(self, spark: SparkSession, url: str) -> None:
         self._spark = spark
+        self._cleared: set[str] = set()  # the folders in which it has looked for what others have left
         java = spark.sparkContext._jvm
         assert java is not None
         self._make_path: Any = java.org.apache.hadoop.fs.Path
@@ -154,7 +159,24 @@ class HadoopFolder:
                 stream.close()
 
         _told("write", temporary, write)
+        folder = path.rpartition("/")[0]
+        if folder not in self._cleared:
+            self._cleared.add(folder)
+            with contextlib.suppress(RmqdError):  # the next one that writes there does it
+                self._clear(folder, temporary)
         return temporary
+
+    def _clear(self, folder: str, temporary: str) -> None:
+        """Delete what writers have left that died between the steps of a write: by the file system's own clock."""
+        modified_ms = {
+            str(one.getPath().getName()): int(one.getModificationTime())
+            for one in _told("list", folder, lambda: self._list(folder))
+            if _TEMPORARY.fullmatch(str(one.getPath().getName()))
+        }
+        now_ms = modified_ms.get(temporary.rpartition("/")[2], 0)
+        for name, written_ms in modified_ms.items():
+            if now_ms - written_ms > LEFT_MS:
+                self.delete(f"{folder}/{name}" if folder else name)
 
     def _rename(self, source: Any, destination: Any) -> bool:
         """Rename a file. False where the source is not there, or, but for local files, where the destination is."""

@@ -16,6 +16,8 @@ class Files:
 
     def __init__(self, scheme: str) -> None:
         self.content: dict[str, str] = {}
+        self.written_ms: dict[str, int] = {}
+        """When, of those of which it is not 0."""
         self._scheme = scheme
 
     def getUri(self) -> Any:
@@ -36,7 +38,11 @@ class Files:
     def listStatus(self, path: JavaPath) -> list[Any]:
         here = len(PurePosixPath(path.toString()).parts)
         names = {PurePosixPath(one).parts[here] for one in self._below(path)}
-        return [SimpleNamespace(getPath=lambda name=name: JavaPath(path, name)) for name in names]
+        return [self._status(JavaPath(path, name)) for name in names]
+
+    def _status(self, path: JavaPath) -> Any:
+        written_ms = self.written_ms.get(path.toString(), 0)
+        return SimpleNamespace(getPath=lambda: path, getModificationTime=lambda: written_ms)
 
     def mkdirs(self, path: JavaPath) -> bool:
         return True

@@ -47,3 +47,15 @@ def test_a_file_is_written_anew_or_not_at_all(files: Files, folder: HadoopFolder
     assert files.content == {"/a/decision": "first"}
     folder.put("decision", b"third")
     assert files.content == {"/a/decision": "third"}
+
+
+@pytest.mark.parametrize("how", ["put", "put_new"])
+def test_what_a_crash_has_left_is_deleted_by_the_next_write(files: Files, folder: HadoopFolder, how: str) -> None:
+    """Once it is so old that nobody can be about to rename it; what was put aside may be the only copy, and stays."""
+    old, young = (f"/a/notes/decision.{digit * 32}.tmp" for digit in "ab")
+    aside, other = f"/a/notes/.decision.{'c' * 32}.tmp", "/a/notes/mine.tmp"
+    day_ms = 24 * 3600 * 1000
+    files.content = dict.fromkeys((old, young, aside, other), "left")
+    files.written_ms = {old: -day_ms - 1, young: -day_ms, aside: -day_ms - 1, other: -day_ms - 1}
+    getattr(folder, how)("notes/decision", b"first")
+    assert set(files.content) == {young, aside, other, "/a/notes/decision"}
