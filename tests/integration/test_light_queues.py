@@ -106,8 +106,12 @@ async def test_light_queues_are_read_by_name(
         assert not Attempts.read(tmp_path / "java")
 
 
-async def test_a_broker_without_light_queues_is_told(rocketmq: RealCluster, group: str) -> None:
+async def test_a_broker_without_light_queues_is_told(
+    rocketmq: RealCluster, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not silence: the queue is stuck, with what to set."""
+    for name, seconds in {"TICK": 0.1, "STALL": 1.0}.items():
+        monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}_SECONDS", seconds)
     async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=["%LMQ%none"]) as m:
 
         def why() -> str:

@@ -259,8 +259,11 @@ async def test_a_rate_limit_below_what_comes(rocketmq: RealCluster, group: str, 
 
 
 @pytest.mark.usefixtures("soon")
-async def test_a_topic_that_is_deleted(rocketmq: RealCluster, group: str, one_queue: str) -> None:
+async def test_a_topic_that_is_deleted(
+    rocketmq: RealCluster, group: str, one_queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It goes on when somebody creates it again."""
+    monkeypatch.setattr("rmqd.consumer.pull.loop.SUSPEND_MS", 1000)  # who is told is a pull that the broker held
     async with consuming(rocketmq, group, one_queue, Seen()) as m:
         await eventually(lambda: m.queue(), "it has the queue")
         await asyncio.to_thread(rocketmq.admin, "deleteTopic", "-c", "DefaultCluster", "-t", one_queue)
