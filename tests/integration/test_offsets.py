@@ -179,10 +179,10 @@ def test_sigterm_under_load_commits_all_that_was_finished(
 def test_kill_loses_nothing(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
     """After kill -9, with much pulled and not yet handled, the next daemon handles all that was not finished."""
     path = tmp_path / "ledger"
-    keys = {f"m{number}" for number in range(3000)}
+    keys = {f"m{number}" for number in range(2000)}
     with Producer(rocketmq.broker.address, topic) as producer:
-        for start in range(0, 3000, 30):
-            producer.send_batch([f"m{number}" for number in range(start, start + 30)])
+        for start in range(0, 2000, 20):
+            producer.send_batch([f"m{number}" for number in range(start, start + 20)])
     config = ledger_group(
         topic,
         path,
@@ -192,7 +192,7 @@ def test_kill_loses_nothing(rocketmq: RealCluster, topic: str, group: str, tmp_p
         consume_from_where="first_offset",
     )
     with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd:
-        for target in (500, 1200, 2000):
+        for target in (400, 1000):
             wait_until(partial(more_than, path, target), f"{target} messages are handled", 40)
             rmqd.kill()
             rmqd.start()

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
-HISTORIES_SECONDS = 10
+HISTORIES_SECONDS = 5
 FIRST_SEEDS = 10
 MIXED_SEEDS = 8
 MOST_TO_FIND = 60
