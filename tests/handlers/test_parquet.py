@@ -294,6 +294,47 @@ async def test_messages_of_a_topic_that_was_made_anew_are_other_ones(tmp_path: P
     assert sorted(listed(tmp_path)) == [0, 0, 1, 1, 2, 2]
 
 
+def stored(stored_ms: int, *offsets: int) -> Batch:
+    """Messages that a broker stored one after the other, from a time on."""
+    messages = (
+        testing.make_message(b"x", queue_offset=at, store_timestamp=stored_ms + number)
+        for number, at in enumerate(offsets)
+    )
+    return Batch(list(messages), QUEUE)
+
+
+async def test_files_of_a_topic_and_of_the_one_made_anew_may_overlap(tmp_path: Path) -> None:
+    """What has an offset that a later file of the former topic begins with is found in its own topic's file."""
+    former, anew = 1_767_225_600_000, 1_767_225_700_000
+    for _ in range(2):  # the second time all is there
+        async with started(tmp_path) as handler:
+            await handler.handle(stored(former, 4, 5, 6))
+            await handler.handle(stored(anew, *range(10)))
+
+    assert sorted(listed(tmp_path)) == sorted([4, 5, 6, *range(10)])
+
+
+async def test_a_topic_made_anew_by_a_clock_that_is_behind_is_written(tmp_path: Path) -> None:
+    """As after a broker was set up on another machine: earlier than all that the former topic's file has."""
+    former, anew = 1_767_225_600_000, 1_767_225_500_000
+    async with started(tmp_path) as handler:
+        await handler.handle(stored(former, *range(10)))
+        await handler.handle(stored(anew, *range(5)))
+
+    assert sorted(listed(tmp_path)) == sorted([*range(10), *range(5)])
+
+
+async def test_a_topic_made_anew_while_a_file_gathers_has_a_file_of_its_own(tmp_path: Path) -> None:
+    """Else what it has later at the former offsets would count as written, where it is as young."""
+    former, anew = 1_767_225_600_000, 1_767_225_700_000
+    async with started(tmp_path, roll_after="400ms") as handler:
+        await asyncio.gather(handler.handle(stored(former, 3, 4, 5)), handler.handle(stored(anew, 0, 1, 2)))
+        await handler.handle(stored(anew + 2, 3, 4))
+
+    assert sorted(listed(tmp_path)) == [0, 1, 2, 3, 3, 4, 4, 5]
+    assert sorted(one["offsets"] for one in entries(tmp_path)) == [[[0, 2]], [[3, 4]], [[3, 5]]]
+
+
 async def test_messages_that_come_again_while_their_file_is_written_are_in_it_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

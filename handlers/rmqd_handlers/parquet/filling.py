@@ -76,10 +76,11 @@ class Filling:
         # once each: a queue that is dropped and taken again has messages come a second time beside their open calls
         every = (row for part in self._parts.values() for row in part)
         once = {(row.message.queue_offset, row.message.store_timestamp): row for row in every}
-        rows = [once[at] for at in sorted(once)]
+        rows = list(once.values())
         self._offsets = frozenset(row.message.queue_offset for row in rows)
-        for _, of_file in groupby(sorted(rows, key=attrgetter("place")), key=attrgetter("place")):
-            yield list(of_file)
+        for of_topic in _apart(rows):
+            for _, of_file in groupby(sorted(of_topic, key=attrgetter("place")), key=attrgetter("place")):
+                yield list(of_file)
 
     def finished(self, error: Exception | None = None) -> None:
         """Let the calls return, or raise."""
@@ -92,6 +93,18 @@ class Filling:
         """Wait for the end of its writing, if it has some of these rows: they came again meanwhile."""
         if not self._offsets.isdisjoint(row.message.queue_offset for row in rows):
             await asyncio.wait((self._done,))
+
+
+def _apart(rows: list[Row]) -> Iterator[list[Row]]:
+    """The rows by ascending offsets; those of a topic that was made anew meanwhile apart from the former ones."""
+    found: list[Row] = []
+    for row in sorted(rows, key=lambda row: (row.message.store_timestamp, row.message.queue_offset)):
+        if found and row.message.queue_offset <= found[-1].message.queue_offset:
+            yield found
+            found = []
+        found.append(row)
+    if found:
+        yield found
 
 
 def row_of(message: Message, values: tuple[Any, ...]) -> Row:

@@ -172,6 +172,7 @@ class Parquet:
             broker_name=files.queue.broker_name,
             queue_id=files.queue.queue_id,
             offsets=runs_of(message.queue_offset for message in messages),
+            oldest_store_timestamp=min(message.store_timestamp for message in messages),
             newest_store_timestamp=max(message.store_timestamp for message in messages),
         )
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -25,6 +25,7 @@ MOST_RUNS: Final = 20_000
 
 Run = tuple[int, int]
 """The first and the last offset of some that follow each other."""
+_TimedRun = tuple[int, int, int, int]  # with the oldest and the newest time of storing of its file
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,10 @@ class Entry:
     broker_name: str
     queue_id: int
     offsets: tuple[Run, ...]
+    oldest_store_timestamp: int
+    """Of its messages, in milliseconds. A message that was stored earlier is another one, whatever its offset."""
     newest_store_timestamp: int
-    """Of its messages, in milliseconds. A message that was stored later is another one, whatever its offset."""
+    """One that was stored later is another one, too."""
 
     def to_json(self) -> bytes:
         """The entry's file."""
@@ -84,8 +87,9 @@ class ListedOffsets:
     def __init__(self, store: Store, queue: MessageQueue) -> None:
         self._store = store
         self._queue = queue
-        self._runs: list[tuple[int, int, int]] = []  # first and last offset, and the newest time of storing
-        self._known: dict[str, list[tuple[int, int, int]]] = {}  # the runs of each entry that was read
+        self._runs: list[_TimedRun] = []
+        self._reached: list[int] = []  # the last offset of each run and of those before it
+        self._known: dict[str, list[_TimedRun]] = {}  # the runs of each entry that was read
         self._floor: dict[int, int] = {}  # by range: the offset from which on its entries were read
 
     def knows(self, first: int, last: int) -> bool:
@@ -103,28 +107,40 @@ class ListedOffsets:
 
     def learn(self, first: int, last: int, entries: dict[str, dict[str, Any]]) -> None:
         """Take over what was read for these offsets."""
-        for name, entry in entries.items():
-            self._add(name, entry)
+        self._add(entries)
         for number in _ranges(first, last):
             self._floor[number] = min(first, self._floor.get(number, first))
         self._forget_below(first)
 
     def note(self, place: Place, entry: Entry) -> None:
         """Note an entry that was just written."""
-        self._add(place.entry.rpartition("/")[2], asdict(entry))
+        self._add({place.entry.rpartition("/")[2]: asdict(entry)})
         self._forget_below(entry.offsets[0][0])
 
     def has(self, message: Message) -> bool:
         """Whether a file that is listed has this message."""
-        offset = message.queue_offset
-        at = bisect_right(self._runs, (offset, RANGE**3, 0)) - 1
-        # a topic that is deleted and made anew begins again at 0: its messages are others
-        return at >= 0 and offset <= self._runs[at][1] and message.store_timestamp <= self._runs[at][2]
+        offset, stored_ms = message.queue_offset, message.store_timestamp
+        at = bisect_right(self._runs, (offset, RANGE**3, 0, 0)) - 1
+        # a topic that is deleted and made anew begins again at 0: its messages are others, and runs of both overlap
+        while at >= 0 and offset <= self._reached[at]:
+            _, last, oldest, newest = self._runs[at]
+            if offset <= last and oldest <= stored_ms <= newest:
+                return True
+            at -= 1
+        return False
 
-    def _add(self, name: str, entry: dict[str, Any]) -> None:
-        self._known[name] = [(first, last, entry["newest_store_timestamp"]) for first, last in entry["offsets"]]
-        for run in self._known[name]:
-            insort(self._runs, run)
+    def _add(self, entries: dict[str, dict[str, Any]]) -> None:
+        runs = self._runs
+        for name, entry in entries.items():
+            # some entries do not say the oldest
+            times = entry.get("oldest_store_timestamp", 0), entry["newest_store_timestamp"]
+            self._known[name] = [(first, last, *times) for first, last in entry["offsets"]]
+            runs = [*runs, *self._known[name]]
+        self._sort(runs)
+
+    def _sort(self, runs: Iterable[_TimedRun]) -> None:
+        self._runs = sorted(runs)
+        self._reached = list(accumulate((last for _, last, *_ in self._runs), max))
 
     def _forget_below(self, offset: int) -> None:
         """Forget the lowest half where there is too much, but nothing of this offset or later ones.
@@ -140,7 +156,7 @@ class ListedOffsets:
             left -= len(self._known.pop(name))
             lowest = _last_of(name) + 1
             self._floor = {number: max(floor, lowest) for number, floor in self._floor.items()}
-        self._runs = sorted(run for runs in self._known.values() for run in runs)
+        self._sort(run for runs in self._known.values() for run in runs)
 
 
 def _folder(queue: MessageQueue, number: int) -> str:
