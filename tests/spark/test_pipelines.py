@@ -24,6 +24,7 @@ from tests.waiting import wait_until
 need("pyspark", "pyarrow")
 
 from rmqd.spark.engine.generations import generations_of  # noqa: E402
+from rmqd.spark.engine.listener import progress_of  # noqa: E402
 from rmqd.spark.handlers.outcome import RangeOutcome  # noqa: E402
 from tests.spark.archive_driver import (  # noqa: E402
     GROUP,
@@ -242,7 +243,7 @@ def sent(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> list[dict[s
 def test_orders_per_minute_and_tag_are_written_to_a_topic(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """A window is sent once the watermark has passed it; later ones are left out, less late ones count."""
+    """A window is sent once the watermark has passed it; later ones are left out and told, less late ones count."""
     for topic in ("orders", "refunds", "per_minute"):
         broker.create_topic(topic, 1)
     pipeline = {"plugin": "per_minute", "options": {"lateness": "1m", "sum": "$.amount"}}
@@ -266,7 +267,9 @@ def test_orders_per_minute_and_tag_are_written_to_a_topic(
     assert found[1]["RMQD_QUERY"]
     assert found[1]["RMQD_BATCH"].isdecimal()
     send_at(broker, ("10:00:30", "paid", "{}"), ("10:04:30", "paid", "{}"), ("10:10:00", "paid", "{}"))
-    run(spark, order, tmp_path)
+    query = start(spark, order, tmp_path)
+    assert query.awaitTermination(SECONDS)
+    assert sum(progress_of(progress).late_rows for progress in query.recentProgress) == 1
     later = sent(spark, broker, "per_minute")[2:]
     assert sorted((one["start"][11:16], one["messages"]) for one in later) == [("10:04", 1), ("10:05", 1)]
 
