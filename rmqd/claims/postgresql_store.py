@@ -61,8 +61,8 @@ confirmed AS (
 )
 SELECT count(*) FROM wanted JOIN {TABLE} AS known
     ON known.consumer_group = %(group)s AND known.topic = wanted.topic AND known.id = wanted.id
-WHERE known.token <> %(token)s OR known.is_confirmed
-"""
+WHERE known.token <> %(token)s
+"""  # its own confirmation may be there: its answer got lost
 _HELD: Final = f"""
 SELECT consumer_group, topic, id FROM {TABLE}
 JOIN unnest(%(topics)s::text[], %(ids)s::text[], %(tokens)s::text[]) AS one (topic, id, token)

@@ -151,7 +151,7 @@ class SqliteClaims:
         lost = 0
         for topic, name in keys:
             row = connection.execute(_SELECT, (group, topic, name, 0)).fetchone()
-            lost += row is not None and (row[1] or row[0] != token)
+            lost += row is not None and row[0] != token  # its own confirmation may be there: its answer got lost
             connection.execute(_WRITE, (group, topic, name, token, 1, ends_at))
         return lost
 

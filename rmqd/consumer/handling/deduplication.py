@@ -15,7 +15,7 @@ What a process that dies leaves behind is in docs/deduplication.md.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from rmqd.claims.opening import open_store
@@ -53,11 +53,12 @@ class Deduplication:
         self._is_paused = is_paused
         self._group = unwrap_namespace(options.group, options.namespace)
         self._in_order = options.consume_mode == "orderly" and not options.order_by
+        self._is_ordered = self._in_order or bool(options.order_by)
         owner = secrets.token_hex(8)
         terms = Terms(options.group, owner, LEASE_SECONDS, options.deduplication.keep_seconds)
         store = open_store(options.deduplication.store, options.deduplication.url, terms)
         self._claims = HeldClaims(store, owner, clock)
-        self.run, self.close = self._claims.run, self._claims.close
+        self.run = self._claims.run
         self._id_of = _id_by(options.deduplication.by)
         self._calls: dict[Batch, _ClaimedCall] = {}  # until their batches are settled
         self._held_elsewhere: dict[MessageQueue, float] = {}  # when that was last seen (monotonic)
@@ -69,6 +70,13 @@ class Deduplication:
             return await self._call(call, batch, worker())
 
         return claimed
+
+    async def close(self) -> None:
+        """Comes after the last call. What handlers have acknowledged of calls that the end cut short is confirmed."""
+        for called in self._calls.values():
+            if called.claim.has_ended:
+                self._claims.owe(called.claim, called.acknowledged(is_ordered=self._is_ordered))
+        await self._claims.close()
 
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
         """What keeps messages of a queue from the handler, if that is the store or another member's claim."""
@@ -220,6 +228,15 @@ class _ClaimedCall:
             self._batch.decided = {**self._batch.decisions(), **last_words}
         elif self._batch.decided is None:
             self._batch.decided = {}
+
+    def acknowledged(self, *, is_ordered: bool) -> Iterator[int]:
+        """What the handler has acknowledged by itself; in order nothing that stands behind something else."""
+        decided = self._batch.decisions()
+        for index in range(len(self._batch)):
+            if index in decided and decided[index].outcome is Outcome.ACK:
+                yield index
+            elif is_ordered:
+                return
 
 
 def _id_by(by: str) -> Callable[[Message], str | None]:

@@ -97,6 +97,11 @@ class HeldClaims:
         if lost := await self._confirm(claim, indexes):
             log.warning("claim.lost", messages=lost, lease_seconds=LEASE_SECONDS)
 
+    def owe(self, claim: Claim, indexes: Iterable[int]) -> None:
+        """Have `close` confirm messages of a call that nobody settles, unless it is about to confirm some already."""
+        if claim not in self._confirming and (owed := [index for index in indexes if index in claim.keys]):
+            self._confirming[claim] = owed
+
     async def _confirm(self, claim: Claim, indexes: list[int]) -> int:
         """Returns how many of these somebody else has claimed since."""
         keys = [claim.keys[index] for index in indexes]

@@ -680,6 +680,26 @@ async def test_the_end_of_a_group_gives_its_claims_up(pool: StartPool, place: Pl
 
 
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+async def test_the_end_of_a_group_confirms_what_a_call_has_acknowledged_by_itself(
+    pool: StartPool, place: Place, mode: dict[str, Any]
+) -> None:
+    """The end cuts the call short: its effect is there. In order nothing is confirmed that stands behind another."""
+    began = asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        batch.ack(batch[0])
+        batch.ack(batch[2])
+        began.set()
+        await asyncio.Event().wait()
+
+    options = {"deduplication": place.options, "consume_message_batch_max_size": 3, **mode}
+    async with pool(handle, **options) as running:
+        queue_of(running, ["a", "b", "c"], mode)
+        await began.wait()
+    assert [await place.standing(key) for key in "abc"] == [CONFIRMED, OURS, OURS if mode else CONFIRMED]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
 async def test_the_end_of_a_group_confirms_what_it_was_about_to(
     pool: StartPool, place: Place, mode: dict[str, Any]
 ) -> None:
