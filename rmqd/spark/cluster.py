@@ -129,10 +129,18 @@ class Cluster:
 
     def committed(self, group: str, queues: Iterable[MessageQueue]) -> Answers[int | None]:
         """A group's offsets; None where it never committed one."""
+        errors: dict[str, asyncio.Future[RmqdError | None]] = {}  # what each broker's answer about the group was
 
         async def ask(remoting: RemotingClient, address: str, queue: MessageQueue) -> int | None:
             # where brokers make groups by themselves, this makes it: they take no offset of a group that is not there
-            await subscription_group(remoting, address, group)
+            if address not in errors:
+                answer = errors[address] = asyncio.get_running_loop().create_future()
+                try:
+                    answer.set_result(await _refused(subscription_group(remoting, address, group)))
+                finally:
+                    answer.cancel()  # so that nobody waits for what has no result
+            if (error := await errors[address]) is not None:
+                raise error
             return await query_consumer_offset(remoting, address, group, queue)
 
         return self._at_broker(queues, ask)
@@ -280,6 +288,15 @@ class Cluster:
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+async def _refused(asking: Awaitable[object]) -> RmqdError | None:
+    """The error that a request ends with, if it does."""
+    try:
+        await asking
+    except RmqdError as error:
+        return error
+    return None
 
 
 def everyone(answers: Answers[T]) -> dict[MessageQueue, T]:

@@ -286,6 +286,25 @@ async def test_a_route_that_was_learnt_without_its_master_is_asked_for_again(clu
             pass
 
 
+async def test_a_broker_is_asked_for_a_group_once_and_for_each_queues_offset(cluster: Cluster) -> None:
+    """What it says of the group goes for all its queues, and for no other broker's."""
+    cluster.have_group()
+    missing = Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="no such group")
+    cluster.peers["b"].on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, missing)
+    for peer in cluster.peers.values():
+        peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ext_fields={"offset": "7"}))
+    cluster.by_topic[TOPIC] = route_of({name: {0: peer.address} for name, peer in cluster.peers.items()}, 8)
+    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
+    queues = [MessageQueue(TOPIC, name, queue_id) for name in cluster.peers for queue_id in range(8)]
+    answers = await asyncio.to_thread(asked.committed, GROUP, queues)
+    assert answers.found == {queue: 7 for queue in queues if queue.broker_name == "a"}
+    assert set(answers.failed) == {queue for queue in queues if queue.broker_name == "b"}
+    assert {str(error) for error in answers.failed.values()} == {str(next(iter(answers.failed.values())))}
+    for peer, offsets in zip(cluster.peers.values(), (8, 0), strict=True):
+        assert len(peer.got(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)) == 1
+        assert len(peer.got(RequestCode.QUERY_CONSUMER_OFFSET)) == offsets
+
+
 async def test_a_slaves_word_is_nobodys_place(cluster: Cluster) -> None:
     """Where a query begins, and what is committed, is asked of masters; where queues end, a slave may say."""
     slave = cluster.peers["b"]
