@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -197,33 +198,33 @@ def test_a_driver_that_wakes_up_at_any_step_harms_nothing(spark: SparkSession, t
 
     Both do batches anew that were done by another plan: so there are files of former attempts to delete.
     """
-    folder, step, refused, has_slept = tmp_path / "archive", 0, 0, True
+    former = tmp_path / "former"
+    for number in range(2):
+        sink(spark, former / "archive").write(rows(spark, number), MicroBatch(QUERY, number, b"first"))
+    step, refused, has_slept = 0, 0, True
     while has_slept:
-        query = f"{step:08}{QUERY[8:]}"
-        for number in range(2):
-            sink(spark, folder).write(rows(spark, number), MicroBatch(query, number, b"first"))
+        folder = tmp_path / f"asleep-{step}" / "archive"
+        shutil.copytree(former, folder.parent)
 
-        def meanwhile(query: str = query) -> None:
+        def meanwhile(folder: Path = folder) -> None:
             for number in range(2):
-                sink(spark, folder).write(rows(spark, number + 10, tasks=1), MicroBatch(query, number, b"second"))
+                sink(spark, folder).write(rows(spark, number + 10, tasks=1), MicroBatch(QUERY, number, b"second"))
             life = Life()
             third = sink(spark, folder, life)
             life.left = 5  # a file was moved
             with pytest.raises(KilledError):
-                third.write(rows(spark, 12), MicroBatch(query, 2, b"second"))
+                third.write(rows(spark, 12), MicroBatch(QUERY, 2, b"second"))
 
         sleep = Sleep(meanwhile)
         sleeper = sink(spark, folder, sleep)
         sleep.left = step
         try:
-            sleeper.write(rows(spark, 10), MicroBatch(query, 0, b"second"))
+            sleeper.write(rows(spark, 10), MicroBatch(QUERY, 0, b"second"))
         except RmqdError:
             refused += 1
         if has_slept := sleep.left < 0:
-            sink(spark, folder).write(rows(spark, 12), MicroBatch(query, 2, b"second"))
+            sink(spark, folder).write(rows(spark, 12), MicroBatch(QUERY, 2, b"second"))
             assert read(folder) == list(range(10 * EACH, 13 * EACH)), f"asleep before change {step}"
-        for file in folder.rglob(f"{query}-*"):
-            file.unlink()
         step += 2  # each change is passed by before and behind it
     assert step >= 16  # there were as many steps to sleep at
     assert refused >= 3  # before its manifest, and while its files were moved
