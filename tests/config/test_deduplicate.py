@@ -63,6 +63,11 @@ REFUSED = {
         "6:43: groups.mailer.deduplicate.url: no URL of a store: postgresql; "
         "accepted: postgresql://... or postgres://...",
     ),
+    "a password with an @": (
+        "deduplicate: {store: postgresql, url: 'postgresql://me:p@ss@db/shop'}",
+        "6:43: groups.mailer.deduplicate.url: there is more than one @ before the host; "
+        "accepted: %40 for an @ in the user or the password",
+    ),
     "a URL in place of a path": (
         "deduplicate: {url: 'redis://r'}",
         "6:24: groups.mailer.deduplicate.url: a URL beside store: sqlite; "

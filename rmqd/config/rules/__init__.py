@@ -7,4 +7,5 @@ Rules are generators of findings, which name a path and not a line; `config.load
     spark        groups with `engine: spark`
     sinks        a pipeline's sink, by its format
     deduplicate  which groups can deduplicate, and what the stores need
+    urls         URLs of databases, for the two before
 """

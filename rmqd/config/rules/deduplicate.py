@@ -8,6 +8,7 @@ from typing import Final
 
 from rmqd.config.model.group import GroupConfig
 from rmqd.config.problems import Finding
+from rmqd.config.rules.urls import url_problem
 
 _URLS: Final = {
     "redis": ("redis://", "rediss://", "unix://"),
@@ -38,6 +39,8 @@ def deduplicate_findings(group: GroupConfig) -> Iterator[Finding]:
         yield Finding(path, f"missing beside store: {one.store}; accepted: {accepted}", missing=True)
     elif schemes and not one.url.startswith(schemes):  # without its value, which may have a password
         yield Finding(path, f"no URL of a store: {one.store}; accepted: {accepted}")
+    elif one.store == "postgresql" and (problem := url_problem(one.url)):
+        yield Finding(path, problem)
     elif not schemes and _SCHEME in one.url:
         yield Finding(path, f"a URL beside store: {one.store}; accepted: {accepted}")
 

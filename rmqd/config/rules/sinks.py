@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
 from rmqd.config.model.spark import SinkConfig
 from rmqd.config.problems import Finding
+from rmqd.config.rules.urls import url_problem
 from rmqd.errors import InvalidNameError
 from rmqd.wire.topics import check_topic
 
@@ -47,9 +47,8 @@ def sink_findings(sink: SinkConfig) -> Iterator[Finding]:
     if sink.format == "postgresql" and str(sink.url).startswith("jdbc:"):
         yield Finding(("sink", "url"), "URLs of libpq do not begin with jdbc:; accepted: the same without that")
     for path, url in ((("url",), sink.url), (("options", "url"), sink.options.get("url", ""))):
-        if re.split("[/?#]", str(url).partition("://")[2], maxsplit=1)[0].count("@") > 1:
-            why = "there is more than one @ before the host"
-            yield Finding(("sink", *path), f"{why}; accepted: %40 for an @ in the user or the password")
+        if problem := url_problem(str(url)):
+            yield Finding(("sink", *path), problem)
     if sink.format in ("parquet", "delta") and sink.output_mode != "append" and not _replaces(sink):
         why = "files take no rows back"
         accepted = "append, or update beside keys" if sink.format == "delta" else "append"
