@@ -35,10 +35,12 @@ from tests.campaigns.spark_tables import (  # noqa: E402
 @pytest.mark.spark
 @pytest.mark.usefixtures("postgresql")  # which says where there is none
 @pytest.mark.timeout(900)  # the start of a JVM, twice, on a machine that may be busy
-@pytest.mark.parametrize("group", [ADDING, FOLLOWING])
-def test_a_pipeline_that_is_killed_behind_its_transaction_writes_each_batch_once(tmp_path: Path, group: str) -> None:
-    """The batch is in the table then, and not in the checkpoint: it comes again, and is left out."""
-    plan = TablesPlan(seed=1, messages=600, kills=1, database_kills=0, batch=100, groups=(group,), moments=(NOTED,))
+def test_a_pipeline_that_is_killed_behind_its_transaction_writes_each_batch_once(tmp_path: Path) -> None:
+    """The batch is in the table then, and not in the checkpoint: it comes again, and is left out.
+
+    Of the groups this one alone shows what was written twice: the others have a row for each key.
+    """
+    plan = TablesPlan(seed=1, messages=400, kills=1, database_kills=0, batch=100, groups=(ADDING,), moments=(NOTED,))
     _open(tmp_path)
     with RealCluster.start(ClusterSpec(version=EMBEDDED), tmp_path / "cluster") as cluster:
         result = Tables(plan, cluster, tmp_path / "run").run()
