@@ -53,7 +53,6 @@ class Deduplication:
         self._is_paused = is_paused
         self._group = unwrap_namespace(options.group, options.namespace)
         self._in_order = options.consume_mode == "orderly" and not options.order_by
-        self._is_ordered = self._in_order or bool(options.order_by)
         owner = secrets.token_hex(8)
         terms = Terms(options.group, owner, LEASE_SECONDS, options.deduplication.keep_seconds)
         store = open_store(options.deduplication.store, options.deduplication.url, terms)
@@ -75,7 +74,7 @@ class Deduplication:
         """Comes after the last call. What handlers have acknowledged of calls that the end cut short is confirmed."""
         for called in self._calls.values():
             if called.claim.has_ended:
-                self._claims.owe(called.claim, called.acknowledged(is_ordered=self._is_ordered))
+                self._claims.owe(called.claim, called.acknowledged(in_order=self._in_order))
         await self._claims.close()
 
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
@@ -229,13 +228,16 @@ class _ClaimedCall:
         elif self._batch.decided is None:
             self._batch.decided = {}
 
-    def acknowledged(self, *, is_ordered: bool) -> Iterator[int]:
-        """What the handler has acknowledged by itself; in order nothing that stands behind something else."""
+    def acknowledged(self, *, in_order: bool) -> Iterator[int]:
+        """What the handler has acknowledged by itself.
+
+        In the order of the queue nothing that stands behind something else; with `order_by` no two have one key.
+        """
         decided = self._batch.decisions()
         for index in range(len(self._batch)):
             if index in decided and decided[index].outcome is Outcome.ACK:
                 yield index
-            elif is_ordered:
+            elif in_order:
                 return
 
 

@@ -81,9 +81,11 @@ class _GuardedCall:
         policy, batch, indexes = self._policy, self._batch, list(range(len(self._batch)))
         for number in itertools.count(1):
             part = batch if len(indexes) == len(batch) else batch.part(indexes)
-            result, error = await self._called(part)
-            if part is not batch:
-                self._take_over(part, indexes)
+            try:
+                result, error = await self._called(part)
+            finally:  # a call that is cut short has decided something, too
+                if part is not batch:
+                    self._take_over(part, indexes)
             give_up(batch, error, policy.options.dead_letter_on)
             again = self._to_repeat(error)
             pause = doubled(policy.options.backoff_seconds, number, policy.options.max_backoff_seconds)

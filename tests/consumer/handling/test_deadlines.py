@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
 from rmqd.consumer.handling.slots import CANCEL_GRACE_SECONDS, HandlerHungError
+from rmqd.consumer.options import FailureOptions
 from rmqd.handler_api import Batch
 from tests.client.peer import Reply
 from tests.clock import ManualClock
@@ -38,6 +39,36 @@ async def test_an_async_handler_is_cancelled_at_its_deadline(pool: StartPool, br
     assert [header.delay_level for header in broker.sent_back] == [3, 3]
     assert handled(queue) == {"expired": 2}
     assert queue.commit_offset() == 2
+
+
+@pytest.mark.parametrize("decided", ["acknowledged", "a dead letter"])
+async def test_what_a_repeated_call_has_decided_counts_though_it_is_cut_short(
+    pool: StartPool, broker: ScriptedBroker, decided: str
+) -> None:
+    """It has a part of the batch, whose rest was acknowledged by the call before."""
+    clock, parts = ManualClock(), list[int]()
+
+    async def handle(batch: Batch) -> None:
+        parts.append(len(batch))
+        if decided == "acknowledged" or len(parts) == 1:
+            batch.ack(batch[0])
+        else:
+            batch.dead_letter(batch[0], "it is bad")
+        if len(parts) == 1:
+            raise ConnectionError
+        await asyncio.Event().wait()
+
+    once = FailureOptions(1, 0.1, 0.1, frozenset(), frozenset())
+    options = {"concurrency": 1, "consume_message_batch_max_size": 3}
+    async with pool(handle, clock=clock, failures=once, **options) as running:
+        queue = running.queue(3)
+        await eventually(lambda: parts == [3], "the call has failed")
+        await clock.advance(0.2)
+        await eventually(lambda: parts == [3, 2], "it is repeated")
+        await clock.advance(TIMEOUT_SECONDS + 1)
+        await eventually(done(queue), "nothing is left")
+    both = {"acked": 2} if decided == "acknowledged" else {"acked": 1, "dead_lettered": 1}
+    assert handled(queue) == {**both, "expired": 1}
 
 
 @pytest.mark.parametrize("ending", ["returns", "raises"])
