@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rmqd.config.model.spark import SinkConfig
 from rmqd.errors import ConfigError
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
@@ -17,6 +19,7 @@ from tests.spark.needed import need
 need("pyspark", "pyarrow", "psycopg")
 
 from rmqd.spark.pipelines.micro_batch import MicroBatch  # noqa: E402
+from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
 from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
 from tests.spark.test_postgresql_sink import QUERY, Database, prices_database  # noqa: E402, F401  a fixture
 
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rmqd.spark.group_order import GroupOrder
-    from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink
     from tests.servers.postgresql import PostgresqlServer
 
 QUEUES = 3
@@ -184,6 +186,43 @@ def test_debeziums_changes_count_by_the_sources_log(
             start(spark, cdc_order(broker, database, {**options, "order": order}), tmp_path)
     with pytest.raises(ConfigError, match="the pipeline knows a row by name, and the sink by id"):
         start(spark, cdc_order(broker, database, {**options, "keys": ["name"]}), tmp_path)
+
+
+def test_a_table_of_an_earlier_version_has_its_order_noted_anew(
+    spark: SparkSession, postgresql: PostgresqlServer, database: str
+) -> None:
+    """Whose note had neither format nor topics: another of either is refused from then on."""
+    from rmqd_handlers.cdc.pipeline import Options, cdc
+
+    def sink(topics: Sequence[str] = ("orders",), **keys: str) -> PostgresqlSink:
+        config = {"format": "postgresql", "url": database, **SINK}
+        made = PostgresqlSink(SinkConfig.model_validate(config), {}, "copy", topics)
+        options = Options.model_validate({**CANAL, "order": "offset", **keys})
+        made.prepare(cdc(spark.createDataFrame([], MESSAGES), spark, options).schema)
+        return made
+
+    def noted() -> list[tuple[Any, ...]]:
+        return postgresql.execute(database, "SELECT kind FROM rmqd_order_kinds")
+
+    postgresql.execute(database, TABLE)
+    sink()
+    postgresql.execute(database, "UPDATE rmqd_order_kinds SET kind = 'cdc, order: offset'")
+    postgresql.execute(database, "INSERT INTO orders VALUES (1, 'former', NULL, '{7,0}')")
+    with pytest.raises(ConfigError, match="as 'cdc, order: offset', and the group's as 'cdc, order: time'") as refused:
+        sink(order="time")
+    assert "SET kind" not in str(refused.value)
+    sink()
+    kind = "cdc, format: canal, order: offset in orders"
+    assert noted() == [(kind,)]
+    with pytest.raises(ConfigError, match=f"as '{kind}', and the group's as 'cdc, format: debezium") as refused:
+        sink(format="debezium")
+    assert "SET kind" not in str(refused.value)
+    with pytest.raises(ConfigError, match=f"as '{kind}', and the group's as 'cdc, format: canal, order: offset in new"):
+        sink(["new"])
+    sink(["new", "orders"])
+    assert postgresql.execute(database, "SELECT kind FROM rmqd_order_kinds") == [
+        (kind.replace("orders", "new, orders"),)
+    ]
 
 
 def test_what_is_no_change_ends_the_query_or_is_kept_apart() -> None:

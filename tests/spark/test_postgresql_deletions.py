@@ -20,7 +20,7 @@ import psycopg  # noqa: E402
 import structlog.testing  # noqa: E402
 
 from rmqd.spark.pipelines.postgresql.deletions import Deletions  # noqa: E402
-from rmqd.spark.pipelines.postgresql.order_kinds import OrderKinds  # noqa: E402
+from rmqd.spark.pipelines.postgresql.order_kinds import OrderKind, OrderKinds  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
 from rmqd.spark.pipelines.postgresql.statements import Statements  # noqa: E402
 from tests.spark.test_postgresql_sink import Database, batch, prices_database  # noqa: E402, F401  a fixture
@@ -254,11 +254,75 @@ def test_places_in_other_topics_are_another_order(spark: SparkSession, prices_da
         r"(?:UPDATE|TRUNCATE) \S+\.\"(?:rmqd_deleted_)?prices\"(?: SET \"place\" = NULL)?(?=;)", str(refused.value)
     )
     assert len(statements) == 2
+    with pytest.raises(ConfigError, match="and the group's as 'offset in a, c'"):  # c may be there instead of b
+        writer(prices_database, frame, "first", "a", "c")
     for statement in statements:
         prices_database.run(statement)
     young = by(spark, "offset in {topics}", (1, "a", 11, [0], False), (2, "a", 20, [1], False))
     writer(prices_database, young, "second", "c").write(young, batch(0))
     assert there(prices_database) == [(1, "a", 11), (2, "a", 20)]
+
+
+def noted(database: Database) -> list[tuple[Any, ...]]:
+    return database.run("SELECT target, column_name, kind FROM rmqd_order_kinds")
+
+
+def test_topics_beside_those_that_are_noted_join_them(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
+    """Nobody is refused, neither a group with more topics nor one with fewer, and what runs goes on."""
+    prices_database.run(TABLE)
+    frame = by(spark, "offset in {topics}", (1, "a", 10, [5], False))
+    first = writer(prices_database, frame, "first", "b")
+    first.write(frame, batch(0))
+    more = writer(prices_database, frame, "second", "c", "b", "a")
+    more.write(frame, batch(0))
+    first.write(frame, batch(1))
+    writer(prices_database, frame, "first", "b").write(frame, batch(2))
+    more.write(frame, batch(1))
+    writer(prices_database, frame, "third", "a", "c").write(frame, batch(0))
+    assert noted(prices_database) == [("prices", "place", "offset in a, b, c")]
+
+
+def join(error: Exception) -> str:
+    """The statement by which topics join those that are noted, of what was told."""
+    found = re.search(r"UPDATE \S+rmqd_order_kinds\S* SET .*? AND kind = '[^']*'(?=;|$)", str(error))
+    assert found is not None, error
+    return found[0]
+
+
+@pytest.mark.parametrize("is_filled", [True, False], ids=["with rows", "empty"])
+def test_groups_of_other_shards_write_to_one_table(
+    spark: SparkSession,
+    prices_database: Database,  # noqa: F811
+    is_filled: bool,
+) -> None:
+    """By one statement, which the refusal names; where there is no row, the former group has it, and goes on."""
+    prices_database.run(TABLE)
+    frame = by(spark, "offset in {topics}", (1, "a", 10, [5], False))
+    other = by(spark, "offset in {topics}", (2, "a", 20, [1], False))
+    first = writer(prices_database, frame, "first", "one")
+    if is_filled:
+        first.write(frame, batch(0))
+        with pytest.raises(ConfigError) as refused:
+            writer(prices_database, other, "second", "two")
+        prices_database.run(join(refused.value))
+        second = writer(prices_database, other, "second", "two")
+    else:
+        second = writer(prices_database, other, "second", "two")
+        with pytest.raises(RmqdError, match="another group has begun") as ended:
+            first.write(frame, batch(0))
+        prices_database.run(join(ended.value))
+    second.write(other, batch(0))
+    first.write(frame, batch(1))
+    writer(prices_database, frame, "first", "one").write(frame, batch(2))
+    assert there(prices_database) == [(1, "a", 10), (2, "a", 20)]
+    assert noted(prices_database) == [("prices", "place", "offset in one, two")]
+    with pytest.raises(ConfigError, match="as 'offset in one, two', and the group's as 'offset in three'") as third:
+        writer(prices_database, other, "third", "three")
+    with pytest.raises(ConfigError) as fourth:
+        writer(prices_database, other, "fourth", "four")
+    for error in (third, fourth):  # the later one is of a note that is another by then, and changes nothing
+        prices_database.run(join(error.value))
+    assert noted(prices_database) == [("prices", "place", "offset in one, three, two")]
 
 
 def test_what_is_left_out_as_older_is_told(spark: SparkSession, prices_database: Database) -> None:  # noqa: F811
@@ -295,7 +359,9 @@ def test_a_batch_under_way_has_the_order_stay_as_it_is(
         except ConfigError as error:
             refused.append(str(error))
 
-    kinds = OrderKinds(Statements("first", "public", "prices", (), order_by=("place",)), {"place": "offsets"})
+    kinds = OrderKinds(
+        Statements("first", "public", "prices", (), order_by=("place",)), {"place": OrderKind("offsets")}
+    )
     with psycopg.connect(prices_database.url) as connection:
         kinds.see(connection)
         starting = threading.Thread(target=start)

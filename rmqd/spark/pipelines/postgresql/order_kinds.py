@@ -1,13 +1,17 @@
 """The note of what a table's order counts by: a row that counts by something else is neither later nor earlier.
 
 A pipeline tells it of a column by the metadata `rmqd.order`, in which `{topics}` are the group's. The note is beside
-the table, for all groups that write there. The transaction of a batch has a share of it: so it becomes another one only
-when none is under way.
+the table, for all groups that write there, and has the topics of all of them. The transaction of a batch has a share of
+it: so it becomes another one only when none is under way.
+
+Places in two topics never compare, which harms nobody where no key is in both. Whether one is, the note cannot tell: it
+takes a topic beside those that were there for one with keys of its own, and one instead of them for one with theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,15 +25,61 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 METADATA: Final = "rmqd.order"
+ALSO: Final = "rmqd.order_also"
+"""The metadata that lists other texts for the same, as an earlier version of a pipeline may have had them noted."""
 _TOPICS: Final = "{topics}"
 _NAME: Final = "rmqd_order_kinds"
 
 
-def kinds_of(rows: StructType, order_by: Sequence[str], topics: Sequence[str]) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class OrderKind:
+    """What a column of a group's order counts by."""
+
+    told: str
+    """With `{topics}`, where places are those in topics."""
+    topics: frozenset[str] = frozenset()
+    """The group's."""
+    also: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """As it is noted where no other group is."""
+        return self._of(self.topics)
+
+    def covered_by(self, noted: str) -> bool:
+        """Whether the note has it, maybe with more topics."""
+        there = self._topics_in(noted)
+        return noted == self.text or (there is not None and self.topics <= there)
+
+    def beside(self, noted: str) -> str | None:
+        """What is to be noted of rows of both; none if they do not compare."""
+        if self.covered_by(noted):
+            return noted
+        there = self._topics_in(noted)
+        return self.text if noted in self.also or (there is not None and there <= self.topics) else None
+
+    def joined(self, noted: str) -> str | None:
+        """The note with the topics of both; none if more than topics differ."""
+        there = self._topics_in(noted)
+        return None if there is None else self._of(there | self.topics)
+
+    def _of(self, topics: Iterable[str]) -> str:
+        return self.told.replace(_TOPICS, ", ".join(sorted(topics)))
+
+    def _topics_in(self, noted: str) -> frozenset[str] | None:
+        first, *others = map(re.escape, self.told.split(_TOPICS))
+        found = re.fullmatch(f"{first}(.+)" + r"\1".join(others), noted) if others else None
+        return None if found is None else frozenset(found[1].split(", "))
+
+
+def kinds_of(rows: StructType, order_by: Sequence[str], topics: Sequence[str]) -> dict[str, OrderKind]:
     """What each column of the order counts by, of those of which the pipeline tells it."""
-    of = ", ".join(sorted(topics))
-    told = {field.name: (field.metadata or {}).get(METADATA) for field in rows.fields}
-    return {name: str(told[name]).replace(_TOPICS, of) for name in order_by if told.get(name)}
+    told = {field.name: field.metadata or {} for field in rows.fields}
+    return {
+        name: OrderKind(str(told[name][METADATA]), frozenset(topics), tuple(told[name].get(ALSO, ())))
+        for name in order_by
+        if told.get(name, {}).get(METADATA)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +87,7 @@ class OrderKinds:
     """What the order of a group's rows counts by, beside what is noted for their table."""
 
     statements: Statements
-    kinds: Mapping[str, str]
+    kinds: Mapping[str, OrderKind]
     """By the column's name."""
 
     @property
@@ -60,24 +110,28 @@ class OrderKinds:
             )
         for name, kind in self.kinds.items():
             place = (self.statements.table, name)
-            connection.execute(f"INSERT INTO {self.table} VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", (*place, kind))
-            there = self._noted(connection, name, "UPDATE")
-            if there == kind:
-                continue
-            if filled := list(self._filled(connection, name)):
-                raise ConfigError([self._problem(name, kind, there, filled)])
             connection.execute(
-                f"UPDATE {self.table} SET kind = %s WHERE target = %s AND column_name = %s", (kind, *place)
+                f"INSERT INTO {self.table} VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", (*place, kind.text)
             )
+            there = self._noted(connection, name, "UPDATE") or kind.text
+            noted = kind.beside(there)
+            if noted is None and (filled := list(self._filled(connection, name))):
+                raise ConfigError([self._problem(name, kind, there, filled)])
+            if noted != there:
+                connection.execute(
+                    f"UPDATE {self.table} SET kind = %s WHERE target = %s AND column_name = %s",
+                    (noted or kind.text, *place),
+                )
 
     def see(self, connection: Connection[tuple[Any, ...]]) -> None:
         """Have it stay as it is until the transaction ends. Raises RmqdError where another group has changed it."""
         for name, kind in self.kinds.items():
             there = self._noted(connection, name, "SHARE")
-            if there not in (kind, None):
+            if there is not None and not kind.covered_by(there):
                 raise RmqdError(
                     f"{self.statements.table}: another group has begun to order its rows by {name} as {there!r}, and "
-                    f"this one does as {kind!r}; accepted: one of the groups, or the same order in both"
+                    f"this one does as {kind.text!r}; accepted: one of the groups, or the same order in both"
+                    f"{self._joining(name, kind, there)}"
                 )
 
     def _noted(self, connection: Connection[tuple[Any, ...]], name: str, lock: str) -> str | None:
@@ -106,14 +160,30 @@ class OrderKinds:
         is_target = table == self.statements.target
         return f"UPDATE {table} SET {quoted(name)} = NULL" if is_target else f"TRUNCATE {table}"
 
-    def _problem(self, name: str, kind: str, there: str | None, filled: Sequence[str]) -> str:
+    def _joining(self, name: str, kind: OrderKind, there: str) -> str:
+        """The way out that is one where nothing but topics differ."""
+        if (joined := kind.joined(there)) is None:
+            return ""
+        where = {"target": self.statements.table, "column_name": name, "kind": there}
+        found = " AND ".join(f"{column} = {_literal(value)}" for column, value in where.items())
         return (
-            f"sink {self.statements.table}: its rows are ordered by {name} as {there!r}, and the group's as {kind!r}; "
-            "of two such rows nobody knows the later one, and an older change would replace a later one; "
-            f"accepted: {there!r}; or to stop all groups that write there, once they have no lag, and to have whatever "
-            f"comes count as later: {'; '.join(self._forget(table, name) for table in filled)}; "
+            "; or, where no key is in two of the topics, as with shards, to have them all count: "
+            f"UPDATE {self.table} SET kind = {_literal(joined)} WHERE {found}"
+        )
+
+    def _problem(self, name: str, kind: OrderKind, there: str, filled: Sequence[str]) -> str:
+        return (
+            f"sink {self.statements.table}: its rows are ordered by {name} as {there!r}, and the group's as "
+            f"{kind.text!r}; of two such rows nobody knows the later one, and an older change would replace a later "
+            f"one; accepted: {there!r}{self._joining(name, kind, there)}; or to stop all groups that write there, once "
+            "they have no lag, and to have whatever comes count as later: "
+            f"{'; '.join(self._forget(table, name) for table in filled)}; "
             f"or to begin anew: stop them, TRUNCATE {', '.join(filled)}, and reset the group to its first messages"
         )
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _has_column(connection: Connection[tuple[Any, ...]], table: str, name: str) -> bool:
