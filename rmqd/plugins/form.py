@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rmqd.config.model.errors import model_at
+from rmqd.config.model.kinds import Substituted, as_list
 from rmqd.config.problems import Path, unknown
 from rmqd.plugins.unknown_options import unknown_keys, unknown_options
 from rmqd.typed.annotations import AnnotationError, hint_of
@@ -42,19 +43,23 @@ def plugin_fault(message: str) -> PluginFaultError:
 
 
 def validated(kind: str, options: dict[str, Any], *, takes: bool, model: type[BaseModel] | None) -> Any:
-    """The options as the plugin gets them: an instance of its model, or the dict. Raises PluginFaultError."""
+    """The options as the plugin gets them: an instance of its model, or the dict. Raises PluginFaultError.
+
+    `options` are those of the configuration, by which it is known what of them is not to be shown.
+    """
     if not takes:
         if options:
             raise PluginFaultError(Fault(("options",), f"the {kind} takes no options; accepted: no options", True))
         return options
+    given = _plain(options)
     if model is None:
-        return options
+        return given
     try:
-        made = model.model_validate(options)
+        made = model.model_validate(given)
     except ValidationError as error:
-        invalid = [_option_fault(model, one) for one in error.errors(include_url=False)]
-        raise PluginFaultError(*invalid, *_unknown_faults(unknown_keys(options, model))) from None
-    faults = _unknown_faults(unknown_options(options, made))
+        invalid = [_option_fault(model, one, options) for one in error.errors(include_url=False)]
+        raise PluginFaultError(*invalid, *_unknown_faults(unknown_keys(given, model))) from None
+    faults = _unknown_faults(unknown_options(given, made))
     if faults:
         raise PluginFaultError(*faults)
     return made
@@ -110,7 +115,30 @@ def with_article(word: str) -> str:
     return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
 
 
-def _option_fault(model: type[BaseModel], details: ErrorDetails) -> Fault:
+def _plain(value: Any) -> Any:
+    """Options with ordinary strings: a plugin must not see the class of text that came from `${...}`."""
+    if isinstance(value, Substituted):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _at(options: Any, path: Path) -> object:
+    """What the configuration has at a path; None if a step of it is no key, as where a model has several forms."""
+    for step in path:
+        if isinstance(options, dict):
+            options = options.get(step)
+        elif isinstance(options, list) and isinstance(step, int) and step < len(options):
+            options = options[step]
+        else:
+            return None
+    return options
+
+
+def _option_fault(model: type[BaseModel], details: ErrorDetails, options: dict[str, Any]) -> Fault:
     path, key = ("options", *details["loc"]), str(details["loc"][-1]) if details["loc"] else ""
     holder = model_at(model, details["loc"][:-1])
     fields = holder.model_fields if holder is not None else {}
@@ -124,8 +152,7 @@ def _option_fault(model: type[BaseModel], details: ErrorDetails) -> Fault:
     if details["type"] == "value_error":
         return Fault(path, str(details.get("ctx", {}).get("error", details["msg"])))
     if details["type"] == "list_type":
-        one = details["input"] if isinstance(details["input"], str | int) else "a, b"
-        return Fault(path, f"the value should be a list, such as [{one}]")
+        return Fault(path, f"the value should be a list, such as {as_list(_at(options, details['loc']))}")
     return Fault(path, details["msg"].replace("Input should", "the value should", 1))
 
 

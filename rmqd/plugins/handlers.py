@@ -14,7 +14,7 @@ from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.entry_points import installed
 from rmqd.plugins.form import PluginFaultError, plugin_fault
 from rmqd.plugins.handler_plugin import CallLimit, HandlerPlugin
-from rmqd.plugins.lookup import find_object, located, plain
+from rmqd.plugins.lookup import find_object, located
 from rmqd.plugins.middleware import middleware_faults, with_middleware
 from rmqd.plugins.pipelines import ENTRY_POINT_GROUP as PIPELINES
 
@@ -72,7 +72,7 @@ def find_plugin(name: str) -> HandlerPlugin:
 
 def _plugin_and_options(handler: HandlerConfig, given: object = None) -> tuple[HandlerPlugin, Any]:
     plugin = find_plugin(handler.plugin) if given is None else HandlerPlugin.of(handler.plugin, given)
-    options = plugin.validated(plain(handler.options))
+    options = plugin.validated(handler.options)
     if faults := tuple(middleware_faults(handler.middleware)):
         raise PluginFaultError(*faults)
     return plugin, options

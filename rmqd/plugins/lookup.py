@@ -14,7 +14,6 @@ from pathlib import Path as FilePath
 from typing import Any, Final
 
 from rmqd.config.model.group import GroupConfig
-from rmqd.config.model.kinds import Substituted
 from rmqd.config.problems import ConfigProblem, Path, unknown
 from rmqd.plugins.entry_points import IMPORTABLE, EntryPointError, import_object, installed, not_installed, why
 from rmqd.plugins.form import PluginFaultError, plugin_fault
@@ -80,14 +79,3 @@ def _import(module_name: str) -> object:
         except ModuleNotFoundError:
             sys.path.remove(here)
             raise
-
-
-def plain(value: Any) -> Any:
-    """Options with ordinary strings: a plugin must not see the class of text that came from `${...}`."""
-    if isinstance(value, Substituted):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [plain(inner) for inner in value]
-    return value

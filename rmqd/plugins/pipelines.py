@@ -26,7 +26,7 @@ from rmqd.plugins.form import (
     with_article,
     yields,
 )
-from rmqd.plugins.lookup import find_object, located, object_at, plain
+from rmqd.plugins.lookup import find_object, located, object_at
 
 ENTRY_POINT_GROUP: Final = "rmqd.pipelines"
 
@@ -90,7 +90,7 @@ def load_pipeline(group: str, settings: GroupConfig) -> Callable[[Any, Any], Any
     """A group's pipeline as a function of (frame, spark). Raises ConfigError with all problems."""
     assert settings.pipeline is not None
     try:
-        return find_pipeline(settings.pipeline.plugin).bound(plain(settings.pipeline.options))
+        return find_pipeline(settings.pipeline.plugin).bound(settings.pipeline.options)
     except PluginFaultError as error:
         raise ConfigError(list[object](located(group, settings, ("pipeline",), error))) from error
 
@@ -101,7 +101,7 @@ def load_batch_function(group: str, settings: GroupConfig) -> Callable[[Any, Any
     try:
         target = object_at(settings.sink.plugin)
         function = FrameFunction.of(settings.sink.plugin, target, "function of batches", "frame, batch_id")
-        return function.bound(plain(settings.sink.options))
+        return function.bound(settings.sink.options)
     except PluginFaultError as error:
         raise ConfigError(list[object](located(group, settings, ("sink",), error))) from error
 

@@ -349,6 +349,11 @@ ROOTS = {
         "    sink: {format: postgresql, url: 'postgresql://db/shop', table: t, keys: id}",
         "7:77: groups.g.sink.keys: 'id' is not a list; accepted: a list, such as [id]",
     ),
+    "several words in the place of a list": (
+        "nameserver: a:1\ngroups:\n  g:\n    engine: spark\n    subscriptions: {t: '*'}\n    pipeline: {plugin: p}\n"
+        "    sink: {format: postgresql, url: 'postgresql://db/shop', table: t, keys: 'id, day'}",
+        "7:77: groups.g.sink.keys: 'id, day' is not a list; accepted: a list, such as [a, b]",
+    ),
     "token file that is not there": (
         "nameserver: a:1\nhttp: {token_file: token}",
         "2:20: http.token_file: the file token cannot be read: No such file or directory; "
@@ -574,3 +579,13 @@ def test_whatever_stands_in_a_configuration_it_loads_or_has_located_problems(dat
         assert lines
         assert len(lines) == len(set(lines))
         assert all(re.match(r"test\.yaml:\d+:\d+: \S", line) and "\n" not in line for line in lines), lines
+
+
+def test_a_secret_in_the_place_of_a_list_is_not_shown() -> None:
+    text = (
+        "nameserver: a:1\ngroups:\n  g:\n    engine: spark\n    subscriptions: {t: '*'}\n    pipeline: {plugin: p}\n"
+        "    sink: {format: postgresql, url: 'postgresql://db/shop', table: t, keys: '${KEYS}'}"
+    )
+    assert problems(text, environ={"KEYS": "hunter2"}) == [
+        "test.yaml:7:77: groups.g.sink.keys: what was substituted is not a list; accepted: a list, such as [a, b]"
+    ]

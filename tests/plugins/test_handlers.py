@@ -359,6 +359,22 @@ def test_an_option_that_the_model_does_not_have_is_told(options: str, expected: 
     assert found == [f"test.yaml:{line}".replace(" options", " groups.mailer.handler.options") for line in expected]
 
 
+IN_THE_PLACE_OF_A_LIST = {
+    "a word": ("relay.py", "[relay.py]"),
+    "several words": ("python3 relay.py --fast", "[a, b]"),
+    "a secret": ("'${TOKEN}'", "[a, b]"),
+    "a secret among words": ("\"curl -H 'Authorization: Bearer ${TOKEN}' https://api.example/\"", "[a, b]"),
+}
+
+
+@pytest.mark.parametrize(("command", "shown"), IN_THE_PLACE_OF_A_LIST.values(), ids=IN_THE_PLACE_OF_A_LIST)
+def test_what_stands_in_the_place_of_a_list_is_shown_in_one_only_if_it_is_a_word(command: str, shown: str) -> None:
+    """Of several words a list of one would be another command; what was substituted may be a secret."""
+    found = problems(text("exec", f"{{command: {command}}}"), to_run=True, environ={"TOKEN": "hunter2"})
+    place = "test.yaml:7:26: groups.mailer.handler.options.command"
+    assert found == [f"{place}: the value should be a list, such as {shown}"]
+
+
 @pytest.mark.parametrize("plugin", ["shop:open_one", "shop:careless"])
 def test_a_model_may_say_itself_what_becomes_of_other_keys(plugin: str) -> None:
     """By `extra` in its configuration."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from rmqd.config.model.kinds import show
+from rmqd.config.model.kinds import as_list, show
 from rmqd.config.problems import ConfigProblem, Path, Places, path_text, unknown
 
 _MANY_KEYS = 12
@@ -67,8 +67,8 @@ def _wrong_value(root: type[BaseModel], path: Path, details: ErrorDetails) -> st
     if kind == "dict_type":
         return f"{shown} is not a mapping; accepted: a mapping of names to values"
     if kind == "list_type":
-        one = f"[{details['input']}]" if isinstance(details["input"], str) else "[a, b]"
-        return f"{shown} is not a list; accepted: a list, such as {one}"
+        one = details["input"] if isinstance(details["input"], str) else None
+        return f"{shown} is not a list; accepted: a list, such as {as_list(one)}"
     return details["msg"]
 
 

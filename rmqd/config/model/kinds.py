@@ -6,9 +6,10 @@ for true), and their messages name types and units that no user wrote.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
@@ -23,6 +24,8 @@ from rmqd.config.model.quantities import (
     parse_duration_ms,
     parse_size_bytes,
 )
+
+_BARE_WORD: Final = re.compile(r"[\w.-]+")
 
 
 class Substituted(str):
@@ -50,6 +53,15 @@ def show(value: object) -> str:
         return "a list"
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def as_list(value: object) -> str:
+    """How a list is written, for who gave one value in its place: with that value, if it is a bare word and no secret.
+
+    A text with spaces may have been meant as several, such as the words of a command.
+    """
+    given = None if isinstance(value, Substituted | bool) or not isinstance(value, str | int) else str(value)
+    return f"[{given}]" if given is not None and _BARE_WORD.fullmatch(given) else "[a, b]"
 
 
 class ValueKind:
