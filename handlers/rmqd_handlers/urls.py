@@ -1,20 +1,39 @@
-"""URLs of databases, as options."""
+"""URLs of databases, as options: one is refused whose host would have part of the password, as its driver reads it."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, SecretStr
 
+_LIBPQ: Final = re.compile("postgres(?:ql)?://([^/?#]*)")
+_PROBLEM: Final = "there is more than one @ before the host; accepted: %40 for an @ in the user or the password"
 
-def _one_host(url: SecretStr) -> SecretStr:
-    """Refuse a URL whose host would have part of the password."""
-    authority = url.get_secret_value().partition("://")[2]
-    for end in "/?#":
-        authority = authority.partition(end)[0]
-    if authority.count("@") > 1:
-        raise ValueError("there is more than one @ before the host; accepted: %40 for an @ in the user or the password")
+
+def _read_by_libpq(url: SecretStr) -> SecretStr:
+    """For libpq the first @ ends the password; `host=db password=a@b` is no URL."""
+    uri = _LIBPQ.match(url.get_secret_value())
+    if uri is not None and uri[1].count("@") > 1:
+        raise ValueError(_PROBLEM)
     return url
 
 
-DatabaseUrl = Annotated[SecretStr, AfterValidator(_one_host)]
+def _read_by_sqlalchemy(url: SecretStr) -> SecretStr:
+    """For SQLAlchemy the user may have an @, and the first one behind it ends the password."""
+    try:
+        from sqlalchemy.engine import make_url
+        from sqlalchemy.exc import ArgumentError
+    except ImportError:  # which the handler tells, with what to install
+        return url
+    try:
+        host = make_url(url.get_secret_value()).host
+    except (ArgumentError, ValueError):  # which its start tells
+        return url
+    if host is not None and "@" in host:
+        raise ValueError(_PROBLEM)
+    return url
+
+
+LibpqUrl = Annotated[SecretStr, AfterValidator(_read_by_libpq)]
+SqlAlchemyUrl = Annotated[SecretStr, AfterValidator(_read_by_sqlalchemy)]

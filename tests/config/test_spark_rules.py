@@ -156,3 +156,10 @@ def test_worker_processes_of_the_handler_are_refused() -> None:
         "test.yaml:6:39: groups.mailer.handler.processes: of no use with engine: spark: Spark has worker processes of "
         "its own, as many as spark.master says; accepted: 0"
     )
+
+
+def test_an_at_sign_in_a_url_that_libpq_does_not_read_is_accepted() -> None:
+    """JDBC's have passwords among their parameters."""
+    url = "jdbc:sqlserver://shop.example:1433;database=shop;user=loader@shop;password=p@ss"
+    sink = f"    sink: {{format: jdbc, options: {{url: '{url}', dbtable: prices}}}}\n"
+    assert load(f"{NO_WORK}    pipeline: {{plugin: archive}}\n{sink}").groups["mailer"].sink is not None

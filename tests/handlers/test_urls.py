@@ -20,3 +20,19 @@ def test_a_password_that_would_be_part_of_the_host_is_told(options: type[BaseMod
     assert "p@ss" not in told
     for url in ("postgresql://me:p%40ss@db/shop?application_name=a@b@c", "sqlite:////tmp/a@b@c", "host=db user=a@b@c"):
         options.model_validate({**OTHERS, "url": url})
+
+
+SQLALCHEMYS = {
+    "an @ in the user": "mysql+pymysql://loader@shop:secret@db/shop",
+    "no host": "sqlite:////tmp/a@b@c",
+    "no URL": "host=db password=a@b@c",
+}
+
+
+@pytest.mark.parametrize("url", SQLALCHEMYS.values(), ids=SQLALCHEMYS)
+def test_a_url_that_sqlalchemy_reads_rightly_is_accepted(url: str) -> None:
+    Sql.Options.model_validate({**OTHERS, "url": url})
+
+
+def test_a_connection_string_of_libpq_may_have_what_a_url_may_not() -> None:
+    PostgreSql.Options.model_validate({**OTHERS, "url": "host=db user=me password=a://x@y@z"})

@@ -15,7 +15,7 @@ from rmqd_handlers.message_values import MessageValue
 from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
 from rmqd_handlers.rows import COLUMNS_TEXT, KEY, MAX_CONNECTIONS, TABLE_PATTERN, VERSION, check_key, rows_of
 from rmqd_handlers.units import DurationSeconds
-from rmqd_handlers.urls import DatabaseUrl
+from rmqd_handlers.urls import LibpqUrl
 
 from .connecting import CONNECT_SECONDS, conninfo_of
 from .refusals import is_of_a_row
@@ -39,7 +39,7 @@ class PostgreSql:
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)
 
-        url: DatabaseUrl = Field(
+        url: LibpqUrl = Field(
             description="the database: postgresql://user:password@host/database, or libpq's keywords; "
             "several hosts with target_session_attrs=read-write follow a failover"
         )

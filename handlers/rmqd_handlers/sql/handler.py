@@ -14,7 +14,7 @@ from rmqd_handlers.message_values import MessageValue
 from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
 from rmqd_handlers.rows import COLUMNS_TEXT, KEY, MAX_CONNECTIONS, TABLE_PATTERN, VERSION, check_key, rows_of
 from rmqd_handlers.units import DurationSeconds
-from rmqd_handlers.urls import DatabaseUrl
+from rmqd_handlers.urls import SqlAlchemyUrl
 
 if TYPE_CHECKING:
     from .database import Database, Rows, Written
@@ -31,7 +31,7 @@ class Sql:
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)
 
-        url: DatabaseUrl = Field(
+        url: SqlAlchemyUrl = Field(
             description="the database, as SQLAlchemy names it: sqlite:////path/to/file, postgresql+psycopg://…, "
             "mysql+pymysql://user:password@host/shop; its driver is to be installed"
         )

@@ -46,9 +46,8 @@ def sink_findings(sink: SinkConfig) -> Iterator[Finding]:
             yield Finding(("sink", key), f"missing; accepted: {accepted}", missing=True)
     if sink.format == "postgresql" and str(sink.url).startswith("jdbc:"):
         yield Finding(("sink", "url"), "URLs of libpq do not begin with jdbc:; accepted: the same without that")
-    for path, url in ((("url",), sink.url), (("options", "url"), sink.options.get("url", ""))):
-        if problem := url_problem(str(url)):
-            yield Finding(("sink", *path), problem)
+    if sink.format == "postgresql" and (problem := url_problem(str(sink.url))):
+        yield Finding(("sink", "url"), problem)
     if sink.format in ("parquet", "delta") and sink.output_mode != "append" and not _replaces(sink):
         why = "files take no rows back"
         accepted = "append, or update beside keys" if sink.format == "delta" else "append"
