@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import threading
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -23,6 +25,7 @@ from pydantic import ValidationError
 from rmqd import Batch, Message, MessageQueue, testing
 from rmqd.spark.source.columns import COLUMNS, DEFAULT_COLUMNS
 from rmqd_handlers.parquet import Parquet, manifest
+from rmqd_handlers.parquet.stores import Folder
 from tests.handlers.messages import QUEUE, make_batch, make_message
 from tests.servers.s3 import BUCKET, S3Server
 from tests.waiting import eventually
@@ -269,7 +272,7 @@ async def test_more_runs_than_are_kept_are_read_again_where_they_are_needed(
         async with started(tmp_path) as handler:
             for batch in batches:
                 await handler.handle(batch)
-            assert not is_first or len(handler._queues[QUEUE].listed._runs) <= 20
+            assert not is_first or sum(map(len, handler._queues[QUEUE].listed._layers)) <= 20
             await handler.handle(batches[0])
 
     assert sorted(listed(tmp_path)) == list(range(0, 120, 2))
@@ -312,6 +315,98 @@ async def test_files_of_a_topic_and_of_the_one_made_anew_may_overlap(tmp_path: P
             await handler.handle(stored(anew, *range(10)))
 
     assert sorted(listed(tmp_path)) == sorted([4, 5, 6, *range(10)])
+
+
+def list_entries(path: Path, stored_ms: int, *runs: tuple[int, int]) -> None:
+    """Entries of files with one run each, that were stored one after the other. The files are not there."""
+    folder = path / "_manifest" / f"orders@broker-a@{QUEUE.queue_id}" / "000000"
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (first, last) in enumerate(runs):
+        times = {"oldest_store_timestamp": stored_ms + number, "newest_store_timestamp": stored_ms + number}
+        name = f"{first:020}-{last:020}-{stored_ms + number:08x}.json"
+        (folder / name).write_text(json.dumps({"offsets": [(first, last)], **times}))
+
+
+@contextmanager
+def lines_counted() -> Iterator[list[int]]:
+    """The lines of the manifest's code that this thread executes meanwhile, by their numbers."""
+    lines: list[int] = []
+
+    def count(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename != manifest.__file__:
+            return None
+        if event == "line":
+            lines.append(frame.f_lineno)
+        return count
+
+    traced_before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        yield lines
+    finally:
+        sys.settrace(traced_before)
+
+
+def test_a_message_is_looked_for_in_few_of_ten_thousand_runs(tmp_path: Path) -> None:
+    """Also where a file of the former topic reaches over all of them."""
+    former, anew = 1_767_225_600_000, 1_767_225_700_000
+    list_entries(tmp_path, former, (0, 199_999))
+    list_entries(tmp_path, anew, *((at, at + 9) for at in range(0, 100_000, 10)))
+    listed_offsets = manifest.ListedOffsets(Folder(tmp_path), QUEUE)
+    listed_offsets.learn(0, 9, listed_offsets.read(0, 9))
+
+    def has(offset: int, stored_ms: int) -> bool:
+        [message] = stored(stored_ms, offset)
+        return listed_offsets.has(message)
+
+    with lines_counted() as lines:
+        assert [has(99_995, former), has(99_995, anew + 9_999), has(99_995, anew)] == [True, True, False]
+        assert [has(100_000, former), has(100_000, anew), has(200_000, former)] == [True, False, False]
+    assert 0 < len(lines) < 200
+
+
+async def test_the_event_loop_has_little_to_do_with_entries_that_are_read(tmp_path: Path) -> None:
+    """It stands for all groups meanwhile: entries are taken over as the thread that reads them left them."""
+    list_entries(tmp_path, 1_767_225_600_000, *((at, at + 9) for at in range(10, 10_010, 10)))
+    async with started(tmp_path) as handler:
+        with lines_counted() as lines:
+            await handler.handle(batch_of(0, 1, 2))
+        [last] = stored(1_767_225_600_999, 10_005)
+        assert handler._queues[QUEUE].listed.has(last)
+
+    assert 0 < len(lines) < 300
+
+
+async def test_entries_noted_while_others_are_read_are_known(tmp_path: Path) -> None:
+    """The file of one call becomes whole while another call reads what is there of its own messages."""
+    listed_before, written = 1_767_225_600_000, 1_767_225_700_000
+    list_entries(tmp_path, listed_before, (10, 19))
+    async with started(tmp_path) as handler:
+        await handler.handle(stored(written, 30))
+        listed_offsets = handler._queues[QUEUE].listed
+        reading = listed_offsets.read(0, 9)
+        await handler.handle(stored(written + 1, 31))
+        listed_offsets.learn(0, 9, reading)
+
+    messages = [*stored(listed_before, 10), *stored(written, 30, 31), *stored(written, 31)]
+    assert [listed_offsets.has(message) for message in messages] == [True, True, True, False]
+
+
+async def test_entries_forgotten_while_their_offsets_are_read_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when an operator's reset has a queue's messages come again, and a file of it becomes whole meanwhile."""
+    monkeypatch.setattr(manifest, "MOST_RUNS", 10)
+    async with started(tmp_path) as handler:
+        await handler.handle(stored(1_767_225_600_000, *range(0, 20, 2)))
+        listed_offsets = handler._queues[QUEUE].listed
+        reading = listed_offsets.read(0, 9)
+        await handler.handle(stored(1_767_225_700_000, *range(30, 50, 2)))
+        listed_offsets.learn(0, 9, reading)
+
+    [first, *_] = stored(1_767_225_600_000, 0)
+    assert listed_offsets.knows(0, 0)
+    assert listed_offsets.has(first)
 
 
 async def test_a_topic_made_anew_by_a_clock_that_is_behind_is_written(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import accumulate, pairwise
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -25,7 +26,9 @@ MOST_RUNS: Final = 20_000
 
 Run = tuple[int, int]
 """The first and the last offset of some that follow each other."""
-_TimedRun = tuple[int, int, int, int]  # with the oldest and the newest time of storing of its file
+_NamedRun = tuple[int, int, int, int, str]  # with the oldest and newest time of storing of its file, and its entry
+_first_of_run: Final = itemgetter(0)
+_last_of_run: Final = itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,76 +90,131 @@ class ListedOffsets:
     def __init__(self, store: Store, queue: MessageQueue) -> None:
         self._store = store
         self._queue = queue
-        self._runs: list[_TimedRun] = []
-        self._reached: list[int] = []  # the last offset of each run and of those before it
-        self._known: dict[str, list[_TimedRun]] = {}  # the runs of each entry that was read
+        self._known: dict[str, list[_NamedRun]] = {}  # the runs of each entry that was read
+        self._names: list[tuple[int, str]] = []  # of those entries, by their last offsets
+        self._layers: list[list[_NamedRun]] = []  # their runs, as _layers_of gives them
         self._floor: dict[int, int] = {}  # by range: the offset from which on its entries were read
 
     def knows(self, first: int, last: int) -> bool:
         """Whether what the manifest has of these offsets was read."""
         return all(first >= self._floor.get(number, first + 1) for number in _ranges(first, last))
 
-    def read(self, first: int, last: int) -> dict[str, dict[str, Any]]:
-        """Entries that have some of these offsets or later ones, and are not known. Blocks, and raises OSError."""
-        return {
-            name: json.loads(self._store.get(f"{folder}/{name}"))
+    def read(self, first: int, last: int) -> Reading:
+        """Entries that have some of these offsets or later ones, with those that are known.
+
+        Blocks, and raises OSError. It is for a thread, as there may be tens of thousands of entries: entries that are
+        noted meanwhile are not in it, and those that are forgotten meanwhile are.
+        """
+        known = self._known.copy()
+        found = {
+            name: _runs_in(name, json.loads(self._store.get(f"{folder}/{name}")))
             for folder in (_folder(self._queue, number) for number in _ranges(first, last))
             for name in self._store.names(folder)
-            if name not in self._known and _last_of(name) >= first
+            if name not in known and _last_of(name) >= first
         }
+        return Reading.of(known | found) if found else Reading(known)
 
-    def learn(self, first: int, last: int, entries: dict[str, dict[str, Any]]) -> None:
+    def learn(self, first: int, last: int, reading: Reading) -> None:
         """Take over what was read for these offsets."""
-        self._add(entries)
+        here, other = self._known, reading.known
+        if reading.layers is not None:
+            here, other = other, here
+            self._known, self._names, self._layers = reading.known, reading.names, reading.layers
+        for name in other.keys() - here.keys():
+            self._add(name, other[name])
         for number in _ranges(first, last):
             self._floor[number] = min(first, self._floor.get(number, first))
         self._forget_below(first)
 
     def note(self, place: Place, entry: Entry) -> None:
         """Note an entry that was just written."""
-        self._add({place.entry.rpartition("/")[2]: asdict(entry)})
+        name = place.entry.rpartition("/")[2]
+        if name not in self._known:
+            self._add(name, _runs_in(name, asdict(entry)))
         self._forget_below(entry.offsets[0][0])
 
     def has(self, message: Message) -> bool:
         """Whether a file that is listed has this message."""
         offset, stored_ms = message.queue_offset, message.store_timestamp
-        at = bisect_right(self._runs, (offset, RANGE**3, 0, 0)) - 1
         # a topic that is deleted and made anew begins again at 0: its messages are others, and runs of both overlap
-        while at >= 0 and offset <= self._reached[at]:
-            _, last, oldest, newest = self._runs[at]
-            if offset <= last and oldest <= stored_ms <= newest:
-                return True
-            at -= 1
+        for layer in self._layers:
+            at = bisect_right(layer, offset, key=_first_of_run) - 1
+            if at >= 0:
+                _, last, oldest, newest, _ = layer[at]
+                if offset <= last and oldest <= stored_ms <= newest:
+                    return True
         return False
 
-    def _add(self, entries: dict[str, dict[str, Any]]) -> None:
-        runs = self._runs
-        for name, entry in entries.items():
-            # some entries do not say the oldest
-            times = entry.get("oldest_store_timestamp", 0), entry["newest_store_timestamp"]
-            self._known[name] = [(first, last, *times) for first, last in entry["offsets"]]
-            runs = [*runs, *self._known[name]]
-        self._sort(runs)
-
-    def _sort(self, runs: Iterable[_TimedRun]) -> None:
-        self._runs = sorted(runs)
-        self._reached = list(accumulate((last for _, last, *_ in self._runs), max))
+    def _add(self, name: str, runs: list[_NamedRun]) -> None:
+        self._known[name] = runs
+        insort(self._names, (_last_of(name), name))
+        for run in runs:
+            for layer in self._layers:
+                at = bisect_right(layer, run[0], key=_first_of_run)
+                if (at == 0 or layer[at - 1][1] < run[0]) and (at == len(layer) or run[1] < layer[at][0]):
+                    layer.insert(at, run)
+                    break
+            else:
+                self._layers.append([run])
 
     def _forget_below(self, offset: int) -> None:
         """Forget the lowest half where there is too much, but nothing of this offset or later ones.
 
         Entries are forgotten as a whole, and read again if messages of them should come.
         """
-        if len(self._runs) <= MOST_RUNS:
+        left = sum(map(len, self._layers))
+        if left <= MOST_RUNS:
             return
-        left = len(self._runs)
-        for name in sorted(self._known, key=_last_of):
-            if left <= MOST_RUNS // 2 or _last_of(name) >= offset:
+        forgotten = 0
+        for last, name in self._names:
+            if left <= MOST_RUNS // 2 or last >= offset:
                 break
             left -= len(self._known.pop(name))
-            lowest = _last_of(name) + 1
-            self._floor = {number: max(floor, lowest) for number, floor in self._floor.items()}
-        self._sort(run for runs in self._known.values() for run in runs)
+            forgotten += 1
+        if not forgotten:
+            return
+        lowest = self._names[forgotten - 1][0] + 1
+        del self._names[:forgotten]
+        self._floor = {number: max(floor, lowest) for number, floor in self._floor.items()}
+        for layer in self._layers:
+            end = bisect_left(layer, lowest, key=_last_of_run)
+            layer[:end] = [run for run in layer[:end] if run[4] in self._known]
+        self._layers = [layer for layer in self._layers if layer]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is known of a queue when entries were read, as ListedOffsets has it."""
+
+    known: dict[str, list[_NamedRun]]
+    names: list[tuple[int, str]] = field(default_factory=list)
+    layers: list[list[_NamedRun]] | None = None
+    """None where no entry was read that was not known."""
+
+    @classmethod
+    def of(cls, known: dict[str, list[_NamedRun]]) -> Reading:
+        """Of entries that are known, and such as were read."""
+        names = sorted((_last_of(name), name) for name in known)
+        return cls(known, names, _layers_of(run for _, name in names for run in known[name]))
+
+
+def _layers_of(runs: Iterable[_NamedRun]) -> list[list[_NamedRun]]:
+    """The runs, in as few lists as there are runs at one offset: each ascends, and its runs do not overlap."""
+    layers: list[list[_NamedRun]] = []
+    for run in sorted(runs):
+        for layer in layers:
+            if layer[-1][1] < run[0]:
+                layer.append(run)
+                break
+        else:
+            layers.append([run])
+    return layers
+
+
+def _runs_in(name: str, entry: dict[str, Any]) -> list[_NamedRun]:
+    # some entries do not say the oldest
+    oldest, newest = entry.get("oldest_store_timestamp", 0), entry["newest_store_timestamp"]
+    return [(first, last, oldest, newest, name) for first, last in entry["offsets"]]
 
 
 def _folder(queue: MessageQueue, number: int) -> str:
