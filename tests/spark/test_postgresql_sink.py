@@ -266,6 +266,37 @@ def test_what_the_database_refuses_is_told_without_the_value(spark: SparkSession
     assert "hidden" not in str(raised.value)
 
 
+PARSED = {
+    "tsquery": ("'card 4111'", "q tsquery", r"syntax error in tsquery: … \(42601\), column q"),
+    "a name": ("'card4111'", "q regtype", r"type … \(42704\), column q"),
+    "tsquery of a function": (
+        "'card 4111'",
+        "q text, made tsquery GENERATED ALWAYS AS (to_tsquery('simple', q)) STORED",
+        r"syntax error in tsquery: … \(42601\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("value", "columns", "message"), PARSED.values(), ids=PARSED)
+def test_a_value_that_the_database_parses_as_a_statement_is_not_told(
+    spark: SparkSession, prices_database: Database, value: str, columns: str, message: str
+) -> None:
+    """Its errors have the class of SQL, whose other texts have names alone."""
+    prices_database.run(f"CREATE TABLE prices ({columns})")
+    frame = spark.sql(f"SELECT {value} AS q")
+    with pytest.raises(Exception, match=rf"sink prices: {message}") as refused:
+        prices_database.sink(frame.schema).write(frame, batch(0))
+    assert "4111" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_a_name_in_a_statement_is_told(prices_database: Database) -> None:
+    with (
+        pytest.raises(RmqdError, match=r'sink prices: relation "absent" does not exist \(42P01\)$'),
+        connected(prices_database.url, "prices") as connection,
+    ):
+        connection.execute("SELECT * FROM absent")
+
+
 def test_what_a_trigger_says_is_not_told(prices_database: Database) -> None:
     """Whatever its code: it may have the row's values, in quotes or not."""
     for code in ("P0001", "23514"):

@@ -17,8 +17,11 @@ INSTALL: Final = "pip install 'rmqd[postgresql]'"
 CONNECT_SECONDS: Final = 10
 # a driver or a task whose machine is gone must not hold locks for longer than it takes to see that
 KEEPALIVES: Final = {"keepalives_idle": 20, "keepalives_interval": 5, "keepalives_count": 4}
-# classes of SQLSTATE whose texts quote names and nothing of a row: connections, rights, SQL, resources, operators
+# classes of SQLSTATE whose texts quote names and nothing of a row: connections, rights, SQL, resources, operators;
+# SQL alone may be a value, which is parsed as that: of a tsquery or a jsonpath, or a name in COPY or a function
 _WITHOUT_VALUES: Final = ("08", "25", "28", "3D", "3F", "40", "42", "53", "54", "55", "57", "58")
+_SQL: Final = "42"
+_SYNTAX: Final = "42601"
 _RAISED: Final = "P0"
 _QUOTED: Final = re.compile(r'"([^"]*)(?:"|\Z)')
 _COPIED_COLUMN: Final = re.compile(r"^COPY [^,]*, line \d+, column ([^:]+):", re.MULTILINE)
@@ -73,7 +76,7 @@ def told(error: psycopg.Error) -> str:
         names["column"] = match[1]
     if state.startswith(_RAISED) or "at RAISE" in context:
         text = "a function or trigger has refused a row in words of its own, which the database's log has"
-    elif not state.startswith(_WITHOUT_VALUES):
+    elif not state.startswith(_WITHOUT_VALUES) or state == _SYNTAX or (state.startswith(_SQL) and context):
         text = _until_quote(text, [name for name in names.values() if name])
     parts = [f"{text} ({state})", *(f"{what} {name}" for what, name in names.items() if name)]
     return ", ".join(parts)

@@ -228,8 +228,8 @@ class PostgresqlSink:
             keys=keys,
             order_by=list(self._sink.order_by),
             meaning="as many keys have something later in the table, or a later deletion: expected where messages are "
-            "read again. If none are, the order begins anew, as of a topic that was made anew, and changes are lost: "
-            "docs/pipelines.md says what to do",
+            "read again. If none are, a trigger of the table leaves rows out, by returning NULL; or the order begins "
+            "anew, as of a topic that was made anew, and changes are lost: docs/pipelines.md says what to do",
         )
 
     @property
