@@ -409,6 +409,19 @@ async def test_entries_forgotten_while_their_offsets_are_read_are_known(
     assert listed_offsets.has(first)
 
 
+@pytest.mark.parametrize(("first", "then"), [(range(10), range(3, 5)), (range(5, 10), range(8))])
+async def test_files_that_overlap_are_known_as_they_are_written(tmp_path: Path, first: range, then: range) -> None:
+    """Each message of both is found without another look at the manifest."""
+    former, anew = 1_767_225_600_000, 1_767_225_700_000
+    async with started(tmp_path) as handler:
+        await handler.handle(stored(former, *first))
+        await handler.handle(stored(anew, *then))
+        listed_offsets = handler._queues[QUEUE].listed
+
+    assert [listed_offsets.has(message) for message in stored(former, *first)] == [True] * len(first)
+    assert [listed_offsets.has(message) for message in stored(anew, *then)] == [True] * len(then)
+
+
 async def test_a_topic_made_anew_by_a_clock_that_is_behind_is_written(tmp_path: Path) -> None:
     """As after a broker was set up on another machine: earlier than all that the former topic's file has."""
     former, anew = 1_767_225_600_000, 1_767_225_500_000
