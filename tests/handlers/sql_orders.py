@@ -28,11 +28,16 @@ MARIADB: Final = pytest.mark.parametrize("shop", ["mariadb"], indirect=True)
 SQLITE: Final = pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
 
 
+def made(shop: Shop, **options: object) -> Sql:
+    """The handler, of the table orders if nothing else is said."""
+    given = {"url": shop.url, "table": "orders", "columns": COLUMNS, **options}
+    return Sql(Sql.Options.model_validate(given))
+
+
 @asynccontextmanager
 async def started(shop: Shop, **options: object) -> AsyncIterator[Sql]:
-    """The handler, of the table orders if nothing else is said, from its start to its end."""
-    given = {"url": shop.url, "table": "orders", "columns": COLUMNS, **options}
-    handler = Sql(Sql.Options.model_validate(given))
+    """As `made`, from its start to its end."""
+    handler = made(shop, **options)
     await handler.start()
     try:
         yield handler

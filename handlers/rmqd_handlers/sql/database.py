@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from rmqd import AlreadyHandled, Message
 from rmqd_handlers.away import AwayError
+from rmqd_handlers.postgresql.connecting import CONNECT_SECONDS
 
 from .engine import has_ended, make_engine
 from .errors import Kind, kind_of, told, told_of_connecting
@@ -70,6 +71,7 @@ class Database:
         self._threads = ThreadPoolExecutor(max_connections, thread_name_prefix="rmqd-sql")
         self._cancelling = ThreadPoolExecutor(max_connections, thread_name_prefix="rmqd-sql-cancel")
         self._once = once
+        self._is_closed = False
 
     async def look(self, find: Callable[[Connection], T]) -> T:
         """What is found by a connection. Raises what the driver raises."""
@@ -91,14 +93,35 @@ class Database:
             raise
 
     async def close(self) -> None:
-        """Close what is not in use; a thread that waits for its database all the same is left to itself."""
-        await asyncio.to_thread(self._cancelling.shutdown)
-        await asyncio.to_thread(self._engine.dispose)
+        """Close each connection, now or when its thread is done with it, for which this does not wait.
+
+        It does for cancellations, a while, as the process may end behind it.
+        """
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._is_closed = True
+        await asyncio.to_thread(self._close_idle)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await asyncio.to_thread(self._cancelling.shutdown)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         # message.once looks for its group in the context
-        return await asyncio.get_running_loop().run_in_executor(self._threads, contextvars.copy_context().run, call)
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, self._to_its_end, call)
+
+    def _to_its_end(self, call: Callable[[], T]) -> T:
+        """In a thread. What it gives back to the pool after `close` nobody else closes.
+
+        Nor what was used to cancel its statement: that is done before the statement's connection is given back.
+        """
+        try:
+            return call()
+        finally:  # the pool has the connection by then, so that either this or `close` finds it there
+            if self._is_closed:
+                self._close_idle()
+
+    def _close_idle(self) -> None:
+        self._engine.pool.dispose()  # the engine's own takes a new pool: what is in use comes back to the old one
 
     def _write(self, target: Target, rows: Rows, work: Work) -> Written:
         """In one transaction as it is; row by row where one is refused; and each by itself where that is not enough."""
