@@ -21,8 +21,6 @@ DELETED: Final = "_deleted"
 ORDER: Final = "_order"
 ORDER_KIND: Final = "rmqd.order"
 """The metadata by which a sink is told what a column's order counts by: two kinds of it do not compare."""
-ORDER_ALSO: Final = "rmqd.order_also"
-"""The metadata with other texts for the same."""
 KEYS_TOLD: Final = "rmqd.keys"
 """The metadata by which a sink is told a row's key, which is to be its own: else it would replace or delete others."""
 BAD: Final = "_bad_row"
@@ -102,11 +100,9 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
 
 def _kind(options: Options) -> dict[str, Any]:
     """What the order counts by: places are those in the topics' queues, to which each format divides keys its way."""
-    kind = f"cdc, order: {options.order}"
     if options.order != "offset":
-        return {ORDER_KIND: kind}
-    # a note of neither format nor topics is of an earlier version: they are taken to be the group's
-    return {ORDER_KIND: f"cdc, format: {options.format}, order: offset in {{topics}}", ORDER_ALSO: [kind]}
+        return {ORDER_KIND: f"cdc, order: {options.order}"}
+    return {ORDER_KIND: f"cdc, format: {options.format}, order: offset in {{topics}}"}
 
 
 class Decoder:

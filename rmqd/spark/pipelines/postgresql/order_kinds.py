@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 METADATA: Final = "rmqd.order"
-ALSO: Final = "rmqd.order_also"
-"""The metadata that lists other texts for the same, as an earlier version of a pipeline may have had them noted."""
 _TOPICS: Final = "{topics}"
 _NAME: Final = "rmqd_order_kinds"
 
@@ -39,7 +37,6 @@ class OrderKind:
     """With `{topics}`, where places are those in topics."""
     topics: frozenset[str] = frozenset()
     """The group's."""
-    also: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -56,7 +53,7 @@ class OrderKind:
         if self.covered_by(noted):
             return noted
         there = self._topics_in(noted)
-        return self.text if noted in self.also or (there is not None and there <= self.topics) else None
+        return self.text if there is not None and there <= self.topics else None
 
     def joined(self, noted: str) -> str | None:
         """The note with the topics of both; none if more than topics differ."""
@@ -76,7 +73,7 @@ def kinds_of(rows: StructType, order_by: Sequence[str], topics: Sequence[str]) -
     """What each column of the order counts by, of those of which the pipeline tells it."""
     told = {field.name: field.metadata or {} for field in rows.fields}
     return {
-        name: OrderKind(str(told[name][METADATA]), frozenset(topics), tuple(told[name].get(ALSO, ())))
+        name: OrderKind(str(told[name][METADATA]), frozenset(topics))
         for name in order_by
         if told.get(name, {}).get(METADATA)
     }
