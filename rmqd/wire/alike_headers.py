@@ -15,8 +15,9 @@ from rmqd.wire.command import RemotingCommand, decode_command
 
 _OFFSETS: Final = ("nextBeginOffset", "minOffset", "maxOffset")
 _OPAQUE: Final = "opaque"
-_OPAQUE_NUMBER: Final = rb"(0|[1-9]\d{0,9})"  # as JSON has numbers
-_OFFSET_NUMBER: Final = rb"(\d{1,19})"  # within a string
+_OPAQUE_NUMBER: Final = r"(0|[1-9]\d{0,9})"  # as JSON has numbers
+_OFFSET_NUMBER: Final = r"(\d{1,19})"  # within a string
+_BYTES: Final = "latin-1"  # a character for each byte: one text of the header is cheaper than one of each number
 _OPAQUE_MAX: Final = 2**31 - 1
 _MOST_PATTERNS: Final = 4  # of one broker: more of them would cost more than they save
 
@@ -49,7 +50,7 @@ class _Pattern:
 
     __slots__ = ("_expression", "_fields", "_names", "_opaque_at", "_same")
 
-    def __init__(self, sample: RemotingCommand, expression: re.Pattern[bytes], names: list[str]) -> None:
+    def __init__(self, sample: RemotingCommand, expression: re.Pattern[str], names: list[str]) -> None:
         self._same = sample.code, sample.flag, sample.remark, sample.language, sample.version
         self._fields = sample.ext_fields.copy()
         self._expression = expression
@@ -58,10 +59,10 @@ class _Pattern:
 
     def decode(self, payload: bytes) -> RemotingCommand | None:
         body_start = 4 + int.from_bytes(payload[:4])  # the first byte is the serialize type, 0 where it is JSON
-        found = self._expression.fullmatch(payload, 4, body_start)
+        found = self._expression.fullmatch(payload[4:body_start].decode(_BYTES))
         if found is None or body_start > len(payload):
             return None
-        numbers = [*map(bytes.decode, found.groups())]
+        numbers = [*found.groups()]
         opaque = int(numbers.pop(self._opaque_at))
         if opaque > _OPAQUE_MAX:
             return None
@@ -89,7 +90,8 @@ def _pattern_of(command: RemotingCommand) -> _Pattern | None:
     places.sort()
     written, end = [], 0
     for start, until, name in places:
-        written += [re.escape(header[end:start]), _OPAQUE_NUMBER if name == _OPAQUE else _OFFSET_NUMBER]
+        same = re.escape(header[end:start].decode(_BYTES))
+        written += [same, _OPAQUE_NUMBER if name == _OPAQUE else _OFFSET_NUMBER]
         end = until
-    expression = b"".join([*written, re.escape(header[end:])])
-    return _Pattern(command, re.compile(expression), [name for *_, name in places])
+    expression = "".join([*written, re.escape(header[end:].decode(_BYTES))])
+    return _Pattern(command, re.compile(expression, re.ASCII), [name for *_, name in places])

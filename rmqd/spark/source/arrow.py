@@ -13,7 +13,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from rmqd.spark.source.columns import COLUMNS, Decoding
 from rmqd.spark.source.property_arrays import PropertyArrays
 from rmqd.spark.source.records import Decoded, Records
-from rmqd.spark.source.slices import of_equal_length
+from rmqd.spark.source.slices import of_equal_length, repeated
 from rmqd.wire.messages.message_id import format_host, offset_message_id
 from rmqd.wire.messages.properties import KEYS, RETRY_TOPIC, SHARDING_KEY, TAGS, UNIQ_KEY
 from rmqd.wire.topics import is_retry_topic
@@ -132,7 +132,7 @@ def _host(name: str) -> Callable[[BatchBuilder, _Rows], Any]:
         """A topic has few hosts: each is written once."""
         hosts = rows.messages.hosts(name)
         if not isinstance(hosts, list) and len(hosts) and (hosts == hosts[0]).all():
-            return pa.repeat(pa.scalar(format_host(hosts[:1].tobytes()), pa.string()), len(hosts))
+            return repeated(format_host(hosts[:1].tobytes()), len(hosts), pa.string())
         stored = pa.array(hosts if isinstance(hosts, list) else hosts.view(np.int64)).dictionary_encode()
         different = stored.dictionary.to_pylist()
         if not isinstance(hosts, list):

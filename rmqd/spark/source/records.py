@@ -17,7 +17,7 @@ from rmqd.errors import ProtocolError
 from rmqd.spark.source.framed_reply import FramedReply
 from rmqd.spark.source.inner_batches import unwrapped, why_closed
 from rmqd.spark.source.property_arrays import PropertyArrays
-from rmqd.spark.source.slices import Array, Ints, common_value, cut, gather, parts, steps, texts
+from rmqd.spark.source.slices import Array, Ints, common_value, cut, gather, parts, repeated, steps, texts
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import decompress
 from rmqd.wire.messages.properties import TAGS
@@ -191,7 +191,7 @@ class Decoded:
     def by_queue(self, values: list[Any], kind: pa.DataType) -> pa.Array:
         """For each message the value of its queue: `values` are in the order of `queues`."""
         if len(values) == 1:
-            return pa.repeat(pa.scalar(values[0], kind), len(self))
+            return repeated(values[0], len(self), kind)
         return pa.array(values, kind).take(pa.array(self._queue_of))
 
     def topics(self) -> pa.Array:
@@ -200,7 +200,7 @@ class Decoded:
         name = common_value(data, starts, ends)
         if name is None:
             return texts(cut(data, starts, ends))
-        return pa.repeat(pa.scalar(name.decode("utf-8", "replace"), pa.string()), len(self))
+        return repeated(name.decode("utf-8", "replace"), len(self), pa.string())
 
     def properties(self) -> pa.Array:
         """The properties as they are stored, as bytes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
@@ -98,6 +99,12 @@ def of_equal_length(octets: Octets, kind: pa.DataType) -> pa.Array:
     offsets = np.arange(0, (rows + 1) * length, length, dtype=_INT32) if length else np.zeros(rows + 1, _INT32)
     whole = pa.py_buffer(np.ascontiguousarray(octets))
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(offsets), whole])
+
+
+@lru_cache(maxsize=32)
+def repeated(value: Any, rows: int, kind: pa.DataType) -> pa.Array:
+    """The same value in each row. Batches mostly have as many rows as the one before, so it is made once for them."""
+    return pa.repeat(pa.scalar(value, kind), rows)
 
 
 def _common(values: Ints) -> int:
