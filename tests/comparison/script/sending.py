@@ -99,7 +99,6 @@ SENDING: list[Step] = [
     Ask(what="send by code 10 without a topic", code=10, fields={"producerGroup": "{mark}_producer"}),
     Ask(what="send to a queue that is no number", code=310, fields=by_letters(send_fields(SENT, queueId="one"))),
     # delays
-    send("send with delay level 1", DELAYED, b"level 1", {"DELAY": "1", "KEYS": "d1"}, keep="delayed", aside=WAITING),
     send("send with a delay level above all", SENT, b"level 99", {"DELAY": "99"}, aside=WAITING),
     send("send with delay level 0", DELAYED, b"level 0", {"DELAY": "0"}),
     send("send with a delay level that is no number", SENT, b"level x", {"DELAY": "x"}),
@@ -108,6 +107,8 @@ SENDING: list[Step] = [
     send("send with a timer in the past", DELAYED, b"timer past", {"TIMER_DELIVER_MS": "{now}"}),
     send("send with a timer beyond the longest", DELAYED, b"never", {"TIMER_DELAY_SEC": "259201"}),
     send("send with a timer that is no number", DELAYED, b"timer x", {"TIMER_DELAY_SEC": "x"}),
+    # the last one that goes there: however long the others take, what is delayed comes behind them
+    send("send with delay level 1", DELAYED, b"level 1", {"DELAY": "1", "KEYS": "d1"}, keep="delayed", aside=WAITING),
     # timers that are taken back
     Ask(what="prepare no recalls", code=25, body="recallMessageEnable=false\n", silent=True),
     _recall("recall while that is off", "x"),
