@@ -54,7 +54,7 @@ def submit(
     from rmqd.errors import ConfigError, RmqdError
     from rmqd.exit_codes import ExitCode
     from rmqd.spark.engine.ordering import order_of
-    from rmqd.spark.prepare import prepare
+    from rmqd.spark.prepare import provide_programs
     from rmqd.spark.submit import run as submitting
 
     folder = Path(tempfile.mkdtemp(prefix="rmqd-submit-"))
@@ -67,7 +67,7 @@ def submit(
         if dry_run:
             typer.echo(shlex.join(submission.command(program, folder)))
             raise typer.Exit(ExitCode.OK)
-        prepare()
+        provide_programs()  # spark-submit logs how it gets on
         if submission.environment and not environment:
             _pack(order, include or [], Path(archive))
         submitting.write_folder(submission, folder)

@@ -76,14 +76,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     from rmqd.spark import register
-    from rmqd.spark.prepare import prepare
+    from rmqd.spark.prepare import SET_BY_PREPARE, prepare
     from tests.spark.delta_lake import delta_conf
 
     folder = tmp_path_factory.mktemp("spark")
     folders = {"spark.local.dir": str(folder / "local"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", os.pathsep.join(map(str, (TOP, TOP / "handlers", TOP / "handlers" / "examples"))))
-        for name in ("JAVA_HOME", "PYSPARK_PYTHON"):  # to be put back, as prepare() sets them
+        for name in SET_BY_PREPARE:  # to be put back
             patched.setenv(name, os.environ.get(name, ""))
             if not os.environ[name]:
                 del os.environ[name]

@@ -32,9 +32,8 @@ need("pyspark", "pyarrow")
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]  # three JVMs; a busy machine takes minutes
 
-# lines at a session's start, as docs/spark.md says, and the most that any other job may write; those of a query
 NOISE: Final = 5
-NOISE_OF_A_STREAM: Final = 3
+"""The most lines that a job may write beside what it is to show."""
 SECONDS: Final = 300.0
 ADDRESS: Final = "127.0.0.1:9876"
 ENDED: Final = "-- the cell has ended: "
@@ -176,10 +175,10 @@ def noise_in(line: str) -> list[str]:
 def judge(request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> Callable[..., None]:
     """Tells how long a job took, and fails if more than a few lines were written beside what it is to show."""
 
-    def judge(job: Cell, most: int = NOISE) -> None:
+    def judge(job: Cell) -> None:
         with capfd.disabled():
             sys.stdout.write(f"\n{request.node.name}: {job.seconds:.1f} s, {len(job.noise)} lines of noise\n")
-        assert len(job.noise) <= most, "\n".join(job.noise)
+        assert len(job.noise) <= NOISE, "\n".join(job.noise)
 
     return judge
 
@@ -189,7 +188,7 @@ def test_a_session(notebook: Mapping[str, Cell], judge: Callable[..., None]) -> 
 
     Its cell also reads a table, and archives by a stream.
     """
-    judge(notebook["session"], NOISE + NOISE_OF_A_STREAM)
+    judge(notebook["session"])
     assert not [line for line in notebook["session"].lines if "replaced" in line]
     shown = "\n".join(notebook["session"].lines)
     assert sorted(re.findall(r"\|(\w+)\| +(\d+)\|", shown)) == [("open", "1"), ("paid", "2")]

@@ -11,6 +11,7 @@ import pytest
 
 from rmqd.errors import RmqdError
 from rmqd.spark.java import find_java, provide_java
+from rmqd.spark.prepare import LOGGING, PYTHON, QUIET, prepare
 
 pytestmark = pytest.mark.process
 
@@ -81,6 +82,34 @@ def test_a_java_without_the_vector_module_does_not_hear_of_it(tmp_path: Path, mo
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-Da=b c", "*", ""]
     done = subprocess.run([program, *arguments], capture_output=True, text=True, check=True)
     assert done.stdout == "-Xmx1g|-Da=b c|*||"
+
+
+@pytest.mark.parametrize(
+    ("said", "stands", "sets"),
+    [
+        (None, "spark-defaults.conf", True),
+        (None, "log4j2.properties.template", True),
+        (None, "log4j2.properties", False),
+        (None, "log4j2-test.xml", False),
+        ("mine.xml", "spark-defaults.conf", False),
+    ],
+)
+@pytest.mark.parametrize("home", [True, False])
+def test_how_spark_logs_is_the_users_word(
+    said: str | None, stands: str, sets: bool, home: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the environment, or in Spark's folder of configuration."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / stands).touch()
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, modules("21", "jdk.incubator.vector"))))
+    monkeypatch.setenv(PYTHON, sys.executable)
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.setenv(*(("SPARK_HOME", str(tmp_path)) if home else ("SPARK_CONF_DIR", str(tmp_path / "conf"))))
+    monkeypatch.setenv(LOGGING, said or "")  # to be put back
+    if said is None:
+        del os.environ[LOGGING]
+    prepare()
+    assert os.environ.get(LOGGING) == (str(QUIET) if sets else said)
 
 
 JOB = """
