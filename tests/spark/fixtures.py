@@ -17,6 +17,7 @@ import pytest
 from rmqd.errors import RmqdError
 from rmqd.spark.java import find_java
 from tests.rocketmq.fixtures import left_out
+from tests.spark.class_archive import share_classes
 from tests.spark.standalone_cluster import SHORT_LIFE
 
 if TYPE_CHECKING:
@@ -55,7 +56,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave out what needs a Spark that is not there."""
-    if item.get_closest_marker("spark") is None or not (reason := _missing()):
+    if item.get_closest_marker("spark") is None:
+        return
+    if not (reason := _missing()):
+        share_classes()
         return
     item.user_properties.append((LEFT_OUT, reason))
     if os.environ.get("CI"):
