@@ -388,6 +388,14 @@ async def test_a_proxy_gets_the_call(peer: HttpPeer, monkeypatch: pytest.MonkeyP
     "options",
     [
         {"url": "ftp://host/"},
+        {"url": "http://host/a b"},
+        {"url": "http://host/\n"},
+        {"url": "http://host:99999/"},
+        {"headers": {"X Shop": "a"}},
+        {"headers": {"": "a"}},
+        {"headers": {"X-Shop": "a\r\nX-Other: b"}},
+        {"headers": {"X-Shop": "token\n"}},
+        {"headers": {"X-Shop": "grün"}},
         {"per_call": "batch"},
         {"per_call": "batch", "format": "cloudevents_binary"},
         {"on_status": {"4x": "ack"}},
@@ -402,6 +410,16 @@ async def test_a_proxy_gets_the_call(peer: HttpPeer, monkeypatch: pytest.MonkeyP
 def test_wrong_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Webhook.Options.model_validate({"url": "http://localhost/", **options})
+
+
+async def test_odd_but_right_urls_and_headers_are_taken(peer: HttpPeer) -> None:
+    """What is refused is what no call could carry: the rest must go over."""
+    headers = {"X-Empty": "", "X_Under.score~": "a \t b", "x-one": "~"}
+    async with started(f"{peer.url}/a%20b?q=grün&x={{y}}", headers=headers) as handler:
+        await handler.handle(batch_of(b"1"))
+
+    [request] = peer.requests
+    assert {name: request.headers[name.lower()] for name in headers} == headers
 
 
 def test_secrets_are_not_shown() -> None:

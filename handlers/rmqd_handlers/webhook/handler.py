@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from rmqd import Batch, DeadLetter, Message, Retry, Suspend
 from rmqd_handlers.away import RETRY_FOR, AwayError, try_again
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 ANSWER_BYTES: Final = 64 << 10
 """What is read of an answer; a connection whose answer is longer is not kept."""
 REASON_CHARACTERS: Final = 500
+_NO_BLANKS: Final = re.compile(r"[^\s\x00-\x1f\x7f]+")
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE: Final = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
 
 class Webhook:
@@ -77,6 +82,30 @@ class Webhook:
         )
         tls: Tls = Field(default_factory=Tls.usual, description="ca_file, cert_file, key_file, key_password, verify")
         proxy: SecretStr | None = Field(None, description="an HTTP proxy: http://user:password@host:port")
+
+        @field_validator("url")
+        @classmethod
+        def _is_url(cls, url: str) -> str:
+            if not _NO_BLANKS.fullmatch(url):
+                raise ValueError("a blank or a control character is in it; accepted: without, such as %20 in its place")
+            try:
+                _ = urlsplit(url).port
+            except ValueError:
+                raise ValueError("its port is none; accepted: http://host:port/path, with a port to 65535") from None
+            return url
+
+        @field_validator("headers")
+        @classmethod
+        def _are_headers(cls, headers: dict[str, str]) -> dict[str, str]:
+            for name, value in headers.items():
+                if not _HEADER_NAME.fullmatch(name):
+                    raise ValueError(f"{name!r} is no name of a header; accepted: letters, digits and -, as in X-Shop")
+                if not _HEADER_VALUE.fullmatch(value):  # it is not told: it may be a secret
+                    raise ValueError(
+                        f"the value of {name} cannot be a header's; accepted: printable ASCII in one line, without "
+                        "blanks at its ends"
+                    )
+            return headers
 
         @model_validator(mode="after")
         def _fit(self) -> Self:
