@@ -565,6 +565,8 @@ async def test_a_folder_that_cannot_be_made_fails_the_start(tmp_path: Path) -> N
     [
         ({"path": ""}, "at least 1 character"),
         ({"path": "gs://bucket"}, "no path; accepted"),
+        ({"path": "s3://"}, "names no bucket; accepted"),
+        ({"path": "s3:///orders"}, "names no bucket; accepted"),
         ({"s3": {"region": "x"}}, "s3://"),
         ({"path": "s3://b", "s3": {"endpoint": "host:9000"}}, "pattern"),
         ({"columns": {"id": "id"}}, "'id' names no value"),

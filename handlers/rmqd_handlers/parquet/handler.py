@@ -77,6 +77,8 @@ class Parquet:
                 raise ValueError("s3 is for a path that begins with s3://")
             if "://" in self.path and not self.path.startswith(SCHEME):
                 raise ValueError(f"{self.path!r} is no path; accepted: a folder, or s3://bucket/folder")
+            if self.path.startswith(SCHEME) and self.path[len(SCHEME) :][:1] in ("", "/"):
+                raise ValueError(f"{self.path!r} names no bucket; accepted: s3://bucket/folder")
             return self
 
     def __init__(self, options: Options) -> None:
