@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar, cast, get_args
+from typing import Any, Final, Literal, Never, TypeVar, cast, get_args
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,7 +65,7 @@ class TypedHandler:
 
 
 def handler(
-    *, on_invalid: OnInvalid = "dead_letter", schema: Any = None, registered: bool = False, **formats: Any
+    *unnamed: Never, on_invalid: OnInvalid = "dead_letter", schema: Any = None, registered: bool = False, **formats: Any
 ) -> Callable[[F], F]:
     """Have a function called with decoded bodies: `@rmqd.handler(json=Order)`.
 
@@ -79,8 +79,10 @@ def handler(
     `on_invalid` is what becomes of a message whose body is something else: `dead_letter`, with the validation error as
     its reason, `retry`, or `skip`. Raises TypeError and ValueError for other arguments.
     """
-    if len(formats) != 1 or not formats.keys() <= set(FORMATS):
-        given = ", ".join(f"{name}=" for name in formats) or "nothing"
+    if unnamed or len(formats) != 1 or not formats.keys() <= set(FORMATS):
+        given = (
+            ", ".join([*("something without a name" for _ in unnamed), *(f"{name}=" for name in formats)]) or "nothing"
+        )
         accepted = " | ".join(f"{name}=" for name in FORMATS)
         raise TypeError(f"rmqd.handler got {given}; accepted: one of {accepted}, as in @rmqd.handler(json=Order)")
     if on_invalid not in ON_INVALID:
@@ -88,6 +90,8 @@ def handler(
     [(name, target)] = formats.items()
     if name != "avro" and (schema is not None or registered):
         raise TypeError(f"rmqd.handler got schema= or registered= beside {name}=; accepted: beside avro=")
+    if isinstance(target, str):
+        raise TypeError(f"rmqd.handler got {name}={target!r}, a text; accepted: the type itself, as in json=Order")
     payload = Payload(cast("Format", name), target, on_invalid, schema, registered)
 
     def mark(function: F) -> F:

@@ -70,6 +70,10 @@ def test_what_is_no_type_is_no_payload() -> None:
 def test_the_decorator_names_its_arguments() -> None:
     with pytest.raises(TypeError, match=r"got nothing; accepted: one of json="):
         rmqd.handler()
+    with pytest.raises(TypeError, match=r"got something without a name; accepted: one of json="):
+        rmqd.handler(other_type)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"got json='Order', a text; accepted: the type itself"):
+        rmqd.handler(json="Order")
     with pytest.raises(TypeError, match=r"got xml=; accepted: one of json="):
         rmqd.handler(xml=Order)
     with pytest.raises(TypeError, match="marks a function or a method"):
