@@ -2,17 +2,20 @@
 
 A middleware takes the batch and `call_next`, the next one or the handler, which it calls with the batch. It is a
 function, or a class that is made without arguments, with a method `__call__`, and if it likes `start` and `stop`. It is
-asynchronous around an asynchronous handler, and synchronous around a synchronous one.
+asynchronous around an asynchronous handler, and synchronous around a synchronous one. What it returns means nothing, so
+here is where it is seen that it, or the handler inside of it, left a coroutine that nobody awaits.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rmqd.consumer.handling.threads import HandlerNotAwaitedError, check_result
+from rmqd.errors import RmqdError
 from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.form import Fault, PluginFaultError, is_async, room, yields
@@ -20,6 +23,17 @@ from rmqd.plugins.lifecycle import with_parts
 from rmqd.plugins.lookup import object_at
 
 _ACCEPTED = "a function of (batch, call_next), or a class without arguments whose instances are called so"
+
+
+class NextNotAwaitedError(HandlerNotAwaitedError):
+    """A middleware called `call_next`, and did not run what it gave: nothing was handled, whatever the batch."""
+
+    def __init__(self, name: str) -> None:
+        RmqdError.__init__(
+            self,
+            f"the middleware {name} called call_next and did not await it, so the handler handled nothing; write "
+            "`await call_next(batch)`",
+        )
 
 
 def middleware_faults(names: Sequence[str]) -> Iterator[Fault]:
@@ -34,11 +48,30 @@ def middleware_faults(names: Sequence[str]) -> Iterator[Fault]:
 def with_middleware(handler: LoadedHandler, names: Sequence[str]) -> LoadedHandler:
     """The handler with middleware around its calls, the first of them outermost. Raises PluginFaultError."""
     made = [_make(index, name, in_loop=handler.is_async) for index, name in enumerate(names)]
-    handle = handler.handle
-    for call in reversed(made):
-        handle = _around(call, handle, in_loop=handler.is_async)
+    handle = checked(handler).handle if made else handler.handle
+    for name, call in zip(reversed(names), reversed(made), strict=True):
+        handle = _around_async(name, call, handle) if handler.is_async else _around(call, handle)
     parts = [(getattr(one, "start", None), getattr(one, "stop", None)) for one in made]
     return with_parts(replace(handler, handle=handle), parts)
+
+
+def checked(handler: LoadedHandler) -> LoadedHandler:
+    """The handler, whose `handle` itself raises HandlerNotAwaitedError where what it gave back is still to be run."""
+    name, inner = handler.name, handler.handle
+
+    @functools.wraps(inner)
+    def handle(batch: Any) -> Any:
+        result = inner(batch)
+        check_result(result, name)
+        return result
+
+    @functools.wraps(inner)
+    async def handle_async(batch: Any) -> Any:
+        result = await inner(batch)
+        check_result(result, name)
+        return result
+
+    return replace(handler, handle=handle_async if handler.is_async else handle)
 
 
 def _find(name: str) -> Any:
@@ -70,13 +103,29 @@ def _make(index: int, name: str, *, in_loop: bool) -> Any:
     return made
 
 
-def _around(call: Callable[..., Any], inner: Callable[..., Any], *, in_loop: bool) -> Callable[..., Any]:
+def _around(call: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(inner)
     def handle(batch: Any) -> Any:
         return call(batch, inner)
 
-    @functools.wraps(inner)
-    async def handle_async(batch: Any) -> Any:
-        return await call(batch, inner)
+    return handle
 
-    return handle_async if in_loop else handle
+
+def _around_async(name: str, call: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(inner)
+    async def handle(batch: Any) -> Any:
+        given: list[Coroutine[Any, Any, Any]] = []
+
+        def call_next(batch: Any) -> Any:
+            given.append(inner(batch))
+            return given[-1]
+
+        result = await call(batch, call_next)
+        forgotten = [one for one in given if inspect.getcoroutinestate(one) == inspect.CORO_CREATED]
+        for one in forgotten:
+            one.close()  # it never began; Python would warn about it somewhere else
+        if forgotten:
+            raise NextNotAwaitedError(name)
+        return result
+
+    return handle

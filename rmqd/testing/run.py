@@ -12,11 +12,13 @@ from rmqd.broker.pop.held_pops import Place
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.threads import UnusableHandlerError
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pop.assignment import PopAssignment
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import RmqdError
 from rmqd.loaded_handler import LoadedHandler
+from rmqd.plugins.middleware import checked
 from rmqd.testing.clock import JumpingClock
 from rmqd.testing.records import messages_of
 from rmqd.testing.result import Recorder, RunResult
@@ -47,12 +49,13 @@ class HandlerRun:
         self._group = options.group
         self._recorder = Recorder(clock.wall, comes_again=options.message_model != "broadcasting")
         self._client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)), clock=clock)
-        self._consumer = PushConsumer(options, handler, self._client, clock, [self._recorder.hook()])
+        self._consumer = PushConsumer(options, checked(handler), self._client, clock, [self._recorder.hook()])
 
     async def run(self, timeout_seconds: float, until: Callable[[], object] | None = None) -> RunResult:
         """Run until nothing is left to do, or until `until` returns something true.
 
-        Raises StillBusyError after `timeout_seconds`, and the group's failure, such as that of its handler's `start`.
+        Raises StillBusyError after `timeout_seconds`, and the group's failure, such as that of its handler's `start`,
+        or that its handler left undone what it gave back.
         """
         broker = self._rocketmq.broker
         stored_before = broker.store.end
@@ -77,7 +80,11 @@ class HandlerRun:
         if failures:
             raise _only_one(failures[0])  # as it was raised, with its own cause
         dead = [one for one in messages_of(broker, dlq_topic(self._group)) if one.commit_log_offset >= stored_before]
-        return self._recorder.result(dead, self._clock.wall() - wall_began)
+        result = self._recorder.result(dead, self._clock.wall() - wall_began)
+        for error in result.errors:
+            if isinstance(error, UnusableHandlerError):  # the end of the run may come before the group's own
+                raise error
+        return result
 
     async def _until_quiet(self, consuming: asyncio.Task[None], until: Callable[[], object] | None) -> None:
         """Wait until nothing is left to do, or the group failed. Jump to the next delay when all else is done."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rmqd import Batch
+from rmqd.consumer.handling.threads import HandlerNotAwaitedError
 from rmqd.errors import ConfigError
 from rmqd.testing import RocketMQ, RunResult
 from tests.testing.conftest import rocketmq as rocketmq
@@ -37,6 +38,15 @@ class Timing:
 
 async def drop(batch, call_next):
     pass
+
+async def forgets(batch, call_next):
+    call_next(batch)
+
+async def passes_on(batch, call_next):
+    await call_next(batch)
+
+def drops_result(batch, call_next):
+    call_next(batch)
 
 def of_threads(batch, call_next):
     events.append("thread")
@@ -94,6 +104,43 @@ def test_what_it_does_not_pass_on_is_acknowledged(rocketmq: RocketMQ, run_handle
     result = run_handler(handle, topic="orders", group="mailer", middleware=["around:drop"])
 
     assert (events, len(result.acked)) == ([], 1)
+
+
+@pytest.mark.parametrize("names", [["forgets"], ["passes_on", "forgets"], ["forgets", "passes_on"]], ids="-".join)
+def test_a_middleware_that_forgets_to_await_acknowledges_nothing(
+    rocketmq: RocketMQ, run_handler: Run, events: list[str], names: list[str]
+) -> None:
+    async def handle(batch: Batch) -> None:
+        events.append("handle")
+
+    rocketmq.send("orders", "one")
+    with pytest.raises(
+        HandlerNotAwaitedError, match="the middleware around:forgets called call_next and did not await"
+    ):
+        run_handler(handle, topic="orders", group="mailer", middleware=[f"around:{name}" for name in names])
+
+    run_handler(handle, topic="orders", group="mailer")
+    assert events == ["handle"]
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+def test_a_handler_that_awaits_nothing_is_seen_through_middleware(
+    rocketmq: RocketMQ, run_handler: Run, events: list[str], is_async: bool
+) -> None:
+    async def work() -> None:
+        events.append("work")
+
+    def handle(batch: Batch) -> object:
+        return work()
+
+    async def handle_async(batch: Batch) -> object:
+        return work()
+
+    rocketmq.send("orders", "one")
+    handler, name = (handle_async, "passes_on") if is_async else (handle, "drops_result")
+    with pytest.raises(HandlerNotAwaitedError, match="returned a coroutine that nobody awaits"):
+        run_handler(handler, topic="orders", group="mailer", middleware=[f"around:{name}"])
+    assert events == []
 
 
 def test_a_constructor_that_fails_is_told_as_it_failed(run_handler: Run) -> None:
