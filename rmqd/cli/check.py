@@ -55,7 +55,10 @@ def check(
         for problem in error.problems:
             say([str(problem)], err=True)
         raise typer.Exit(ExitCode.CONFIG) from None
-    say((f"warning: {one}" for one in (*exposed_secrets(config), *_limited_calls(checked))), err=True)
+    say(
+        (f"warning: {one}" for one in (*exposed_secrets(config), *_limited_calls(checked), *_idle_keys(checked))),
+        err=True,
+    )
     checks, code = _ask_cluster(checked) if connect else ([], ExitCode.OK)
     if output == "json":
         document: dict[str, Any] = {"ok": code == ExitCode.OK, "groups": list(checked.groups), "problems": []}
@@ -109,6 +112,26 @@ def _limited_calls(config: RootConfig) -> Iterator[object]:
             f"{wanted}, and {limit.option} of the handler {group.handler.plugin} is {limit.calls}: calls beyond that "
             f"wait inside of it; accepted: {limit.calls} at most, or a larger {limit.option}",
         )
+
+
+def _idle_keys(config: RootConfig) -> Iterator[object]:
+    """Keys that do nothing as they are written, where one may believe that they do."""
+    for name, group in config.groups.items():
+        retry, circuit = group.retry, group.circuit_breaker
+        if circuit.model_fields_set and not circuit.model_fields_set & {"consecutive", "ratio"}:
+            message = "nothing opens the circuit; accepted: with consecutive, such as 5, or ratio, such as 0.5"
+            yield group.problem(name, ("circuit_breaker",), message, at_key=True)
+        if retry.on and not retry.in_place:
+            message = "is about retries in place alone, and in_place is 0; accepted: beside in_place above 0"
+            yield group.problem(name, ("retry", "on"), message, at_key=True)
+        if retry.in_place and retry.backoff > retry.max_backoff:
+            message = (
+                f"longer than max_backoff, so each pause is {retry.max_backoff:g} s; accepted: at most max_backoff"
+            )
+            yield group.problem(name, ("retry", "backoff"), message)
+        if group.consume_message_batch_max_wait and group.consume_message_batch_max_size == 1:
+            message = "a batch of one message is full at once; accepted: beside consume_message_batch_max_size above 1"
+            yield group.problem(name, ("consume_message_batch_max_wait",), message, at_key=True)
 
 
 def _spark_problems(config: RootConfig) -> list[object]:

@@ -80,6 +80,28 @@ def test_more_calls_than_a_handler_makes_use_of_are_warned_of(keys: list[str], o
     assert result.err.startswith(line) if told else result.err == ""
 
 
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ("circuit_breaker: {open_for: 15s}", "circuit_breaker: nothing opens the circuit; accepted: with consecutive"),
+        ("circuit_breaker: {consecutive: 0, open_for: 15s}", ""),  # switched off by its own key
+        ("retry: {on: [ValueError]}", "retry.on: is about retries in place alone, and in_place is 0; accepted: beside"),
+        ("retry: {in_place: 1, on: [ValueError]}", ""),
+        ("retry: {in_place: 1, backoff: 9s}", "retry.backoff: longer than max_backoff, so each pause is 5 s; accepted"),
+        (
+            "consume_message_batch_max_wait: 1s",
+            "consume_message_batch_max_wait: a batch of one message is full at once",
+        ),
+        ("consume_message_batch_max_wait: 1s, consume_message_batch_max_size: 2", ""),
+    ],
+)
+def test_keys_that_do_nothing_as_they_are_written_are_warned_of(keys: str, told: str) -> None:
+    group = "subscriptions: {orders: '*'}, handler: {plugin: log}"
+    Path("rmqd.yaml").write_text(f"nameserver: 127.0.0.1:9876\ngroups:\n  mailer: {{{group}, {keys}}}\n")
+    result = rmqd("check", "--config", "rmqd.yaml")
+    assert (result.code, f": groups.mailer.{told}" in result.err if told else not result.err) == (0, True), result.err
+
+
 def test_a_good_configuration_is_told_group_by_group() -> None:
     Path("rmqd.yaml").write_text(GOOD)
     result = rmqd("check", "--config", "rmqd.yaml")
