@@ -201,6 +201,7 @@ async def test_a_redis_that_is_away_fails_the_start(redis_server: RedisServer) -
     "options",
     [
         {"key": ""},
+        {"url": "rediss:/redis.example.org:6379/0"},
         {"mode": "set"},
         {"value": "body"},
         {"mode": "list", "fields": {"a": "keys"}},

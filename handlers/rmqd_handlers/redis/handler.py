@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from rmqd import Batch, Message
 from rmqd_handlers.away import RETRY_FOR, AwayError, try_again
@@ -26,6 +26,7 @@ FIELDS: Final[Mapping[str, Value]] = {
 }
 BODY: Final = parse_value("body")
 MSG_ID: Final = parse_value("msg_id")
+_SCHEMES: Final = ("redis://", "rediss://", "unix://")
 
 
 class RedisHandler:
@@ -69,6 +70,13 @@ class RedisHandler:
             4, description="connections of this process; batches beyond wait for one"
         )
         retry_for: DurationSeconds = RETRY_FOR
+
+        @field_validator("url")
+        @classmethod
+        def _is_url(cls, url: SecretStr) -> SecretStr:
+            if not url.get_secret_value().startswith(_SCHEMES):  # the client would go to localhost
+                raise ValueError(f"it is no URL of a Redis; accepted: {', '.join(f'{one}...' for one in _SCHEMES)}")
+            return url
 
         @model_validator(mode="after")
         def _fit(self) -> Self:
