@@ -73,7 +73,7 @@ def command(job: Job) -> list[str]:
     if job.contender == "raw":
         return [sys.executable, "-m", "bench.raw_puller", *_options("--", arguments), *_switches("--", job)]
     if job.contender in ("rmqd", BEFORE):
-        return [*rmqd(job.checkout), "run", "--config", str(_write_config(job))]
+        return [*rmqd(job.checkout), "run", "--config", str(write_config(job))]
     arguments |= {"consume-batch": job.consume_batch, "threads": THREADS, "timeout": int(job.timeout_seconds)}
     if job.paced:
         arguments["warm"] = job.warm
@@ -114,7 +114,8 @@ def _switches(dashes: str, job: Job) -> list[str]:
     return [f"{dashes}{name}" for name, on in switches if on]
 
 
-def _write_config(job: Job) -> Path:
+def write_config(job: Job) -> Path:
+    """Write what rmqd is to be started with for this job, into its directory."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         http_port = probe.getsockname()[1]
