@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -136,6 +137,19 @@ async def test_what_can_never_be_a_row_is_a_dead_letter_and_the_rest_is_written(
     assert "not UTF-8" in reasons[6][1]
     assert "index row" in reasons[7][1]
     assert "too deeply" in reasons[8][1]
+
+
+async def test_psycopgs_warnings_of_rows_are_not_logged(
+    database: str, query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They quote the row; those of its pool are about connections."""
+    query(ORDERS)
+    async with started(database):
+        logging.getLogger("psycopg").warning("error ignored terminating: Failing row contains (secret).")
+        logging.getLogger("psycopg").error("psycopg failed")
+        logging.getLogger("psycopg.pool").warning("error connecting")
+
+    assert [record.message for record in caplog.records] == ["psycopg failed", "error connecting"]
 
 
 @pytest.mark.parametrize("mode", ["insert", "copy", "upsert"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -29,6 +30,11 @@ WAIT_SECONDS = 1.0  # for a connection of the pool, while there is a slot for it
 
 Row = tuple[str | None, ...]
 Rows = list[tuple[Message, Row]]
+
+
+def _quotes_no_row(record: logging.LogRecord) -> bool:
+    """What psycopg warns of beside what it raises is a server's answer to a row, which has the row."""
+    return record.levelno >= logging.ERROR
 
 
 class PostgreSql:
@@ -73,6 +79,7 @@ class PostgreSql:
         from psycopg import AsyncConnection
         from psycopg_pool import AsyncConnectionPool
 
+        logging.getLogger("psycopg").addFilter(_quotes_no_row)
         one = self._options
         conninfo = conninfo_of(one.url.get_secret_value())
         async with await AsyncConnection.connect(conninfo) as connection:
