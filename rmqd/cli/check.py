@@ -129,6 +129,9 @@ def _idle_keys(config: RootConfig) -> Iterator[object]:
                 f"longer than max_backoff, so each pause is {retry.max_backoff:g} s; accepted: at most max_backoff"
             )
             yield group.problem(name, ("retry", "backoff"), message)
+        if "deduplicate" in group.model_fields_set and group.deduplicate is None:
+            message = "empty, so nothing is deduplicated; accepted: {} for all of its defaults, or leave it out"
+            yield group.problem(name, ("deduplicate",), message, at_key=True)
         if group.consume_message_batch_max_wait and group.consume_message_batch_max_size == 1:
             message = "a batch of one message is full at once; accepted: beside consume_message_batch_max_size above 1"
             yield group.problem(name, ("consume_message_batch_max_wait",), message, at_key=True)

@@ -93,6 +93,8 @@ def test_more_calls_than_a_handler_makes_use_of_are_warned_of(keys: list[str], o
             "consume_message_batch_max_wait: a batch of one message is full at once",
         ),
         ("consume_message_batch_max_wait: 1s, consume_message_batch_max_size: 2", ""),
+        ("deduplicate: ", "deduplicate: empty, so nothing is deduplicated; accepted: {} for all of its defaults"),
+        ("deduplicate: {}", ""),
     ],
 )
 def test_keys_that_do_nothing_as_they_are_written_are_warned_of(keys: str, told: str) -> None:
