@@ -68,6 +68,10 @@ class Place:
             await store.release([((TOPIC, key), "asking:1")])
         return standing
 
+    async def is_free(self, key: str) -> bool:
+        """Whether nobody has it: a claim is given up in its own time, behind what became of its message."""
+        return await self.standing(key) is OURS
+
     def break_it(self) -> None:
         """Have the store answer nothing but errors."""
         for path in self.path.parent.glob(f"{self.path.name}*"):
@@ -245,7 +249,7 @@ async def test_what_failed_is_released_and_the_next_attempt_has_it(
         queue = queue_of(running, ["a"], mode)
         await eventually(done(queue), "it is settled")
         if not mode:  # it is sent back, and comes again from there
-            assert await place.standing("a") is OURS
+            await eventually(lambda: place.is_free("a"), "its claim is given up")
             running.give_keys(queue, ["a"])
             await eventually(done(queue), "it is handled")
     assert handle.keys == ["a", "a"]
@@ -365,11 +369,7 @@ async def test_a_call_that_is_cancelled_at_its_deadline_confirms_nothing_and_giv
     async with pool(handle, clock=clock, **options) as running, clock.flowing():
         queue = queue_of(running, ["a"], {})
         await eventually(done(queue), "it is sent back")
-
-        async def is_free() -> bool:
-            return await place.standing("a") is OURS
-
-        await eventually(is_free, "its claim is given up")
+        await eventually(lambda: place.is_free("a"), "its claim is given up")
     assert handled(queue) == {"expired": 1}
 
 
