@@ -289,6 +289,7 @@ def test_a_value_that_the_database_parses_as_a_statement_is_not_told(
     assert "4111" not in "".join(traceback.format_exception(refused.value))
 
 
+@pytest.mark.process
 def test_a_name_in_a_statement_is_told(prices_database: Database) -> None:
     with (
         pytest.raises(RmqdError, match=r'sink prices: relation "absent" does not exist \(42P01\)$'),
@@ -297,6 +298,7 @@ def test_a_name_in_a_statement_is_told(prices_database: Database) -> None:
         connection.execute("SELECT * FROM absent")
 
 
+@pytest.mark.process
 def test_what_a_trigger_says_is_not_told(prices_database: Database) -> None:
     """Whatever its code: it may have the row's values, in quotes or not."""
     for code in ("P0001", "23514"):
