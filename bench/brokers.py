@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import contenders, contest
+from bench.embedded import embedded_broker
 from bench.goals import table
 from bench.job import Job
 from bench.machine import QUIET_SHARE, Usage, process_cpu_seconds, wait_until_quiet
@@ -27,7 +27,6 @@ INFLIGHT = 64
 PULL_BATCH = 32
 FILLED, SENT = "bench_filled", "bench_sent"
 REAL, MEMORY, FOLDER = "RocketMQ", "embedded", "embedded, --data-dir"
-END_SECONDS = 30
 WARM_DRAINS = 5  # a JVM first compiles what it is asked for
 WARM_MESSAGES = 10_000
 
@@ -122,23 +121,10 @@ def _real() -> Iterator[Broker]:
 @contextlib.contextmanager
 def _embedded(name: str) -> Iterator[Broker]:
     directory = Path(tempfile.mkdtemp(prefix="rmqd-bench-"))
-    command = [*contenders.rmqd(), "broker", "--listen", "127.0.0.1:0"]
-    if name == FOLDER:
-        command += ["--data-dir", str(directory)]
-    environment = contenders.environment()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=contenders.ROOT, env=environment)
     try:
-        first_line = process.stdout.readline().split() if process.stdout else []
-        if not first_line:
-            raise contest.ContestError(f"`{' '.join(command)}` did not start")
-        yield Broker(name, first_line[-1], [process.pid])
+        with embedded_broker(*(("--data-dir", str(directory)) if name == FOLDER else ())) as (nameserver, pid):
+            yield Broker(name, nameserver, [pid])
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.communicate(timeout=END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
         shutil.rmtree(directory, ignore_errors=True)
 
 

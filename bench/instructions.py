@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench import contenders
+from bench.embedded import embedded_broker
 from bench.goals import table
 from bench.job import Job
 from bench.scenarios import BODY_BYTES, QUEUES, SCENARIOS, Scenario
-from tests.rocketmq.spec import free_port
 
 NAMES = ("batch 1", "batch 32", "orderly 1")
 FEW, MANY = 8_000, 24_000
@@ -74,22 +74,13 @@ def topic_of(messages: int) -> str:
 @contextlib.contextmanager
 def broker() -> Iterator[str]:
     """The address of an embedded RocketMQ with both topics."""
-    address = f"127.0.0.1:{free_port(set(), (0,))}"
     topics = [word for messages in (FEW, MANY) for word in ("--topic", f"{topic_of(messages)}:{QUEUES}")]
-    command = [*contenders.rmqd(), "broker", "--listen", address, *topics]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=contenders.environment()
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert address in process.stdout.readline()
-            for messages in (FEW, MANY):
-                body, count = "x" * BODY_BYTES, ("--count", str(messages))
-                sending = [*contenders.rmqd(), "send", topic_of(messages), body, *count, "--nameserver", address]
-                subprocess.run(sending, env=contenders.environment(), check=True, stdout=subprocess.DEVNULL)
-            yield address
-        finally:
-            process.kill()
+    with embedded_broker(*topics) as (address, _):
+        for messages in (FEW, MANY):
+            body, count = "x" * BODY_BYTES, ("--count", str(messages))
+            sending = [*contenders.rmqd(), "send", topic_of(messages), body, *count, "--nameserver", address]
+            subprocess.run(sending, env=contenders.environment(), check=True, stdout=subprocess.DEVNULL)
+        yield address
 
 
 def main() -> int:

@@ -24,6 +24,7 @@ from typing import Any
 import yaml
 
 from bench import contenders
+from bench.embedded import embedded_broker
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
@@ -60,7 +61,10 @@ RUNS = (
 def by_key() -> None:
     """Each run's messages a second, and the CPU that each took."""
     for run in RUNS:
-        with tempfile.TemporaryDirectory(prefix="rmqd-bench-") as folder, _broker(Path(folder)) as nameserver:
+        with (
+            tempfile.TemporaryDirectory(prefix="rmqd-bench-") as folder,
+            embedded_broker("--topic", f"{TOPIC}:{QUEUES}") as (nameserver, _),
+        ):
             asyncio.run(_fill(nameserver, run.messages, run.keys))
             handler = {"plugin": "bench.sleeping:Sleeps", "concurrency": run.concurrency}
             handler["options"] = {"messages": run.messages, "milliseconds": run.milliseconds}
@@ -86,7 +90,7 @@ def _look_at_calls(concurrency: int | str, at: int, then: int) -> None:
     port = free_port(set(), (0,))
     with (
         tempfile.TemporaryDirectory(prefix="rmqd-bench-") as folder,
-        _broker(Path(folder)) as nameserver,
+        embedded_broker("--topic", f"{TOPIC}:{QUEUES}") as (nameserver, _),
         _process([sys.executable, "-m", "bench.knee_server", str(port), str(at), str(CALL_MS)]) as server,
     ):
         assert server.stdout is not None
@@ -152,15 +156,6 @@ def _drain(folder: Path, nameserver: str, group: dict[str, Any]) -> dict[str, An
             if line.startswith('{"peer"'):
                 return dict(json.loads(line))
     raise RuntimeError("the daemon ended before it had handled all")
-
-
-@contextlib.contextmanager
-def _broker(folder: Path) -> Iterator[str]:
-    address = f"127.0.0.1:{free_port(set(), (0,))}"
-    with _process([*contenders.rmqd(), "broker", "--listen", address, "--topic", f"{TOPIC}:{QUEUES}"]) as process:
-        assert process.stdout is not None
-        assert address in process.stdout.readline()
-        yield address
 
 
 @contextlib.contextmanager

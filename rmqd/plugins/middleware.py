@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 from rmqd.consumer.handling.threads import HandlerNotAwaitedError, check_result
-from rmqd.errors import RmqdError
 from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.form import Fault, PluginFaultError, is_async, room, yields
@@ -23,17 +22,6 @@ from rmqd.plugins.lifecycle import with_parts
 from rmqd.plugins.lookup import object_at
 
 _ACCEPTED = "a function of (batch, call_next), or a class without arguments whose instances are called so"
-
-
-class NextNotAwaitedError(HandlerNotAwaitedError):
-    """A middleware called `call_next`, and did not run what it gave: nothing was handled, whatever the batch."""
-
-    def __init__(self, name: str) -> None:
-        RmqdError.__init__(
-            self,
-            f"the middleware {name} called call_next and did not await it, so the handler handled nothing; write "
-            "`await call_next(batch)`",
-        )
 
 
 def middleware_faults(names: Sequence[str]) -> Iterator[Fault]:
@@ -125,7 +113,10 @@ def _around_async(name: str, call: Callable[..., Any], inner: Callable[..., Any]
         for one in forgotten:
             one.close()  # it never began; Python would warn about it somewhere else
         if forgotten:
-            raise NextNotAwaitedError(name)
+            raise HandlerNotAwaitedError(
+                f"the middleware {name} called call_next and did not await it, so the handler handled nothing; write "
+                "`await call_next(batch)`"
+            )
         return result
 
     return handle

@@ -29,6 +29,7 @@ from tests.campaigns.tables_truth import VALUE_SCHEMA, body_of, differences, tru
 from tests.integration.rmqd_process import RmqdProcess
 from tests.rocketmq import RealCluster, offsets
 from tests.servers.postgresql import PostgresqlServer
+from tests.spark.standalone_cluster import SHORT_LIFE
 from tests.waiting import wait_until
 
 ADDING, KEEPING, FOLLOWING = "tables-adding", "tables-keeping", "tables-following"
@@ -57,8 +58,7 @@ BY_KEY: Final[Mapping[str, Mapping[str, Any]]] = {
 DELETED: Final = "SELECT id FROM rmqd_deleted_copies"
 DIFFERENCES: Final = ("missing", "twice", "wrong", "not the last", "not as the source")
 QUEUES: Final = 4
-# a start is repeated ten times, and the best machine code does not pay before the next one
-QUICK_START: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"}
+QUICK_START: Final = {"spark.driver.extraJavaOptions": SHORT_LIFE}  # a start is repeated ten times
 ALL, ALONE, DATABASE = "all", "daemon alone", "database"
 BEGIN_SECONDS: Final = 600.0  # Spark starts in 10 s, and in minutes on a busy machine
 DRAIN_SECONDS: Final = 600.0

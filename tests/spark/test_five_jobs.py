@@ -27,6 +27,7 @@ import yaml
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.fixtures import TOP
 from tests.spark.needed import need
+from tests.spark.standalone_cluster import SHORT_LIFE
 
 need("pyspark", "pyarrow")
 
@@ -38,9 +39,9 @@ SECONDS: Final = 300.0
 ADDRESS: Final = "127.0.0.1:9876"
 ENDED: Final = "-- the cell has ended: "
 # of where it runs, not of what is run: a port that is free, and a JVM that lives for a minute
-CONF: Final = """
+CONF: Final = f"""
 spark.ui.port 0
-spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData
+spark.driver.extraJavaOptions {SHORT_LIFE}
 """
 REFUNDS: Final = """
 rows = [("o-1", "ada", 2.5), ("o-2", "bob", 1.0)]
@@ -172,7 +173,7 @@ def noise_in(line: str) -> list[str]:
 
 
 @pytest.fixture
-def judge(request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> Callable[..., None]:
+def judge(request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> Callable[[Cell], None]:
     """Tells how long a job took, and fails if more than a few lines were written beside what it is to show."""
 
     def judge(job: Cell) -> None:
@@ -183,7 +184,7 @@ def judge(request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> 
     return judge
 
 
-def test_a_session(notebook: Mapping[str, Cell], judge: Callable[..., None]) -> None:
+def test_a_session(notebook: Mapping[str, Cell], judge: Callable[[Cell], None]) -> None:
     """Spark knows the format of an installed wheel already, and does not warn that another one replaces it.
 
     Its cell also reads a table, and archives by a stream.
@@ -194,14 +195,14 @@ def test_a_session(notebook: Mapping[str, Cell], judge: Callable[..., None]) -> 
     assert sorted(re.findall(r"\|(\w+)\| +(\d+)\|", shown)) == [("open", "1"), ("paid", "2")]
 
 
-def test_a_batch_by_time(notebook: Mapping[str, Cell], judge: Callable[..., None]) -> None:
+def test_a_batch_by_time(notebook: Mapping[str, Cell], judge: Callable[[Cell], None]) -> None:
     """How many of each tag there are, and how large."""
     judge(notebook["batch"])
     shown = "\n".join(notebook["batch"].lines)
     assert re.findall(r"\|(\w+)\| +(\d+)\| +[1-9]", shown) == [("open", "1"), ("paid", "2")]
 
 
-def test_windows(notebook: Mapping[str, Cell], judge: Callable[..., None]) -> None:
+def test_windows(notebook: Mapping[str, Cell], judge: Callable[[Cell], None]) -> None:
     """A row for each minute and tag."""
     judge(notebook["windows"])
     counts: Counter[str] = Counter()
@@ -210,7 +211,7 @@ def test_windows(notebook: Mapping[str, Cell], judge: Callable[..., None]) -> No
     assert counts == {"open": 1, "paid": 2}
 
 
-def test_writing(notebook: Mapping[str, Cell], judge: Callable[..., None]) -> None:
+def test_writing(notebook: Mapping[str, Cell], judge: Callable[[Cell], None]) -> None:
     """A row is a message, in JSON."""
     for name in ("refunds", "writing", "written"):
         judge(notebook[name])
@@ -218,12 +219,12 @@ def test_writing(notebook: Mapping[str, Cell], judge: Callable[..., None]) -> No
     assert sorted(found) == [["o-1", "refund", "ada", 2.5], ["o-2", "refund", "bob", 1.0]]
 
 
-def test_the_sessions_end(notebook: Mapping[str, Cell], judge: Callable[..., None]) -> None:
+def test_the_sessions_end(notebook: Mapping[str, Cell], judge: Callable[[Cell], None]) -> None:
     """All cells had the session that the first one made."""
     judge(notebook["end"])
 
 
-def test_a_handler(filled: EmbeddedBroker, tmp_path: Path, judge: Callable[..., None]) -> None:
+def test_a_handler(filled: EmbeddedBroker, tmp_path: Path, judge: Callable[[Cell], None]) -> None:
     """It has the messages of two tags, and the group is committed."""
     judge(run_group(filled, tmp_path, block("spark.md", "yaml", "order-mailer")))
     handled = [json.loads(line)["body"] for line in (tmp_path / "orders.jsonl").read_text().splitlines()]
@@ -231,7 +232,7 @@ def test_a_handler(filled: EmbeddedBroker, tmp_path: Path, judge: Callable[..., 
     assert filled.offsets("order-mailer", "orders") == {0: 1, 1: 2}
 
 
-def test_an_archive(filled: EmbeddedBroker, tmp_path: Path, judge: Callable[..., None]) -> None:
+def test_an_archive(filled: EmbeddedBroker, tmp_path: Path, judge: Callable[[Cell], None]) -> None:
     """Of two topics, in folders by date and topic."""
     filled.send("refunds", "fourth")
     judge(run_group(filled, tmp_path, block("pipelines.md", "yaml", "orders-archive")))

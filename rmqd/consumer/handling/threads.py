@@ -30,14 +30,8 @@ class UnusableHandlerError(RmqdError):
 
 
 class HandlerNotAwaitedError(UnusableHandlerError):
-    """A handler gave back what would still have to be run: nothing was handled, whatever the batch."""
-
-    def __init__(self, name: str, result: object) -> None:
-        super().__init__(
-            f"handler {name} returned a {class_name(result)} that nobody awaits, so it handled nothing; make the "
-            "function that rmqd calls `async def` (the wrapper too, where a decorator stands around it) and let it "
-            "await the work, or let it run the work to its end before it returns"
-        )
+    """A handler, or middleware, gave back or left what would still have to be run: nothing was handled, whatever the
+    batch."""
 
 
 class HandlerEndedError(RmqdError):
@@ -52,7 +46,11 @@ def check_result(result: object, handler_name: str) -> None:
     if isinstance(result, _UNDONE):
         if isinstance(result, Coroutine | Generator):
             result.close()  # it never began; Python would warn about a coroutine somewhere else
-        raise HandlerNotAwaitedError(handler_name, result)
+        raise HandlerNotAwaitedError(
+            f"handler {handler_name} returned a {class_name(result)} that nobody awaits, so it handled nothing; make "
+            "the function that rmqd calls `async def` (the wrapper too, where a decorator stands around it) and let it "
+            "await the work, or let it run the work to its end before it returns"
+        )
 
 
 class HandlerThread:
