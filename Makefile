@@ -87,10 +87,10 @@ simulate: venv ## histories of groups and brokers that break, on simulated hosts
 	$(PYTHON) -m tests.simulation $(if $(ARGS),$(ARGS),--count 1000000 --seconds 60)
 
 campaign: $(if $(filter fuzz,$(NAME)),$(VENV)/.fuzz,venv) ## a long run with faults: make campaign alerts, churn, orderly, owners, faults, durability, dlq_replay, fuzz, grow, handlers, histories, simulation, planted, mutants, pop, spark_moves, spark_kills, spark_tables, spark_cluster, spark_connect; or on an older RocketMQ: 4.9.7
-	$(PYTHON) -m tests.campaigns $(NAME) $(ARGS)
+	$(PYTHON) -m tests.nightly.campaigns $(NAME) $(ARGS)
 
 conformance: venv ## each behaviour beside Java's, to docs/conformance.md; VERSION=embedded, or 4.9.7
 	RMQD_TEST_ROCKETMQ=$(VERSION) $(PYTHON) -m pytest --conformance -m behaviour $(ARGS)
 
 peer-tests: venv ## RocketMQ's own tests on the embedded broker, to docs/embedded-broker.md; ARGS="--real": on a real RocketMQ
-	$(PYTHON) -m tests.apache_tests $(ARGS)
+	$(PYTHON) -m tests.nightly.apache_tests $(ARGS)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import pytest
 
 TOP = Path(__file__).parent.parent
 ROOT = TOP / "rmqd"
 HANDLERS = TOP / "handlers"
+TESTS = TOP / "tests"
 PLAIN = "access_refusal backoff broker_errors codes errors clock exit_codes histogram own_threads plain_text"
 # room: (rooms of rmqd that it may import, third-party packages that it may import)
 BELOW = {
@@ -114,10 +114,20 @@ FOLDERS = [path for path in MODULES if path.name == "__init__.py" and path.paren
 HANDLER_MODULES = sorted(HANDLERS.rglob("*.py"))
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Absolute names of what a file imports, lazily and for types included: modules, and names from modules."""
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def imports(path: Path) -> tuple[str, ...]:
+    """Return the absolute names that a file imports: modules, and names from modules. Includes lazy imports."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     package = path.relative_to(TOP).parent.parts
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -126,48 +136,75 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def modules_imported(path: Path) -> set[str]:
-    """The modules of rmqd that a file imports."""
+    """Return the modules of rmqd that a file imports."""
     return {name if name in BY_NAME else name.rpartition(".")[0] for name in imports(path)} & BY_NAME.keys()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_down(path: Path) -> None:
-    """A room imports only rooms below it, its own third-party packages, and does I/O only where that is its job."""
+def complain(problems: Iterable[str]) -> None:
+    """Fail with every problem, one a line."""
+    found = [*problems]
+    assert not found, "\n".join(["", *found])
+
+
+def test_imports_point_down() -> None:
+    """A room imports only rooms below it and its own third-party packages, and only some rooms do I/O."""
+    complain(f"{path.relative_to(ROOT)} {problem}" for path in MODULES for problem in _import_problems(path))
+
+
+def _import_problems(path: Path) -> Iterator[str]:
     room = path.relative_to(ROOT).parts[0].removesuffix(".py")
     rooms, packages = (set(names.split()) for names in BELOW[room])
     for name in imports(path):
         top, _, rest = name.partition(".")
         if top == "rmqd":
-            assert rest.split(".")[0] in rooms | {room, "__version__"}, f"{room} may not import {name}"
+            if rest.split(".")[0] not in rooms | {room, "__version__"}:
+                yield f"may not import {name}"
         elif top in sys.stdlib_module_names:
-            assert room not in PURE or top not in IO, f"{room} does no I/O and knows no time, yet imports {name}"
-        else:
-            assert top in packages, f"{room} may not import {top}"
+            if room in PURE and top in IO:
+                yield f"does no I/O and knows no time, yet imports {name}"
+        elif top not in packages:
+            yield f"may not import {top}"
 
 
-@pytest.mark.parametrize("path", HANDLER_MODULES, ids=lambda path: str(path.relative_to(HANDLERS)))
-def test_handlers_use_what_every_user_has(path: Path) -> None:
-    """Our handlers know rmqd's public names alone, so that they prove what other people's handlers can do."""
-    is_test = path.name.startswith("test_")
-    for name in imports(path):
+def test_handlers_use_public_names_only() -> None:
+    """Our handlers use only rmqd's public names, and so prove that other people's handlers can do the same."""
+
+    def is_public(name: str, path: Path) -> bool:
         module, _, rest = name.rpartition(".")
-        is_public = (module == "rmqd" and rest in PUBLIC) or (module == "rmqd.testing" and is_test)
-        assert is_public or name.partition(".")[0] != "rmqd", f"{name} is not public"
+        return (module == "rmqd" and rest in PUBLIC) or (module == "rmqd.testing" and path.name.startswith("test_"))
+
+    complain(
+        f"{path.relative_to(HANDLERS)} imports {name}, which is not public"
+        for path in HANDLER_MODULES
+        for name in imports(path)
+        if name.partition(".")[0] == "rmqd" and not is_public(name, path)
+    )
 
 
-@pytest.mark.parametrize("path", MODULES + HANDLER_MODULES, ids=lambda path: str(path.relative_to(TOP)))
-def test_module_fits_a_readers_head(path: Path) -> None:
-    """Aim at 300 lines; above 400 there are two things in one file."""
-    assert len(path.read_text().splitlines()) <= MOST_LINES
+def test_daily_tests_do_not_need_the_nightly_ones() -> None:
+    """`tests/nightly` builds on `tests`, never the other way round, so that each daily test runs without it."""
+    nightly = TESTS / "nightly"
+    complain(
+        f"{path.relative_to(TOP)} imports {name}"
+        for path in sorted(TESTS.rglob("*.py"))
+        if nightly not in path.parents
+        for name in imports(path)
+        if name.startswith("tests.nightly")
+    )
 
 
-@pytest.mark.parametrize("path", FOLDERS, ids=lambda path: str(path.parent.relative_to(ROOT)))
-def test_a_folder_has_a_map_of_its_modules(path: Path) -> None:
-    """The docstring of a folder names each module and folder in it: `    name, other name  what they have`."""
-    told = re.findall(r"^    (\w+(?:, \w+)*)  +\S", ast.get_docstring(ast.parse(path.read_text())) or "", re.MULTILINE)
-    inside = {one for one in path.parent.iterdir() if one.suffix == ".py" or any(one.glob("*.py"))}
-    assert {name for names in told for name in names.split(", ")} == {one.stem for one in inside} - {"__init__"}
+def test_modules_are_short() -> None:
+    """Aim at 300 lines; a module of more than 400 holds two thoughts."""
+    lengths = {path: path.read_text().count("\n") for path in MODULES + HANDLER_MODULES}
+    complain(f"{path.relative_to(TOP)} has {lines} lines" for path, lines in lengths.items() if lines > MOST_LINES)
+
+
+def test_a_folder_has_a_map_of_its_modules() -> None:
+    """The docstring of a folder names each module and folder in it: `    name, other name  the contents`."""
+    for path in FOLDERS:
+        named = re.findall(r"^    (\w+(?:, \w+)*)  +\S", ast.get_docstring(parsed(path)) or "", re.MULTILINE)
+        inside = {one.stem for one in path.parent.iterdir() if one.suffix == ".py" or any(one.glob("*.py"))}
+        assert {name for names in named for name in names.split(", ")} == inside - {"__init__"}, path.parent
 
 
 def place(name: str) -> tuple[str, str]:
@@ -176,16 +213,20 @@ def place(name: str) -> tuple[str, str]:
     return room, part
 
 
-@pytest.mark.parametrize("room", FLOORS)
-def test_a_room_has_floors(room: str) -> None:
-    """An import inside a room goes down or stays on its floor, imports for types included."""
+def test_rooms_have_floors() -> None:
+    """An import inside a room goes down or stays on its floor. Imports for types count too."""
+    complain(problem for room in FLOORS for problem in _floor_problems(room))
+
+
+def _floor_problems(room: str) -> Iterator[str]:
     floor = {part: number for number, parts in enumerate(FLOORS[room].split("|")) for part in parts.split()}
     floor.setdefault("__init__", 0)
     own = {name: place(name)[1] for name in BY_NAME if place(name)[0] == room}
-    assert set(own.values()) == floor.keys(), "each part of a room has a floor"
+    yield from (f"{room}: {part} needs one floor" for part in set(own.values()) ^ floor.keys())
     for name, part in own.items():
         for other in modules_imported(BY_NAME[name]) & own.keys():
-            assert floor[own[other]] <= floor[part], f"{name} may not import {other}, which is on a floor above it"
+            if floor.get(own[other], 0) > floor.get(part, 0):
+                yield f"{name} may not import {other}, which is on a floor above it"
 
 
 def test_no_modules_import_each_other() -> None:
@@ -207,7 +248,7 @@ NAMES_ONLY = "time_ns"  # digits of a client id, which nobody compares with a ti
 
 def times_of_their_own(path: Path) -> Iterator[str]:
     """Where a module reads the time or waits by another clock than the one that it was given."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Attribute):
             whose = ast.unparse(node.value)
             is_wait = whose == "asyncio" and node.attr in ASYNCIO_WAITS
@@ -222,11 +263,11 @@ def times_of_their_own(path: Path) -> Iterator[str]:
                 yield f"line {node.lineno}: {call}"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in MODULES if path.relative_to(ROOT).parts[0] in TURNED],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
-def test_time_is_that_of_the_clock_that_was_given(path: Path) -> None:
-    """So that whoever gives the clock decides when: tests advance it, and a simulation lives by it."""
-    assert not list(times_of_their_own(path))
+def test_client_and_consumer_use_the_given_clock() -> None:
+    """Tests advance that clock, and a simulation lives by it."""
+    complain(
+        f"{path.relative_to(ROOT)} {place}"
+        for path in MODULES
+        if path.relative_to(ROOT).parts[0] in TURNED
+        for place in times_of_their_own(path)
+    )

@@ -25,7 +25,7 @@ A test says what it proves in a declaration beside it, wherever it lies (most ar
 The cluster comes from the fixture `rocketmq` (or another of `tests/rocketmq/fixtures.py`), whose version
 `RMQD_TEST_ROCKETMQ` names. `make conformance` runs every declared test and writes the page; `make conformance
 VERSION=4.9.7` fills the column of what differs, `make conformance VERSION=embedded` that of `rmqd broker`. After a
-change of declarations alone: `.venv/bin/python -m tests.conformance.page`.
+change of declarations alone: `.venv/bin/python -m tests.nightly.conformance.page`.
 """
 
 from tests.conformance.declaration import AREAS, Behaviour, behaviour

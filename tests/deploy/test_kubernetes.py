@@ -147,7 +147,7 @@ def test_labels_and_names_agree() -> None:
 
 
 def test_keda_asks_for_a_group_of_the_configuration(config: RootConfig) -> None:
-    """The query itself is run by tests/deploy/test_scene.py."""
+    """The query itself is run by tests/nightly/deploy/test_scene.py."""
     scaled = manifest("components/keda/scaledobject.yaml")["spec"]
     [trigger] = scaled["triggers"]
     group = re.search(r'group="([\w-]+)"', trigger["metadata"]["query"])

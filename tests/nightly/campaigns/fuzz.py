@@ -1,0 +1,217 @@
+"""Fuzz: inputs that are chosen by the coverage that others had, for each target, in parts that a process each runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.nightly.fuzzing.target import unpack
+from tests.nightly.fuzzing.targets import TARGETS
+from tests.rocketmq.fetch import say
+
+PART_EXECUTIONS: Final = 25_000
+CALL_SECONDS: Final = 20 * 60.0
+"""After which a call begins no more parts: the next one goes on."""
+SLOWEST_SECONDS: Final = 0.1
+"""Processor time of one input, that of the instrumentation included."""
+HANGING_SECONDS: Final = 10
+MOST_RSS_MIB: Final = 256
+"""The process takes some 80 MiB, its instrumentation included."""
+_TOP: Final = Path(__file__).parents[3]
+_DONE: Final = re.compile(r"^Done \d+ in \d+ second", re.MULTILINE)
+_COVERAGE: Final = re.compile(r"\bcov: (\d+) ft: (\d+) corp: (\d+)/")
+
+
+class FuzzError(Exception):
+    """A campaign cannot go on in a directory, or an input was found that the target fails at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some executions of a run and what came of them: a line of the run's file."""
+
+    target: str
+    seed: int
+    executions: int
+    cases: int
+    """How many frames, configurations or requests were in the inputs."""
+    seconds: float
+    slowest_seconds: float
+    slowest_input: str
+    peak_rss_bytes: int
+    edges: int
+    inputs: int
+    """How many inputs are kept in all as no other has their coverage."""
+
+    def line(self) -> str:
+        """The part as a line of JSON."""
+        return json.dumps(asdict(self)) + "\n"
+
+    @classmethod
+    def of(cls, line: str) -> Part:
+        """A part that `line` wrote."""
+        return cls(**json.loads(line))
+
+
+RunPart = Callable[[str, int, int, Path], Part]
+"""Runs so many executions with a seed in a directory: `run_part`, unless a test has its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class FuzzResult:
+    """What all parts of a target gave together."""
+
+    target: str
+    seed: int
+    parts: Sequence[Part]
+    planned: int
+
+    @property
+    def executions(self) -> int:
+        """How often the target has run."""
+        return sum(part.executions for part in self.parts)
+
+    @property
+    def cases(self) -> int:
+        """How many frames, configurations or requests these were."""
+        return sum(part.cases for part in self.parts)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all has been done that was to be."""
+        return self.executions >= self.planned
+
+    @property
+    def slowest_seconds(self) -> float:
+        """Processor time of the slowest input."""
+        return max(part.slowest_seconds for part in self.parts)
+
+    @property
+    def peak_rss_mib(self) -> float:
+        """The most memory that a part had."""
+        return max(part.peak_rss_bytes for part in self.parts) / 2**20
+
+    @property
+    def passed(self) -> bool:
+        """No input took long, and memory stayed bounded; what fails otherwise ends the run."""
+        return self.slowest_seconds <= SLOWEST_SECONDS and self.peak_rss_mib <= MOST_RSS_MIB
+
+    def report(self) -> str:
+        """For the person who ran it."""
+        last = self.parts[-1]
+        return (
+            f"fuzz, {self.target}, seed {self.seed}: {self.executions} inputs, {self.cases} cases, {last.edges} edges, "
+            f"{last.inputs} kept, slowest {self.slowest_seconds * 1000:.1f} ms, "
+            f"peak RSS {self.peak_rss_mib:.0f} MiB: {'passed' if self.passed else 'FAILED'}"
+        )
+
+    def cells(self) -> list[object]:
+        """The row of docs/campaigns.md, without date and commit."""
+        last, seconds = self.parts[-1], sum(part.seconds for part in self.parts)
+        slowest, rss = f"{self.slowest_seconds * 1000:.1f} ms", f"{self.peak_rss_mib:.0f} MiB"
+        return [
+            self.target,
+            self.seed,
+            self.executions,
+            self.cases,
+            last.edges,
+            last.inputs,
+            f"{seconds:.0f}",
+            slowest,
+            rss,
+        ]
+
+
+class Fuzz:
+    """One target's run in a directory; begun again with the same directory it goes on where it was cut."""
+
+    def __init__(
+        self,
+        target: str,
+        executions: int,
+        seed: int,
+        directory: Path,
+        *,
+        run_part: RunPart | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises FuzzError for a directory in which another seed was run."""
+        if target not in TARGETS:
+            raise FuzzError(f"no target {target}; accepted: {', '.join(TARGETS)}")
+        self._target, self._planned, self._seed = target, executions, seed
+        self._directory = directory / target
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._path = self._directory / "parts.jsonl"
+        self._run_part = run_part or run_guided
+        self._clock = clock
+        self._parts = _whole_parts(self._path)
+        others = {part.seed for part in self._parts} - {seed}
+        if others:
+            raise FuzzError(
+                f"{directory} holds a run with seed {others.pop()}, not {seed}: give that seed, or another --dir"
+            )
+
+    def run(self, until: float) -> FuzzResult:
+        """Run parts until all is done, or it is `until`. Raises FuzzError for an input that the target fails at."""
+        done = sum(part.executions for part in self._parts)
+        with self._path.open("w") as file:  # without a last line that was cut
+            file.writelines(part.line() for part in self._parts)
+            while done < self._planned and (not self._parts or self._clock() < until):
+                count = min(PART_EXECUTIONS, self._planned - done)
+                part_seed = self._seed + len(self._parts)
+                part = self._run_part(self._target, count, part_seed, self._directory)
+                part = Part(**{**asdict(part), "seed": self._seed})
+                self._parts.append(part)
+                file.write(part.line())
+                file.flush()
+                done += part.executions
+                say(f"{self._target}: {done} of {self._planned}, {part.edges} edges, {part.inputs} inputs")
+        return FuzzResult(self._target, self._seed, tuple(self._parts), self._planned)
+
+
+def run_guided(target: str, executions: int, seed: int, directory: Path) -> Part:
+    """One part, in a process of its own. What it finds is kept in `directory`, and the next part begins with it."""
+    kept, log, figures = directory / "corpus", directory / "log.txt", directory / "figures.json"
+    kept.mkdir(exist_ok=True)
+    figures.unlink(missing_ok=True)
+    options = [
+        f"-atheris_runs={executions}",
+        f"-seed={seed}",
+        f"-timeout={HANGING_SECONDS}",
+        f"-rss_limit_mb={2 * MOST_RSS_MIB}",
+        f"-artifact_prefix={directory}/",
+    ]
+    corpora = [str(kept), str(unpack(target, directory / "kept"))]
+    command = [sys.executable, "-m", "tests.nightly.fuzzing.guided", target, str(figures), *options, *corpora]
+    with log.open("w") as file:
+        status = subprocess.run(command, cwd=_TOP, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+    text = log.read_text(errors="replace")
+    found = re.search(r"Test unit written to (\S+)", text)
+    if found is not None:
+        again = f"python -m tests.nightly.fuzzing {target} {found[1]}"
+        raise FuzzError(f"{target}: {_why(text)}; {log} has more, and it comes again by: {again}")
+    if not (figures.exists() and _DONE.search(text)):  # libFuzzer's timer may end it by SIGALRM while Python ends
+        raise FuzzError(f"{target}: the fuzzer ended with {status}: {text[-500:]}")
+    did: dict[str, Any] = json.loads(figures.read_text())
+    edges, _, inputs = _COVERAGE.findall(text)[-1]
+    return Part(target=target, seed=seed, edges=int(edges), inputs=int(inputs), **did)
+
+
+def _why(log: str) -> str:
+    """The exception that ended it, or what libFuzzer says instead."""
+    lines = log.partition("Uncaught Python exception: ===\n")[2].splitlines()
+    summaries = [line for line in log.splitlines() if line.startswith("SUMMARY")]
+    return next(iter([*lines, *summaries]), "no reason given")
+
+
+def _whole_parts(path: Path) -> list[Part]:
+    """What earlier processes of the run finished; a line that a kill cut in two is not counted."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [Part.of(line) for line in lines if line.endswith("\n")]

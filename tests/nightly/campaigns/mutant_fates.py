@@ -1,0 +1,72 @@
+"""What became of each mutant, kept in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.nightly.campaigns.mutant_rooms import tests_of_all
+from tests.nightly.campaigns.mutations import ROOT, Mutant
+
+
+@dataclass(slots=True)
+class Fate:
+    """What became of a mutant."""
+
+    status: str  # killed, hung, survived, unreached
+    test: str = ""
+    tests: int = 0  # that were to judge it
+
+
+class Fates:
+    """What became of the mutants of a room, in a file that grows line by line."""
+
+    def __init__(self, directory: Path, room: str) -> None:
+        self._file = directory / f"{room}.jsonl"
+        self._tests = stamp(sorted(tests_of_all().rglob("*.py")))
+        self._sources: dict[str, str] = {}
+        self._kept: dict[str, dict[str, Any]] = {}
+        if self._file.exists():
+            for line in self._file.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):  # or it was cut when the run was
+                    entry = json.loads(line)
+                    self._kept[entry["key"]] = entry
+            self._file.write_text("".join(json.dumps(entry) + "\n" for entry in self._kept.values()))
+
+    def holds(self, mutant: Mutant) -> bool:
+        """Whether the fate is known: of a killed one until its module changes, of another until a test does."""
+        entry = self._kept.get(mutant.key)
+        if entry is None or entry["source"] != self._source(mutant):
+            return False
+        return entry["status"] in ("killed", "hung") or entry["tests_stamp"] == self._tests
+
+    def add(self, mutant: Mutant, fate: Fate) -> None:
+        """Keep it."""
+        entry = {
+            "key": mutant.key, "status": fate.status, "test": fate.test, "tests": fate.tests,
+            "line": mutant.lines.start, "source": self._source(mutant), "tests_stamp": self._tests,
+        }  # fmt: skip
+        self._kept[mutant.key] = entry
+        with self._file.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def of(self, mutant: Mutant) -> dict[str, Any]:
+        """The entry of a mutant that is held."""
+        return self._kept[mutant.key]
+
+    def _source(self, mutant: Mutant) -> str:
+        if mutant.path not in self._sources:
+            self._sources[mutant.path] = stamp([ROOT / mutant.path])
+        return self._sources[mutant.path]
+
+
+def stamp(paths: Sequence[Path]) -> str:
+    """A short text that changes with the files."""
+    whole = hashlib.sha256()
+    for path in paths:
+        whole.update(path.read_bytes())
+    return whole.hexdigest()[:16]

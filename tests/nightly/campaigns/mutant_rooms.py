@@ -1,0 +1,69 @@
+"""What is mutated: the modules that keep rmqd's promises, by room, and the tests that are nearest to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.nightly.campaigns.mutations import ROOT, Mutant, mutants_of
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Modules below rmqd/consumer, and folders and modules below tests/consumer whose tests judge them first."""
+
+    name: str
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    def paths(self) -> list[str]:
+        """The modules, from the top of the repository."""
+        consumer = ROOT / "rmqd/consumer"
+        found = [path for module in self.modules for path in sorted(consumer.glob(f"{module}.py"))]
+        return [str(path.relative_to(ROOT)) for path in found]
+
+    def mutants(self) -> list[Mutant]:
+        """All of them."""
+        return [mutant for path in self.paths() for mutant in mutants_of(path)]
+
+    def is_nearest(self, test: str) -> bool:
+        """Whether a test, by its id, is of one of the room's folders or modules."""
+        return any(test.startswith((f"tests/consumer/{name}/", f"tests/consumer/{name}.py:")) for name in self.tests)
+
+
+def _named(folder: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{folder}/{name}" for name in names.split())
+
+
+ROOMS = {
+    room.name: room
+    for room in (
+        Room(
+            "process_queue",
+            ("cache/process_queue", "cache/keyed_process_queue", "pop/process_queue"),
+            ("cache", "pop"),
+        ),
+        Room("slots", _named("handling", "slots line worker by_key"), ("handling",)),
+        Room(
+            "settlement",
+            _named("handling", "settlement orderly_settlement keyed_settlement send_back verdict"),
+            ("handling",),
+        ),
+        Room("receipts", _named("pop", "receipts retries send_back"), ("pop",)),
+        Room(
+            "hand_over",
+            (
+                "pull/giving_up",
+                "assigned/leaving",
+                *_named("rebalance", "ownership departures absences queue_lock broker_locks rivals"),
+            ),
+            ("rebalance", "assigned", "pull/test_giving_up", "test_histories"),
+        ),
+        Room("offsets", ("offsets/*",), ("offsets", "founding", "test_histories")),
+    )
+}
+
+
+def tests_of_all() -> Path:
+    """The folder whose tests judge every room."""
+    return ROOT / "tests/consumer"

@@ -1,0 +1,118 @@
+"""Planted bugs: each is looked for in the histories of seed after seed, and how long that took is written down."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from tests.nightly.campaigns.fuzz import CALL_SECONDS
+from tests.nightly.campaigns.record import PAGE as CAMPAIGNS
+from tests.nightly.campaigns.simulation import PROCESSES, figures_of
+from tests.simulation.planted import PLANTED
+from tests.simulation.planted.search import Search
+
+PAGE: Final = CAMPAIGNS.parent / "planted-bugs.md"
+HANGS_SECONDS: Final = 900.0
+"""After which a search is given up: the bug has a member turn in a circle, which is nothing that a history shows."""
+MOST_TEXT: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Searches:
+    """How all bugs were found, or not."""
+
+    seed: int
+    count: int
+    """After how many histories a search ends."""
+    bugs: int
+    searches: tuple[Search, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no bug is left to be looked for."""
+        return len(self.searches) == self.bugs
+
+    @property
+    def found(self) -> list[Search]:
+        """Those that a history showed."""
+        return [one for one in self.searches if one.seed is not None]
+
+    @property
+    def missed(self) -> list[str]:
+        """The bugs that no history showed."""
+        return [one.bug for one in self.searches if one.seed is None]
+
+    def report(self) -> str:
+        """For the person who ran it."""
+        lines = [f"{len(self.searches)} of {self.bugs} bugs looked for from seed {self.seed}, {len(self.found)} found"]
+        return "\n".join([*lines, *(f"    not found in {self.count} histories: {bug}" for bug in self.missed)])
+
+    def cells(self) -> list[Any]:
+        """The row of docs/campaigns.md, without date and commit."""
+        histories = _middle_and_most([float(one.histories) for one in self.found], "{:g}")
+        seconds = _middle_and_most([one.seconds for one in self.found], "{:.1f}")
+        ran = sum(one.histories for one in self.searches)
+        return [self.seed, self.count, self.bugs, len(self.found), histories, seconds, ran, len(self.missed)]
+
+    def write(self, page: Path = PAGE) -> None:
+        """Write the table of all bugs below what the page says of them."""
+        head, _, _ = page.read_text().partition("\n| bug |")
+        lines = ["", "| bug | what is wrong then | seed | histories | seconds | what the judge says |"]
+        lines.append("|---|---|---|---|---|---|")
+        for one in sorted(self.searches, key=lambda one: one.bug):
+            what = " ".join((PLANTED[one.bug].__doc__ or "").split())
+            seed = "not found" if one.seed is None else one.seed
+            ran = f"{one.histories} of {one.histories + one.passed}" if one.passed else one.histories
+            lines.append(
+                f"| {one.bug} | {what} | {seed} | {ran} | {one.seconds:.1f} | {one.said(MOST_TEXT).replace('|', '¦')} |"
+            )
+        page.write_text(head + "\n".join(lines) + "\n")
+
+
+def _middle_and_most(figures: list[float], form: str) -> str:
+    return f"{form}, {form}".format(median(figures), max(figures)) if figures else "none"
+
+
+def look_for(bug: str, seed: int, count: int) -> Search:
+    """Look for a bug in a process of its own. Raises SimulationError."""
+    try:
+        return Search(**figures_of(seed, count, "--planted", bug, most_seconds=HANGS_SECONDS))
+    except subprocess.TimeoutExpired:
+        return Search(bug, None, "", count, 0, HANGS_SECONDS)
+
+
+def _go_on(before: Search, seed: int, count: int) -> Search:
+    """Look for a bug in the histories behind those that did not show it."""
+    more = look_for(before.bug, seed + before.histories + before.passed, count - before.histories)
+    histories, passed = before.histories + more.histories, before.passed + more.passed
+    return replace(more, histories=histories, passed=passed, seconds=before.seconds + more.seconds)
+
+
+def run(seed: int, count: int, directory: Path, bugs: tuple[str, ...] = tuple(PLANTED)) -> Searches:
+    """Look for the bugs that the directory has no verdict of, one after the other in each of two processes.
+
+    A run in the directory of an earlier one that had fewer histories goes on behind those.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + CALL_SECONDS
+
+    def one(bug: str) -> Search | None:
+        file = directory / f"{bug}.json"
+        before = Search(**json.loads(file.read_text())) if file.exists() else Search(bug, None, "", 0, 0, 0.0)
+        if before.seed is not None or before.histories >= count:
+            return before
+        if time.monotonic() > until:
+            return None
+        done = _go_on(before, seed, count)
+        file.write_text(json.dumps(asdict(done)))
+        return done
+
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        searches = [one for one in pool.map(one, bugs) if one is not None]
+    return Searches(seed, count, len(bugs), tuple(searches))

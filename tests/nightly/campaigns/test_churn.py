@@ -1,0 +1,33 @@
+"""A cut of the churn campaign, short enough for every run of the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import behaviour
+from tests.nightly.campaigns.churn import Churn, ChurnPlan
+from tests.rocketmq import RealCluster
+
+# rmqd members leave twice, join three times and are killed once in it; the Java member is killed
+SEED = 70
+
+
+@behaviour(
+    "rebalance",
+    "Members of both kinds in one group share its queues, whoever comes, goes or dies",
+    java="two owners for a moment at each change, so that messages are handled twice",
+    rmqd="the same towards a Java member; between rmqd members the new owner waits for the old one",
+    checked="a Java consumer and two daemons under load, by a ledger",
+)
+@pytest.mark.slow
+def test_short_churn_loses_nothing(rocketmq: RealCluster, tmp_path: Path) -> None:
+    """Half a minute of members joining, leaving and dying loses nothing, and repeats nothing without a reason."""
+    plan = ChurnPlan("short", SEED, messages=6000, per_second=200, slow_every=200, calm_seconds=(1.0, 3.0))
+
+    result = Churn(plan, rocketmq, tmp_path).run()
+
+    print(result.report())
+    assert result.verdict.passed, result.report()
+    assert sum(count for what, count in result.events.items() if what.startswith("rmqd")) >= 5, result.report()

@@ -1,0 +1,77 @@
+"""A cut of the orderly campaign, short enough for every run of the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import behaviour
+from tests.nightly.campaigns.orderly import BY, SLOTS, Orderly, OrderlyPlan
+from tests.nightly.campaigns.orderly_verdict import FAILED
+from tests.rocketmq import RealCluster
+
+# whoever is killed keeps its locks for up to 60 s: that is for the whole campaign
+SEED = 70
+
+
+@behaviour(
+    "orderly",
+    "Each sharding key keeps its order while members of both kinds join and leave, and no queue has two at once",
+    java="a queue that is given up waits 500 ms for its handler, then its lock is kept until the next try",
+    rmqd="the lock is given back when the handler has ended and its offset is committed",
+    checked="rmqd daemons and a Java consumer under load, by a ledger",
+)
+@pytest.mark.slow
+def test_short_orderly_campaign_keeps_the_order(rocketmq: RealCluster, tmp_path: Path) -> None:
+    """Members join and leave for some twenty seconds: every sharding key keeps its order, nothing is handled again."""
+    plan = OrderlyPlan(
+        "short",
+        SEED,
+        messages=3000,
+        per_second=150,
+        slots=SLOTS,
+        slow_every=25,  # at every change of membership some queue is in the middle of a slow one
+        slow_seconds=0.4,
+        fail_every=200,
+        rest_seconds=(0.5, 2.5),
+        kill_share=0,
+    )
+
+    result = Orderly(plan, rocketmq, tmp_path).run()
+
+    print(result.report())
+    assert result.verdict.passed, result.report()
+    assert result.verdict.repeated[FAILED], result.report()
+    assert sum(count for what, count in result.events.items() if what.startswith("rmqd")) >= 5, result.report()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("java_orderly", [True, False], ids=["orderly", "concurrent"])
+def test_short_campaign_keeps_the_order_of_each_key(
+    rocketmq: RealCluster, tmp_path: Path, *, java_orderly: bool
+) -> None:
+    """With `order_by`, beside a Java member that locks its queues; and among rmqd's own beside one that does not."""
+    plan = OrderlyPlan(
+        f"short-{'by-key' if java_orderly else 'concurrent'}",
+        SEED + 1,
+        messages=4000,
+        per_second=250,
+        slots=SLOTS,
+        queues=4,
+        usual_seconds=0.02,
+        slow_every=50,
+        slow_seconds=0.4,
+        fail_every=200 if java_orderly else 0,
+        rest_seconds=(0.5, 2.5),
+        kill_share=0,
+        order_by=BY,
+        java_orderly=java_orderly,
+    )
+
+    result = Orderly(plan, rocketmq, tmp_path).run()
+
+    print(result.report())
+    assert result.verdict.passed, result.report()
+    assert result.verdict.pairs > plan.messages / 4, result.report()
+    assert sum(count for what, count in result.events.items() if what.startswith("rmqd")) >= 5, result.report()

@@ -1,0 +1,56 @@
+"""The campaign of planted bugs: what was looked for is not again, and a bug that no history shows makes it fail."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests.nightly.campaigns import planted
+from tests.simulation.planted.search import Search
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+BUGS = ("no_drain", "retries_at_once")
+SEED = 6  # of a history that shows the second one
+
+
+def test_a_run_goes_on_where_it_was_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Search("no_drain", None, "", 30, 2, 9.0)
+    (tmp_path / "no_drain.json").write_text(json.dumps(asdict(before)))
+    monkeypatch.setattr(planted, "CALL_SECONDS", -1.0)
+    assert not planted.run(SEED, 30, tmp_path, BUGS).is_complete
+    monkeypatch.setattr(planted, "CALL_SECONDS", 100.0)
+    result = planted.run(SEED, 30, tmp_path, BUGS)
+    assert result.is_complete
+    assert result.missed == ["no_drain"]
+    assert [one.bug for one in result.found] == ["retries_at_once"]
+    assert "retried too early" in result.found[0].wrong
+
+
+def test_a_longer_run_goes_on_behind_the_histories_of_the_one_before(tmp_path: Path) -> None:
+    before = Search("retries_at_once", None, "", 3, 2, 9.0)
+    (tmp_path / "retries_at_once.json").write_text(json.dumps(asdict(before)))
+    (found,) = planted.run(1, 40, tmp_path, ("retries_at_once",)).found
+    assert found.seed is not None
+    assert found.seed >= 6
+    assert found.seed == found.histories + found.passed
+    assert found.seconds > 9.0
+
+
+def test_the_page_has_each_bug_and_what_was_written_above_the_table(tmp_path: Path) -> None:
+    page = tmp_path / "planted-bugs.md"
+    page.write_text("# Planted bugs\n\nA word.\n\n| bug | old |\n|---|---|\n| gone | 1 |\n")
+    found = Search("no_drain", 4, "twice: k1 | k2", 2, 3, 1.25)
+    planted.Searches(1, 30, 2, (Search("retries_at_once", None, "", 30, 0, 9.0), found)).write(page)
+    text = page.read_text()
+    assert text.startswith("# Planted bugs\n\nA word.\n\n| bug |")
+    assert "gone" not in text
+    rows = [line for line in text.splitlines() if line.startswith(("| no_", "| retries_"))]
+    assert [row.split(" | ")[2:5] for row in rows] == [["4", "2 of 5", "1.2"], ["not found", "30", "9.0"]]
+
+
+def test_a_row_has_the_median_and_the_longest_of_what_was_found() -> None:
+    searches = tuple(Search(f"bug{n}", n or None, "lost: k1", 2 * n + 1, 0, 1.5 * n) for n in range(4))
+    assert planted.Searches(1, 30, 4, searches).cells() == [1, 30, 4, 3, "5, 7", "3.0, 4.5", 16, 1]

@@ -1,0 +1,122 @@
+"""docs/conformance.md, written from the tests' declarations and from what they gave on each version of RocketMQ.
+
+`python -m tests.nightly.conformance.page` writes it anew without running a test.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tests.conformance.declaration import AREAS, Behaviour, declared_by
+from tests.nightly.comparison.differences import ACCEPTED
+from tests.rocketmq import release
+
+TOP = Path(__file__).parents[3]
+PAGE = TOP / "docs" / "conformance.md"
+RESULTS = Path(__file__).with_name("results.json")
+HOLDS, FAILED, SKIPPED = "holds", "failed", "skipped"
+OLDER = "4.9.7"
+HEAD = f"""\
+# Conformance
+
+What the official Java push consumer does, what rmqd does, and how it was checked: against a real RocketMQ
+{release.DEFAULT}, with the Java consumer or mqadmin as the counterpart wherever there is one. Written by
+`make conformance`. The column after it is what the same tests, unchanged, found on the embedded broker (`make
+conformance VERSION={release.EMBEDDED}`), with what is different there; the last one is what `make conformance
+VERSION={OLDER}` found different on a real RocketMQ {OLDER}. Not to be edited: a row is declared beside its test.
+"""
+LAST_COLUMNS = (release.DEFAULT, "Embedded", f"Differs on {OLDER}")
+COLUMNS = ("Behaviour", "Java", "rmqd", "How it was checked", *LAST_COLUMNS)
+
+DIFFERENCES = """
+## Where the embedded broker answers otherwise
+
+One script of requests goes to a real broker and to the embedded one, and what comes back is compared field by field:
+codes, remarks, header fields, bodies, and the records in them (times, ids and addresses aside, and what others have
+their part in: `tests/nightly/comparison/rules.py`). This is all that may differ; one that is gone fails the run as much
+as a new one.
+
+"""
+
+Results = dict[str, dict[str, str]]
+"""By version, then by the behaviour's sentence: `holds`, `failed`, or `skipped: reason`."""
+Declared = dict[Behaviour, list[str]]
+"""Each behaviour with the tests that declare it, as pytest names them without parameters."""
+
+
+def declared() -> Declared:
+    """Every declaration there is; raises ValueError where two behaviours have one sentence."""
+    found: Declared = {}
+    for path in sorted((TOP / "tests").rglob("test_*.py")):
+        if "behaviour(" not in path.read_text():
+            continue
+        name = path.relative_to(TOP)
+        module = importlib.import_module(".".join(name.with_suffix("").parts))
+        for test, function in vars(module).items():
+            for one in declared_by(getattr(function, "pytestmark", [])) if test.startswith("test_") else ():
+                found.setdefault(one, []).append(f"{name}::{test}")
+    titles: set[str] = set()
+    for one in found:
+        if one.title in titles:
+            raise ValueError(f"two behaviours are called {one.title!r}: share one declaration, or tell them apart")
+        titles.add(one.title)
+    return found
+
+
+def load() -> Results:
+    """The results of earlier runs."""
+    results: Results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return results
+
+
+def record(version: str, outcomes: Mapping[str, str]) -> None:
+    """Keep what a run gave, forget what is not declared any more, and write the page."""
+    found, results = declared(), load()
+    titles = {one.title for one in found}
+    known = {**results.get(version, {}), **outcomes}
+    results[version] = {title: known[title] for title in sorted(known) if title in titles}
+    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    PAGE.write_text(render(found, results))
+
+
+def render(found: Declared, results: Results) -> str:
+    """The page."""
+    return HEAD + "".join(_section(area, found, results) for area in AREAS) + DIFFERENCES + _accepted()
+
+
+def _section(area: str, found: Declared, results: Results) -> str:
+    rows = [_row(one, tests, results) for one, tests in found.items() if one.area == area]
+    if not rows:
+        return ""
+    head = [f"\n## {AREAS[area]}\n", _line(COLUMNS), _line(["---"] * len(COLUMNS))]
+    return "\n".join([*head, *map(_line, rows)]) + "\n"
+
+
+def _accepted() -> str:
+    rows = ([one.what, f"`{one.path}`" + (f", where {one.where}" if one.where else ""), one.why] for one in ACCEPTED)
+    return "\n".join(map(_line, [["Request", "Part of the answer", "Why"], ["---"] * 3, *rows])) + "\n"
+
+
+def _row(one: Behaviour, tests: list[str], results: Results) -> Iterator[str]:
+    yield from (one.title, one.java, one.rmqd)
+    yield f"{one.checked}: " + ", ".join(f"`{name.rpartition('::')[2]}`" for name in tests)
+    yield results.get(release.DEFAULT, {}).get(one.title, "not run")
+    embedded = results.get(release.EMBEDDED, {}).get(one.title, "not run")
+    yield f"{HOLDS}; {one.embedded}" if embedded == HOLDS and one.embedded else _reason(embedded)
+    older = results.get(OLDER, {}).get(one.title, "not run")
+    yield (one.differs or "no") if older == HOLDS else _reason(older)
+
+
+def _reason(result: str) -> str:
+    return result.removeprefix(f"{SKIPPED}: ")
+
+
+def _line(cells: Iterator[str] | list[str] | tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(declared(), load()))

@@ -1,0 +1,71 @@
+"""A real Prometheus over real faults: every panel shows data, alerts fire and resolve (all: `make campaign alerts`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.deploy.dashboards import FOLDER, without_data
+from tests.nightly.campaigns.alerts import FACTOR
+from tests.nightly.deploy.scene import Scene, tell
+from tests.rocketmq.cluster import RealCluster
+from tests.rocketmq.release import EMBEDDED
+from tests.rocketmq.spec import ClusterSpec
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+SECONDS = 60.0
+SCALED_OBJECT = FOLDER.parents[1] / "kubernetes" / "components" / "keda" / "scaledobject.yaml"
+QUICK = ("RmqdHandlerFailing", "RmqdGroupFailed")
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """All on an embedded broker; one handler hangs from the beginning, as its queues stand still only after 20 s."""
+    with (
+        RealCluster.start(ClusterSpec(version=EMBEDDED)) as cluster,
+        Scene(cluster, tmp_path_factory.mktemp("scene"), FACTOR) as made,
+    ):
+        made.switch("hanging", "hang")
+        yield made
+
+
+def test_alerts_fire_for_real_faults_and_resolve(scene: Scene) -> None:
+    """Those that take few seconds."""
+    faults = [fault for fault in scene.faults() if fault.alert in QUICK]
+    reload_failed = scene.faults_of_daemons()[0]
+
+    told = tell(scene, [*faults, reload_failed], SECONDS)
+
+    assert {one.alert for one in told} == {*QUICK, "RmqdReloadFailed"}
+
+
+@pytest.mark.parametrize(("name", "group"), [("rmqd-overview", ".*"), ("rmqd-group", "failing")])
+def test_every_panel_shows_data(scene: Scene, name: str, group: str) -> None:
+    """While something is wrong, as panels of what fails and stands still have nothing to show before."""
+    path = FOLDER / f"{name}.json"
+    scene.switch("failing", "fail")
+
+    def all_show() -> bool:
+        return not without_data(path, scene.prometheus, group=group)
+
+    try:
+        wait_until(all_show, "every panel shows data", SECONDS)
+    except AssertionError as error:
+        error.add_note("\n".join(without_data(path, scene.prometheus, group=group)))
+        raise
+
+
+def test_the_query_by_which_keda_scales_tells_how_much_waits(scene: Scene) -> None:
+    """For a group that has fallen behind; the namespace is a label that only Prometheus' operator adds."""
+    [trigger] = yaml.safe_load(SCALED_OBJECT.read_text())["spec"]["triggers"]
+    query = re.sub(r'namespace="[^"]*", group="[^"]*"', 'group="hanging"', trigger["metadata"]["query"])
+
+    waits = wait_until(lambda: scene.prometheus.value(query), "something waits", SECONDS)
+
+    assert len(scene.prometheus.find(query)) == 1
+    assert waits <= scene.main.metric("rmqd_consumer_lag_messages", group="hanging")
