@@ -6,11 +6,12 @@ NAME ?= churn
 ENGINE ?= local
 ROOM ?=
 VERSION ?= 5.5.0
-ifeq (campaign,$(firstword $(MAKECMDGOALS)))  # `make campaign churn` is `make campaign NAME=churn`
+ifneq (,$(filter campaign nightly,$(firstword $(MAKECMDGOALS))))  # `make campaign churn` is `make campaign NAME=churn`
 ifneq (,$(word 2,$(MAKECMDGOALS)))
 NAME := $(word 2,$(MAKECMDGOALS))
-.PHONY: $(NAME)
-$(NAME): ; @:
+PARTS := $(wordlist 2,99,$(MAKECMDGOALS))
+.PHONY: $(PARTS)
+$(PARTS): ; @:
 endif
 endif
 
@@ -18,7 +19,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark demo unit test check format bench bench-spark simulate campaign conformance peer-tests
+.PHONY: help venv spark demo unit test nightly check format bench bench-spark simulate campaign conformance peer-tests
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +67,9 @@ unit: venv ## the tests that are quick and start no process; of one room: make u
 # loadgroup: what needs a real RocketMQ stays on one worker, and so has one broker; the same for Spark.
 test: venv ## every test, or ROOM=wire, or ARGS="tests/wire -x"; those against a real RocketMQ need Java and Maven, those on Spark `make spark`
 	$(PYTHON) -m pytest -n auto --dist loadgroup $(addprefix tests/,$(ROOM)) $(ARGS)
+
+nightly: spark $(VENV)/.fuzz ## the heavy tests, to docs/nightly.md: all parts, or make nightly spark planted; an interrupted run resumes
+	$(PYTHON) -m tests.nightly $(PARTS) $(ARGS)
 
 check: spark ## lint, formatting, types and the import rules
 	$(VENV)/bin/ruff check .

@@ -27,7 +27,7 @@ def add_row(campaign: str, cells: Sequence[object], page: Path = PAGE) -> None:
         at += 1
     while at < len(lines) and lines[at].startswith("|"):
         at += 1
-    dated = [datetime.datetime.now(datetime.UTC).date().isoformat(), _commit(), *cells]
+    dated = [datetime.datetime.now(datetime.UTC).date().isoformat(), commit(), *cells]
     lines.insert(at, f"| {' | '.join(map(str, dated))} |\n")
     page.write_text("".join(lines))
 
@@ -50,9 +50,9 @@ def _churn_cells(result: ChurnResult) -> list[object]:
     ]
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit, marked where the tree differs from it; what campaigns write is no difference."""
-    pages = ("docs/campaigns.md", "docs/planted-bugs.md", "docs/conformance.md")
+    pages = ("docs/campaigns.md", "docs/planted-bugs.md", "docs/conformance.md", "docs/nightly.md")
     written = (*pages, "tests/nightly/conformance/results.json")
     changed = _git("status", "--porcelain", "--", ".", *(f":(exclude){path}" for path in written))
     return _git("rev-parse", "--short=10", "HEAD") + ("-dirty" if changed else "")

@@ -1,0 +1,208 @@
+"""`python -m tests.nightly [PART...]`: run the tests that are too heavy for every change, and write docs/nightly.md.
+
+A part that passed at this commit is not run again, and a part that was interrupted resumes: its passed tests, and the
+finished steps of its campaign, are skipped. Logs and results of a part are in build/nightly/PART.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as Tree
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.nightly.campaigns.record import commit
+
+TOP: Final = Path(__file__).parents[2]
+STATE: Final = TOP / "build" / "nightly"
+PAGE: Final = TOP / "docs" / "nightly.md"
+NO_TESTS_LEFT: Final = 5
+"""Exit status of pytest if every test of a resumed part has passed before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One command of the night. `{dir}` in an argument is the part's folder."""
+
+    name: str
+    arguments: tuple[str, ...]
+    purpose: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_pytest(self) -> bool:
+        return self.arguments[0] == "pytest"
+
+    @property
+    def folder(self) -> Path:
+        return STATE / self.name
+
+    def command(self) -> list[str]:
+        """Return the command line, with the options that let pytest resume and count."""
+        options = ["-p", "tests.nightly.resume", "--resume", "{dir}/passed", "--junitxml", "{dir}/junit.xml"]
+        arguments = [*self.arguments, *(options if self.is_pytest else ())]
+        return [sys.executable, "-m", *(argument.replace("{dir}", str(self.folder)) for argument in arguments)]
+
+
+def _pytest(*arguments: str) -> tuple[str, ...]:
+    return ("pytest", "-q", *arguments)
+
+
+def _campaign(*arguments: str) -> tuple[str, ...]:
+    return ("tests.nightly.campaigns", *arguments, "--dir", "{dir}/run")
+
+
+PARTS: Final = (
+    Part(
+        "rocketmq",
+        _pytest("-m", "rocketmq or behaviour", "tests", "tests/nightly"),
+        "every test against a real RocketMQ 5.5.0, with its Java, Go and C++ peers",
+        {"RMQD_TEST_ROCKETMQ": "5.5.0"},
+    ),
+    Part("spark", _pytest("-m", "spark and not rocketmq", "tests/nightly"), "Spark, beyond the smoke test"),
+    Part(
+        "cases",
+        _pytest("-n", "2", "--dist", "loadgroup", "-m", "not rocketmq and not spark", "tests/nightly"),
+        "cases that need neither a real RocketMQ nor Spark",
+    ),
+    Part(
+        "loops",
+        _pytest("-n", "2", "tests/client"),
+        "the client on asyncio's own event loop",
+        {"RMQD_TEST_LOOP": "asyncio"},
+    ),
+    Part(
+        "embedded",
+        _pytest("-m", "behaviour", "tests", "tests/nightly"),
+        "every behaviour of docs/conformance.md on the embedded broker",
+        {"RMQD_TEST_ROCKETMQ": "embedded"},
+    ),
+    Part("4.9.7", _campaign("4.9.7"), "the tests with a real RocketMQ, on RocketMQ 4.9.7"),
+    Part("simulation", ("tests.simulation", "--count", "1000000", "--seconds", "300"), "new random histories"),
+    Part("planted", _campaign("planted"), "every planted bug is found by a history"),
+    Part("fuzz", _campaign("fuzz", "--executions", "60000"), "frames, configurations and requests from a fuzzer"),
+    Part("mutants", _campaign("mutants"), "small faults that the daily tests must notice"),
+)
+
+
+@dataclass(slots=True)
+class Figures:
+    """The result of a part. Times are in seconds, and add up over the calls that a part took."""
+
+    commit: str
+    passed: bool = False
+    cases: int = 0
+    failed: int = 0
+    skipped: int = 0
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    @classmethod
+    def load(cls, part: Part) -> Figures:
+        """Return the figures so far at this commit. Those of another commit are removed, with the part's folder."""
+        try:
+            figures = cls(**json.loads((part.folder / "figures.json").read_text()))
+        except (OSError, ValueError, TypeError):
+            figures = cls("")
+        if figures.commit != commit():
+            shutil.rmtree(part.folder, ignore_errors=True)
+            figures = cls(commit())
+        part.folder.mkdir(parents=True, exist_ok=True)
+        return figures
+
+    def save(self, part: Part) -> None:
+        (part.folder / "figures.json").write_text(json.dumps(asdict(self), indent=1))
+
+
+def run(part: Part) -> Figures:
+    """Run a part, unless it has passed before."""
+    figures = Figures.load(part)
+    if figures.passed:
+        print(f"{part.name}: passed before at {figures.commit}", flush=True)
+        return figures
+    print(f"{part.name}: {part.purpose}; log: {part.folder / 'log'}", flush=True)
+    status = _call(part, figures)
+    figures.passed = status == 0 or (part.is_pytest and status == NO_TESTS_LEFT)
+    if part.is_pytest:
+        _count(part, figures)
+    figures.save(part)
+    print(f"{part.name}: {'passed' if figures.passed else 'FAILED'} after {figures.wall_seconds:.0f} s", flush=True)
+    return figures
+
+
+def _call(part: Part, figures: Figures) -> int:
+    """Run the command once, and add its times. Return its exit status."""
+    began = time.monotonic()
+    with (part.folder / "log").open("a") as log:
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **part.environment}
+        process = subprocess.Popen(
+            part.command(), cwd=TOP, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    figures.wall_seconds += time.monotonic() - began
+    figures.cpu_seconds += usage.ru_utime + usage.ru_stime
+    return process.returncode
+
+
+def _count(part: Part, figures: Figures) -> None:
+    """Count the cases: those of this call, and those that passed in earlier ones."""
+    try:
+        suites = [*Tree.parse(part.folder / "junit.xml").getroot().iter("testsuite")]
+    except (OSError, Tree.ParseError):
+        return
+    figures.failed = sum(int(suite.get(name, 0)) for suite in suites for name in ("failures", "errors"))
+    figures.skipped = sum(int(suite.get("skipped", 0)) for suite in suites)
+    passed = part.folder / "passed"
+    names = {*passed.read_text().split("\n")} - {""} if passed.exists() else {}
+    figures.cases = figures.failed + figures.skipped + len(names)
+
+
+def record(part: Part, figures: Figures) -> None:
+    """Replace the part's row of docs/nightly.md."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    result = "passed" if figures.passed else "failed"
+    counts = (figures.cases, figures.failed, figures.skipped) if part.is_pytest else ("", "", "")
+    cells = (part.name, part.purpose, today, figures.commit, result, *counts)
+    row = f"| {' | '.join(map(str, cells))} | {figures.wall_seconds:.0f} | {figures.cpu_seconds:.0f} |"
+    lines = [line for line in PAGE.read_text().splitlines() if not line.startswith(f"| {part.name} |")]
+    table = next(number for number, line in enumerate(lines) if line.startswith("|---"))
+    place = [one.name for one in PARTS].index(part.name)
+    before = {f"| {one.name} |" for one in PARTS[:place]}
+    at = max((number for number, line in enumerate(lines) if any(map(line.startswith, before))), default=table)
+    PAGE.write_text("\n".join([*lines[: at + 1], row, *lines[at + 1 :], ""]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return 0 if every part passed."""
+    parser = argparse.ArgumentParser(prog="make nightly", description=__doc__)
+    names = [part.name for part in PARTS]
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(names)} (default: all)")
+    parser.add_argument("--at-once", type=int, default=1, help="parts that run side by side (default %(default)s)")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.parts) - set(names):
+        parser.error(f"{', '.join(sorted(unknown))} is not a part; expected {', '.join(names)}")
+    parts = [part for part in PARTS if not options.parts or part.name in options.parts]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with ThreadPoolExecutor(options.at_once) as pool:
+        results = [*pool.map(run, parts)]
+    for part, figures in zip(parts, results, strict=True):
+        record(part, figures)
+    failed = [part.name for part, figures in zip(parts, results, strict=True) if not figures.passed]
+    print(f"failed: {', '.join(failed)}" if failed else "all parts passed", flush=True)
+    return len(failed) > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

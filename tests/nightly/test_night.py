@@ -1,0 +1,81 @@
+"""`make nightly`: a part resumes, counts its cases, and has one row of the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tests.nightly.__main__ as night
+
+FAILS_ONCE = """\
+from pathlib import Path
+
+def test_passes(): ...
+
+def test_fails_once():
+    mark = Path("mark")
+    was_there = mark.exists()
+    mark.touch()
+    assert was_there
+"""
+PAGE = "# Nightly tests\n\n| part | result |\n|---|---|\n"
+
+
+@pytest.fixture
+def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> night.Part:
+    """A part whose second test passes at the second try only."""
+    monkeypatch.setattr(night, "STATE", tmp_path / "state")
+    monkeypatch.setattr(night, "PAGE", tmp_path / "nightly.md")
+    monkeypatch.setattr(night, "commit", lambda: "c0ffee")
+    (tmp_path / "nightly.md").write_text(PAGE)
+    (tmp_path / "mark").unlink(missing_ok=True)
+    cases = tmp_path / "test_cases.py"
+    cases.write_text(FAILS_ONCE)
+    arguments = ("pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", f"--confcutdir={tmp_path}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(night, "TOP", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    return night.Part("cases", (*arguments, "-c", "/dev/null", str(cases)), "two cases")
+
+
+@pytest.mark.process
+def test_a_failed_part_resumes_at_the_test_that_failed(part: night.Part) -> None:
+    first = night.run(part)
+    assert (first.passed, first.cases, first.failed) == (False, 2, 1)
+    second = night.run(part)
+    assert (second.passed, second.cases, second.failed) == (True, 2, 0)
+    assert "1 passed, 1 deselected" in (part.folder / "log").read_text()
+    assert second.wall_seconds > first.wall_seconds
+
+
+@pytest.mark.process
+def test_a_part_that_passed_runs_again_at_another_commit_only(
+    part: night.Part, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    night.run(part)
+    night.run(part)
+    night.run(part)
+    assert "cases: passed before at c0ffee" in capsys.readouterr().out
+    monkeypatch.setattr(night, "commit", lambda: "deca1")
+    assert night.run(part).commit == "deca1"
+    assert "2 passed" in (part.folder / "log").read_text()
+
+
+def test_a_row_is_replaced_and_rows_are_in_the_order_of_the_night(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "nightly.md"
+    page.write_text(PAGE)
+    monkeypatch.setattr(night, "PAGE", page)
+    for number in (2, 0, 1, 0):
+        night.record(night.PARTS[number], night.Figures("c0ffee", passed=number > 0))
+    rows = page.read_text().removeprefix(PAGE).splitlines()
+    assert [row.split(" | ")[0].strip("| ") for row in rows] == [part.name for part in night.PARTS[:3]]
+    assert [" | failed | " in row for row in rows] == [True, False, False]
+
+
+def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        night.main(["sparks"])
+    assert "sparks is not a part; expected rocketmq, spark," in capsys.readouterr().err
