@@ -27,9 +27,14 @@ _BATCH_PROPERTIES: Final = frozenset((names.INNER_NUM, names.INNER_BASE))
 _LIGHT_QUEUE_PROPERTIES: Final = frozenset(
     (names.INNER_MULTI_DISPATCH, names.INNER_MULTI_QUEUE_OFFSET, names.LITE_TOPIC)
 )
+# a broker takes a copy with it for the half message of a new transaction, and no producer ever commits it. Java's
+# DefaultMQPushConsumerImpl.sendMessageBack clears it too
+_TRANSACTION_PROPERTIES: Final = frozenset((names.TRANSACTION_PREPARED,))
 # why it was dead-lettered before: true of that dead letter alone
 _REASON_PROPERTIES: Final = frozenset((RMQD_GROUP, RMQD_REASON, RMQD_EXCEPTION))
-_LEFT_OUT: Final = _DELIVERY_PROPERTIES | _BATCH_PROPERTIES | _LIGHT_QUEUE_PROPERTIES | _REASON_PROPERTIES
+_LEFT_OUT: Final = (
+    _DELIVERY_PROPERTIES | _BATCH_PROPERTIES | _LIGHT_QUEUE_PROPERTIES | _TRANSACTION_PROPERTIES | _REASON_PROPERTIES
+)
 _TIMER_PREFIX: Final = "TIMER_"
 _QUEUES: Final = 1  # as the broker makes such topics itself
 _ANY_QUEUE: Final = -1
