@@ -1,11 +1,12 @@
-"""Every test of the client runs on uvloop and on asyncio's own loop, and fails if it leaves a task behind.
+"""Tests of the client run on uvloop, as the daemon does, and fail if they leave a task behind.
 
-`make unit` runs them on uvloop, as the daemon does; only `make test` on asyncio's, as the engine on Spark does.
+`RMQD_TEST_LOOP=asyncio` runs them on asyncio's own loop instead, as the engine on Spark does: `make nightly`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -15,18 +16,15 @@ from rmqd.client.remoting.client import RemotingClient
 from tests.client.peer import Peer
 from tests.clock import ManualClock
 
+LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The loops that rmqd runs on."""
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Leave asyncio's loop to `make test`."""
-    if isinstance(item, pytest.Function) and "asyncio" in item.name.partition("[")[2].rstrip("]").split("-"):
-        item.add_marker(pytest.mark.slow)
+    """The loop that the environment names."""
+    name = os.environ.get("RMQD_TEST_LOOP", "uvloop")
+    return {name: LOOPS[name]}
 
 
 @pytest.fixture
