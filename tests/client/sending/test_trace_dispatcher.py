@@ -76,6 +76,12 @@ async def world() -> AsyncIterator[World]:
 
 
 @pytest.fixture
+def few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute of this clock has 120 looks for full batches, and not 600."""
+    monkeypatch.setattr(trace_dispatcher, "LOOK_SECONDS", 0.5)
+
+
+@pytest.fixture
 def logged() -> LogCapture:
     capture = LogCapture()
     structlog.configure(processors=[capture])
@@ -113,6 +119,7 @@ async def test_handlers_threads_may_append(world: World) -> None:
         thread.join()
 
 
+@pytest.mark.usefixtures("few_looks")
 async def test_what_waits_is_bounded_and_what_is_dropped_is_counted_and_told(
     world: World, logged: LogCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +145,7 @@ def told(logged: LogCapture) -> list[dict[str, object]]:
     return [dict(entry) for entry in logged.entries if entry["event"] == "trace.dropped"]
 
 
+@pytest.mark.usefixtures("few_looks")
 async def test_a_topic_that_is_not_there_is_asked_for_seldom_and_told_once_a_minute(
     world: World, logged: LogCapture
 ) -> None:
