@@ -188,10 +188,10 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN.keys())
-def test_broken_header_is_a_protocol_error(data: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        decode_command(data)
+def test_broken_header_is_a_protocol_error(subtests: pytest.Subtests) -> None:
+    for name, data in BROKEN.items():
+        with subtests.test(name), pytest.raises(ProtocolError):
+            decode_command(data)
 
 
 @given(st.binary(max_size=80))

@@ -7,13 +7,13 @@ import pytest
 from rmqd.errors import InvalidNameError
 from rmqd.wire.filter import java_hash, sql_subscription, tag_subscription
 
+HASHES = [("", 0), ("TagA", 2598919), ("TagB", 2598920), ("hello world", 1794106052), ("中文", 646394)]
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("", 0), ("TagA", 2598919), ("TagB", 2598920), ("hello world", 1794106052), ("中文", 646394)],
-)
-def test_hash_is_javas(text: str, expected: int) -> None:
-    assert java_hash(text) == expected
+
+def test_hash_is_javas(subtests: pytest.Subtests) -> None:
+    for text, expected in HASHES:
+        with subtests.test(text=text):
+            assert java_hash(text) == expected
 
 
 def test_hash_counts_utf16_units_and_is_signed() -> None:
@@ -23,18 +23,21 @@ def test_hash_counts_utf16_units_and_is_signed() -> None:
     assert java_hash("polygenelubricants") == -(2**31)
 
 
-@pytest.mark.parametrize("expression", ["*", "", None, "  ", " * "])
-def test_everything(expression: str | None) -> None:
-    subscription = tag_subscription("T", expression, 5)
-    assert (subscription.sub_string, subscription.tags_set, subscription.code_set) == ("*", frozenset(), frozenset())
-    assert subscription.sub_version == 5
+def test_everything(subtests: pytest.Subtests) -> None:
+    for expression in ("*", "", None, "  ", " * "):
+        with subtests.test(expression=expression):
+            subscription = tag_subscription("T", expression, 5)
+            assert subscription.sub_string == "*"
+            assert subscription.tags_set == subscription.code_set == frozenset()
+            assert subscription.sub_version == 5
 
 
-@pytest.mark.parametrize("expression", ["TagA||TagB", " TagA || TagB ", "TagA || || TagB||"])
-def test_tags(expression: str) -> None:
-    subscription = tag_subscription("T", expression, 5)
-    assert subscription.tags_set == {"TagA", "TagB"}
-    assert subscription.code_set == {2598919, 2598920}
+def test_tags(subtests: pytest.Subtests) -> None:
+    for expression in ("TagA||TagB", " TagA || TagB ", "TagA || || TagB||"):
+        with subtests.test(expression=expression):
+            subscription = tag_subscription("T", expression, 5)
+            assert subscription.tags_set == {"TagA", "TagB"}
+            assert subscription.code_set == {2598919, 2598920}
 
 
 def test_tags_with_equal_hashes() -> None:

@@ -142,13 +142,14 @@ REQUESTS: list[tuple[str, RequestHeader]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "header"), REQUESTS, ids=[name for name, _ in REQUESTS])
-def test_header_is_the_recorded_one(name: str, header: RequestHeader) -> None:
+def test_header_is_the_recorded_one(subtests: pytest.Subtests) -> None:
     """Same code and the same ext fields as recorded, and reading the recorded ones gives our header."""
-    recorded = command(name)
-    ours = decode_command(encode_request(header.code, 1, header.ext_fields())[4:])
-    assert (ours.code, ours.ext_fields) == (recorded.code, recorded.ext_fields)
-    assert type(header).from_ext_fields(recorded.ext_fields) == header
+    for name, header in REQUESTS:
+        with subtests.test(name=name):
+            recorded = command(name)
+            ours = decode_command(encode_request(header.code, 1, header.ext_fields())[4:])
+            assert (ours.code, ours.ext_fields) == (recorded.code, recorded.ext_fields)
+            assert type(header).from_ext_fields(recorded.ext_fields) == header
 
 
 def test_reset_push_is_read() -> None:
@@ -200,14 +201,16 @@ def test_pull_reply_is_read(name: str, expected: PullMessageResponseHeader) -> N
     assert PullMessageResponseHeader.from_ext_fields(command(name).ext_fields) == expected
 
 
-@pytest.mark.parametrize(
-    "change", [{"nextBeginOffset": "x"}, {"nextBeginOffset": "-1"}, {"minOffset": ""}, {"nextBeginOffset": "9" * 5000}]
-)
-def test_pull_reply_without_usable_offsets_is_refused(change: dict[str, str]) -> None:
-    with pytest.raises(ProtocolError):
-        PullMessageResponseHeader.from_ext_fields(command("pull_response_9_msgs").ext_fields | change)
-    with pytest.raises(ProtocolError, match="minOffset"):
-        PullMessageResponseHeader.from_ext_fields({"nextBeginOffset": "5"})
+UNUSABLE = [{"nextBeginOffset": "x"}, {"nextBeginOffset": "-1"}, {"minOffset": ""}, {"nextBeginOffset": "9" * 5000}]
+
+
+def test_pull_reply_without_usable_offsets_is_refused(subtests: pytest.Subtests) -> None:
+    for change in UNUSABLE:
+        with subtests.test(change=change):
+            with pytest.raises(ProtocolError):
+                PullMessageResponseHeader.from_ext_fields(command("pull_response_9_msgs").ext_fields | change)
+            with pytest.raises(ProtocolError, match="minOffset"):
+                PullMessageResponseHeader.from_ext_fields({"nextBeginOffset": "5"})
 
 
 @given(LONG, st.text(), st.booleans() | st.none())
@@ -228,16 +231,20 @@ def test_missing_ext_field_is_named() -> None:
         OffsetResponseHeader.from_ext_fields({})
 
 
-@pytest.mark.parametrize("text", ["", " 1", "1_0", "0x1", "1.0", "٣", "9223372036854775808", "1" * 5000, "--1"])
-def test_only_a_java_long_is_an_integer(text: str) -> None:
-    with pytest.raises(ProtocolError):
-        OffsetResponseHeader.from_ext_fields({"offset": text})
+NO_LONGS = ["", " 1", "1_0", "0x1", "1.0", "٣", "9223372036854775808", "1" * 5000, "--1"]
 
 
-@pytest.mark.parametrize(("text", "expected"), [("true", True), ("TRUE", True), ("false", False), ("yes", False)])
-def test_boolean_as_java_reads_it(text: str, expected: bool) -> None:
-    fields = {"consumerGroup": "g", "clientId": "c", "jstackEnable": text}
-    assert GetConsumerRunningInfoRequestHeader.from_ext_fields(fields).jstack_enable is expected
+def test_only_a_java_long_is_an_integer(subtests: pytest.Subtests) -> None:
+    for text in NO_LONGS:
+        with subtests.test(text=text), pytest.raises(ProtocolError):
+            OffsetResponseHeader.from_ext_fields({"offset": text})
+
+
+def test_boolean_as_java_reads_it(subtests: pytest.Subtests) -> None:
+    for text, expected in (("true", True), ("TRUE", True), ("false", False), ("yes", False)):
+        with subtests.test(text=text):
+            fields = {"consumerGroup": "g", "clientId": "c", "jstackEnable": text}
+            assert GetConsumerRunningInfoRequestHeader.from_ext_fields(fields).jstack_enable is expected
 
 
 def test_every_header_is_a_header() -> None:

@@ -25,19 +25,19 @@ def test_a_topic_at_the_limits_is_read(strict: bool) -> None:
         assert TopicRouteData.from_json(large.to_json(strict=strict)) == large
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        pytest.param(route(1, MOST_QUEUES + 1).to_json(), "up to 65536", id="queues of one broker"),
-        pytest.param(route(2, MOST_QUEUES // 2 + 1).to_json(), "65538 queues of one topic", id="queues in all"),
-        pytest.param(route(MOST_BROKERS + 1, 1).to_json(), "4097 brokers", id="brokers"),
-        pytest.param(b'{"queueDatas":[' + b"1," * (MOST_ROUTE_BYTES // 2) + b"1]}", "bytes", id="bytes"),
-        pytest.param(b'{"a":[' + b"{0:1}," * 100_000 + b"1]}", "objects", id="objects"),
-    ],
-)
-def test_what_is_beyond_them_is_refused_with_its_size(body: bytes, reason: str) -> None:
-    with pytest.raises(ProtocolError, match=reason):
-        TopicRouteData.from_json(body)
+TOO_LARGE = {
+    "queues of one broker": (route(1, MOST_QUEUES + 1).to_json(), "up to 65536"),
+    "queues in all": (route(2, MOST_QUEUES // 2 + 1).to_json(), "65538 queues of one topic"),
+    "brokers": (route(MOST_BROKERS + 1, 1).to_json(), "4097 brokers"),
+    "bytes": (b'{"queueDatas":[' + b"1," * (MOST_ROUTE_BYTES // 2) + b"1]}", "bytes"),
+    "objects": (b'{"a":[' + b"{0:1}," * 100_000 + b"1]}", "objects"),
+}
+
+
+def test_what_is_beyond_them_is_refused_with_its_size(subtests: pytest.Subtests) -> None:
+    for name, (body, reason) in TOO_LARGE.items():
+        with subtests.test(name), pytest.raises(ProtocolError, match=reason):
+            TopicRouteData.from_json(body)
 
 
 def test_a_reset_has_limits_too() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,31 +37,32 @@ def test_strict_json_means_the_same(value: object) -> None:
     assert loads(text) == strict
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{0:"a"}', {0: "a"}),
-        ('{-1:"a",1.5:2}', {-1: "a", 1.5: 2}),
-        ("{true:1,null:2}", {True: 1, None: 2}),
-        ('{{"b":1,"a":"x"}:5}', {ObjectKey.of({"a": "x", "b": 1}): 5}),
-        ('{ { "a" : 1 } : [ { 2 : {} } ] }', {ObjectKey.of({"a": 1}): [{2: {}}]}),
-        ("{{}:1}", {ObjectKey(): 1}),
-        ("{0:[]}", {0: []}),
-        ('{1:"\\u00e4\\n","x":1e3}', {1: "ä\n", "x": 1000.0}),
-        ("{0:1,0:2}", {0: 2}),
-        (
-            '{{"q":1}:{"a":2},{"q":1}:{"a":3} , { "q":2 }:{}}',
-            {ObjectKey.of({"q": 1}): {"a": 3}, ObjectKey.of({"q": 2}): {}},
-        ),
-        (
-            '{{"q":1}:{"a":2},{"q":"}\\""}:{"a":[]}}',
-            {ObjectKey.of({"q": 1}): {"a": 2}, ObjectKey.of({"q": '}"'}): {"a": []}},
-        ),
-        ('{{"q":"{"}:-1,{"q":2}:{0:1}}', {ObjectKey.of({"q": "{"}): -1, ObjectKey.of({"q": 2}): {0: 1}}),
-    ],
-)
-def test_what_fastjson_writes(text: str, expected: Any) -> None:
-    assert loads(text) == expected
+WRITTEN = [
+    ('{0:"a"}', {0: "a"}),
+    ('{-1:"a",1.5:2}', {-1: "a", 1.5: 2}),
+    ("{true:1,null:2}", {True: 1, None: 2}),
+    ('{{"b":1,"a":"x"}:5}', {ObjectKey.of({"a": "x", "b": 1}): 5}),
+    ('{ { "a" : 1 } : [ { 2 : {} } ] }', {ObjectKey.of({"a": 1}): [{2: {}}]}),
+    ("{{}:1}", {ObjectKey(): 1}),
+    ("{0:[]}", {0: []}),
+    ('{1:"\\u00e4\\n","x":1e3}', {1: "ä\n", "x": 1000.0}),
+    ("{0:1,0:2}", {0: 2}),
+    (
+        '{{"q":1}:{"a":2},{"q":1}:{"a":3} , { "q":2 }:{}}',
+        {ObjectKey.of({"q": 1}): {"a": 3}, ObjectKey.of({"q": 2}): {}},
+    ),
+    (
+        '{{"q":1}:{"a":2},{"q":"}\\""}:{"a":[]}}',
+        {ObjectKey.of({"q": 1}): {"a": 2}, ObjectKey.of({"q": '}"'}): {"a": []}},
+    ),
+    ('{{"q":"{"}:-1,{"q":2}:{0:1}}', {ObjectKey.of({"q": "{"}): -1, ObjectKey.of({"q": 2}): {0: 1}}),
+]
+
+
+def test_what_fastjson_writes(subtests: pytest.Subtests) -> None:
+    for text, expected in WRITTEN:
+        with subtests.test(text=text):
+            assert loads(text) == expected
 
 
 def test_object_key_can_be_read_again() -> None:
@@ -76,18 +76,46 @@ def test_object_keys_are_written_as_java_needs_them() -> None:
     assert dumps(loads(recorded)) == recorded
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", " ", "{", "{0", "{0:", "{0:1", "{0:1,", "{0:1,}", "{,}", "{0 1}", "{0:1}}", "{0:1} x", "[0:1]", "{a:1}",
-        "{'a':1}", "{[1]:2}", '{{"a":[1]}:2}', '{{"a":{}}:2}', '{0:"', '{0:"\n"}', "{0:01x}", "{0:NaN}", "{0:-}", "NaN",
-        "[Infinity]", "{0:" + "9" * 5000 + "}", '"\\ud800"', '{0:"\\ud800"}', '{"\\udc00":0}', "tru", "{0:tru}",
-        "\ufeff{}",
-    ],
-)  # fmt: skip
-def test_anything_else_is_a_protocol_error(text: str) -> None:
-    with pytest.raises(ProtocolError):
-        loads(text)
+REFUSED = [
+    "",
+    " ",
+    "{",
+    "{0",
+    "{0:",
+    "{0:1",
+    "{0:1,",
+    "{0:1,}",
+    "{,}",
+    "{0 1}",
+    "{0:1}}",
+    "{0:1} x",
+    "[0:1]",
+    "{a:1}",
+    "{'a':1}",
+    "{[1]:2}",
+    '{{"a":[1]}:2}',
+    '{{"a":{}}:2}',
+    '{0:"',
+    '{0:"\n"}',
+    "{0:01x}",
+    "{0:NaN}",
+    "{0:-}",
+    "NaN",
+    "[Infinity]",
+    "{0:" + "9" * 5000 + "}",
+    '"\\ud800"',
+    '{0:"\\ud800"}',
+    '{"\\udc00":0}',
+    "tru",
+    "{0:tru}",
+    "\ufeff{}",
+]
+
+
+def test_anything_else_is_a_protocol_error(subtests: pytest.Subtests) -> None:
+    for text in REFUSED:
+        with subtests.test(text=text), pytest.raises(ProtocolError):
+            loads(text)
 
 
 def test_keys_that_are_numbers_are_written_with_quotes_or_bare() -> None:
@@ -102,11 +130,12 @@ def test_bytes_that_are_no_text() -> None:
         loads(b'{"a":"\xff"}')
 
 
-@pytest.mark.parametrize("opening", ["[", '{"a":', "{0:", "{", '[{"a":'])
-def test_nesting_is_bounded(opening: str) -> None:
-    for depth in (MAX_DEPTH + 1, 2000, 200_000):
-        with pytest.raises(ProtocolError):
-            loads(opening * depth)
+def test_nesting_is_bounded(subtests: pytest.Subtests) -> None:
+    for opening in ("[", '{"a":', "{0:", "{", '[{"a":'):
+        with subtests.test(opening=opening):
+            for depth in (MAX_DEPTH + 1, 2000, 200_000):
+                with pytest.raises(ProtocolError):
+                    loads(opening * depth)
 
 
 def test_allowed_nesting_is_read_on_both_paths() -> None:

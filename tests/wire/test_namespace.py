@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -24,24 +23,25 @@ class Thing:
     counts: dict[str, int]
 
 
-@pytest.mark.parametrize(
-    ("known", "shown"),
-    [
-        ("shop%orders", "orders"),
-        ("%RETRY%shop%mailer", "%RETRY%mailer"),
-        ("topic[shop%orders] not exist, group shop%mailer", "topic[orders] not exist, group mailer"),
-        ("shop%orders@broker-a:0", "orders@broker-a:0"),
-        ("workshop%orders", "workshop%orders"),
-        ("my-shop%orders", "my-shop%orders"),
-        (("shop%a", ["shop%b"], {"shop%c"}), ("a", ["b"], {"c"})),
-        (Thing("shop%a", ("shop%b", "c"), {"shop%d": 1}), Thing("a", ("b", "c"), {"d": 1})),
-        (None, None),
-        (7, 7),
-    ],
-)
-def test_no_name_keeps_the_namespace(known: Any, shown: Any) -> None:
-    assert without_namespace(known, "shop") == shown
-    assert without_namespace(known, "") is known
+SHOWN = [
+    ("shop%orders", "orders"),
+    ("%RETRY%shop%mailer", "%RETRY%mailer"),
+    ("topic[shop%orders] not exist, group shop%mailer", "topic[orders] not exist, group mailer"),
+    ("shop%orders@broker-a:0", "orders@broker-a:0"),
+    ("workshop%orders", "workshop%orders"),
+    ("my-shop%orders", "my-shop%orders"),
+    (("shop%a", ["shop%b"], {"shop%c"}), ("a", ["b"], {"c"})),
+    (Thing("shop%a", ("shop%b", "c"), {"shop%d": 1}), Thing("a", ("b", "c"), {"d": 1})),
+    (None, None),
+    (7, 7),
+]
+
+
+def test_no_name_keeps_the_namespace(subtests: pytest.Subtests) -> None:
+    for known, shown in SHOWN:
+        with subtests.test(known=known):
+            assert without_namespace(known, "shop") == shown
+            assert without_namespace(known, "") is known
 
 
 def test_a_message_has_its_topic_without_the_namespace() -> None:

@@ -152,12 +152,13 @@ def test_any_handle_there_and_back(number: int, retry: RetryFlag, broker: str, s
     assert PopHandle.parse(str(handle)) == handle
 
 
-@pytest.mark.parametrize(
-    "text", ["", "0 1 2 3 0 b 1", "0 1 2 3 0 b 1 2 3", "0 1 2 3 3 b 1 2", "0 1 2 3 0 b x 2", "0 1 2 3 0  1 2"]
-)
-def test_a_broken_handle_is_refused(text: str) -> None:
-    with pytest.raises(ProtocolError):
-        PopHandle.parse(text)
+BROKEN_HANDLES = ["", "0 1 2 3 0 b 1", "0 1 2 3 0 b 1 2 3", "0 1 2 3 3 b 1 2", "0 1 2 3 0 b x 2", "0 1 2 3 0  1 2"]
+
+
+def test_a_broken_handle_is_refused(subtests: pytest.Subtests) -> None:
+    for text in BROKEN_HANDLES:
+        with subtests.test(text=text), pytest.raises(ProtocolError):
+            PopHandle.parse(text)
 
 
 def test_retry_flag_and_topic_belong_together() -> None:
@@ -196,11 +197,15 @@ def test_order_counts_of_queues_and_of_messages() -> None:
     assert parse_order_counts(None) == OrderCounts({}, {})
 
 
-@pytest.mark.parametrize("text", ["0 2", "0 2 x", "0 2 1;0 2 2", "5 2 1", "0 x 1", "0 2 1;", "0 2 1,,3", "0 qo1%x 1"])
-def test_broken_infos_are_refused(text: str) -> None:
-    for parse in (parse_start_offsets, parse_message_offsets, parse_order_counts):
-        with pytest.raises(ProtocolError):
-            parse(text)
+BROKEN_INFOS = ["0 2", "0 2 x", "0 2 1;0 2 2", "5 2 1", "0 x 1", "0 2 1;", "0 2 1,,3", "0 qo1%x 1"]
+
+
+def test_broken_infos_are_refused(subtests: pytest.Subtests) -> None:
+    for text in BROKEN_INFOS:
+        with subtests.test(text=text):
+            for parse in (parse_start_offsets, parse_message_offsets, parse_order_counts):
+                with pytest.raises(ProtocolError):
+                    parse(text)
 
 
 def test_assignments_are_the_brokers() -> None:

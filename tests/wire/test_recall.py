@@ -19,19 +19,19 @@ def test_there_and_back() -> None:
     assert RecallHandle.parse(TEXT) == RecallHandle.parse(TEXT.rstrip("=")) == HANDLE
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "no base64!",
-        base64.urlsafe_b64encode(b"\xff").decode(),
-        base64.urlsafe_b64encode(b"v2 orders broker-a 1 ID").decode(),
-        base64.urlsafe_b64encode(b"v1 orders broker-a 1").decode(),
-        base64.urlsafe_b64encode(b"v1 orders broker-a soon ID").decode(),
-        base64.urlsafe_b64encode(b"v1  broker-a 1 ID").decode(),
-    ],
-)
-def test_what_is_no_handle(text: str) -> None:
+NO_HANDLES = [
+    "",
+    "no base64!",
+    base64.urlsafe_b64encode(b"\xff").decode(),
+    base64.urlsafe_b64encode(b"v2 orders broker-a 1 ID").decode(),
+    base64.urlsafe_b64encode(b"v1 orders broker-a 1").decode(),
+    base64.urlsafe_b64encode(b"v1 orders broker-a soon ID").decode(),
+    base64.urlsafe_b64encode(b"v1  broker-a 1 ID").decode(),
+]
+
+
+def test_what_is_no_handle(subtests: pytest.Subtests) -> None:
     """Each with an error of its own, before a broker is asked."""
-    with pytest.raises(ProtocolError, match="recall handle"):
-        RecallHandle.parse(text)
+    for text in NO_HANDLES:
+        with subtests.test(text=text), pytest.raises(ProtocolError, match="recall handle"):
+            RecallHandle.parse(text)

@@ -21,7 +21,11 @@ def test_so_has_what_it_wrote_before_the_first_release() -> None:
     assert parted(FORMER + b"\x0e\x06ada") == (RECORD_ID, b"\x0e\x06ada")
 
 
-@pytest.mark.parametrize("body", [b"", WRITTEN[:8], WRITTEN[1:], FORMER[:-1], FORMER[:-1] + b"\x01", b"\x12" * 20])
-def test_what_is_none_is_refused(body: bytes) -> None:
-    with pytest.raises(ProtocolError, match="does not begin as clients of RocketMQ's schema registry write it"):
-        parted(body)
+REASON = "does not begin as clients of RocketMQ's schema registry write it"
+NOT_WRITTEN = [b"", WRITTEN[:8], WRITTEN[1:], FORMER[:-1], FORMER[:-1] + b"\x01", b"\x12" * 20]
+
+
+def test_what_is_none_is_refused(subtests: pytest.Subtests) -> None:
+    for body in NOT_WRITTEN:
+        with subtests.test(body=body), pytest.raises(ProtocolError, match=REASON):
+            parted(body)

@@ -22,27 +22,29 @@ from rmqd.wire.topics import (
 )
 
 
-@pytest.mark.parametrize("name", ["orders", "a", "A-z_0|9%", "x" * 120, "%RETRY%g"])
-def test_accepted_names(name: str) -> None:
-    assert check_topic(name) == check_group(name) == name
+def test_accepted_names(subtests: pytest.Subtests) -> None:
+    for name in ("orders", "a", "A-z_0|9%", "x" * 120, "%RETRY%g"):
+        with subtests.test(name=name):
+            assert check_topic(name) == check_group(name) == name
 
 
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        ("", "must not be empty"),
-        ("  ", "must not be empty"),
-        ("a b", "contains a character"),
-        ("a.b", "contains a character"),
-        ("größe", "contains a character"),
-        ("a\n", "contains a character"),
-        ("x" * 128, "has 128 characters"),
-    ],
-)
-def test_refused_names(name: str, rule: str) -> None:
-    for check in (check_topic, check_group):
-        with pytest.raises(InvalidNameError, match=rule):
-            check(name)
+REFUSED = [
+    ("", "must not be empty"),
+    ("  ", "must not be empty"),
+    ("a b", "contains a character"),
+    ("a.b", "contains a character"),
+    ("größe", "contains a character"),
+    ("a\n", "contains a character"),
+    ("x" * 128, "has 128 characters"),
+]
+
+
+def test_refused_names(subtests: pytest.Subtests) -> None:
+    for name, rule in REFUSED:
+        with subtests.test(name=name):
+            for check in (check_topic, check_group):
+                with pytest.raises(InvalidNameError, match=rule):
+                    check(name)
 
 
 def test_groups_are_shorter_than_topics() -> None:
@@ -83,21 +85,22 @@ def test_system_names() -> None:
     assert not is_system_group("orders")
 
 
-@pytest.mark.parametrize(
-    ("plain", "wrapped"),
-    [
-        ("orders", "ns%orders"),
-        ("%RETRY%g", "%RETRY%ns%g"),
-        ("%DLQ%g", "%DLQ%ns%g"),
-        ("TBW102", "TBW102"),
-        ("CLIENT_INNER_PRODUCER", "CLIENT_INNER_PRODUCER"),
-    ],
-)
-def test_namespace_there_and_back(plain: str, wrapped: str) -> None:
-    assert wrap_namespace(plain, "ns") == wrapped
-    assert wrap_namespace(wrapped, "ns") == wrapped
-    assert unwrap_namespace(wrapped, "ns") == plain
-    assert unwrap_namespace(plain, "ns") == plain
+WRAPPED = [
+    ("orders", "ns%orders"),
+    ("%RETRY%g", "%RETRY%ns%g"),
+    ("%DLQ%g", "%DLQ%ns%g"),
+    ("TBW102", "TBW102"),
+    ("CLIENT_INNER_PRODUCER", "CLIENT_INNER_PRODUCER"),
+]
+
+
+def test_namespace_there_and_back(subtests: pytest.Subtests) -> None:
+    for plain, wrapped in WRAPPED:
+        with subtests.test(plain=plain):
+            assert wrap_namespace(plain, "ns") == wrapped
+            assert wrap_namespace(wrapped, "ns") == wrapped
+            assert unwrap_namespace(wrapped, "ns") == plain
+            assert unwrap_namespace(plain, "ns") == plain
 
 
 def test_a_pop_retry_topic_has_the_namespace_twice() -> None:

@@ -64,16 +64,19 @@ def test_groups() -> None:
     assert groups.to_json() == GROUPS
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"consumeTimeSpanSet":[1]}', b'{"consumeTimeSpanSet":[{}]}'])
-def test_what_is_no_time_span_is_the_one_protocol_error(body: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        QueryConsumeTimeSpanBody.from_json(body)
+NO_TIME_SPANS = [b"", b"[]", b'{"consumeTimeSpanSet":[1]}', b'{"consumeTimeSpanSet":[{}]}']
 
 
-@pytest.mark.parametrize("body", [b"", b"1", b'{"subscriptionGroupTable":{"g":7}}'])
-def test_what_is_no_group_is_the_one_protocol_error(body: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        SubscriptionGroupWrapper.from_json(body)
+def test_what_is_no_time_span_is_the_one_protocol_error(subtests: pytest.Subtests) -> None:
+    for body in NO_TIME_SPANS:
+        with subtests.test(body=body), pytest.raises(ProtocolError):
+            QueryConsumeTimeSpanBody.from_json(body)
+
+
+def test_what_is_no_group_is_the_one_protocol_error(subtests: pytest.Subtests) -> None:
+    for body in (b"", b"1", b'{"subscriptionGroupTable":{"g":7}}'):
+        with subtests.test(body=body), pytest.raises(ProtocolError):
+            SubscriptionGroupWrapper.from_json(body)
 
 
 PAGE_OF_TOPICS = (

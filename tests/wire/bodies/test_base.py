@@ -92,25 +92,25 @@ def test_integers_and_keys_may_be_strings() -> None:
     assert (read.part, read.ids, read.offsets) == (Part(5), {1: 2}, {QUEUE: 7})
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        (b'"x":1', "groupName must be a string, and is None"),
-        (b'"groupName":1', "groupName must be a string, and is 1"),
-        (b'"groupName":"g","z":2', "z must be a string, and is 2"),
-        (b'"groupName":"g","isOn":"true"', "isOn must be true or false, and is 'true'"),
-        (b'"groupName":"g","part":[]', r"a part must be an object, and is \[\]"),
-        (b'"groupName":"g","part":{}', "size must be an integer of 64 bits, and is None"),
-        (b'"groupName":"g","part":{"size":1,"rate":null}', "rate must be a number, and is None"),
-        (b'"groupName":"g","parts":[7]', "a part must be an object, and is 7"),
-        (b'"groupName":"g","parts":{}', "parts must be a list, and is {}"),
-        (b'"groupName":"g","tags":[1]', "tags must be a string, and is 1"),
-        (b'"groupName":"g","byTopic":{1:{}}', "a topic must be a string, and is 1"),
-        (b'"groupName":"g","lists":{"T":7}', "T must be a list, and is 7"),
-        (b'"groupName":"g","ids":{"1":true}', "a queue id must be an integer of 64 bits, and is True"),
-        (b'"groupName":"g","offsets":{"{}":1}', "topic must be a string, and is None"),
-    ],
-)
-def test_an_error_names_the_field_and_shows_what_is_there(fields: bytes, text: str) -> None:
-    with pytest.raises(ProtocolError, match=f"^{text}$"):
-        Whole.from_json(b"{" + fields + b"}")
+WRONG_FIELDS = [
+    (b'"x":1', "groupName must be a string, and is None"),
+    (b'"groupName":1', "groupName must be a string, and is 1"),
+    (b'"groupName":"g","z":2', "z must be a string, and is 2"),
+    (b'"groupName":"g","isOn":"true"', "isOn must be true or false, and is 'true'"),
+    (b'"groupName":"g","part":[]', r"a part must be an object, and is \[\]"),
+    (b'"groupName":"g","part":{}', "size must be an integer of 64 bits, and is None"),
+    (b'"groupName":"g","part":{"size":1,"rate":null}', "rate must be a number, and is None"),
+    (b'"groupName":"g","parts":[7]', "a part must be an object, and is 7"),
+    (b'"groupName":"g","parts":{}', "parts must be a list, and is {}"),
+    (b'"groupName":"g","tags":[1]', "tags must be a string, and is 1"),
+    (b'"groupName":"g","byTopic":{1:{}}', "a topic must be a string, and is 1"),
+    (b'"groupName":"g","lists":{"T":7}', "T must be a list, and is 7"),
+    (b'"groupName":"g","ids":{"1":true}', "a queue id must be an integer of 64 bits, and is True"),
+    (b'"groupName":"g","offsets":{"{}":1}', "topic must be a string, and is None"),
+]
+
+
+def test_an_error_names_the_field_and_shows_what_is_there(subtests: pytest.Subtests) -> None:
+    for fields, text in WRONG_FIELDS:
+        with subtests.test(fields=fields), pytest.raises(ProtocolError, match=f"^{text}$"):
+            Whole.from_json(b"{" + fields + b"}")

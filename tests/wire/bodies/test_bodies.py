@@ -128,28 +128,30 @@ def test_recorded_body_is_read(name: str, expected: Any) -> None:
     assert type(expected).from_json(command(name).body) == expected
 
 
-@pytest.mark.parametrize(("name", "expected"), BODIES, ids=IDS)
-def test_our_body_says_the_same(name: str, expected: Any) -> None:
-    assert type(expected).from_json(expected.to_json()) == expected
+def test_our_body_says_the_same(subtests: pytest.Subtests) -> None:
+    for name, expected in BODIES:
+        with subtests.test(name=name):
+            assert type(expected).from_json(expected.to_json()) == expected
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "lock_batch_mq_request",
-        "java_lock_request",
-        "topic_config_351_response",
-        "route_response_strict_json_v493",
-        "subscription_group_352_response",
-        "all_consumer_offset_43_response",
-        "consumer_status_223_response",
-        "push_reset_offset_220_map_body",
-    ],
-)
-def test_our_body_has_the_recorded_fields(name: str) -> None:
+AS_RECORDED = [
+    "lock_batch_mq_request",
+    "java_lock_request",
+    "topic_config_351_response",
+    "route_response_strict_json_v493",
+    "subscription_group_352_response",
+    "all_consumer_offset_43_response",
+    "consumer_status_223_response",
+    "push_reset_offset_220_map_body",
+]
+
+
+def test_our_body_has_the_recorded_fields(subtests: pytest.Subtests) -> None:
     """Field by field what Java wrote, not only what we read of it."""
-    body = dict(BODIES)[name]
-    assert loads(body.to_json()) == loads(command(name).body)
+    for name in AS_RECORDED:
+        with subtests.test(name=name):
+            body = dict(BODIES)[name]
+            assert loads(body.to_json()) == loads(command(name).body)
 
 
 def test_number_keys_are_bare_in_the_loose_dialect_alone() -> None:
@@ -245,12 +247,13 @@ def test_fields_that_are_left_out_have_javas_defaults() -> None:
     assert ResetOffsetBody.from_json(b"{}") == ResetOffsetBody({})
 
 
-@pytest.mark.parametrize("count", [-1, 2**31, True, "many"])
-def test_queue_numbers_must_be_numbers_of_queues(count: object) -> None:
+def test_queue_numbers_must_be_numbers_of_queues(subtests: pytest.Subtests) -> None:
     """A route decides how many queue objects are made, so a wild number is refused here."""
-    queue = {"brokerName": "a", "perm": 6, "readQueueNums": count, "writeQueueNums": 1}
-    with pytest.raises(ProtocolError, match="readQueueNums"):
-        TopicRouteData.from_json(dumps({"queueDatas": [queue]}))
+    for count in (-1, 2**31, True, "many"):
+        with subtests.test(count=count):
+            queue = {"brokerName": "a", "perm": 6, "readQueueNums": count, "writeQueueNums": 1}
+            with pytest.raises(ProtocolError, match="readQueueNums"):
+                TopicRouteData.from_json(dumps({"queueDatas": [queue]}))
 
 
 READERS: list[Callable[[bytes], object]] = [
@@ -307,23 +310,25 @@ def wrong_bodies(value: Any) -> list[Any]:
     return bodies
 
 
-@pytest.mark.parametrize(("name", "expected"), BODIES, ids=IDS)
-def test_wrong_types_are_protocol_errors(name: str, expected: Any) -> None:
+def test_wrong_types_are_protocol_errors(subtests: pytest.Subtests) -> None:
     """A value of a wrong type anywhere is read, or refused with the one error."""
-    refused = 0
-    for wrong in wrong_bodies(loads(command(name).body)):
-        try:
-            type(expected).from_json(dumps(wrong))
-        except ProtocolError:
-            refused += 1
-    assert refused >= 12
+    for name, expected in BODIES:
+        with subtests.test(name=name):
+            refused = 0
+            for wrong in wrong_bodies(loads(command(name).body)):
+                try:
+                    type(expected).from_json(dumps(wrong))
+                except ProtocolError:
+                    refused += 1
+            assert refused >= 12
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_body_must_be_an_object(reader: Callable[[bytes], object]) -> None:
-    for body in (b"", b"[]", b"null", b"1", b"\xff", b'"x"', json.dumps(["a"]).encode()):
-        with pytest.raises(ProtocolError):
-            reader(body)
+def test_body_must_be_an_object(subtests: pytest.Subtests) -> None:
+    for reader in READERS:
+        with subtests.test(reader=reader):
+            for body in (b"", b"[]", b"null", b"1", b"\xff", b'"x"', json.dumps(["a"]).encode()):
+                with pytest.raises(ProtocolError):
+                    reader(body)
 
 
 def test_running_info_there_and_back() -> None:

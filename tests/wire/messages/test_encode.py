@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -51,13 +52,13 @@ def test_batch_cut_short_anywhere() -> None:
             decode_batch(body[:size])
 
 
-@pytest.mark.parametrize("at", [0, 16])
-@pytest.mark.parametrize("value", [0, 1, 21, 2**31 - 1, 2**32 - 1])
-def test_batch_with_wrong_sizes(at: int, value: int) -> None:
-    body = bytearray(encode_batch([BatchMember(b"one", {"a": "b"})]))
-    body[at : at + 4] = value.to_bytes(4)
-    with pytest.raises(ProtocolError):
-        decode_batch(bytes(body))
+def test_batch_with_wrong_sizes(subtests: pytest.Subtests) -> None:
+    for at, value in itertools.product((0, 16), (0, 1, 21, 2**31 - 1, 2**32 - 1)):
+        with subtests.test(at=at, value=value):
+            body = bytearray(encode_batch([BatchMember(b"one", {"a": "b"})]))
+            body[at : at + 4] = value.to_bytes(4)
+            with pytest.raises(ProtocolError):
+                decode_batch(bytes(body))
 
 
 STORED = StoredMessage(topic="T", body=b"")
@@ -96,22 +97,22 @@ def test_record_cut_short() -> None:
             decode_record(record[:size])
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        replace(STORED, topic="T" * 70_000),
-        replace(STORED, properties={"a": "x" * 40_000}),
-        replace(STORED, properties={"a\x01": "x"}),
-        replace(STORED, properties={"a": "\ud800"}),
-        replace(STORED, born_host="somewhere:1"),
-        replace(STORED, store_host="127.0.0.1"),
-        replace(STORED, queue_id=2**40),
-        replace(STORED, queue_offset=2**63),
-    ],
-)
-def test_what_the_layout_cannot_hold_is_refused(message: StoredMessage) -> None:
-    with pytest.raises(InvalidMessageError):
-        encode_message(message)
+TOO_LARGE = [
+    replace(STORED, topic="T" * 70_000),
+    replace(STORED, properties={"a": "x" * 40_000}),
+    replace(STORED, properties={"a\x01": "x"}),
+    replace(STORED, properties={"a": "\ud800"}),
+    replace(STORED, born_host="somewhere:1"),
+    replace(STORED, store_host="127.0.0.1"),
+    replace(STORED, queue_id=2**40),
+    replace(STORED, queue_offset=2**63),
+]
+
+
+def test_what_the_layout_cannot_hold_is_refused(subtests: pytest.Subtests) -> None:
+    for message in TOO_LARGE:
+        with subtests.test(message=message), pytest.raises(InvalidMessageError):
+            encode_message(message)
 
 
 @pytest.mark.parametrize(("length", "version"), [(127, 0xA7), (128, 0xAB)])

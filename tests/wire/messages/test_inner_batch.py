@@ -64,36 +64,38 @@ def opened(record: bytes, low: int) -> MessageBlock:
     return block
 
 
-@pytest.mark.parametrize(("low", "offsets"), [(0, [10, 11, 12]), (11, [11, 12]), (12, [12]), (13, [])])
-def test_members_below_the_offset_that_was_asked_for_are_left_out(low: int, offsets: list[int]) -> None:
+def test_members_below_the_offset_that_was_asked_for_are_left_out(subtests: pytest.Subtests) -> None:
     """A broker answers with the whole batch that the offset lies in."""
-    block = opened(encode_message(batch_of(MEMBERS, 10, STORED)), low)
-    assert [message.queue_offset for message in block.messages] == offsets
-    assert block.unfinished == len(offsets)
+    for low, offsets in ((0, [10, 11, 12]), (11, [11, 12]), (12, [12]), (13, [])):
+        with subtests.test(low=low):
+            block = opened(encode_message(batch_of(MEMBERS, 10, STORED)), low)
+            assert [message.queue_offset for message in block.messages] == offsets
+            assert block.unfinished == len(offsets)
 
 
 BODY = encode_batch(MEMBERS)
 
 
-@pytest.mark.parametrize(
-    ("body", "announced", "reason"),
-    [
-        (BODY[:-1], "3", "message 3 of a batch"),
-        (BODY[:30], "3", "cut short"),
-        (BODY[:3] + b"\xff" + BODY[4:], "3", "message 1 of a batch announces 255 bytes"),
-        (BODY, "2", "announces 2 messages and holds 3"),
-        (BODY, "9" * 5000, "announces 99999999999999999999 messages and holds 3"),
-        (b"no batch at all, but a text", "1", "message 1 of a batch"),
-        (encode_batch([BatchMember(b"")]) * 40_000, "40000", "more than 32767"),
-    ],
-)
-def test_a_batch_that_cannot_be_taken_apart_is_corrupt_as_a_whole(body: bytes, announced: str, reason: str) -> None:
-    batch = replace(batch_of(MEMBERS, 10, STORED), body=body, properties={"INNER_NUM": announced})
-    block = decode_messages(encode_message(batch) + encode_message(replace(STORED, queue_offset=13)), QUEUE)
-    assert [message.queue_offset for message in block.messages] == [13]
-    [corrupt] = block.corrupt
-    assert reason in corrupt.reason
-    assert (corrupt.message.queue_offset, corrupt.message.body) == (10, body)
+CORRUPT = [
+    (BODY[:-1], "3", "message 3 of a batch"),
+    (BODY[:30], "3", "cut short"),
+    (BODY[:3] + b"\xff" + BODY[4:], "3", "message 1 of a batch announces 255 bytes"),
+    (BODY, "2", "announces 2 messages and holds 3"),
+    (BODY, "9" * 5000, "announces 99999999999999999999 messages and holds 3"),
+    (b"no batch at all, but a text", "1", "message 1 of a batch"),
+    (encode_batch([BatchMember(b"")]) * 40_000, "40000", "more than 32767"),
+]
+
+
+def test_a_batch_that_cannot_be_taken_apart_is_corrupt_as_a_whole(subtests: pytest.Subtests) -> None:
+    for body, announced, reason in CORRUPT:
+        with subtests.test(reason):
+            batch = replace(batch_of(MEMBERS, 10, STORED), body=body, properties={"INNER_NUM": announced})
+            block = decode_messages(encode_message(batch) + encode_message(replace(STORED, queue_offset=13)), QUEUE)
+            assert [message.queue_offset for message in block.messages] == [13]
+            [corrupt] = block.corrupt
+            assert reason in corrupt.reason
+            assert (corrupt.message.queue_offset, corrupt.message.body) == (10, body)
 
 
 def test_a_batch_whose_members_have_no_offset_is_corrupt() -> None:
@@ -110,16 +112,23 @@ def test_an_empty_batch_holds_nothing() -> None:
     assert not block.corrupt
 
 
-@pytest.mark.parametrize(
-    ("sys_flag", "reason"),
-    [(0x800, "0x800"), (-(2**31), "0x80000000"), (0x1001, "0x1000"), (NEED_UNWRAP, "NEED_UNWRAP"), (0x401, "type 4")],
-)
-def test_what_is_marked_in_an_unknown_way_is_refused_by_name(sys_flag: int, reason: str) -> None:
+UNKNOWN = [
+    (0x800, "0x800"),
+    (-(2**31), "0x80000000"),
+    (0x1001, "0x1000"),
+    (NEED_UNWRAP, "NEED_UNWRAP"),
+    (0x401, "type 4"),
+]
+
+
+def test_what_is_marked_in_an_unknown_way_is_refused_by_name(subtests: pytest.Subtests) -> None:
     """What its body is cannot be known, so it is never shown as a message."""
-    block = decode_messages(encode_message(replace(STORED, sys_flag=sys_flag)), QUEUE)
-    assert not block.messages
-    [corrupt] = block.corrupt
-    assert reason in corrupt.reason
+    for sys_flag, reason in UNKNOWN:
+        with subtests.test(sys_flag=sys_flag):
+            block = decode_messages(encode_message(replace(STORED, sys_flag=sys_flag)), QUEUE)
+            assert not block.messages
+            [corrupt] = block.corrupt
+            assert reason in corrupt.reason
 
 
 def test_a_message_out_of_a_batch_is_a_message() -> None:

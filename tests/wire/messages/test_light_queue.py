@@ -30,20 +30,21 @@ def test_offsets_are_those_of_the_queue_that_was_pulled() -> None:
     assert (block.runs, block.unfinished, block.corrupt) == (2, 3, [])
 
 
-@pytest.mark.parametrize(
-    ("names", "offsets", "reason"),
-    [
-        ("%LMQ%a", "5", "its INNER_MULTI_DISPATCH does not name %LMQ%b"),
-        ("%LMQ%a,%LMQ%b", "5", "its INNER_MULTI_QUEUE_OFFSET has no offset for %LMQ%b"),
-        ("%LMQ%a,%LMQ%b", "5,x", "its INNER_MULTI_QUEUE_OFFSET has no offset for %LMQ%b"),
-    ],
-)
-def test_a_message_that_does_not_tell_its_offset_is_set_aside(names: str, offsets: str, reason: str) -> None:
-    """By its own topic's offset, another message would be committed."""
-    block = frame_messages(stored(names, offsets) + stored("%LMQ%b", "9"), QUEUE)
+REFUSED = [
+    ("%LMQ%a", "5", "its INNER_MULTI_DISPATCH does not name %LMQ%b"),
+    ("%LMQ%a,%LMQ%b", "5", "its INNER_MULTI_QUEUE_OFFSET has no offset for %LMQ%b"),
+    ("%LMQ%a,%LMQ%b", "5,x", "its INNER_MULTI_QUEUE_OFFSET has no offset for %LMQ%b"),
+]
 
-    assert [message.queue_offset for message in block.messages] == [9]
-    assert [one.reason for one in block.corrupt] == [reason]
+
+def test_a_message_that_does_not_tell_its_offset_is_set_aside(subtests: pytest.Subtests) -> None:
+    """By its own topic's offset, another message would be committed."""
+    for names, offsets, reason in REFUSED:
+        with subtests.test(names=names):
+            block = frame_messages(stored(names, offsets) + stored("%LMQ%b", "9"), QUEUE)
+
+            assert [message.queue_offset for message in block.messages] == [9]
+            assert [one.reason for one in block.corrupt] == [reason]
 
 
 def test_its_route_is_queue_0_of_every_broker_for_consumers_alone() -> None:

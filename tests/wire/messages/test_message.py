@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from dataclasses import replace
 
@@ -166,12 +167,13 @@ def test_flipped_body_bit_sets_the_record_aside() -> None:
     assert (corrupt.message.queue_offset, corrupt.message.properties) == (7, STORED.properties)
 
 
-@pytest.mark.parametrize("kind", [0, 1, 2, 3, 5])
-def test_body_that_cannot_be_decompressed_sets_the_record_aside(kind: int) -> None:
-    record = encode_message(replace(STORED, sys_flag=COMPRESSED | kind << 8))
-    block = decode_messages(record + encode_message(STORED), QUEUE)
-    assert len(block.messages) == len(block.corrupt) == 1
-    assert block.corrupt[0].message.body == STORED.body  # as stored, so that it can be looked at
+def test_body_that_cannot_be_decompressed_sets_the_record_aside(subtests: pytest.Subtests) -> None:
+    for kind in (0, 1, 2, 3, 5):
+        with subtests.test(kind=kind):
+            record = encode_message(replace(STORED, sys_flag=COMPRESSED | kind << 8))
+            block = decode_messages(record + encode_message(STORED), QUEUE)
+            assert len(block.messages) == len(block.corrupt) == 1
+            assert block.corrupt[0].message.body == STORED.body  # as stored, so that it can be looked at
 
 
 def test_top_bit_of_the_crc_does_not_count() -> None:
@@ -192,24 +194,25 @@ def test_cut_short_anywhere_is_a_protocol_error(host: str) -> None:
                 decode_messages(record + record[:size], QUEUE)
 
 
-@pytest.mark.parametrize("at", [0, 4, 84])
-@pytest.mark.parametrize("value", [0, 1, 90, 2**31 - 1, 2**31, 2**32 - 1])
-def test_wrong_sizes_and_magic_are_protocol_errors(at: int, value: int) -> None:
+def test_wrong_sizes_and_magic_are_protocol_errors(subtests: pytest.Subtests) -> None:
     """Total size, magic and body size: whatever they claim, nothing outside the record is read."""
-    record = bytearray(encode_message(STORED))
-    record[at : at + 4] = value.to_bytes(4)
-    with pytest.raises(ProtocolError):
-        decode_messages(bytes(record), QUEUE)
+    for at, value in itertools.product((0, 4, 84), (0, 1, 90, 2**31 - 1, 2**31, 2**32 - 1)):
+        with subtests.test(at=at, value=value):
+            record = bytearray(encode_message(STORED))
+            record[at : at + 4] = value.to_bytes(4)
+            with pytest.raises(ProtocolError):
+                decode_messages(bytes(record), QUEUE)
 
 
-@pytest.mark.parametrize("magic", [0xCBD43194, 0xDAA320A8, 0, 2**32 - 1])
-def test_other_magic_is_a_protocol_error(magic: int) -> None:
+def test_other_magic_is_a_protocol_error(subtests: pytest.Subtests) -> None:
     """Also where a record would otherwise hold: the blank at the end of a file must never come."""
-    for topic in ("T", "T" * 200):
-        record = bytearray(encode_message(replace(STORED, topic=topic)))
-        record[4:8] = magic.to_bytes(4)
-        with pytest.raises(ProtocolError):
-            decode_messages(bytes(record), QUEUE)
+    for magic in (0xCBD43194, 0xDAA320A8, 0, 2**32 - 1):
+        with subtests.test(magic=magic):
+            for topic in ("T", "T" * 200):
+                record = bytearray(encode_message(replace(STORED, topic=topic)))
+                record[4:8] = magic.to_bytes(4)
+                with pytest.raises(ProtocolError):
+                    decode_messages(bytes(record), QUEUE)
 
 
 def test_nothing_is_no_message() -> None:

@@ -26,18 +26,22 @@ def test_recorded_offset_id() -> None:
     assert offset_message_id(parse_host("127.0.0.1:20911"), 279) == "7F000001000051AF0000000000000117"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "7F", "7F00 0001000051AF0000000000000117", "G" * 32, "0" * 33, "0" * 40, "٣" * 32]
-)
-def test_anything_else_is_no_offset_id(text: str) -> None:
-    with pytest.raises(ProtocolError):
-        parse_offset_message_id(text)
+NO_IDS = ["", "7F", "7F00 0001000051AF0000000000000117", "G" * 32, "0" * 33, "0" * 40, "٣" * 32]
 
 
-@pytest.mark.parametrize("address", ["", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "broker:1", "127.0.0.1:99999999999"])
-def test_a_name_is_no_stored_host(address: str) -> None:
-    with pytest.raises(InvalidMessageError):
-        parse_host(address)
+def test_anything_else_is_no_offset_id(subtests: pytest.Subtests) -> None:
+    for text in NO_IDS:
+        with subtests.test(text=text), pytest.raises(ProtocolError):
+            parse_offset_message_id(text)
+
+
+NO_HOSTS = ["", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "broker:1", "127.0.0.1:99999999999"]
+
+
+def test_a_name_is_no_stored_host(subtests: pytest.Subtests) -> None:
+    for address in NO_HOSTS:
+        with subtests.test(address=address), pytest.raises(InvalidMessageError):
+            parse_host(address)
 
 
 def test_unique_key_has_javas_layout() -> None:

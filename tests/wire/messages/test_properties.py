@@ -19,31 +19,32 @@ def test_there_and_back(properties: dict[str, str]) -> None:
     assert parse_properties(text) == parse_properties(text.encode()) == properties
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", {}),
-        ("a\x01b\x02", {"a": "b"}),
-        ("a\x01b", {"a": "b"}),
-        ("a\x01b\x02\x02\x02c\x01d\x02", {"a": "b", "c": "d"}),
-        ("a\x01\x02\x01b\x02c\x02", {}),
-        ("a\x01b\x01c\x02", {"a": "b\x01c"}),
-        ("a\x01b\x02a\x01c\x02", {"a": "c"}),
-    ],
-)
-def test_read_as_java_reads_it(text: str, expected: dict[str, str]) -> None:
+READ = [
+    ("", {}),
+    ("a\x01b\x02", {"a": "b"}),
+    ("a\x01b", {"a": "b"}),
+    ("a\x01b\x02\x02\x02c\x01d\x02", {"a": "b", "c": "d"}),
+    ("a\x01\x02\x01b\x02c\x02", {}),
+    ("a\x01b\x01c\x02", {"a": "b\x01c"}),
+    ("a\x01b\x02a\x01c\x02", {"a": "c"}),
+]
+
+
+def test_read_as_java_reads_it(subtests: pytest.Subtests) -> None:
     """A missing separator at the end is fine; entries without name or value are dropped."""
-    assert parse_properties(text) == expected
+    for text, expected in READ:
+        with subtests.test(text=text):
+            assert parse_properties(text) == expected
 
 
 def test_empty_values_are_not_written() -> None:
     assert format_properties({"a": "", "b": "c"}) == "b\x01c\x02"
 
 
-@pytest.mark.parametrize("properties", [{"": "x"}, {"a\x01": "x"}, {"a": "x\x02"}, {"a": "x\x01"}])
-def test_separators_cannot_be_smuggled_in(properties: dict[str, str]) -> None:
-    with pytest.raises(InvalidMessageError, match="property"):
-        format_properties(properties)
+def test_separators_cannot_be_smuggled_in(subtests: pytest.Subtests) -> None:
+    for properties in ({"": "x"}, {"a\x01": "x"}, {"a": "x\x02"}, {"a": "x\x01"}):
+        with subtests.test(properties=properties), pytest.raises(InvalidMessageError, match="property"):
+            format_properties(properties)
 
 
 def test_bytes_that_are_no_text() -> None:
