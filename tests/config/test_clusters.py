@@ -31,19 +31,20 @@ def server_of(config: RootConfig) -> str:
     return f"{config.cluster_name('mailer')} {';'.join(options.nameservers) or options.nameserver_url}"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    {
-        "the top level": ("nameserver: a:1\n" + GROUP, "default a:1"),
-        "the top level, beside others": ("nameserver: a:1\n" + BOTH + GROUP, "default a:1"),
-        "the one that it names": ("nameserver: a:1\n" + BOTH + IN_TOKYO, "tokyo t:1"),
-        "the one that it names, without a default": (BOTH + IN_TOKYO, "tokyo t:1"),
-        "the only one": (TOKYO + GROUP, "tokyo t:1"),
-        "the one called default": (BOTH.replace("osaka", "default") + GROUP, "default http://o/rocketmq"),
-    }.values(),
-)
-def test_a_group_is_on_the_cluster_that_it_names_or_else_on_the_default_one(text: str, expected: str) -> None:
-    assert server_of(load(text)) == expected
+CLUSTERS = {
+    "the top level": ("nameserver: a:1\n" + GROUP, "default a:1"),
+    "the top level, beside others": ("nameserver: a:1\n" + BOTH + GROUP, "default a:1"),
+    "the one that it names": ("nameserver: a:1\n" + BOTH + IN_TOKYO, "tokyo t:1"),
+    "the one that it names, without a default": (BOTH + IN_TOKYO, "tokyo t:1"),
+    "the only one": (TOKYO + GROUP, "tokyo t:1"),
+    "the one called default": (BOTH.replace("osaka", "default") + GROUP, "default http://o/rocketmq"),
+}
+
+
+def test_a_group_is_on_the_cluster_that_it_names_or_else_on_the_default_one(subtests: pytest.Subtests) -> None:
+    for name, (text, expected) in CLUSTERS.items():
+        with subtests.test(name):
+            assert server_of(load(text)) == expected
 
 
 def test_each_cluster_has_client_settings_of_its_own() -> None:
@@ -59,48 +60,49 @@ NO_NAME_SERVER = (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    {
-        "no cluster is the default": (
-            BOTH + GROUP,
-            "2:10: groups.mailer.cluster: missing, as there are several clusters; accepted: tokyo, osaka; or call the "
-            "one for groups that name none default",
-        ),
-        "no such cluster": (
-            "nameserver: a:1\n" + BOTH + IN_PARIS,
-            "3:28: groups.mailer.cluster: paris: unknown cluster; accepted: default, tokyo, osaka",
-        ),
-        "two are called default": (
-            "nameserver: a:1\nclusters: {default: {nameserver: 't:1'}}\n" + GROUP,
-            "2:12: clusters.default: the cluster of nameserver at the top level is called default; accepted: another "
-            "name here, or no nameserver there",
-        ),
-        "nowhere to be found": (
-            "nameserver: a:1\nclusters: {tokyo: {client: {unit_name: u}}}\n" + GROUP,
-            f"2:12: clusters.tokyo.{NO_NAME_SERVER}",
-        ),
-        "client settings of no cluster": ("client: {unit_name: u}\n" + TOKYO + GROUP, f"1:1: {NO_NAME_SERVER}"),
-        "a name that is no folder's": (
-            "clusters: {../up: {nameserver: 't:1'}}\n" + GROUP,
-            "1:12: clusters.../up: the name '../up' cannot be used; accepted: letters a-z and A-Z, digits, - and _",
-        ),
-        "half of its keys": (
-            "clusters: {tokyo: {nameserver: 't:1', client: {access_key: a}}}\n" + GROUP,
-            "1:39: clusters.tokyo.client.secret_key: missing beside access_key; accepted: both or neither",
-        ),
-        "a namespace that cannot be part of a name": (
-            "nameserver: a:1\nclient: {namespace: no.dots}\n" + GROUP,
-            "2:21: client.namespace: 'no.dots' is not accepted; accepted: letters a-z and A-Z, digits, | - and _",
-        ),
-        "a namespace that would end too early": (
-            "nameserver: a:1\nclient: {namespace: a%b}\n" + GROUP,
-            "2:21: client.namespace: 'a%b' is not accepted; accepted: letters a-z and A-Z, digits, | - and _",
-        ),
-    }.values(),
-)
-def test_what_is_wrong_with_a_cluster_is_told_at_its_place(text: str, expected: str) -> None:
-    assert problems(text) == [f"test.yaml:{expected}"]
+WRONG = {
+    "no cluster is the default": (
+        BOTH + GROUP,
+        "2:10: groups.mailer.cluster: missing, as there are several clusters; accepted: tokyo, osaka; or call the "
+        "one for groups that name none default",
+    ),
+    "no such cluster": (
+        "nameserver: a:1\n" + BOTH + IN_PARIS,
+        "3:28: groups.mailer.cluster: paris: unknown cluster; accepted: default, tokyo, osaka",
+    ),
+    "two are called default": (
+        "nameserver: a:1\nclusters: {default: {nameserver: 't:1'}}\n" + GROUP,
+        "2:12: clusters.default: the cluster of nameserver at the top level is called default; accepted: another "
+        "name here, or no nameserver there",
+    ),
+    "nowhere to be found": (
+        "nameserver: a:1\nclusters: {tokyo: {client: {unit_name: u}}}\n" + GROUP,
+        f"2:12: clusters.tokyo.{NO_NAME_SERVER}",
+    ),
+    "client settings of no cluster": ("client: {unit_name: u}\n" + TOKYO + GROUP, f"1:1: {NO_NAME_SERVER}"),
+    "a name that is no folder's": (
+        "clusters: {../up: {nameserver: 't:1'}}\n" + GROUP,
+        "1:12: clusters.../up: the name '../up' cannot be used; accepted: letters a-z and A-Z, digits, - and _",
+    ),
+    "half of its keys": (
+        "clusters: {tokyo: {nameserver: 't:1', client: {access_key: a}}}\n" + GROUP,
+        "1:39: clusters.tokyo.client.secret_key: missing beside access_key; accepted: both or neither",
+    ),
+    "a namespace that cannot be part of a name": (
+        "nameserver: a:1\nclient: {namespace: no.dots}\n" + GROUP,
+        "2:21: client.namespace: 'no.dots' is not accepted; accepted: letters a-z and A-Z, digits, | - and _",
+    ),
+    "a namespace that would end too early": (
+        "nameserver: a:1\nclient: {namespace: a%b}\n" + GROUP,
+        "2:21: client.namespace: 'a%b' is not accepted; accepted: letters a-z and A-Z, digits, | - and _",
+    ),
+}
+
+
+def test_what_is_wrong_with_a_cluster_is_told_at_its_place(subtests: pytest.Subtests) -> None:
+    for name, (text, expected) in WRONG.items():
+        with subtests.test(name):
+            assert problems(text) == [f"test.yaml:{expected}"]
 
 
 @pytest.mark.parametrize(

@@ -61,14 +61,15 @@ def test_the_sample_is_accepted_as_it_is(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("in_empty_folder")
-@pytest.mark.parametrize(("key", "limits"), JAVA_RANGES.items())
-def test_ranges_are_those_of_the_java_client(key: str, limits: tuple[str, str, str, str]) -> None:
-    least, greatest, below, above = limits
-    for accepted in (least, greatest):
-        load(GROUP, [f"groups.mailer.{key.strip()}={accepted}"])
-    for refused in (below, above):
-        with pytest.raises(ConfigError, match="accepted: "):
-            load(GROUP, [f"groups.mailer.{key.strip()}={refused}"])
+def test_ranges_are_those_of_the_java_client(subtests: pytest.Subtests) -> None:
+    for key, limits in JAVA_RANGES.items():
+        with subtests.test(key=key):
+            least, greatest, below, above = limits
+            for accepted in (least, greatest):
+                load(GROUP, [f"groups.mailer.{key.strip()}={accepted}"])
+            for refused in (below, above):
+                with pytest.raises(ConfigError, match="accepted: "):
+                    load(GROUP, [f"groups.mailer.{key.strip()}={refused}"])
 
 
 @pytest.mark.usefixtures("in_empty_folder")

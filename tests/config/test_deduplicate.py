@@ -97,7 +97,7 @@ def test_what_tasks_on_any_machine_can_reach_is_for_spark(store: str, url: str) 
     assert where == DeduplicationOptions("msg_id", store, url, 259200.0)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_is_refused_by_name(name: str) -> None:
-    text, problem = REFUSED[name]
-    assert problems(f"{GROUP}    {text}\n") == [f"test.yaml:{problem}"]
+def test_what_cannot_be_is_refused_by_name(subtests: pytest.Subtests) -> None:
+    for name, (text, problem) in REFUSED.items():
+        with subtests.test(name):
+            assert problems(f"{GROUP}    {text}\n") == [f"test.yaml:{problem}"]

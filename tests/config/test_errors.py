@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from pydantic import BaseModel
 
-from rmqd.config.model.root import ClientConfig, ClusterConfig, GroupConfig, HandlerConfig, HttpConfig, RootConfig
-from rmqd.errors import ConfigError
+from tests.config.any_configuration import CONFIGURATIONS, check_problems_have_places
 from tests.config.configuration import GROUP, load, problems
 
 BATCH = "consume_message_batch_max_size"
@@ -178,9 +173,10 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(("line", "expected"), IN_GROUP.values(), ids=IN_GROUP)
-def test_a_bad_key_of_a_group_is_told_with_its_place_and_what_is_accepted(line: str, expected: str) -> None:
-    assert problems(f"{GROUP}    {line}\n") == [f"test.yaml:{expected}"]
+def test_a_bad_key_of_a_group_is_told_with_its_place_and_what_is_accepted(subtests: pytest.Subtests) -> None:
+    for name, (line, expected) in IN_GROUP.items():
+        with subtests.test(name):
+            assert problems(f"{GROUP}    {line}\n") == [f"test.yaml:{expected}"]
 
 
 TAGS = (
@@ -241,11 +237,14 @@ SUBSCRIPTIONS = {
 }
 
 
-@pytest.mark.parametrize(("line", "expected"), SUBSCRIPTIONS.values(), ids=SUBSCRIPTIONS)
-def test_a_bad_subscription_is_told_with_its_place_and_what_is_accepted(line: str, expected: str) -> None:
-    place, topic, message = expected.split(": ", 2)
-    text = f"nameserver: a:1\ngroups:\n  mailer:\n    subscriptions:\n      {line}\n    handler: {{plugin: log}}\n"
-    assert problems(text) == [f"test.yaml:{place}: groups.mailer.subscriptions.{topic}: {message}"]
+def test_a_bad_subscription_is_told_with_its_place_and_what_is_accepted(subtests: pytest.Subtests) -> None:
+    for name, (line, expected) in SUBSCRIPTIONS.items():
+        with subtests.test(name):
+            place, topic, message = expected.split(": ", 2)
+            text = (
+                f"nameserver: a:1\ngroups:\n  mailer:\n    subscriptions:\n      {line}\n    handler: {{plugin: log}}\n"
+            )
+            assert problems(text) == [f"test.yaml:{place}: groups.mailer.subscriptions.{topic}: {message}"]
 
 
 LIGHT_QUEUES = {
@@ -263,13 +262,14 @@ LIGHT_QUEUES = {
 }
 
 
-@pytest.mark.parametrize(("root", "line", "expected"), LIGHT_QUEUES.values(), ids=LIGHT_QUEUES)
-def test_a_light_queue_is_refused_where_it_could_not_be_read(root: str, line: str, expected: str) -> None:
-    text = (
-        f'{root}nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {{"%LMQ%room": "*"}}\n{line}'
-        "    handler: {plugin: log}\n"
-    )
-    assert [found for found in problems(text) if f"groups.mailer.subscriptions.%LMQ%room: {expected}" in found]
+def test_a_light_queue_is_refused_where_it_could_not_be_read(subtests: pytest.Subtests) -> None:
+    for name, (root, line, expected) in LIGHT_QUEUES.items():
+        with subtests.test(name):
+            text = (
+                f'{root}nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {{"%LMQ%room": "*"}}\n{line}'
+                "    handler: {plugin: log}\n"
+            )
+            assert [found for found in problems(text) if f"groups.mailer.subscriptions.%LMQ%room: {expected}" in found]
 
 
 ADDRESS = 'host:port, "host:port;host:port", or a list of host:port'
@@ -411,9 +411,10 @@ ROOTS = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), ROOTS.values(), ids=ROOTS)
-def test_a_bad_configuration_is_told_with_its_place_and_what_is_accepted(text: str, expected: str) -> None:
-    assert problems(text) == [f"test.yaml:{expected}"]
+def test_a_bad_configuration_is_told_with_its_place_and_what_is_accepted(subtests: pytest.Subtests) -> None:
+    for name, (text, expected) in ROOTS.items():
+        with subtests.test(name):
+            assert problems(text) == [f"test.yaml:{expected}"]
 
 
 NO_YAML = {
@@ -443,9 +444,10 @@ NO_YAML = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), NO_YAML.values(), ids=NO_YAML)
-def test_what_is_no_configuration_at_all_is_told_with_its_place(text: str, expected: str) -> None:
-    assert f"test.yaml:{expected}" in problems(text)
+def test_what_is_no_configuration_at_all_is_told_with_its_place(subtests: pytest.Subtests) -> None:
+    for name, (text, expected) in NO_YAML.items():
+        with subtests.test(name):
+            assert f"test.yaml:{expected}" in problems(text)
 
 
 @pytest.mark.slow
@@ -475,13 +477,14 @@ groups:
     assert load(text.replace("64MiB", "64MiB, processes: 2")).groups
 
 
-@pytest.mark.parametrize("instance", ["DEFAULT", "east", "@mailer", "east@"])
-def test_a_process_that_tells_no_machine_room_is_refused_to_run(instance: str) -> None:
-    text = f"client: {{instance_name: {json.dumps(instance)}}}\n{GROUP}    allocate_strategy: machine_room_nearby\n"
-    assert problems(text, to_run=True) == [
-        f"test.yaml:7:24: groups.mailer.allocate_strategy: {NEARBY} {instance!r} does not; "
-        "accepted: room@name, with a name that no other process has"
-    ]
+def test_a_process_that_tells_no_machine_room_is_refused_to_run(subtests: pytest.Subtests) -> None:
+    for instance in ("DEFAULT", "east", "@mailer", "east@"):
+        with subtests.test(instance=instance):
+            client = f"client: {{instance_name: {json.dumps(instance)}}}\n"
+            assert problems(f"{client}{GROUP}    allocate_strategy: machine_room_nearby\n", to_run=True) == [
+                f"test.yaml:7:24: groups.mailer.allocate_strategy: {NEARBY} {instance!r} does not; "
+                "accepted: room@name, with a name that no other process has"
+            ]
 
 
 def test_a_process_that_tells_its_machine_room_is_accepted() -> None:
@@ -544,41 +547,11 @@ groups:
     ]
 
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
-JUNK = st.recursive(
-    SCALARS | st.sampled_from(["${X}", "*", "5s", "1MiB", "log", "a:1", "shop:mail"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-def section(model: type[BaseModel], **inner: st.SearchStrategy[object]) -> st.SearchStrategy[dict[str, object]]:
-    """A mapping with some keys of a section, each with a good or a bad value."""
-    return st.fixed_dictionaries({}, optional={name: inner.get(name, JUNK) | JUNK for name in model.model_fields})
-
-
-CONFIGURATIONS = section(
-    RootConfig,
-    client=section(ClientConfig),
-    clusters=st.dictionaries(st.sampled_from(["tokyo", "default"]), section(ClusterConfig), max_size=2),
-    http=section(HttpConfig),
-    groups=st.dictionaries(
-        st.sampled_from(["mailer", "b c", "7"]), section(GroupConfig, handler=section(HandlerConfig)), max_size=2
-    ),
-)
-
-
-@pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=20)
 @given(CONFIGURATIONS)
 def test_whatever_stands_in_a_configuration_it_loads_or_has_located_problems(data: dict[str, object]) -> None:
-    try:
-        load(yaml.safe_dump(data, allow_unicode=True), to_run=True)
-    except ConfigError as error:
-        lines = [str(problem) for problem in error.problems]
-        assert lines
-        assert len(lines) == len(set(lines))
-        assert all(re.match(r"test\.yaml:\d+:\d+: \S", line) and "\n" not in line for line in lines), lines
+    """`make nightly` tries more of them."""
+    check_problems_have_places(data)
 
 
 def test_a_secret_in_the_place_of_a_list_is_not_shown() -> None:

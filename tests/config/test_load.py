@@ -219,43 +219,43 @@ IN_PS = "everybody here sees it in `ps`; accepted: '${NAME}', '${file:PATH}', or
 FORM = "accepted: KEY=VALUE with a key such as log.level or groups.mailer.pull_batch_size"
 
 
-@pytest.mark.parametrize(
-    ("override", "expected"),
-    [
-        (
-            "groups.mailer.pull_batch_size=0",
-            "groups.mailer.pull_batch_size: 0 is out of range; accepted: a whole number from 1 to 1024",
-        ),
-        (
-            "nameserver.x=1",
-            "nameserver: cannot set nameserver.x, this is no mapping; accepted: a key inside of a mapping",
-        ),
-        ("log.levle=info", "log.levle: unknown key; did you mean level?"),
-        ("log", f"not understood; {FORM}"),
-        ("log..level=info", f"not understood; {FORM}"),
-        (
-            "groups.other.handler.plugin=log",
-            "groups.other.subscriptions: missing; "
-            'accepted: a mapping of topics to tag expressions, such as orders: "*"',
-        ),
-        (
-            "nameserver=[b:2",
-            "nameserver: this is not valid YAML: while parsing a flow sequence, did not find expected ',' or ']'",
-        ),
-        ("client.secret_key=123", "client.secret_key: the value is not text; accepted: text, in quotes"),
-        ("client.secret_key=s3cret", f"client.secret_key: {IN_PS}"),
-        ("client={access_key: '${KEY:-a}', secret_key: s3cret}", f"client.secret_key: {IN_PS}"),
-        ("client.tls={key_password: s3cret}", f"client.tls.key_password: {IN_PS}"),
-        ("http.token=s3cret", f"http.token: {IN_PS}"),
-        (
-            "state_dir=${UNSET}",
-            "state_dir: the environment variable UNSET is not set; "
-            "accepted: set it, or give a default with ${UNSET:-default}",
-        ),
-    ],
-)
-def test_a_problem_of_set_is_named_as_such(override: str, expected: str) -> None:
-    assert f"--set {override.partition('=')[0]}: {expected}" in problems(WHOLE, [override])
+OVERRIDES = [
+    (
+        "groups.mailer.pull_batch_size=0",
+        "groups.mailer.pull_batch_size: 0 is out of range; accepted: a whole number from 1 to 1024",
+    ),
+    (
+        "nameserver.x=1",
+        "nameserver: cannot set nameserver.x, this is no mapping; accepted: a key inside of a mapping",
+    ),
+    ("log.levle=info", "log.levle: unknown key; did you mean level?"),
+    ("log", f"not understood; {FORM}"),
+    ("log..level=info", f"not understood; {FORM}"),
+    (
+        "groups.other.handler.plugin=log",
+        'groups.other.subscriptions: missing; accepted: a mapping of topics to tag expressions, such as orders: "*"',
+    ),
+    (
+        "nameserver=[b:2",
+        "nameserver: this is not valid YAML: while parsing a flow sequence, did not find expected ',' or ']'",
+    ),
+    ("client.secret_key=123", "client.secret_key: the value is not text; accepted: text, in quotes"),
+    ("client.secret_key=s3cret", f"client.secret_key: {IN_PS}"),
+    ("client={access_key: '${KEY:-a}', secret_key: s3cret}", f"client.secret_key: {IN_PS}"),
+    ("client.tls={key_password: s3cret}", f"client.tls.key_password: {IN_PS}"),
+    ("http.token=s3cret", f"http.token: {IN_PS}"),
+    (
+        "state_dir=${UNSET}",
+        "state_dir: the environment variable UNSET is not set; "
+        "accepted: set it, or give a default with ${UNSET:-default}",
+    ),
+]
+
+
+def test_a_problem_of_set_is_named_as_such(subtests: pytest.Subtests) -> None:
+    for override, expected in OVERRIDES:
+        with subtests.test(override=override):
+            assert f"--set {override.partition('=')[0]}: {expected}" in problems(WHOLE, [override])
 
 
 def test_set_takes_a_secret_by_the_name_of_where_it_is() -> None:

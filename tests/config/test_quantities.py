@@ -16,44 +16,46 @@ from rmqd.config.model.quantities import (
     parse_size_bytes,
 )
 
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("50ms", 0.05), ("5s", 5.0), ("15m", 900.0), ("1h", 3600.0), ("1.5s", 1.5), ("2d", 172_800.0), ("0s", 0.0)],
-)
-def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
-    assert parse_duration_seconds(text) == seconds
+DURATIONS = [("50ms", 0.05), ("5s", 5.0), ("15m", 900.0), ("1h", 3600.0), ("1.5s", 1.5), ("2d", 172_800.0), ("0s", 0.0)]
 
 
-@pytest.mark.parametrize(
-    ("text", "size_bytes"),
-    [("256KiB", 262_144), ("100MiB", 104_857_600), ("1GiB", 1 << 30), ("0.5KiB", 512), ("7B", 7)],
-)
-def test_a_size_has_a_unit(text: str, size_bytes: int) -> None:
-    assert parse_size_bytes(text) == size_bytes
+def test_a_duration_has_a_unit(subtests: pytest.Subtests) -> None:
+    for text, seconds in DURATIONS:
+        with subtests.test(text=text):
+            assert parse_duration_seconds(text) == seconds
 
 
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (5, "5 has no unit"),
-        ("5", "'5' has no unit"),
-        (1.5, "1.5 has no unit"),
-        ("", "'' is not a duration"),
-        ("-5s", "'-5s' is not a duration"),
-        ("5S", "'5S' has an unknown unit 'S', known are ms, s, m, h, d"),
-        ("5s6", "'5s6' is not a duration"),
-        ("٣s", "'٣s' is not a duration"),
-        ("1e3s", "'1e3s' is not a duration"),
-        (True, "True is not a duration"),
-        (None, "None is not a duration"),
-        ("9" * 400 + "s", "is longer than 100000d"),
-    ],
-)
-def test_what_is_no_duration_is_told(value: object, reason: str) -> None:
-    with pytest.raises(ValueError, match=r".") as caught:
-        parse_duration_ms(value)
-    assert reason in str(caught.value)
+SIZES = [("256KiB", 262_144), ("100MiB", 104_857_600), ("1GiB", 1 << 30), ("0.5KiB", 512), ("7B", 7)]
+
+
+def test_a_size_has_a_unit(subtests: pytest.Subtests) -> None:
+    for text, size_bytes in SIZES:
+        with subtests.test(text=text):
+            assert parse_size_bytes(text) == size_bytes
+
+
+NO_DURATIONS = [
+    (5, "5 has no unit"),
+    ("5", "'5' has no unit"),
+    (1.5, "1.5 has no unit"),
+    ("", "'' is not a duration"),
+    ("-5s", "'-5s' is not a duration"),
+    ("5S", "'5S' has an unknown unit 'S', known are ms, s, m, h, d"),
+    ("5s6", "'5s6' is not a duration"),
+    ("٣s", "'٣s' is not a duration"),
+    ("1e3s", "'1e3s' is not a duration"),
+    (True, "True is not a duration"),
+    (None, "None is not a duration"),
+    ("9" * 400 + "s", "is longer than 100000d"),
+]
+
+
+def test_what_is_no_duration_is_told(subtests: pytest.Subtests) -> None:
+    for value, reason in NO_DURATIONS:
+        with subtests.test(value=value):
+            with pytest.raises(ValueError, match=r".") as caught:
+                parse_duration_ms(value)
+            assert reason in str(caught.value)
 
 
 def test_part_of_a_byte_and_more_than_can_be_counted_are_refused() -> None:

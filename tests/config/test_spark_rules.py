@@ -89,9 +89,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("lines", "expected"), REFUSED.values(), ids=REFUSED)
-def test_what_spark_cannot_do_is_refused_with_why(lines: str, expected: str) -> None:
-    assert problems(f"{GROUP}    {lines}\n") == [f"test.yaml:{expected}"]
+def test_what_spark_cannot_do_is_refused_with_why(subtests: pytest.Subtests) -> None:
+    for name, (lines, expected) in REFUSED.items():
+        with subtests.test(name):
+            assert problems(f"{GROUP}    {lines}\n") == [f"test.yaml:{expected}"]
 
 
 def test_a_concurrency_that_is_found_out_is_refused() -> None:
