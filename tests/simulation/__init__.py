@@ -24,8 +24,8 @@ event, on every machine.
 - `ledger`: what handlers were given, and when they finished it.
 - `judging`: what is wrong with it: lost, out of order, twice without a cause, late, stuck, committed wrongly.
 - `timeline`: a history as lines for a person, and as a digest that shows whether two runs are the same.
-- `run`: runs a plan; `shrink`: makes one in which something is wrong as short as it goes.
-- `planted`: bugs to be put into rmqd, and the search for histories that find them.
+- `run`: runs a plan; `serve_seeds`: a process that runs the seeds it is given, for the tests.
 
-`python -m tests.simulation --help` runs histories.
+`test_simulation` runs a few fixed seeds. `tests/nightly/simulation` runs as many as time allows, makes a plan in which
+something is wrong as short as possible, and has the planted bugs: `python -m tests.nightly.simulation --help`.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, Self
 
@@ -251,33 +251,3 @@ def _events(
             return
         number += 1
         yield Event(number, at, chance.choices(names, weights)[0], chance.random())
-
-
-def _of_no_part(plan: Plan, part: str) -> Iterable[Event]:
-    return (event for event in plan.events if HAPPENINGS[event.what].part != part)
-
-
-def _earlier(plan: Plan) -> Plan:
-    """The first event after 5 s, the others as long after it as they were."""
-    first = min((event.at for event in plan.events), default=5.0)
-    return replace(plan, events=tuple(event._replace(at=event.at - first + 5.0) for event in plan.events))
-
-
-SIMPLER: Final[dict[str, Callable[[Plan], Plan]]] = {
-    "network": lambda plan: replace(plan, slow=0.0, pieces=0.0),
-    "commits_in_time": lambda plan: replace(plan, late_commits=0.0),
-    "handler": lambda plan: replace(plan, habits=Habits()),
-    "one_broker": lambda plan: replace(plan, queues=plan.queues[:1]),
-    "one_name_server": lambda plan: replace(plan, name_servers=1),
-    "no_slaves": lambda plan: replace(plan, slaves=None, events=tuple(_of_no_part(plan, "slaves"))),
-    "one_queue": lambda plan: replace(plan, queues=(1,) * len(plan.queues)),
-    "no_decisions": lambda plan: replace(plan, habits=replace(plan.habits, verdicts=0.0), auto_commit=True),
-    "no_lanes": lambda plan: replace(plan, has_lanes=False),
-    "popping": lambda plan: replace(plan, popping=Popping(plan.popping.invisible_seconds)),
-    "one_slot": lambda plan: replace(plan, concurrency=1, batch_size=1),
-    "few_messages": lambda plan: replace(plan, most_messages=20),
-    "no_trials": lambda plan: replace(plan, trials=()),
-    "early": _earlier,
-    "short": lambda plan: replace(plan, seconds=max((event.at for event in plan.events), default=5.0) + 5.0),
-}
-"""Ways to make a plan simpler, by the names that `--simpler` takes."""

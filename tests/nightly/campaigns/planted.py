@@ -14,8 +14,8 @@ from typing import Any, Final
 from tests.nightly.campaigns.fuzz import CALL_SECONDS
 from tests.nightly.campaigns.record import PAGE as CAMPAIGNS
 from tests.nightly.campaigns.simulation import PROCESSES, figures_of
-from tests.simulation.planted import PLANTED
-from tests.simulation.planted.search import Search
+from tests.nightly.simulation.planted import PLANTED
+from tests.nightly.simulation.planted.search import Search
 
 PAGE: Final = CAMPAIGNS.parent / "planted-bugs.md"
 HANGS_SECONDS: Final = 900.0

@@ -24,14 +24,14 @@ class SimulationError(Exception):
 
 
 def figures_of(first: int, count: int, *options: str, most_seconds: float | None = None) -> dict[str, Any]:
-    """What `python -m tests.simulation --json` says of the histories from a seed on, in a process of its own.
+    """What `python -m tests.nightly.simulation --json` says of the histories from a seed on, in a process of its own.
 
     Raises SimulationError where it says nothing, and subprocess.TimeoutExpired.
     """
     command = [
         sys.executable,
         "-m",
-        "tests.simulation",
+        "tests.nightly.simulation",
         "--seed",
         str(first),
         "--count",

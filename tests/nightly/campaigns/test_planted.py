@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.nightly.campaigns import planted
-from tests.simulation.planted.search import Search
+from tests.nightly.simulation.planted.search import Search
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 BUGS = ("no_drain", "retries_at_once")

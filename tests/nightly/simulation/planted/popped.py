@@ -14,8 +14,8 @@ from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.pop.send_back import PopSendBack
 from rmqd.wire.messages.message import MessageBlock
 from rmqd.wire.pop import PopHandle
+from tests.nightly.simulation.planted.registry import both, breaks, calm, happens, plant, pops, slow
 from tests.simulation.plan import Plan
-from tests.simulation.planted.registry import both, breaks, calm, happens, plant, pops, slow
 
 
 def _briefly_hidden(plan: Plan) -> bool:

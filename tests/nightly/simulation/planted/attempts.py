@@ -6,7 +6,7 @@ import pytest
 
 from rmqd.consumer.handling.send_back import SendBack
 from rmqd.wire.messages.message import Message
-from tests.simulation.planted.registry import orderly, plant
+from tests.nightly.simulation.planted.registry import orderly, plant
 
 
 @plant

@@ -16,8 +16,8 @@ from rmqd.consumer.rebalance.absences import Absences
 from rmqd.consumer.rebalance.member_list import MemberList
 from rmqd.consumer.rebalance.rebalance import Rebalance, RebalancePlan
 from rmqd.wire.message_queue import MessageQueue
+from tests.nightly.simulation.planted.registry import both, breaks, concurrently, plant, tries
 from tests.simulation.plan import Plan
-from tests.simulation.planted.registry import both, breaks, concurrently, plant, tries
 
 
 def _of_one_broker(plan: Plan) -> bool:

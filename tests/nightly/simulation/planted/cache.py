@@ -8,7 +8,7 @@ import pytest
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.wire.messages.message import Message, MessageBlock
-from tests.simulation.planted.registry import behind, both, hands_over, orderly, plant
+from tests.nightly.simulation.planted.registry import behind, both, hands_over, orderly, plant
 
 
 @plant

@@ -8,8 +8,8 @@ from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.pull.request import PullRequest
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
+from tests.nightly.simulation.planted.registry import both, plant, tries
 from tests.simulation.plan import Plan
-from tests.simulation.planted.registry import both, plant, tries
 from tests.simulation.slave import BROKER_ID
 
 

@@ -11,7 +11,7 @@ from rmqd.consumer.assigned.leaving import Leaving
 from rmqd.consumer.pull.giving_up import GivingUp
 from rmqd.consumer.pull.loop import PullLoop
 from rmqd.errors import RmqdError
-from tests.simulation.planted.registry import both, breaks, hands_over, happens, plant, pulled, slow, tries
+from tests.nightly.simulation.planted.registry import both, breaks, hands_over, happens, plant, pulled, slow, tries
 
 
 @plant

@@ -11,7 +11,7 @@ from rmqd.consumer import live_change
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.options import ConsumerOptions
-from tests.simulation.planted.registry import breaks, plant
+from tests.nightly.simulation.planted.registry import breaks, plant
 
 
 @plant(needs=breaks("hold"))

@@ -14,7 +14,17 @@ from rmqd.consumer.rebalance.departures import Departures
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QueueLease, QueueLock
 from rmqd.wire.message_queue import MessageQueue
-from tests.simulation.planted.registry import both, calm, concurrently, hands_over, orderly, plant, pulled, slow, tries
+from tests.nightly.simulation.planted.registry import (
+    both,
+    calm,
+    concurrently,
+    hands_over,
+    orderly,
+    plant,
+    pulled,
+    slow,
+    tries,
+)
 
 
 @plant(needs=both(hands_over, slow, concurrently))

@@ -1,4 +1,4 @@
-"""`python -m tests.simulation --seed 1 --count 100`: runs histories, and prints what is wrong with which seed."""
+"""`python -m tests.nightly.simulation --seed 1 --count 100`: runs histories, and prints the seeds that went wrong."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dataclasses import asdict
 import pytest
 import structlog
 
+from tests.nightly.simulation.planted import PLANTED
+from tests.nightly.simulation.planted.search import search, summary, told
+from tests.nightly.simulation.shrink import SIMPLER, shrink
 from tests.simulation.outcome import Outcome
-from tests.simulation.plan import SIMPLER, Plan, draw
-from tests.simulation.planted import PLANTED
-from tests.simulation.planted.search import search, summary, told
+from tests.simulation.plan import Plan, draw
 from tests.simulation.run import simulate
-from tests.simulation.shrink import shrink
 
 MOST_LINES = 12
 MOST_TO_FIND = 100
@@ -86,7 +86,7 @@ def named_plan(seed: int, options: argparse.Namespace) -> Plan:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.nightly.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=None, help="the first one (default: another one each time)")
     parser.add_argument("--count", type=int, default=1, help="how many seeds from there on (default 1)")
     parser.add_argument("--kind", default="", help="only histories whose kind has these words, such as broadcasting")
@@ -106,7 +106,7 @@ def main() -> int:
     )
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a history
-        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
+        os.execve(sys.executable, [sys.executable, "-m", "tests.nightly.simulation", *sys.argv[1:]],
                   os.environ | {"PYTHONHASHSEED": "0"})  # fmt: skip
     first = random.SystemRandom().randrange(1_000_000, 1 << 30) if options.seed is None else options.seed
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

@@ -8,7 +8,7 @@ import pytest
 
 from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue
 from rmqd.wire.messages.message import Message
-from tests.simulation.planted.registry import both, by_key, fails, hands_over, plant
+from tests.nightly.simulation.planted.registry import both, by_key, fails, hands_over, plant
 
 
 @plant(needs=by_key)

@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
+from tests.nightly.simulation.planted.registry import NEEDS, PLANTED
 from tests.simulation.plan import draw
-from tests.simulation.planted.registry import NEEDS, PLANTED
 from tests.simulation.run import Crashed, simulate
 
 MOST_TEXT: Final = 90

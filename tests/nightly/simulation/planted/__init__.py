@@ -21,10 +21,11 @@ code; its docstring says what is wrong then. The modules:
 - `resets`: operators' resets of offsets.
 - `brokers`: the embedded broker.
 
-`registry` has the table of all, and `search` looks for them: `python -m tests.simulation --planted NAME`, or `all`.
+`registry` has the table of all, and `search` looks for them:
+`python -m tests.nightly.simulation --planted NAME`, or `all`.
 """
 
-from tests.simulation.planted import (
+from tests.nightly.simulation.planted import (
     attempts,
     brokers,
     by_key,
@@ -43,7 +44,7 @@ from tests.simulation.planted import (
     routes,
     slaves,
 )
-from tests.simulation.planted.registry import PLANTED, Plant
+from tests.nightly.simulation.planted.registry import PLANTED, Plant
 
 __all__ = [
     "PLANTED",

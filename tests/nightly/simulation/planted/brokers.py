@@ -16,7 +16,7 @@ from rmqd.broker.schedule import ScheduleMessageService
 from rmqd.broker.store.get_messages import GetResult
 from rmqd.broker.store.message_store import MessageStore
 from rmqd.wire.message_queue import MessageQueue
-from tests.simulation.planted.registry import both, breaks, hands_over, never, orderly, plant, pulled, slow
+from tests.nightly.simulation.planted.registry import both, breaks, hands_over, never, orderly, plant, pulled, slow
 
 
 @plant

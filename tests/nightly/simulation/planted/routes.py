@@ -11,7 +11,7 @@ import pytest
 from rmqd.client.routing import name_server
 from rmqd.client.routing.first_answer import Answer, first_answer
 from rmqd.client.routing.route_table import RouteTable
-from tests.simulation.planted.registry import breaks, plant
+from tests.nightly.simulation.planted.registry import breaks, plant
 
 
 @plant(needs=breaks("take_name_server_away"))

@@ -14,7 +14,7 @@ from rmqd.consumer.pull.pulled_queue import PulledQueue
 from rmqd.consumer.pull.request import PullRequest
 from rmqd.errors import RemotingError, RmqdError
 from rmqd.wire.command import RemotingCommand
-from tests.simulation.planted.registry import both, calm, happens, plant
+from tests.nightly.simulation.planted.registry import both, calm, happens, plant
 
 
 @plant

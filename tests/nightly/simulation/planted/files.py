@@ -8,8 +8,8 @@ import pytest
 
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
 from rmqd.wire.message_queue import MessageQueue
+from tests.nightly.simulation.planted.registry import both, breaks, plant
 from tests.simulation.plan import Plan
-from tests.simulation.planted.registry import both, breaks, plant
 
 
 def broadcasting(plan: Plan) -> bool:

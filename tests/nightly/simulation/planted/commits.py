@@ -20,8 +20,7 @@ from rmqd.consumer.pull.giving_up import GivingUp
 from rmqd.consumer.pull.loop import PullLoop
 from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
-from tests.simulation.plan import Plan
-from tests.simulation.planted.registry import (
+from tests.nightly.simulation.planted.registry import (
     both,
     calm,
     concurrently,
@@ -31,6 +30,7 @@ from tests.simulation.planted.registry import (
     plant,
     tries,
 )
+from tests.simulation.plan import Plan
 
 Answer = tuple[bool, RemotingConnection | None]
 pulls = either(concurrently, orderly)

@@ -14,7 +14,7 @@ from rmqd.consumer.pull.offset_moves import OffsetMoves
 from rmqd.consumer.pull.pulled_queue import PulledQueue
 from rmqd.consumer.pull.request import PullRequest
 from rmqd.wire.message_queue import MessageQueue
-from tests.simulation.planted.registry import both, calm, either, happens, plant, tries
+from tests.nightly.simulation.planted.registry import both, calm, either, happens, plant, tries
 
 is_told = either(both(calm, happens("reset", least=2)), tries("rewind"))
 

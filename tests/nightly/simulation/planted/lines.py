@@ -15,7 +15,7 @@ from rmqd.client.remoting.pending import PendingRequests
 from rmqd.client.remoting.pool import ConnectionPool
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.frame import FrameDecoder
-from tests.simulation.planted.registry import breaks, plant, tries
+from tests.nightly.simulation.planted.registry import breaks, plant, tries
 
 
 @plant

@@ -17,7 +17,7 @@ from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.worker import Worker
 from rmqd.handler_api import Batch
 from rmqd.wire.messages.message import Message
-from tests.simulation.planted.registry import (
+from tests.nightly.simulation.planted.registry import (
     both,
     concurrently,
     fails,

@@ -1,0 +1,86 @@
+"""The simulation: histories in which nothing is wrong, the same history for a seed, and bugs that are found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+HISTORIES_SECONDS = 5
+FIRST_SEEDS = 10
+MIXED_SEEDS = 8
+MOST_TO_FIND = 60
+QUICKLY_FOUND = {
+    "broker_wakes_no_pull": 2,
+    "broker_loses_a_retry": 2,
+    "commit_one_too_few": 2,
+    "commit_one_too_many": 2,
+    "file_one_too_many": 18,
+    "drained_without_end": 13,
+    "forgets_attempts": 25,
+    "given_back_at_once": 84,
+    "gives_up_early": 14,
+    "last_of_a_batch_forgotten": 3,
+    "never_committed_between": 2,
+    "never_full": 2,
+    "no_drain": 19,
+    "no_last_commit": 10,
+    "offsets_of_the_wrong_queue": 2,
+    "retries_at_once": 6,
+    "retry_sent_twice": 10,
+    "two_batches_swapped": 9,
+}
+"""Bugs, each with the seed from which it is looked for: of a history that shows it, until histories draw otherwise."""
+
+
+def simulate(*options: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+    """Run histories in a process of their own, as the order of sets is part of a history."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.nightly.simulation", *options],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+    )
+
+
+def test_the_first_histories_have_nothing_wrong() -> None:
+    run = simulate("--seed", "1", "--count", str(FIRST_SEEDS))
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_new_histories_have_nothing_wrong() -> None:
+    """Others in each run; the seed of one that fails is in the message."""
+    run = simulate("--count", "100000", "--seconds", str(HISTORIES_SECONDS))
+    sys.stdout.write(run.stdout)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_a_group_with_java_members_has_nothing_wrong_but_what_java_hands_over_twice() -> None:
+    run = simulate("--seed", "1", "--count", str(MIXED_SEEDS), "--kind", "with Java")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "Java drops without waiting" in run.stdout
+
+
+def test_a_seed_gives_the_same_history_whatever_ran_before_it() -> None:
+    """In another process, and under another order of hashes at its start."""
+    alone = simulate("--seed", "13", "--timeline").stdout
+    behind_others = simulate("--seed", "11", "--count", "3", "--timeline", hash_seed="7").stdout
+    history = [line for line in alone.splitlines() if line.startswith("  ")]
+    assert len(history) > 100
+    assert "\n".join(history) in behind_others
+
+
+@pytest.mark.parametrize(("bug", "seed"), QUICKLY_FOUND.items())
+def test_a_planted_bug_is_found(bug: str, seed: int) -> None:
+    """One of each kind; `--planted all` looks for all of them."""
+    run = simulate("--planted", bug, "--seed", str(seed), "--count", str(MOST_TO_FIND), "--json")
+    assert run.returncode == 0, run.stdout + run.stderr
+    found = json.loads(run.stdout)
+    assert found["seed"] is not None
+    assert not found["wrong"].startswith("crashed")
