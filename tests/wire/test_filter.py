@@ -27,9 +27,8 @@ def test_everything(subtests: pytest.Subtests) -> None:
     for expression in ("*", "", None, "  ", " * "):
         with subtests.test(expression=expression):
             subscription = tag_subscription("T", expression, 5)
-            assert subscription.sub_string == "*"
-            assert subscription.tags_set == subscription.code_set == frozenset()
-            assert subscription.sub_version == 5
+            assert (subscription.sub_string, subscription.sub_version) == ("*", 5)
+            assert (len(subscription.tags_set), len(subscription.code_set)) == (0, 0)
 
 
 def test_tags(subtests: pytest.Subtests) -> None:
