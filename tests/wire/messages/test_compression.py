@@ -82,7 +82,7 @@ from rmqd.wire.messages.compression import compress, decompress
 from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
 
 MIB = 1024 * 1024
-bombs = {kind: compress(bytes(100 * MIB), kind) for kind in CompressionType}
+bombs = {kind: compress(bytes(64 * MIB), kind) for kind in CompressionType}
 tracemalloc.start()
 for kind, packed in bombs.items():
     tracemalloc.reset_peak()
