@@ -78,7 +78,7 @@ PARTS: Final = (
     ),
     Part(
         "loops",
-        _pytest("-n", "2", "tests/client"),
+        _pytest("-n", "2", "-m", "not rocketmq", "tests/client"),
         "the client on asyncio's own event loop",
         {"RMQD_TEST_LOOP": "asyncio"},
     ),
@@ -89,7 +89,7 @@ PARTS: Final = (
         {"RMQD_TEST_ROCKETMQ": "embedded"},
     ),
     Part("4.9.7", _campaign("4.9.7"), "the tests with a real RocketMQ, on RocketMQ 4.9.7"),
-    Part("simulation", ("tests.simulation", "--count", "1000000", "--seconds", "300"), "new random histories"),
+    Part("simulation", ("tests.nightly.simulation", "--count", "1000000", "--seconds", "300"), "new random histories"),
     Part("planted", _campaign("planted"), "every planted bug is found by a history"),
     Part("fuzz", _campaign("fuzz", "--executions", "60000"), "frames, configurations and requests from a fuzzer"),
     Part("mutants", _campaign("mutants"), "small faults that the daily tests must notice"),
