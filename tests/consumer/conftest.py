@@ -54,6 +54,19 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmqd.consumer.pull.backoff.EXCEPTION_DELAY_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.pull.offset_doubt.DOUBT_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.RECHECK_SECONDS", 0.05)
+
+
+@pytest.fixture
+def unpaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pass of the rebalance follows another at once, and one look at a route another; the second between is Java's.
+
+    Not for a clock that flows: its members would do nothing else.
+    """
+    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.APART_SECONDS", 0.02)
+    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_SECONDS", 0.02)
+    monkeypatch.setattr("rmqd.client.routing.route_table.REFRESH_GAP_SECONDS", 0.02)
+    monkeypatch.setattr("rmqd.client.routing.route_table.UNKNOWN_TOPIC_FIRST_SECONDS", 0.02)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from tests.consumer.blocks import block_of, keyed_block
 from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 12.0
 
 
 class Pool:

@@ -79,7 +79,7 @@ async def test_a_secret_that_is_replaced_under_load_costs_nothing(broker: Script
     assert "old-secret" not in str(logs)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("unpaced")
 async def test_a_group_that_starts_with_wrong_keys_begins_once_they_are_right(broker: ScriptedBroker) -> None:
     """Without being started again."""
     [queue] = broker.create_topic(TOPIC)

@@ -17,11 +17,14 @@ from rmqd.wire.bodies.heartbeat import CheckClientRequestBody, HeartbeatData, Su
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 SQL = Subscription("price > 1", "SQL92")
 
@@ -309,23 +312,21 @@ async def test_a_broker_that_is_busy_refuses_nothing(broker: ScriptedBroker, que
 # --- limits
 
 
-@pytest.mark.slow
 async def test_a_changed_rate_limit_holds_for_who_waits_already(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, clock: ManualClock
 ) -> None:
     """A limit that was much too low is lifted: nothing waits for what the old one asked for."""
     await broker.store(queue, *[b"x"] * 300)
-    async with member(broker.peer.address, seen, pull_rate_limit=1) as m:
-        await eventually(lambda: len(seen.bodies) == 1, "the first message")
+    async with member(broker.peer.address, seen, clock=clock, pull_rate_limit=1) as m:
+        await clock.until(lambda: len(seen.bodies) == 1, "the first message")
         await change(m, pull_rate_limit=0)
-        await eventually(lambda: len(seen.bodies) == 300, "all, long before five minutes are over")
+        await eventually(lambda: len(seen.bodies) == 300, "all, at once")
         await change(m, pull_rate_limit=1)
         await broker.store(queue, b"x")
         await eventually(lambda: len(seen.bodies) == 301, "the pull that was held")
-        await eventually(lambda: [pull.max_msg_nums for pull in broker.pulls][-1] == 1, "one at a time is asked for")
+        await clock.until(lambda: [pull.max_msg_nums for pull in broker.pulls][-1] == 1, "one at a time is asked for")
 
 
-@pytest.mark.slow
 async def test_changed_thresholds_and_sizes_hold_from_the_next_pull_on(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:

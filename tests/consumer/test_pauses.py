@@ -116,7 +116,7 @@ async def test_a_paused_queue_that_is_reset_stays_paused(
     """It goes on at the new offset when it is resumed."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"0", b"1", b"2")
-    async with member(broker.peer.address, seen, clock=flowing, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(broker.peer.address, seen, clock=flowing) as m:
         await seen.has(b"0", b"1", b"2")
         m.consumer.pause(PauseScope(TOPIC))
         broker.answer_pull(queue, broker.nothing(queue, ResponseCode.PULL_OFFSET_MOVED, 1, "OFFSET_RESET"))

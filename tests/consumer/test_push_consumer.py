@@ -17,10 +17,13 @@ from rmqd.handler_api import Batch
 from rmqd.loaded_handler import LoadedHandler
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.running import running
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import WAIT_SECONDS, eventually
+
+pytestmark = pytest.mark.usefixtures("unpaced")
 
 RETRY = f"%RETRY%{GROUP}"
 
@@ -105,7 +108,6 @@ async def test_a_handler_that_does_not_start_ends_the_group(broker: ScriptedBrok
     assert not broker.peer.got(RequestCode.HEART_BEAT)
 
 
-@pytest.mark.slow
 async def test_a_topic_that_comes_later_is_consumed_from_then_on(broker: ScriptedBroker) -> None:
     """Until it has a route the group is not ready, and says why."""
     bodies: list[bytes] = []
@@ -201,7 +203,7 @@ async def test_a_hurried_stop_waits_no_more(broker: ScriptedBroker) -> None:
     assert not broker.members[GROUP]
 
 
-async def test_a_hung_thread_delays_no_stop(broker: ScriptedBroker) -> None:
+async def test_a_hung_thread_delays_no_stop(broker: ScriptedBroker, flowing: ManualClock) -> None:
     """Once its batch was sent back at the deadline, there is nothing to wait for."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"x")
@@ -210,7 +212,7 @@ async def test_a_hung_thread_delays_no_stop(broker: ScriptedBroker) -> None:
     def handle(batch: Batch) -> None:
         let_go.wait()
 
-    async with member(broker.peer.address, handle, is_async=False, consume_timeout_seconds=0.3) as m:
+    async with member(broker.peer.address, handle, is_async=False, clock=flowing, consume_timeout_seconds=3.0) as m:
         await eventually(lambda: m.topic().handled["expired"] == 1, "the batch is sent back")
         async with asyncio.timeout(WAIT_SECONDS):
             await m.stop(shutdown_timeout_seconds=3600)
@@ -218,7 +220,7 @@ async def test_a_hung_thread_delays_no_stop(broker: ScriptedBroker) -> None:
     assert broker.offsets[GROUP, queue] == 1
 
 
-async def test_slots_that_all_hang_fail_the_group(broker: ScriptedBroker) -> None:
+async def test_slots_that_all_hang_fail_the_group(broker: ScriptedBroker, flowing: ManualClock) -> None:
     """With a name for it; what hung was sent back, and the member leaves, so that others take over."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"x", b"x")
@@ -228,7 +230,9 @@ async def test_slots_that_all_hang_fail_the_group(broker: ScriptedBroker) -> Non
         let_go.wait()
 
     with contextlib.suppress(ExceptionGroup):
-        async with member(broker.peer.address, handle, is_async=False, concurrency=2, consume_timeout_seconds=0.3) as m:
+        async with member(
+            broker.peer.address, handle, is_async=False, clock=flowing, concurrency=2, consume_timeout_seconds=3.0
+        ) as m:
             await eventually(m.task.done, "the group has ended")
             snapshot = m.consumer.snapshot()
             assert (snapshot.state, snapshot.handler_hung) == ("failed", True)

@@ -49,5 +49,11 @@ class Two:
             broker.offsets.clear()
 
     def member(self, seen: Any, **options: Any) -> contextlib.AbstractAsyncContextManager[Member]:
-        options = {"persist_consumer_offset_interval_seconds": 0.05, "heartbeat_seconds": 0.3, **options}
-        return member(self.name_server.address, seen, poll_seconds=0.2, **options)
+        """A member that commits and asks often; less often by a clock of the test, on which a second is short."""
+        often = 1.0 if "clock" in options else 0.1
+        times = {
+            "persist_consumer_offset_interval_seconds": often / 2,
+            "heartbeat_seconds": 3 * often,
+            "poll_seconds": 2 * often,
+        }
+        return member(self.name_server.address, seen, **{**times, **options})

@@ -33,7 +33,7 @@ STATUS = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
 INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
 DIRECTLY = RequestCode.CONSUME_MESSAGE_DIRECTLY
 
-pytestmark = pytest.mark.usefixtures("hasty")
+pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 
 class Holding(Blocked):
@@ -213,7 +213,6 @@ async def test_a_queue_is_given_up_only_when_the_batch_from_before_a_reset_is_do
     assert broker.offsets[GROUP, queue] == 2
 
 
-@pytest.mark.slow
 async def test_a_reset_reaches_a_queue_that_is_just_being_taken(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:

@@ -21,6 +21,8 @@ from tests.consumer.two_masters import Two
 from tests.seen import Seen
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("unpaced")
+
 WHERES = ["last_offset", "first_offset", "timestamp"]
 RETRY = retry_topic(GROUP)
 QUICK: dict[str, Any] = {
@@ -282,7 +284,7 @@ async def test_a_broker_that_is_silent_while_the_group_is_founded_is_neither_los
     two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are consumed after a while. It begins, when it comes back, where it was when the group was founded."""
-    monkeypatch.setattr("rmqd.consumer.founding.founding.AWAY_SECONDS", 0.3)
+    monkeypatch.setattr("rmqd.consumer.founding.founding.AWAY_SECONDS", 0.1)
     monkeypatch.setattr("rmqd.consumer.founding.founding.CLOCKS_APART_MS", 0)
     monkeypatch.setattr("rmqd.consumer.pull.backoff.EXCEPTION_DELAY_SECONDS", 0.05)
     a, b = MessageQueue(TOPIC, "a", 0), MessageQueue(TOPIC, "b", 0)
@@ -315,7 +317,7 @@ async def test_a_silent_broker_may_know_the_group(two: Two, seen: Seen, monkeypa
 
 
 async def test_a_queue_of_which_a_slave_knows_no_offset_waits_for_its_master(
-    two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
 ) -> None:
     """The slave copies offsets every 10 s: nothing is handled again that was committed just before the master went."""
     monkeypatch.setattr("rmqd.consumer.pull.backoff.EXCEPTION_DELAY_SECONDS", 0.05)
@@ -323,7 +325,7 @@ async def test_a_queue_of_which_a_slave_knows_no_offset_waits_for_its_master(
     await two.b.store(b, b"old")
     know(two.a, MessageQueue(TOPIC, "a", 0))
     two.route(two.a, two.b, slaves="b")
-    async with two.member(seen):
+    async with two.member(seen, clock=flowing):
         await two.b.peer.received(RequestCode.QUERY_CONSUMER_OFFSET, 8)
         assert not two.b.pulled_offsets(b)
         know(two.b, b)

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-import random
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
-from itertools import product
 
 import pytest
 
@@ -20,171 +13,36 @@ from rmqd.handler_api import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock
 from tests.consumer.groups import TOPIC
+from tests.consumer.handling.simulated_service import (
+    FOUND_SECONDS,
+    MOST,
+    VARIED,
+    Service,
+    is_found,
+    is_found_in_most_runs,
+)
 from tests.consumer.pool import TIMEOUT_SECONDS, StartPool, done, handled
 from tests.consumer.scripted_broker import BROKER
 from tests.waiting import eventually
 
-MOST = 256
-CALL_SECONDS = 0.05
-STEADY, VARIED = 0.01, 0.2  # how much calls differ among each other
-SEEDS = range(20)
-LOOK_SECONDS = 0.25
-FOUND_SECONDS = 30.0
-KNEES = (4, 16, 64)
+
+def test_it_is_as_good_as_the_best_number_half_a_minute_later() -> None:
+    """From its start on, and again when the knee has moved. tests/nightly has more services."""
+    for before, after, deviation in ((4, 16, 0.05), (16, 4, 0.2), (16, 64, 0.2), (64, 4, 0.05)):
+        assert is_found(before, after, deviation), (before, after, deviation)
 
 
-@dataclass(slots=True)
-class Call:
-    ended: float
-    seconds: float
+def test_nineteen_of_twenty_runs_find_it() -> None:
+    """Whenever the knee moves, and also if calls are slow. tests/nightly has more services."""
+    assert is_found_in_most_runs(16, 4, 0.25, VARIED)
 
 
-class Service:
-    """What a handler calls, in simulated time. It serves `knee` calls at once, and the others wait for their turn.
-
-    There are always messages: as many calls are under way as the limit says.
-    """
-
-    def __init__(self, knee: int, *, deviation: float, seed: int, call_seconds: float = CALL_SECONDS) -> None:
-        self.clock = ManualClock()
-        self.knee = knee
-        self.call_seconds = call_seconds
-        self.calls: list[Call] = []
-        self._deviation = deviation
-        self._draw = random.Random(seed)
-        self._look_at = self.clock.now + LOOK_SECONDS
-        self._waiting: deque[float] = deque()
-        self._served: list[tuple[float, float]] = []  # when it ends, and when it began
-
-    def run(self, seconds: float, limit: Callable[[], int], auto: AutoConcurrency | None = None) -> None:
-        clock, end = self.clock, self.clock.now + seconds
-        while clock.now < end:
-            self._fill(limit(), auto)
-            if self._served[0][0] > self._look_at:
-                clock.now, self._look_at = self._look_at, self._look_at + LOOK_SECONDS
-                if auto is not None:
-                    auto.look()
-                continue
-            clock.now, began = heapq.heappop(self._served)
-            self.calls.append(Call(clock.now, clock.now - began))
-            if auto is not None:
-                auto.took(began)
-                auto.end()
-
-    def results(self, last_seconds: float) -> tuple[float, float]:
-        """Calls per second, and the 99th percentile of how long they took."""
-        since = self.clock.now - last_seconds
-        taken = sorted(call.seconds for call in self.calls if call.ended >= since)
-        return len(taken) / last_seconds, taken[int(len(taken) * 0.99)]
-
-    def _fill(self, limit: int, auto: AutoConcurrency | None) -> None:
-        while len(self._waiting) + len(self._served) < limit:
-            if auto is not None:
-                auto.begin()
-            self._waiting.append(self.clock.now)
-        while self._waiting and len(self._served) < self.knee:
-            taken = self.call_seconds * self._draw.lognormvariate(-(self._deviation**2) / 2, self._deviation)
-            heapq.heappush(self._served, (self.clock.now + taken, self._waiting.popleft()))
-
-
-@cache
-def best_of(knee: int, deviation: float, call_seconds: float) -> tuple[float, float]:
-    """What the best fixed setting makes of the service: its knee."""
-    service = Service(knee, deviation=deviation, seed=1, call_seconds=call_seconds)
-    service.run(20.0 + 400 * call_seconds, lambda: knee)
-    return service.results(15.0 + 400 * call_seconds)
-
-
-def ratios(service: Service, deviation: float, seconds: float) -> tuple[float, float]:
-    """Throughput and p99, by those of the best fixed setting."""
-    rate, p99 = service.results(seconds)
-    best_rate, best_p99 = best_of(service.knee, deviation, service.call_seconds)
-    return rate / best_rate, p99 / best_p99
-
-
-def is_good(rate: float, p99: float) -> bool:
-    """Within 10 % of the best fixed setting's throughput, with a p99 of at most 1.5 times its own."""
-    return rate >= 0.9 and p99 <= 1.5
-
-
-def cases() -> Iterator[object]:
-    """The first is for `make unit`."""
-    for number, (before, after, deviation) in enumerate(product(KNEES, KNEES, (0.05, 0.2))):
-        marks = [pytest.mark.slow] if number else []
-        yield pytest.param(before, after, deviation, marks=marks, id=f"{before}-{after}-{deviation}")
-
-
-@pytest.mark.parametrize(("before", "after", "deviation"), list(cases()))
-def test_it_is_as_good_as_the_best_number_half_a_minute_later(before: int, after: int, deviation: float) -> None:
-    """From its start on, and again when the knee has moved."""
-    service = Service(before, deviation=deviation, seed=before * after)
-    auto = AutoConcurrency(MOST, service.clock)
-    service.run(FOUND_SECONDS + 30, lambda: auto.limit, auto)
-    assert is_good(*ratios(service, deviation, 30.0))
-    service.knee = after
-    service.run(FOUND_SECONDS + 60, lambda: auto.limit, auto)
-    assert is_good(*ratios(service, deviation, 60.0))
-
-
-def run_to(before: int, after: int, call_seconds: float, deviation: float, seed: int) -> Iterator[tuple[float, float]]:
-    """The ratios of ten seconds, or 400 calls, from half a minute after the start on, and after the knee has moved."""
-    draw = random.Random(seed)
-    service = Service(before, deviation=deviation, seed=seed, call_seconds=call_seconds)
-    auto = AutoConcurrency(MOST, service.clock)
-    for service.knee in (before, after):
-        service.run(FOUND_SECONDS + draw.uniform(0, 10), lambda: auto.limit, auto)
-        seconds = max(10.0, 400 * call_seconds / service.knee)
-        service.run(seconds, lambda: auto.limit, auto)
-        yield ratios(service, deviation, seconds)
-        service.run(draw.uniform(0, 15), lambda: auto.limit, auto)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("deviation", [STEADY, VARIED])
-@pytest.mark.parametrize("call_seconds", [0.1, 0.25])
-@pytest.mark.parametrize(("before", "after"), [(4, 16), (16, 4), (16, 64), (64, 4)])
-def test_nineteen_of_twenty_runs_find_it(before: int, after: int, call_seconds: float, deviation: float) -> None:
-    """Whenever the knee moves, and also where few calls, or slow ones, tell of it.
-
-    At a knee of 4, one call too many has every fourth wait for another one, for all of its time where all begin
-    together. Where calls take 250 ms there are 16 a second.
-    """
-    runs = [tuple(run_to(before, after, call_seconds, deviation, seed)) for seed in SEEDS]
-    for results in zip(*runs, strict=True):
-        assert sum(is_good(*found) for found in results) >= 19, sorted(results)
-
-
-@pytest.mark.slow
-def test_it_finds_a_knee_that_falls_at_any_moment() -> None:
-    """Also amid an interval or a trial: what calls took then is of neither knee, and may look like a slower handler."""
-    limits = set[int]()
-    for moment in range(80):
-        service = Service(16, deviation=STEADY, seed=1, call_seconds=0.25)
-        auto = AutoConcurrency(MOST, service.clock)
-        service.run(40 + moment * LOOK_SECONDS, lambda: auto.limit, auto)  # noqa: B023 (it is called in this round)
-        service.knee = 4
-        service.run(FOUND_SECONDS, lambda: auto.limit, auto)  # noqa: B023
-        limits.add(auto.limit)
-    assert limits <= {3, 4, 5}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [(4, 16), (16, 4)])
-def test_calls_that_differ_very_much_are_no_reason_to_make_few(before: int, after: int) -> None:
-    """Half of all intervals mislead then, by a tenth and more: it may not believe them."""
-    runs = [tuple(run_to(before, after, 0.1, 0.5, seed)) for seed in SEEDS]
-    for results in zip(*runs, strict=True):
-        assert sum(rate >= 0.6 for rate, _ in results) >= 19, sorted(results)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("factor", [0.25, 4.0])
-def test_a_service_that_is_slower_or_faster_by_itself_gets_as_many_calls(factor: float) -> None:
+def test_a_service_that_is_slower_by_itself_gets_as_many_calls() -> None:
     """What a call takes below the knee changes; the knee does not."""
     service = Service(16, deviation=0.1, seed=3)
     auto = AutoConcurrency(MOST, service.clock)
     service.run(60, lambda: auto.limit, auto)
-    service.call_seconds *= factor
+    service.call_seconds *= 4.0
     service.run(60, lambda: auto.limit, auto)
     before = len(service.calls)
     service.run(60, lambda: auto.limit, auto)

@@ -145,7 +145,7 @@ async def test_what_rests_when_a_queue_is_left_has_one_more_attempt(pool: StartP
     """Else all that is finished above it would be handled again by the next owner."""
     handle = Noted()
     handle.failures["a"] = failures
-    async with pool(handle, concurrency=4, order_by="keys", suspend_current_queue_time_seconds=0.3) as running:
+    async with pool(handle, concurrency=4, order_by="keys", suspend_current_queue_time_seconds=0.1) as running:
         queue = running.keyed(["a", "b", "c", "b"])
         await eventually(
             lambda: queue.retrying == 1 and handle.seen["b"] == [1, 3], "one rests, the others are through"
@@ -294,7 +294,7 @@ async def test_a_call_past_its_deadline_keeps_its_key_until_it_ends(pool: StartP
         await eventually(lambda: len(seen) == 2, "the other key is handled")
         await clock.advance(TIMEOUT_SECONDS + 1)
         if is_async:
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(0.05)
             await clock.advance(GRACE_SECONDS)
         await eventually(lambda: running.service.abandoned == 1, "the call is left to itself")
         running.give_keys(queue, ["hung", "b", "c"])

@@ -215,7 +215,7 @@ async def test_the_group_fails_when_every_slot_hangs(pool: StartPool, broker: Sc
         await eventually(lambda: queue.in_flight == 2, "both slots are taken")
         await clock.advance(TIMEOUT_SECONDS + 1)
         if is_async:
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(0.05)
             await clock.advance(GRACE_SECONDS)
         try:
             async with clock.flowing():
@@ -276,15 +276,16 @@ async def test_time_that_a_send_back_takes_is_not_the_next_batchs(pool: StartPoo
     assert handled(queue) == {"acked": 1, "retried": 1}
 
 
-@pytest.mark.slow
-async def test_a_handler_that_blocks_the_event_loop_is_named(pool: StartPool) -> None:
-    """After a second; one that awaits as long is not."""
+async def test_a_handler_that_blocks_the_event_loop_is_named(pool: StartPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while; one that awaits as long is not."""
+    monkeypatch.setattr("rmqd.consumer.handling.worker.BLOCKED_SECONDS", 0.15)
+    monkeypatch.setattr("rmqd.consumer.handling.slots.TICK_SECONDS", 0.02)
 
     async def handle(batch: Batch) -> None:
         if batch[0].queue_offset == 0:
-            await asyncio.sleep(1.1)
+            await asyncio.sleep(0.2)
         else:
-            time.sleep(1.1)  # noqa: ASYNC251 - this is the fault
+            time.sleep(0.2)  # noqa: ASYNC251 - this is the fault
 
     with capture_logs() as logs:
         async with pool(handle, concurrency=1) as running:
@@ -295,7 +296,7 @@ async def test_a_handler_that_blocks_the_event_loop_is_named(pool: StartPool) ->
             await eventually(done(queue), "the blocking one is done")
     [entry] = [entry for entry in logs if entry["event"] == "handler.blocked_loop"]
     assert entry["handler"] == "testing"
-    assert entry["seconds"] == pytest.approx(1.1, abs=0.4)
+    assert 0.15 < entry["seconds"] < 0.6
 
 
 async def test_an_end_cancels_what_ignored_its_deadline_once_more(pool: StartPool) -> None:

@@ -720,14 +720,16 @@ async def test_the_end_of_a_group_confirms_what_it_was_about_to(
     assert await place.standing("a") is CONFIRMED
 
 
-async def test_what_a_group_could_not_confirm_at_its_end_is_left_to_the_lease(pool: StartPool, place: Place) -> None:
+async def test_what_a_group_could_not_confirm_at_its_end_is_left_to_the_lease(
+    pool: StartPool, place: Place, flowing: ManualClock
+) -> None:
     """It is not given up: the handler has done its work."""
 
     async def refuse(_: Batch) -> None:
         place.refuse_to_confirm()
 
     with capture_logs() as logs:
-        async with pool(Noting(refuse), deduplication=place.options) as running:
+        async with pool(Noting(refuse), clock=flowing, deduplication=place.options) as running:
             queue_of(running, ["a"], {})
             await eventually(lambda: running.service.problem, "its confirmation waits for the store")
     assert await place.standing("a") is HELD

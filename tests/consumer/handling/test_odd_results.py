@@ -1,256 +1,69 @@
 """Whatever a handler does with one message: that is acknowledged, retried or dead-lettered, and the rest goes on.
 
-A group whose handler does something odd with the second of three messages runs beside another group, in one event
-loop. The rows say what becomes of that message; the others of its group, and all of the other group, are acknowledged.
+Many odd messages are in one run here. tests/nightly plays each act in a run of its own.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import math
-import threading
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
-from rmqd import Batch, DeadLetter, Retry, Suspend
-from rmqd.testing import RocketMQ, RunResult
-from tests.consumer.handling import odd_handlers as odd
-from tests.consumer.handling.odd_handlers import Odd, leaving_a_task, made, raising, returning, spoiling
+from tests.consumer.handling.odd_handlers import Odd, made
+from tests.consumer.handling.odd_rows import DEAD, ERRORS, IN_A_THREAD, IN_THE_LOOP, RESULTS, RETRIED, Stage, stage
 
-ACKED: Final = ["acked"]
-RETRIED: Final = ["retried", "acked"]
-DEAD: Final = ["dead_lettered"]
+__all__ = ["stage"]
 
-NEIGHBOURS: Final = 10
-
-# By a function in a thread, and by a coroutine that does the same.
-RESULTS: list[tuple[str, Odd, list[str]]] = [
-    ("returns nothing", returning(None), ACKED),
-    ("returns False", returning(False), ACKED),
-    ("returns an error", returning(ValueError("returned")), ACKED),
-    ("returns NotImplemented", returning(NotImplemented), ACKED),
-    ("acknowledges", lambda batch: batch.ack(batch[0]), ACKED),
-    ("acknowledges, then raises", odd.fail_after_ack, ACKED),
-    ("decides three times", odd.change_its_mind, ACKED),
-    ("acknowledges nothing by ack_index", odd.ack_index, RETRIED),
-    ("acknowledges what is not in the batch", odd.foreign, RETRIED),
-    ("retries", lambda batch: batch.retry(batch[0]), RETRIED),
-    ("retries at level 5", lambda batch: batch.retry(batch[0], 5), RETRIED),
-    ("retries at a level that is text", lambda batch: batch.retry(batch[0], "5"), RETRIED),  # type: ignore[arg-type]
-    ("dead-letters", lambda batch: batch.dead_letter(batch[0], "why"), DEAD),
-    ("dead-letters because of nothing", lambda batch: batch.dead_letter(batch[0], None), DEAD),
-    ("dead-letters because of a number", lambda batch: batch.dead_letter(batch[0], 404), DEAD),
-    ("dead-letters because of an error", lambda batch: batch.dead_letter(batch[0], KeyError("k")), DEAD),
-    ("dead-letters because of half a character", lambda batch: batch.dead_letter(batch[0], odd.LONE_SURROGATE), DEAD),
-    ("dead-letters because of what has no text", lambda batch: batch.dead_letter(batch[0], odd.NoText()), DEAD),
-    ("raises Retry", raising(Retry), RETRIED),
-    ("raises Retry at level 18", raising(Retry(18)), RETRIED),
-    ("raises Retry at level -1", raising(Retry(-1)), DEAD),
-    ("raises Retry at level '5'", made(lambda: Retry("5")), RETRIED),  # type: ignore[arg-type]
-    ("raises Retry at level 2**40", made(lambda: Retry(2**40)), RETRIED),
-    ("raises a Retry of its own", made(odd.Later), RETRIED),
-    ("raises Suspend in a group without order", raising(Suspend(1)), RETRIED),
-    ("raises Suspend('2s')", made(lambda: Suspend("2s")), RETRIED),  # type: ignore[arg-type]
-    ("raises Suspend(nan)", made(lambda: Suspend(math.nan)), RETRIED),
-    ("raises DeadLetter", raising(DeadLetter("why")), DEAD),
-    ("raises the class DeadLetter", raising(DeadLetter), DEAD),
-    ("raises DeadLetter(None)", raising(DeadLetter(None)), DEAD),
-    ("raises DeadLetter(404)", raising(DeadLetter(404)), DEAD),
-    ("raises DeadLetter(error)", raising(DeadLetter(KeyError("k"))), DEAD),
-    ("raises DeadLetter with half a character", raising(DeadLetter(odd.LONE_SURROGATE)), DEAD),
-    ("raises DeadLetter with separators", raising(DeadLetter(odd.SEPARATORS)), DEAD),
-    ("raises DeadLetter with a long text", raising(DeadLetter("é" * 100_000)), DEAD),
-    ("raises DeadLetter with what has no text", raising(DeadLetter(odd.NoText())), DEAD),
-    ("raises a DeadLetter of its own", made(lambda: odd.Poison(7)), DEAD),
-    ("raises a DeadLetter whose reason fails", made(odd.Vague), DEAD),
-    ("spoils properties by a separator, gives up", spoiling(lambda p: p.update(n=odd.SEPARATORS), DeadLetter()), DEAD),
-    ("spoils properties by a number, gives up", spoiling(lambda p: p.update({1: 2, "n": 3}), DeadLetter()), DEAD),
-    ("spoils properties by 1 MB, gives up", spoiling(lambda p: p.update(n="x" * 10**6), DeadLetter()), DEAD),
-    ("spoils its id, gives up", spoiling(lambda p: p.update(UNIQ_KEY=[odd.LONE_SURROGATE]), DeadLetter()), DEAD),
-    ("deletes properties, gives up", spoiling(dict.clear, DeadLetter()), DEAD),
-    ("spoils its id, raises", spoiling(lambda p: p.update(UNIQ_KEY=[1]), ValueError("x")), RETRIED),
-    ("deletes properties, raises", spoiling(dict.clear, ValueError("x")), RETRIED),
-    ("exits", odd.exit_process, RETRIED),
-    ("recurses", odd.recurse, RETRIED),
-]
-
-# Any of them is a failure: the message is retried, and at its last attempt dead-lettered.
-ERRORS: list[tuple[str, Callable[[], BaseException]]] = [
-    ("ValueError", lambda: ValueError("x")),
-    ("an error with half a character", lambda: ValueError(odd.LONE_SURROGATE)),
-    ("an error with separators", lambda: ValueError(odd.SEPARATORS)),
-    ("an error of 1 MB", lambda: ValueError("x" * 10**6)),
-    ("an error without a text", odd.NoText),
-    ("an error whose text interrupts", odd.NoTextToSpeakOf),
-    ("an error without attributes", odd.NoAttributes),
-    ("an error with a strange class", lambda: type("N" * 10_000, (Exception,), {})()),
-    ("an error that is its own cause", odd.its_own_cause),
-    ("an odd SyntaxError", odd.odd_syntax_error),
-    ("2,000 nested groups", odd.nested_groups),
-    ("MemoryError", MemoryError),
-    ("UnicodeDecodeError", lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")),
-    ("StopIteration", lambda: StopIteration("x")),
-    ("StopAsyncIteration", lambda: StopAsyncIteration("x")),
-    ("TimeoutError", TimeoutError),
-    ("CancelledError", asyncio.CancelledError),
-    ("GeneratorExit", GeneratorExit),
-    ("KeyboardInterrupt", KeyboardInterrupt),
-    ("SystemExit", lambda: SystemExit(0)),
-    ("a BaseException of its own", lambda: odd.Panic("pyo3")),
-    ("a BaseExceptionGroup", lambda: BaseExceptionGroup("x", [KeyboardInterrupt(), SystemExit(1)])),
-]
-
-# By a coroutine alone.
-IN_THE_LOOP: list[tuple[str, odd.OddCoroutine, list[str]]] = [
-    ("cancels itself", odd.cancel_itself, RETRIED),
-    ("cancels itself, and returns", odd.cancel_itself_and_return, ACKED),
-    ("cancels itself, and raises", odd.cancel_itself_and_fail, RETRIED),
-    ("cancels itself five times, and returns", odd.cancel_itself_often, ACKED),
-    ("cancels itself, and takes it back", odd.cancel_and_take_back, ACKED),
-    ("has a timeout of its own making", odd.hand_made_timeout, RETRIED),
-    ("has one that comes when it has returned", odd.late_timeout, ACKED),
-    ("is cancelled by a task of its own", odd.cancelled_by_another, RETRIED),
-    ("lets out a cancellation", odd.let_out_a_cancellation, RETRIED),
-    ("takes too long for asyncio.timeout", odd.time_out, RETRIED),
-    ("fails in a group of tasks", odd.fail_in_a_group_of_tasks, RETRIED),
-    ("stops the loop", odd.stop_the_loop, ACKED),
-    ("stops the loop, and waits", odd.stop_the_loop_and_wait, ACKED),
-    ("closes the loop", odd.close_the_loop, RETRIED),
-    ("runs a loop in the loop", odd.run_in_the_loop, RETRIED),
-    ("sets another loop", odd.set_another_loop, ACKED),
-    ("breaks the loop's exception handler", odd.break_the_exception_handler, ACKED),
-    ("takes the loop's executor away", odd.take_the_executor, ACKED),
-    ("fills the loop's executor", odd.fill_the_executor, ACKED),
-    ("leaves a task that raises", leaving_a_task(ValueError("left")), ACKED),
-    ("leaves a task that exits", leaving_a_task(SystemExit(3)), ACKED),
-    ("leaves a task that interrupts", leaving_a_task(KeyboardInterrupt()), ACKED),
-    ("leaves a callback that exits", odd.leave_a_callback, ACKED),
-]
-
-# By a function in a thread alone.
-IN_A_THREAD: list[tuple[str, Odd, list[str]]] = [
-    ("runs a loop", odd.loop_in_a_thread, ACKED),
-    ("leaves a thread", odd.leave_a_thread, ACKED),
-]
+async_or_not = pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
 
 
-class Stage:
-    """Two groups on one broker."""
-
-    def __init__(self, rocketmq: RocketMQ) -> None:
-        self._rocketmq = rocketmq
-
-    def play(self, act: Odd, *, is_async: bool, **group_keys: Any) -> list[str]:
-        """What became of the odd message, attempt by attempt; checks that all is well otherwise."""
-        rocketmq = self._rocketmq
-        for topic in ("odd", "even"):
-            rocketmq.create_topic(topic)
-        for body in ("first", "odd", "last"):
-            rocketmq.send("odd", body, keys=body, properties={"colour": "red"})
-        for number in range(NEIGHBOURS):
-            rocketmq.send("even", str(number))
-        neighbours: list[RunResult] = []
-        beside = threading.Thread(target=lambda: neighbours.append(self._neighbour()))
-        beside.start()
-        try:
-            result = rocketmq.run_handler(_handler(act, is_async), topic="odd", group="odd", **group_keys)
-        finally:
-            beside.join()
-        assert [len(run.acked) for run in neighbours] == [NEIGHBOURS]
-        assert sum(rocketmq.offsets("odd", "odd").values()) == 3
-        for key in ("first", "last"):
-            assert [one.outcome for one in result.attempts_of(key)] == ["acked"]
-        attempts = [one.outcome for one in result.attempts_of("odd")]
-        self.dead = rocketmq.dead_letters("odd")
-        assert len(self.dead) == attempts.count("dead_lettered")
-        for message in self.dead:
-            assert (message.body, message.keys, message.properties["colour"]) == (b"odd", "odd", "red")
-        return [str(outcome) for outcome in attempts]
-
-    def _neighbour(self) -> RunResult:
-        async def handle(batch: Batch) -> None:
-            await asyncio.sleep(0.005)
-
-        return self._rocketmq.run_handler(handle, topic="even", group="even", concurrency=1)
+def acts_of(table: list[tuple[str, Any, list[str]]]) -> dict[str, Odd]:
+    return {name: act for name, act, _ in table}
 
 
-def _handler(act: Odd, is_async: bool) -> Callable[[Batch], Any]:
-    """Acts oddly at the first attempt of the odd message."""
-
-    def handle(batch: Batch) -> object:
-        is_odd = batch[0].body == b"odd" and not batch[0].reconsume_times
-        return act(batch) if is_odd else None
-
-    async def coroutine(batch: Batch) -> object:
-        result = handle(batch)
-        return await result if inspect.isawaitable(result) else result
-
-    return coroutine if is_async else handle
+def outcomes_of(table: list[tuple[str, Any, list[str]]]) -> dict[str, list[str]]:
+    return {name: outcomes for name, _, outcomes in table}
 
 
-@pytest.fixture
-def stage() -> Any:
-    with RocketMQ() as rocketmq:
-        yield Stage(rocketmq)
-    odd.HANGING.set()
-    odd.HANGING.clear()
+def errors() -> dict[str, Odd]:
+    """Acts that raise each of the errors."""
+    return {name: made(error) for name, error in ERRORS}
 
 
-def rows(table: list[Any], quick: int | None = None) -> pytest.MarkDecorator:
-    """All are run by `make test`, and by `make unit` the first ones, as many as `quick` says."""
-    count = len(table) if quick is None else quick
-    slow = [pytest.param(row, marks=pytest.mark.slow) for row in table[count:]]
-    return pytest.mark.parametrize("row", [*table[:count], *slow], ids=lambda row: row[0])
-
-
-async_or_not = pytest.mark.parametrize(
-    "is_async", [pytest.param(True, id="async"), pytest.param(False, id="sync", marks=pytest.mark.slow)]
-)
+def all_are(outcomes: list[str]) -> dict[str, list[str]]:
+    return {name: outcomes for name, _ in ERRORS}
 
 
 @async_or_not
-@rows(RESULTS, quick=29)
-def test_what_becomes_of_the_message(stage: Stage, row: tuple[str, Odd, list[str]], is_async: bool) -> None:
-    _, act, outcomes = row
-    assert stage.play(act, is_async=is_async) == outcomes
+def test_what_becomes_of_the_message(stage: Stage, is_async: bool) -> None:
+    assert stage.play_all(acts_of(RESULTS), is_async=is_async) == outcomes_of(RESULTS)
 
 
 @async_or_not
-@rows(ERRORS, quick=3)
-def test_what_is_raised_is_a_failure(
-    stage: Stage, row: tuple[str, Callable[[], BaseException]], is_async: bool
-) -> None:
-    assert stage.play(made(row[1]), is_async=is_async) == RETRIED
+def test_what_is_raised_is_a_failure(stage: Stage, is_async: bool) -> None:
+    assert stage.play_all(errors(), is_async=is_async) == all_are(RETRIED)
 
 
 @async_or_not
-@rows(ERRORS, quick=3)
-def test_at_the_last_attempt_it_is_a_dead_letter(
-    stage: Stage, row: tuple[str, Callable[[], BaseException]], is_async: bool
-) -> None:
+def test_at_the_last_attempt_it_is_a_dead_letter(stage: Stage, is_async: bool) -> None:
     """Which tells what was raised."""
-    assert stage.play(made(row[1]), is_async=is_async, max_reconsume_times=0) == DEAD
-    [dead] = stage.dead
-    assert dead.properties["RMQD_EXCEPTION"]
+    assert stage.play_all(errors(), is_async=is_async, max_reconsume_times=0) == all_are(DEAD)
+    assert all(dead.properties["RMQD_EXCEPTION"] for dead in stage.dead)
 
 
-@rows(ERRORS, quick=3)
-def test_in_an_orderly_group_it_is_repeated_in_place(
-    stage: Stage, row: tuple[str, Callable[[], BaseException]]
-) -> None:
-    assert stage.play(made(row[1]), is_async=True, consume_mode="orderly") == RETRIED
+def test_in_an_orderly_group_it_is_repeated_in_place(stage: Stage) -> None:
+    assert stage.play_all(errors(), is_async=True, consume_mode="orderly") == all_are(RETRIED)
 
 
-@rows(IN_THE_LOOP)
-def test_what_a_coroutine_does_to_the_loop(stage: Stage, row: tuple[str, Odd, list[str]]) -> None:
-    _, act, outcomes = row
-    assert stage.play(act, is_async=True, concurrency=1) == outcomes
+# They change the outcome of what comes after them in the same run.
+ALONE = ["takes the loop's executor away", "has one that comes when it has returned"]
 
 
-@rows(IN_A_THREAD)
-def test_what_a_function_does_to_its_thread(stage: Stage, row: tuple[str, Odd, list[str]]) -> None:
-    _, act, outcomes = row
-    assert stage.play(act, is_async=False) == outcomes
+@pytest.mark.parametrize("alone", ["", *ALONE], ids=["together", "executor", "timeout"])
+def test_what_a_coroutine_does_to_the_loop(stage: Stage, alone: str) -> None:
+    table = [row for row in IN_THE_LOOP if (row[0] == alone if alone else row[0] not in ALONE)]
+    assert stage.play_all(acts_of(table), is_async=True, concurrency=1) == outcomes_of(table)
+
+
+def test_what_a_function_does_to_its_thread(stage: Stage) -> None:
+    assert stage.play_all(acts_of(IN_A_THREAD), is_async=False) == outcomes_of(IN_A_THREAD)

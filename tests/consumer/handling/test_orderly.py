@@ -13,11 +13,14 @@ from rmqd.handler_api import Batch
 from rmqd.wire.bodies.lock import LockBatchRequestBody
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("unpaced")
 
 ORDERLY: dict[str, Any] = {"consume_mode": "orderly", "persist_consumer_offset_interval_seconds": 0.05}
 RETRY_QUEUE = MessageQueue(retry_topic(GROUP), BROKER, 0)
@@ -84,13 +87,14 @@ async def test_queues_are_locked_under_the_groups_own_name_before_the_first_pull
     assert not broker.locks
 
 
-@pytest.mark.slow
-async def test_a_queue_that_another_member_holds_is_waited_for_without_end(broker: ScriptedBroker) -> None:
+async def test_a_queue_that_another_member_holds_is_waited_for_without_end(
+    broker: ScriptedBroker, flowing: ManualClock
+) -> None:
     """It is shown as locked out and not pulled; once it is free it is taken at once, from the broker's offset."""
     [queue], seen = broker.create_topic(TOPIC), Seen()
     await broker.store(queue, b"1", b"2", b"3")
     broker.locks[GROUP, queue] = "java"
-    async with member(broker.peer.address, seen, **ORDERLY, queue_handover_timeout_seconds=0.1) as one:
+    async with member(broker.peer.address, seen, clock=flowing, **ORDERLY, queue_handover_timeout_seconds=0.1) as one:
         await eventually(lambda: (shown := one.queue()) and shown.state == "locked_out", "it is shown")
         await eventually(lambda: len(requests(broker, RequestCode.LOCK_BATCH_MQ)) > 4, "it is asked for")
         assert not broker.pulled_offsets(queue)

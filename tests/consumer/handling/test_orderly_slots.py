@@ -274,7 +274,7 @@ async def test_a_call_that_goes_on_past_its_deadline_blocks_its_queue_and_no_slo
         await eventually(lambda: bool(seen), "the handler has a batch")
         await clock.advance(TIMEOUT_SECONDS + 1)
         if is_async:
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(0.05)
             await clock.advance(GRACE_SECONDS)
         await eventually(lambda: running.service.abandoned == 1, "nobody waits for the call any more")
         others = [running.queue(3, number) for number in (1, 2)]

@@ -82,7 +82,6 @@ async def test_queues_take_turns(pool: StartPool) -> None:
     assert Counter(order[:6]).most_common() == [(0, 2), (1, 2), (2, 2)] or Counter(order[:7])[0] <= 3
 
 
-@pytest.mark.slow
 async def test_a_handler_that_never_waits_lets_the_others_through(pool: StartPool) -> None:
     """The loop gets its turn, and so do heartbeats and pulls."""
 
@@ -90,12 +89,12 @@ async def test_a_handler_that_never_waits_lets_the_others_through(pool: StartPoo
         time.sleep(0.002)  # noqa: ASYNC251 - such handlers exist
 
     async with pool(handle, concurrency=2) as running:
-        queue = running.queue(500)
+        queue = running.queue(100)
         turns = 0
         while not done(queue)():
             await asyncio.sleep(0)
             turns += 1
-        assert turns > 50
+        assert turns > 10
 
 
 async def test_one_slow_batch_delays_no_other(pool: StartPool) -> None:

@@ -27,7 +27,7 @@ Logs = list[MutableMapping[str, Any]]
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The watchdog restarts a pull before the pull's own deadline, which is sooner otherwise."""
-    for name, seconds in {"TICK": 0.02, "STALL": 0.2, "EXPIRY": 1.2}.items():
+    for name, seconds in {"TICK": 0.02, "STALL": 0.1, "EXPIRY": 0.3}.items():
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}_SECONDS", seconds)
 
 
@@ -139,7 +139,7 @@ async def test_a_pause_is_told_and_keeps_its_state(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
     """Nothing more is wrong: it is told as information."""
-    async with member(broker.peer.address, seen, clock=flowing, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(broker.peer.address, seen, clock=flowing) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
         m.consumer.pause()
         await broker.store(queue, b"0", b"1")
@@ -156,7 +156,7 @@ async def test_a_queue_of_which_nothing_is_cached_stands_still_too(
 ) -> None:
     """As one that is paused before its first pull: the broker tells that messages wait."""
     await broker.store(queue, b"0")
-    async with member(broker.peer.address, seen, clock=flowing, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(broker.peer.address, seen, clock=flowing) as m:
         m.consumer.pause()
         await stands_still(m, logs, "paused")
         snapshot = m.queue()
@@ -244,7 +244,6 @@ async def test_a_broker_that_is_gone_is_told(
 
 
 @pytest.mark.usefixtures("hasty", "soon")
-@pytest.mark.slow
 async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +264,7 @@ async def test_a_broker_that_answers_again_ends_it_before_the_next_pull_does(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
     """That is held while nothing comes, and says nothing for as long."""
-    async with member(broker.peer.address, seen, clock=flowing, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(broker.peer.address, seen, clock=flowing) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
         await broker.peer.down()
         await stands_still(m, logs, "broker_unreachable")
@@ -369,7 +368,7 @@ async def test_a_fall_at_a_take_over_is_told_and_the_brokers_value_holds(
 ) -> None:
     """As after a broker lost its newest offsets while another member had the queue."""
     await broker.store(queue, b"0", b"1", b"2")
-    async with member(broker.peer.address, seen, clock=flowing, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(broker.peer.address, seen, clock=flowing) as m:
         await broker.committed(GROUP, queue, 3)
         broker.members[GROUP].insert(0, "0.0.0.0@first")
         m.consumer.on_consumer_ids_changed()

@@ -13,6 +13,7 @@ from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponse
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Peer, Reply
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -30,10 +31,9 @@ def header(reply: Reply, **changes: int) -> Reply:
     return replace(reply, ext_fields=fields.ext_fields())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("with_master", [True, False], ids=["master_there", "master_away"])
 async def test_a_slave_moves_no_offset(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, with_master: bool
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, with_master: bool, flowing: ManualClock
 ) -> None:
     """It may lag behind its master; that has the word, and while it is away nobody has."""
     asked: list[int] = []
@@ -53,7 +53,7 @@ async def test_a_slave_moves_no_offset(
         broker.offsets[GROUP, queue] = 2
         found = broker.found(queue, broker.records(queue, 2, 3), 3)
         broker.answer_pull(queue, header(found, suggest_which_broker_id=1))
-        async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+        async with member(broker.peer.address, seen, clock=flowing, persist_consumer_offset_interval_seconds=0.05) as m:
             if with_master:
                 await seen.has(b"2", b"3")
                 await broker.committed(GROUP, queue, 4)

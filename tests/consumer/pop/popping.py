@@ -14,7 +14,7 @@ from rmqd.client.api.request import request
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.clock import SystemClock
+from rmqd.clock import Clock, SystemClock
 from rmqd.codes import RequestCode
 from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
 from rmqd.wire.message_queue import MessageQueue
@@ -33,6 +33,7 @@ class Popping:
 
     rocketmq: EmbeddedRocketMQ
     client: ClientInstance
+    clock: Clock
 
     async def set_mode(self, mode: str, *, share: int = 0, topic: str = TOPIC, group: str = GROUP) -> None:
         """As `mqadmin setConsumeMode` does."""
@@ -61,17 +62,18 @@ class Popping:
     @contextlib.asynccontextmanager
     async def member(self, handle: Callable[..., Any], **options: Any) -> AsyncIterator[Member]:
         """A member of the group in POP mode, with a client id of its own."""
-        async with member(self.rocketmq.nameserver, handle, consume_mode="pop", **options) as one:
+        async with member(self.rocketmq.nameserver, handle, clock=self.clock, consume_mode="pop", **options) as one:
             yield one
 
 
 @contextlib.asynccontextmanager
-async def popping(queues: int = 4) -> AsyncIterator[Popping]:
+async def popping(queues: int = 4, clock: Clock | None = None) -> AsyncIterator[Popping]:
     """A broker with the topic, which the group is to pop."""
-    async with embedded_rocketmq(EmbeddedOptions(topics={TOPIC: queues}), SystemClock()) as rocketmq:
-        client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,), instance_name="test"))
+    clock = clock or SystemClock()
+    async with embedded_rocketmq(EmbeddedOptions(topics={TOPIC: queues}), clock) as rocketmq:
+        client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,), instance_name="test"), clock=clock)
         async with running(client.run()):
-            pop = Popping(rocketmq, client)
+            pop = Popping(rocketmq, client, clock)
             await pop.set_mode("POP")
             # the group is known, so that what is sent before its first member starts is consumed
             rocketmq.broker.offsets.commit(GROUP, retry_topic(GROUP), 0, 0)

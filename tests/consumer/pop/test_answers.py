@@ -35,6 +35,8 @@ from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("unpaced")
+
 INVISIBLE_MS = 60_000
 PLACE = MessageQueue(TOPIC, BROKER, -1)
 
@@ -258,7 +260,7 @@ async def test_a_message_that_was_kept_hidden_is_acknowledged_by_its_new_handle(
     """And one whose new handle is on its way is acknowledged by that, not by the one that ends with it."""
     monkeypatch.setattr("rmqd.consumer.pop.assignment.KEEP_SECONDS", 0.01)
     handler = Blocked()
-    pop.add(4, 6, invisible_ms=600)
+    pop.add(4, 6, invisible_ms=200)
     async with member(pop.address, handler, consume_mode="pop"):
         await eventually(lambda: len(pop.changes) >= 2, "both are hidden for longer")
         handler.release.set()
@@ -279,15 +281,15 @@ async def test_a_late_answer_leaves_as_much_time_for_the_next_change(pop: PopBro
         return pop._change(command)
 
     pop.peer.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, change)
-    pop.add(4)
-    async with member(pop.address, handler, consume_mode="pop", clock=flowing) as one:
+    pop.add(4, invisible_ms=15_000)
+    async with member(pop.address, handler, consume_mode="pop", clock=flowing, pop_invisible_time_seconds=15.0) as one:
         await eventually(lambda: one.topic().received, "it is here")
         await eventually(lambda: len(asked) == 3, "it is hidden for longer three times")
         handler.release.set()
         await eventually(lambda: one.topic().handled["acked"], "it is done")
     first, second, third = asked
-    assert 39 < second - first < 41
-    assert 39 < third - second < 41
+    assert 9 < second - first < 11
+    assert 9 < third - second < 11
 
 
 async def test_what_is_read_when_others_have_it_is_left_to_them(pop: PopBroker, flowing: ManualClock) -> None:
@@ -319,11 +321,11 @@ async def test_a_result_after_the_time_is_thrown_away_and_counted(
     pop.change_answer = lambda: Reply(ResponseCode.SYSTEM_ERROR, "cannot")
 
     async def slow(batch: Batch) -> None:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.2)
         if fails:
             raise DeadLetter("of no use")
 
-    pop.add(4, invisible_ms=200)
+    pop.add(4, invisible_ms=100)
     async with member(pop.address, slow, consume_mode="pop") as one:
         await eventually(lambda: one.topic().duplicates == {"invisible_time": 1}, "it is counted")
         assert one.topic().handled["dead_lettered"] == 0
@@ -452,9 +454,9 @@ async def test_a_paused_member_pops_nothing(pop: PopBroker, seen: Seen, flowing:
 async def test_what_stands_still_is_said_with_its_cause_and_when_it_goes_on(
     pop: PopBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, seconds in (("TICK_SECONDS", 0.02), ("STALL_SECONDS", 0.3)):
+    for name, seconds in (("TICK_SECONDS", 0.02), ("STALL_SECONDS", 0.1)):
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}", seconds)
-    monkeypatch.setattr("rmqd.consumer.assigned.stall.SLOW_CALL_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.assigned.stall.SLOW_CALL_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.pop.loop.EXCEPTION_DELAY_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.pull.backoff.EXCEPTION_DELAY_SECONDS", 0.05)
     handler = Blocked()

@@ -22,7 +22,7 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import dlq_topic, pop_retry_topic
 from tests.client.peer import Reply
-from tests.clock import next_millisecond
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import Member, member
 from tests.consumer.pop.popping import BROKER_NAME, LONG_SECONDS, Popping, popping
@@ -46,9 +46,9 @@ def renewals(one: Member) -> int:
 
 
 @pytest.fixture
-async def pop() -> AsyncIterator[Popping]:
-    """A broker whose topic the group pops."""
-    async with popping() as one:
+async def pop(flowing: ManualClock) -> AsyncIterator[Popping]:
+    """A broker whose topic the group pops. Time flows for it and for the members."""
+    async with popping(clock=flowing) as one:
         yield one
 
 
@@ -60,7 +60,7 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_every_message_is_handled_once_and_acknowledged(pop: Popping, seen: Seen) -> None:
     await pop.send(*BODIES)
-    async with pop.member(seen, pop_invisible_time_seconds=1.0) as one:
+    async with pop.member(seen, pop_invisible_time_seconds=10.0) as one:
         await eventually(lambda: len(seen.bodies) >= len(BODIES), "all are handled")
         await pop.send(b"last")
         await eventually(lambda: b"last" in seen.bodies, "a pop that the broker held brought it")
@@ -77,7 +77,7 @@ async def test_a_queue_that_comes_later_is_popped_from_its_first_message(pop: Po
     """A new group begins at the end. The broker pops queues that no member knows of yet, and is told to begin first."""
     pop.rocketmq.broker.offsets.forget(group=GROUP)
     await pop.send(*[b"old"] * 8)
-    await next_millisecond()
+    await pop.clock.sleep(1)
     async with pop.member(seen):
         await eventually(lambda: len(pop.rocketmq.broker.offsets.queues(GROUP, TOPIC)) == 4, "the group is founded")
         await pop.send(*[b"new"] * 4)
@@ -94,7 +94,6 @@ async def test_a_queue_that_comes_later_is_popped_from_its_first_message(pop: Po
     assert Counter(seen.bodies) == {b"new": 4, b"more": 16, b"away": 24}
 
 
-@pytest.mark.slow
 async def test_what_a_handler_has_is_kept_hidden_for_as_long_as_it_takes(pop: Popping) -> None:
     calls: Counter[bytes] = Counter()
     handler = Blocked()
@@ -104,7 +103,7 @@ async def test_what_a_handler_has_is_kept_hidden_for_as_long_as_it_takes(pop: Po
         await handler(batch)
 
     await pop.send(b"one", b"two")
-    async with pop.member(slow, pop_invisible_time_seconds=1.0) as one:
+    async with pop.member(slow, pop_invisible_time_seconds=10.0) as one:
         await eventually(lambda: renewals(one) >= 6, "both are hidden for longer three times", LONG_SECONDS)
         handler.release.set()
         await eventually(lambda: one.topic().handled["acked"] == 2, "both are handled")
@@ -114,22 +113,20 @@ async def test_what_a_handler_has_is_kept_hidden_for_as_long_as_it_takes(pop: Po
     assert await pop.lag() == 0
 
 
-@pytest.mark.slow
 async def test_what_no_handler_has_in_time_is_left_to_others(pop: Popping) -> None:
     first = Blocked()
     second = Seen()
     await pop.send(*BODIES[:10])
     with capture_logs() as logs:
-        async with pop.member(first, concurrency=1, pop_invisible_time_seconds=1.0) as one:
+        async with pop.member(first, concurrency=1, pop_invisible_time_seconds=10.0) as one:
             await eventually(lambda: one.topic().received == 10, "it has popped all")
-            async with pop.member(second, pop_invisible_time_seconds=1.0):
+            async with pop.member(second, pop_invisible_time_seconds=10.0):
                 await eventually(lambda: len(second.bodies) == 9, "the others went to the second member", LONG_SECONDS)
                 first.release.set()
                 await eventually(lambda: one.topic().handled["acked"] == 1, "its own is done")
     assert sum(entry["messages"] for entry in logs if entry["event"] == "pop.left_to_others") >= 9
 
 
-@pytest.mark.slow
 async def test_what_waits_for_the_store_of_claims_loses_no_attempt(pop: Popping, tmp_path: Path) -> None:
     place, attempts = tmp_path / "claims.db", list[int]()
     place.mkdir()  # so the store answers nothing but errors
@@ -140,7 +137,7 @@ async def test_what_waits_for_the_store_of_claims_loses_no_attempt(pop: Popping,
     options = {
         "concurrency": 1,
         "deduplication": DeduplicationOptions("msg_id", "sqlite", str(place), 3600.0),
-        "pop_invisible_time_seconds": 1.0,
+        "pop_invisible_time_seconds": 10.0,
     }
     await pop.send(*BODIES[:5])
     with capture_logs() as logs:
@@ -187,7 +184,6 @@ async def test_a_member_that_leaves_shows_the_others_what_it_did_not_begin(pop: 
     assert one.topic().handled["acked"] == 1
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("looks_often")
 async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_retried(
     pop: Popping, monkeypatch: pytest.MonkeyPatch
@@ -213,16 +209,15 @@ async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_re
     assert attempts == [(TOPIC, TOPIC), (TOPIC, retry), (TOPIC, f"%RETRY%{GROUP}")]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("looks_often")
 async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: Popping) -> None:
     first, second = Blocked(), Seen()
     await pop.send(*BODIES[:20])
-    async with pop.member(first, concurrency=1, pop_invisible_time_seconds=2.0) as one:
+    async with pop.member(first, concurrency=1, pop_invisible_time_seconds=10.0) as one:
         await eventually(lambda: one.topic().received == 20, "it has popped all")
         await one.die()
     await pop.set_mode("PULL")
-    async with pop.member(second, pop_invisible_time_seconds=2.0) as two:
+    async with pop.member(second, pop_invisible_time_seconds=10.0) as two:
         await eventually(lambda: set(second.bodies) == set(BODIES[:20]), "all of it is handled", LONG_SECONDS)
         topics = [queue.topic for queue in two.consumer.snapshot().queues]
         assert pop_retry_topic(GROUP, TOPIC) in topics
@@ -239,7 +234,6 @@ async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: 
         await eventually(lambda: b"popped" in second.bodies, "it handles what it pops")
 
 
-@pytest.mark.slow
 async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(pop: Popping) -> None:
     handler, other = Blocked(), Seen()
     await pop.set_mode("PULL")
@@ -315,7 +309,7 @@ async def test_an_operator_sees_what_is_popped(pop: Popping) -> None:
 async def test_messages_that_the_filter_does_not_match_are_acknowledged_at_once(pop: Popping, seen: Seen) -> None:
     await pop.send(b"a", tags="a")
     await pop.send(b"b", tags="b")
-    async with pop.member(seen, subscriptions={TOPIC: "a"}, pop_invisible_time_seconds=1.0):
+    async with pop.member(seen, subscriptions={TOPIC: "a"}, pop_invisible_time_seconds=10.0):
         await seen.has(b"a")
         await eventually(lambda: len(seen.bodies) == 1, "only that")
 

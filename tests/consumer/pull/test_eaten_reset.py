@@ -17,6 +17,8 @@ from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("unpaced")
+
 PULL = RequestCode.PULL_MESSAGE
 BODIES = [b"%d" % number for number in range(6)]
 

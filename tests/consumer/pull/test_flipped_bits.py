@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-
-import pytest
+from itertools import product
 
 from rmqd.client.remoting.traffic import Traffic
 from rmqd.consumer.pull.evidence import PullEvidence
@@ -18,6 +17,7 @@ from rmqd.wire.messages.encode import StoredMessage, encode_message
 
 QUEUE = MessageQueue("t1", "a", 0)
 BATCH, SCAN = 16, 60  # messages of a reply, and offsets that a broker looks at for one
+SEEDS = range(12)
 Flip = Callable[[random.Random, dict[str, str], bytes], tuple[dict[str, str], bytes]]
 
 
@@ -125,22 +125,19 @@ def body_of(model: Model, at: int) -> bytes:
     return frame_messages(model.records[at], QUEUE).messages[0].body
 
 
-@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "compacted"])
-@pytest.mark.parametrize("flip", [in_header, in_offsets, anywhere])
-@pytest.mark.parametrize("seed", range(12))
-def test_an_unfiltered_queue_is_handled_as_it_is(seed: int, flip: Flip, gaps: bool) -> None:
+def test_an_unfiltered_queue_is_handled_as_it_is() -> None:
     """Every message under its own offset, and the queue's end is not passed."""
-    chance = random.Random(f"{seed} {flip.__name__} {gaps}")
-    model = a_queue(chance, filtered=False, gaps=gaps)
-    handled = consume(model, chance, flip, filtered=False)
-    assert handled == {at: body_of(model, at) for at in model.records}
+    for flip, gaps, seed in product((in_header, in_offsets, anywhere), (False, True), SEEDS):
+        chance = random.Random(f"{seed} {flip.__name__} {gaps}")
+        model = a_queue(chance, filtered=False, gaps=gaps)
+        handled = consume(model, chance, flip, filtered=False)
+        assert handled == {at: body_of(model, at) for at in model.records}, (flip, gaps, seed)
 
 
-@pytest.mark.parametrize("flip", [in_header, anywhere])
-@pytest.mark.parametrize("seed", range(12))
-def test_no_wanted_message_of_a_filtered_queue_is_passed_over(seed: int, flip: Flip) -> None:
+def test_no_wanted_message_of_a_filtered_queue_is_passed_over() -> None:
     """Where a reply goes on at is proven, though most offsets are missing in it."""
-    chance = random.Random(f"{seed} {flip.__name__} filtered")
-    model = a_queue(chance, filtered=True, gaps=False)
-    handled = consume(model, chance, flip, filtered=True)
-    assert set(handled.values()) == {body_of(model, at) for at in model.wanted}
+    for flip, seed in product((in_header, anywhere), SEEDS):
+        chance = random.Random(f"{seed} {flip.__name__} filtered")
+        model = a_queue(chance, filtered=True, gaps=False)
+        handled = consume(model, chance, flip, filtered=True)
+        assert set(handled.values()) == {body_of(model, at) for at in model.wanted}, (flip, seed)

@@ -92,7 +92,7 @@ async def test_a_paused_group_pulls_nothing_and_hands_out_nothing(broker: Script
         await handle(batch)
         bodies.append(batch[0].body)
 
-    async with member(broker.peer.address, keep, clock=flowing, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(broker.peer.address, keep, clock=flowing) as m:
         await eventually(lambda: len(broker.pulled_offsets(queue)) == 2, "the next pull waits at the broker")
         m.consumer.pause()
         assert m.consumer.paused
@@ -135,9 +135,8 @@ async def test_a_group_may_be_paused_before_it_runs(broker: ScriptedBroker) -> N
 # --- a rate limit
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rate", [20])
-async def test_a_rate_limit_spaces_the_pulls(broker: ScriptedBroker, rate: int) -> None:
+async def test_a_rate_limit_spaces_the_pulls(broker: ScriptedBroker, rate: int, flowing: ManualClock) -> None:
     """On average, over all queues of the group."""
     queues = broker.create_topic(TOPIC, 2)
     for queue in queues:
@@ -146,8 +145,8 @@ async def test_a_rate_limit_spaces_the_pulls(broker: ScriptedBroker, rate: int) 
     async def handle(batch: Batch) -> None:
         pass
 
-    async with member(broker.peer.address, handle, pull_rate_limit=rate, pull_batch_size=4) as m:
+    async with member(broker.peer.address, handle, clock=flowing, pull_rate_limit=rate, pull_batch_size=4) as m:
         await eventually(lambda: m.topic().received >= 8, "it has begun")
         before = m.topic().received
-        await asyncio.sleep(1.5)
+        await flowing.sleep(1.5)
         assert m.topic().received - before == pytest.approx(1.5 * rate, abs=10)

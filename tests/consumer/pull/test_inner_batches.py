@@ -11,6 +11,7 @@ from rmqd.handler_api import Batch, DeadLetter
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import BatchMember, StoredMessage, encode_message
 from tests.client.peer import Reply
+from tests.clock import ManualClock
 from tests.consumer.blocks import corrupted
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member
@@ -84,8 +85,9 @@ async def test_a_member_is_retried_by_itself(broker: ScriptedBroker, queue: Mess
     assert not broker.sent_back
 
 
-@pytest.mark.slow
-async def test_a_member_is_dead_lettered_by_itself(broker: ScriptedBroker, queue: MessageQueue) -> None:
+async def test_a_member_is_dead_lettered_by_itself(
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
+) -> None:
     """Also where the broker refuses it at first: never by a send-back."""
 
     async def give_up(batch: Batch) -> None:
@@ -94,7 +96,7 @@ async def test_a_member_is_dead_lettered_by_itself(broker: ScriptedBroker, queue
 
     broker.answer_pull(queue, answer(broker, queue, [b"a0", b"a1", b"a2"]), None)
     broker.peer.on(RequestCode.SEND_MESSAGE_V2, Reply(1, "not yet"))
-    async with member(broker.peer.address, give_up, persist_consumer_offset_interval_seconds=0.05):
+    async with member(broker.peer.address, give_up, clock=flowing):
         await broker.peer.received(RequestCode.SEND_MESSAGE_V2, 1)
         broker.peer.on(RequestCode.SEND_MESSAGE_V2, broker.send)
         await broker.committed(GROUP, queue, 3)

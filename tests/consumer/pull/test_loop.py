@@ -31,9 +31,7 @@ async def test_found_messages_are_handled_and_pulling_goes_on(
 ) -> None:
     """From where the broker says; the position is committed."""
     await broker.store(queue, b"0", b"1", b"2")
-    async with member(
-        broker.peer.address, seen, clock=flowing, pull_batch_size=2, persist_consumer_offset_interval_seconds=0.05
-    ) as m:
+    async with member(broker.peer.address, seen, clock=flowing, pull_batch_size=2) as m:
         await seen.has(b"0", b"1", b"2")
         await broker.committed(GROUP, queue, 3)
         await flowing.sleep(5)
@@ -75,7 +73,7 @@ async def test_filtered_offsets_wait_for_unfinished_messages(
     broker.answer_pull(
         queue, broker.found(queue, broker.records(queue, 0, 1), 1), broker.nothing(queue, RETRY_IMMEDIATELY, 10)
     )
-    async with member(broker.peer.address, handle, clock=flowing, persist_consumer_offset_interval_seconds=0.05):
+    async with member(broker.peer.address, handle, clock=flowing):
         await eventually(lambda: 10 in broker.pulled_offsets(queue), "the offset moves on")
         await flowing.sleep(5)
         assert broker.offsets[GROUP, queue] == 0
@@ -85,15 +83,15 @@ async def test_filtered_offsets_wait_for_unfinished_messages(
 
 @pytest.mark.parametrize("next_offset", [0, 3])
 async def test_a_broker_that_never_waits_is_not_asked_in_circles(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, next_offset: int
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, next_offset: int, flowing: ManualClock
 ) -> None:
     """As when it shuts down; wherever it wants to go on."""
     broker.offsets[GROUP, queue] = 3
     await broker.store(queue, b"0", b"1", b"2")
     broker.answer_pull(queue, *[broker.nothing(queue, NOT_FOUND, next_offset)] * 10_000)
-    async with member(broker.peer.address, seen):
+    async with member(broker.peer.address, seen, clock=flowing):
         await eventually(lambda: broker.pulled_offsets(queue), "the first pull came")
-        await asyncio.sleep(0.5)
+        await flowing.sleep(0.5)
         assert 2 <= len(broker.pulled_offsets(queue)) <= 8
         assert set(broker.pulled_offsets(queue)) == {3}
 

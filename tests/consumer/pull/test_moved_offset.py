@@ -15,6 +15,7 @@ from rmqd.handler_api import Batch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Reply
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, Blocked
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -23,7 +24,7 @@ from tests.waiting import eventually
 
 MOVED = ResponseCode.PULL_OFFSET_MOVED
 
-pytestmark = pytest.mark.usefixtures("hasty")
+pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 
 def assigned(consumer: PushConsumer, queue: MessageQueue) -> AssignedQueue:
@@ -131,7 +132,7 @@ async def test_what_was_pulled_is_handled_though_the_broker_let_it_go(
 
 
 async def test_an_offset_that_is_moved_nowhere_is_asked_for_again_after_a_while(
-    broker: ScriptedBroker, queue: MessageQueue
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
     """What is in memory stays, and is committed once it is handled."""
     await broker.store(queue, b"0", b"1")
@@ -139,9 +140,9 @@ async def test_an_offset_that_is_moved_nowhere_is_asked_for_again_after_a_while(
         queue, broker.found(queue, broker.records(queue), 2), *[broker.nothing(queue, MOVED, 2, "BADLY")] * 10_000
     )
     handle = Blocked()
-    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(broker.peer.address, handle, clock=flowing, persist_consumer_offset_interval_seconds=0.05) as m:
         await eventually(lambda: len(broker.pulled_offsets(queue)) >= 3, "it is asked again")
-        await asyncio.sleep(0.5)
+        await flowing.sleep(0.5)
         assert len(broker.pulled_offsets(queue)) <= 20
         assert (cached(m), broker.offsets.get((GROUP, queue), 0)) == (2, 0)
         handle.release.set()

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.clock import Clock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.command import RemotingCommand
@@ -28,7 +29,7 @@ from tests.waiting import eventually
 PULL = RequestCode.PULL_MESSAGE
 UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
 
-pytestmark = pytest.mark.usefixtures("hasty")
+pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 
 class Replicated:
@@ -60,10 +61,13 @@ class Replicated:
         """Wait until a replica got more pulls of the queue than that."""
         await eventually(lambda: len(self.pulls_at(peer)) > more_than, "it is pulled there")
 
-    def member(self, seen: Seen, *, heartbeat_seconds: float = 30.0) -> contextlib.AbstractAsyncContextManager[Member]:
+    def member(
+        self, seen: Seen, *, heartbeat_seconds: float = 30.0, clock: Clock | None = None
+    ) -> contextlib.AbstractAsyncContextManager[Member]:
         return member(
             self.name_server.address,
             seen,
+            clock=clock,
             heartbeat_seconds=heartbeat_seconds,
             poll_seconds=0.2,
             persist_consumer_offset_interval_seconds=0.05,
@@ -147,12 +151,13 @@ async def test_a_dead_master_that_the_route_still_names_is_passed_over_and_retur
     assert seen.bodies == [b"0", b"1", b"2"]
 
 
-@pytest.mark.slow
-async def test_a_silent_master_is_passed_over(cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_master_is_passed_over(
+    cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
+) -> None:
     """It holds a pull and will never answer: once it is known to be silent, the slave is asked instead."""
     broker, queue = cluster.broker, cluster.queue
     await broker.store(queue, b"0")
-    async with cluster.member(seen, heartbeat_seconds=0.3) as m:
+    async with cluster.member(seen, clock=flowing) as m:
         await seen.has(b"0")
         await cluster.pulled_at(cluster.master, 1)
         silence(cluster.master, monkeypatch)
@@ -195,15 +200,14 @@ async def test_a_master_that_is_gone_leaves_its_slave_the_commits_too_and_gets_t
     assert min(cluster.pulls_at(cluster.slave), key=lambda pull: pull.queue_offset).queue_offset >= 2
 
 
-@pytest.mark.slow
 async def test_a_slave_that_becomes_master_at_its_own_address(
-    cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
 ) -> None:
     """As by a controller: it has the offsets of ten seconds ago, and gets ours; the old master is asked no more."""
     monkeypatch.setattr("rmqd.consumer.rebalance.ownership.RENEW_SECONDS", 600)
     broker, queue = cluster.broker, cluster.queue
     await broker.store(queue, b"0", b"1")
-    async with cluster.member(seen):
+    async with cluster.member(seen, clock=flowing):
         await seen.has(b"0", b"1")
         await broker.committed(GROUP, queue, 2)
         await cluster.master.down()
@@ -279,8 +283,9 @@ async def test_a_new_connection_carries_a_heartbeat_before_a_pull(cluster: Repli
         assert not refused
 
 
-@pytest.mark.slow
-async def test_a_slave_that_has_not_got_as_far_is_asked_patiently(cluster: Replicated, seen: Seen) -> None:
+async def test_a_slave_that_has_not_got_as_far_is_asked_patiently(
+    cluster: Replicated, seen: Seen, flowing: ManualClock
+) -> None:
     """It says so at once and moves nothing: what it lacks comes from the master, later."""
     broker, queue = cluster.broker, cluster.queue
     asked = 0
@@ -296,12 +301,12 @@ async def test_a_slave_that_has_not_got_as_far_is_asked_patiently(cluster: Repli
 
     cluster.slave.on(PULL, behind)
     await broker.store(queue, b"0", b"1")
-    async with cluster.member(seen) as m:
+    async with cluster.member(seen, clock=flowing) as m:
         await seen.has(b"0", b"1")
         await broker.committed(GROUP, queue, 2)
         await cluster.master.down()
         await eventually(lambda: asked, "the slave is asked")
-        await asyncio.sleep(0.7)  # what must not happen has no end that could be awaited
+        await flowing.sleep(0.7)  # what must not happen has no end that could be awaited
         assert asked < 10
         assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
         await cluster.master.listen()
@@ -324,10 +329,9 @@ async def test_a_broker_that_goes_away_is_pulled_by_another_connection_at_once(c
     assert not [entry for entry in logs if entry["event"] == "pull.failed"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL])
 async def test_a_broker_that_is_busy_is_asked_less_and_less_often(
-    cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, code: ResponseCode
+    cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, code: ResponseCode, flowing: ManualClock
 ) -> None:
     """And told of once."""
     monkeypatch.setattr("rmqd.consumer.pull.backoff.BROKER_FLOW_CONTROL_SECONDS", 0.05)
@@ -335,9 +339,9 @@ async def test_a_broker_that_is_busy_is_asked_less_and_less_often(
     broker.answer_pull(queue, *[Reply(code, "[REJECTREQUEST]system busy, start flow control for a while")] * 100)
     await broker.store(queue, b"0")
     with capture_logs() as logs:
-        async with cluster.member(seen):
+        async with cluster.member(seen, clock=flowing):
             await cluster.pulled_at(cluster.master)
-            await asyncio.sleep(1)  # what must not happen has no end that could be awaited
+            await flowing.sleep(1)  # what must not happen has no end that could be awaited
             assert len(cluster.pulls_at(cluster.master)) < 10  # it would be some 20
             broker.forget_answers(queue)
             await seen.has(b"0")
@@ -349,9 +353,7 @@ async def test_an_orderly_queue_goes_on_where_it_was_when_its_broker_has_lost_lo
 ) -> None:
     """Both were in the broker's memory; somebody else had the lock for a moment, and handled nothing new."""
     await broker.store(queue, b"0", b"1")
-    async with member(
-        broker.peer.address, seen, clock=flowing, consume_mode="orderly", persist_consumer_offset_interval_seconds=0.05
-    ) as m:
+    async with member(broker.peer.address, seen, clock=flowing, consume_mode="orderly") as m:
         await seen.has(b"0", b"1")
         await broker.committed(GROUP, queue, 2)
         broker.offsets[GROUP, queue] = 1

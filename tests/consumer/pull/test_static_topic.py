@@ -22,7 +22,7 @@ from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("hasty")
+pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
 
 LOGICAL = "__syslo__global__"
 PLACE = MessageQueue(TOPIC, "a", 0)  # what the broker takes logical queue 0 for
@@ -83,7 +83,6 @@ async def test_offsets_are_those_of_the_logical_queue(broker: ScriptedBroker, qu
     assert sorted(offsets) == [1000, 1001]
 
 
-@pytest.mark.slow
 async def test_a_queue_that_was_moved_is_read_from_its_new_broker(
     broker: ScriptedBroker, queue: MessageQueue, other: Peer, seen: Seen
 ) -> None:
@@ -119,11 +118,11 @@ async def test_a_new_group_is_marked_at_the_brokers_that_lead(
     assert not [line for line in logs if line["event"] == "group.not_marked"]
 
 
-@pytest.mark.slow
 async def test_a_new_group_is_founded_without_a_leader_that_is_away(
-    broker: ScriptedBroker, other: Peer, seen: Seen, flowing: ManualClock
+    broker: ScriptedBroker, other: Peer, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
 ) -> None:
     """Only the logical queues that it leads wait for it."""
+    monkeypatch.setattr("rmqd.consumer.founding.founding.AWAY_SECONDS", 3.0)
     broker.knows_groups = False
     [ours] = broker.create_topic(TOPIC)
     ScriptedBroker(other, "b")

@@ -160,15 +160,14 @@ async def test_a_broker_that_is_in_no_route_for_a_moment_is_consumed_on(
         assert held(m) == {"a": 2, "b": 2}
 
 
-@pytest.mark.slow
 async def test_a_silent_broker_delays_no_commit_to_another_one(
-    two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
 ) -> None:
     """Nor the rebalance, which asks the one that answers."""
     monkeypatch.setattr("rmqd.client.remoting.client.SILENCE_SECONDS", 600)  # the breaker is not what helps here
     monkeypatch.setattr("rmqd.consumer.offsets.broker_store.OFFSET_TIMEOUT_SECONDS", 600)
     await two.b.store(place(two.b), b"b0")
-    async with two.member(seen):
+    async with two.member(seen, clock=flowing):
         await seen.has(b"b0")
         for code in RequestCode:
             two.b.peer.on(code, None)

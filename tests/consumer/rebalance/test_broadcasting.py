@@ -23,6 +23,8 @@ from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("unpaced")
+
 CLUSTERING_ONLY = (
     RequestCode.GET_CONSUMER_LIST_BY_GROUP,
     RequestCode.QUERY_CONSUMER_OFFSET,
@@ -99,7 +101,6 @@ async def test_the_brokers_are_told_and_asked_for_nothing_else(
     assert broker.peer.got(RequestCode.UNREGISTER_CLIENT)
 
 
-@pytest.mark.slow
 async def test_a_queue_that_is_added_is_taken_without_a_member_list(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
 ) -> None:
@@ -253,7 +254,6 @@ async def test_kill_9_repeats_what_was_not_stored_and_loses_nothing(
         await seen.has(b"a", b"b", b"c", b"c")
 
 
-@pytest.mark.slow
 async def test_a_queue_that_is_not_in_the_file_came_later(broker: ScriptedBroker, place: Place, seen: Seen) -> None:
     """While the member ran, and while it was away: from the first message. A new group's file has all queues."""
     queues = broker.create_topic(TOPIC, 2)

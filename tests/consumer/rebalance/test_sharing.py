@@ -20,6 +20,8 @@ from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("unpaced")
+
 RETRY = f"%RETRY%{GROUP}"
 
 

@@ -78,7 +78,7 @@ async def run_through_an_outage(
             async with contextlib.AsyncExitStack() as stack:
                 await stack.enter_async_context(running(client.run()))
                 if options.get("consume_mode") == "pop":
-                    await Popping(rocketmq, client).set_mode("POP")
+                    await Popping(rocketmq, client, clock).set_mode("POP")
                 sent: set[str] = set()
 
                 async def send(key: str) -> None:

@@ -1,0 +1,125 @@
+"""A service in simulated time, which `concurrency: auto` is to find the best number of calls for."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
+from tests.clock import ManualClock
+
+MOST = 256
+CALL_SECONDS = 0.05
+STEADY, VARIED = 0.01, 0.2  # how much calls differ among each other
+LOOK_SECONDS = 0.25
+FOUND_SECONDS = 30.0
+SEEDS = range(20)
+
+
+@dataclass(slots=True)
+class Call:
+    ended: float
+    seconds: float
+
+
+class Service:
+    """What a handler calls, in simulated time. It serves `knee` calls at once, and the others wait for their turn.
+
+    There are always messages: as many calls are under way as the limit says.
+    """
+
+    def __init__(self, knee: int, *, deviation: float, seed: int, call_seconds: float = CALL_SECONDS) -> None:
+        self.clock = ManualClock()
+        self.knee = knee
+        self.call_seconds = call_seconds
+        self.calls: list[Call] = []
+        self._deviation = deviation
+        self._draw = random.Random(seed)
+        self._look_at = self.clock.now + LOOK_SECONDS
+        self._waiting: deque[float] = deque()
+        self._served: list[tuple[float, float]] = []  # when it ends, and when it began
+
+    def run(self, seconds: float, limit: Callable[[], int], auto: AutoConcurrency | None = None) -> None:
+        clock, end = self.clock, self.clock.now + seconds
+        while clock.now < end:
+            self._fill(limit(), auto)
+            if self._served[0][0] > self._look_at:
+                clock.now, self._look_at = self._look_at, self._look_at + LOOK_SECONDS
+                if auto is not None:
+                    auto.look()
+                continue
+            clock.now, began = heapq.heappop(self._served)
+            self.calls.append(Call(clock.now, clock.now - began))
+            if auto is not None:
+                auto.took(began)
+                auto.end()
+
+    def results(self, last_seconds: float) -> tuple[float, float]:
+        """Calls per second, and the 99th percentile of how long they took."""
+        since = self.clock.now - last_seconds
+        taken = sorted(call.seconds for call in self.calls if call.ended >= since)
+        return len(taken) / last_seconds, taken[int(len(taken) * 0.99)]
+
+    def _fill(self, limit: int, auto: AutoConcurrency | None) -> None:
+        while len(self._waiting) + len(self._served) < limit:
+            if auto is not None:
+                auto.begin()
+            self._waiting.append(self.clock.now)
+        while self._waiting and len(self._served) < self.knee:
+            taken = self.call_seconds * self._draw.lognormvariate(-(self._deviation**2) / 2, self._deviation)
+            heapq.heappush(self._served, (self.clock.now + taken, self._waiting.popleft()))
+
+
+@cache
+def best_of(knee: int, deviation: float, call_seconds: float) -> tuple[float, float]:
+    """What the best fixed setting makes of the service: its knee."""
+    service = Service(knee, deviation=deviation, seed=1, call_seconds=call_seconds)
+    service.run(20.0 + 400 * call_seconds, lambda: knee)
+    return service.results(15.0 + 400 * call_seconds)
+
+
+def ratios(service: Service, deviation: float, seconds: float) -> tuple[float, float]:
+    """Throughput and p99, by those of the best fixed setting."""
+    rate, p99 = service.results(seconds)
+    best_rate, best_p99 = best_of(service.knee, deviation, service.call_seconds)
+    return rate / best_rate, p99 / best_p99
+
+
+def is_good(rate: float, p99: float) -> bool:
+    """Within 10 % of the best fixed setting's throughput, with a p99 of at most 1.5 times its own."""
+    return rate >= 0.9 and p99 <= 1.5
+
+
+def is_found(before: int, after: int, deviation: float) -> bool:
+    """Whether it is as good as the best number half a minute after its start, and again when the knee has moved."""
+    service = Service(before, deviation=deviation, seed=before * after)
+    auto = AutoConcurrency(MOST, service.clock)
+    service.run(FOUND_SECONDS + 30, lambda: auto.limit, auto)
+    if not is_good(*ratios(service, deviation, 30.0)):
+        return False
+    service.knee = after
+    service.run(FOUND_SECONDS + 60, lambda: auto.limit, auto)
+    return is_good(*ratios(service, deviation, 60.0))
+
+
+def run_to(before: int, after: int, call_seconds: float, deviation: float, seed: int) -> Iterator[tuple[float, float]]:
+    """The ratios of ten seconds, or 400 calls, from half a minute after the start on, and after the knee has moved."""
+    draw = random.Random(seed)
+    service = Service(before, deviation=deviation, seed=seed, call_seconds=call_seconds)
+    auto = AutoConcurrency(MOST, service.clock)
+    for service.knee in (before, after):
+        service.run(FOUND_SECONDS + draw.uniform(0, 10), lambda: auto.limit, auto)
+        seconds = max(10.0, 400 * call_seconds / service.knee)
+        service.run(seconds, lambda: auto.limit, auto)
+        yield ratios(service, deviation, seconds)
+        service.run(draw.uniform(0, 15), lambda: auto.limit, auto)
+
+
+def is_found_in_most_runs(before: int, after: int, call_seconds: float, deviation: float) -> bool:
+    """Whether it is that good in nineteen of twenty runs, from the start on and after the knee has moved."""
+    runs = [tuple(run_to(before, after, call_seconds, deviation, seed)) for seed in SEEDS]
+    return all(sum(is_good(*found) for found in results) >= 19 for results in zip(*runs, strict=True))
