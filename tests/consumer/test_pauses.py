@@ -18,9 +18,8 @@ from tests.waiting import eventually
 QUEUE = MessageQueue("t", "b", 3)
 
 
-@pytest.mark.parametrize(
-    ("scope", "named"),
-    [
+def test_a_scope_names_what_agrees_in_all_that_it_says() -> None:
+    for scope, named in [
         (WHOLE_GROUP, True),
         (PauseScope(topic="t"), True),
         (PauseScope(broker="b", queue=3), True),
@@ -29,11 +28,9 @@ QUEUE = MessageQueue("t", "b", 3)
         (PauseScope("t", "b", 4), False),
         (PauseScope("t", "c", 3), False),
         (PauseScope(queue=0), False),
-    ],
-)
-def test_a_scope_names_what_agrees_in_all_that_it_says(scope: PauseScope, named: bool) -> None:
-    assert scope.names(QUEUE) == named
-    assert Pauses([scope]).hold(QUEUE) == named
+    ]:
+        assert scope.names(QUEUE) == named
+        assert Pauses([scope]).hold(QUEUE) == named
 
 
 def test_a_resume_ends_what_lies_within_it_and_nothing_wider() -> None:

@@ -63,25 +63,20 @@ def test_an_empty_queue_is_pulled() -> None:
     assert exceeded(queue, Thresholds(0, 0, 0)) is None
 
 
-@pytest.mark.parametrize(
-    ("topic_count", "topic_size", "owned", "expected"),
-    [
+def test_topic_thresholds_are_divided_among_the_owned_queues() -> None:
+    """As `RebalancePushImpl.messageQueueChanged`: at least 1, and not while no queue is owned."""
+    for topic_count, topic_size, owned, expected in [
         (-1, -1, 4, (1000, 100 << 20)),
         (100, -1, 3, (33, 100 << 20)),
         (100, -1, 101, (1, 100 << 20)),
         (-1, 10 << 20, 4, (1000, (10 << 20) // 4)),
         (-1, 3, 4, (1000, 1)),
         (100, 100, 0, (1000, 100 << 20)),
-    ],
-)
-def test_topic_thresholds_are_divided_among_the_owned_queues(
-    topic_count: int, topic_size: int, owned: int, expected: tuple[int, int]
-) -> None:
-    """As `RebalancePushImpl.messageQueueChanged`: at least 1, and not while no queue is owned."""
-    options = group_options(pull_threshold_for_topic=topic_count, pull_threshold_size_for_topic_bytes=topic_size)
-    thresholds = Thresholds.divided(options, owned)
-    assert (thresholds.count, thresholds.size_bytes) == expected
-    assert thresholds.span == options.consume_concurrently_max_span
+    ]:
+        options = group_options(pull_threshold_for_topic=topic_count, pull_threshold_size_for_topic_bytes=topic_size)
+        thresholds = Thresholds.divided(options, owned)
+        assert (thresholds.count, thresholds.size_bytes) == expected
+        assert thresholds.span == options.consume_concurrently_max_span
 
 
 def test_an_orderly_group_has_no_limit_to_its_span() -> None:

@@ -74,7 +74,7 @@ async def test_what_is_owed_is_paid_at_the_new_limit() -> None:
         await fresh.wait()
 
 
-@pytest.mark.parametrize(("per_second", "most"), [(0, 32), (1000, 32), (5, 5), (0.2, 1)])
-def test_a_low_rate_asks_for_few_messages(per_second: float, most: int) -> None:
+def test_a_low_rate_asks_for_few_messages() -> None:
     """So that it does not come in bursts."""
-    assert RateLimit(per_second, ManualClock()).most(32) == most
+    for per_second, most in [(0, 32), (1000, 32), (5, 5), (0.2, 1)]:
+        assert RateLimit(per_second, ManualClock()).most(32) == most

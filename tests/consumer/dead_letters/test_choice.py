@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
 from rmqd.consumer.dead_letters.choice import Choice
 from rmqd.consumer.dead_letters.letter import Letter
 from rmqd.testing import make_message
@@ -24,9 +20,8 @@ def letter(**more: str) -> Letter:
     return Letter(message, "g")
 
 
-@pytest.mark.parametrize(
-    ("taken", "choice"),
-    [
+def test_all_that_is_asked_for_must_hold() -> None:
+    for taken, choice in [
         (True, {}),
         (True, {"since_ms": AT, "until_ms": AT + 1}),
         (False, {"since_ms": AT + 1}),
@@ -43,10 +38,8 @@ def letter(**more: str) -> Letter:
         (True, {"reason": "Max_Reconsume"}),
         (False, {"reason": "Traceback"}),
         (False, {"keys": frozenset({"k1"}), "tags": frozenset({"refunded"})}),
-    ],
-)
-def test_all_that_is_asked_for_must_hold(taken: bool, choice: dict[str, Any]) -> None:
-    assert Choice(**choice).takes(letter()) is taken
+    ]:
+        assert Choice(**choice).takes(letter()) is taken
 
 
 def test_a_letter_is_counted_by_its_reason_and_the_exception_s_name() -> None:
@@ -55,17 +48,14 @@ def test_a_letter_is_counted_by_its_reason_and_the_exception_s_name() -> None:
     assert Letter(make_message(topic="%DLQ%g"), "g").kind is None
 
 
-@pytest.mark.parametrize(
-    ("told", "origin"),
-    [
+def test_the_topic_that_it_came_from() -> None:
+    for told, origin in [
         ("orders", "orders"),
         ("%RETRY%g_orders", "orders"),  # sent back from where it had been popped
         ("%RETRY%g+orders", "orders"),
         ("%RETRY%g", None),
         ("", None),
-    ],
-)
-def test_the_topic_that_it_came_from(told: str, origin: str | None) -> None:
-    one = letter(RETRY_TOPIC=told)
-    assert one.origin_topic == origin
-    assert bool(one.refusal) is (origin is None)
+    ]:
+        one = letter(RETRY_TOPIC=told)
+        assert one.origin_topic == origin
+        assert bool(one.refusal) is (origin is None)

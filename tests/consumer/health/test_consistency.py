@@ -36,31 +36,25 @@ def subscribed(*data: SubscriptionData) -> dict[str, SubscriptionData]:
 # --- what counts as a difference
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [
+def test_how_and_when_it_was_written_is_no_difference() -> None:
+    for theirs, ours in [
         (tag_subscription("t", "a || b", 1), tag_subscription("t", " b||a ", 2)),
         (tag_subscription("t", "*", 1), tag_subscription("t", "", 2)),
         (sql_subscription("t", "a > 1", 1), sql_subscription("t", "a > 1", 2)),
-    ],
-)
-def test_how_and_when_it_was_written_is_no_difference(theirs: SubscriptionData, ours: SubscriptionData) -> None:
-    assert not list(differences(subscribed(theirs), subscribed(ours), US))
+    ]:
+        assert not list(differences(subscribed(theirs), subscribed(ours), US))
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours", "text"),
-    [
+def test_other_messages_are_a_difference() -> None:
+    for theirs, ours, text in [
         ("a", "a || b", "subscribe to TAG 'a' of t, this one to TAG 'a || b'"),
         ("*", "a", "subscribe to TAG '*' of t, this one to TAG 'a'"),
         ("a > 1", "*", "subscribe to SQL92 'a > 1' of t, this one to TAG '*'"),
-    ],
-)
-def test_other_messages_are_a_difference(theirs: str, ours: str, text: str) -> None:
-    make = sql_subscription if ">" in theirs else tag_subscription
-    [found] = differences(subscribed(make("t", theirs, 1)), subscribed(tag_subscription("t", ours, 1)), US)
+    ]:
+        make = sql_subscription if ">" in theirs else tag_subscription
+        [found] = differences(subscribed(make("t", theirs, 1)), subscribed(tag_subscription("t", ours, 1)), US)
 
-    assert found == Difference("subscription_mismatch", "t", text)
+        assert found == Difference("subscription_mismatch", "t", text)
 
 
 def test_topics_that_only_one_side_has_are_differences_but_not_retry_topics() -> None:

@@ -26,12 +26,12 @@ class Pops:
         return self._time.of(round((popped_at + self.ahead) * 1000), asked_at, self.now) - popped_at
 
 
-@pytest.mark.parametrize("ahead", [0.0, 3e7, -500.0])
-def test_what_is_read_late_is_dated_as_what_was_read_soon(ahead: float) -> None:
-    pops = Pops(ahead)
-    assert pops.dated() == pytest.approx(0, abs=0.002)
-    assert pops.dated(held=10.0, read_after=40.0) == pytest.approx(0, abs=0.002)
-    assert [pops.dated(read_after=5.0) for _ in range(8)] == pytest.approx([0] * 8, abs=0.002)
+def test_what_is_read_late_is_dated_as_what_was_read_soon() -> None:
+    for ahead in [0.0, 3e7, -500.0]:
+        pops = Pops(ahead)
+        assert pops.dated() == pytest.approx(0, abs=0.002)
+        assert pops.dated(held=10.0, read_after=40.0) == pytest.approx(0, abs=0.002)
+        assert [pops.dated(read_after=5.0) for _ in range(8)] == pytest.approx([0] * 8, abs=0.002)
 
 
 def test_the_first_one_is_dated_by_when_it_was_read() -> None:
