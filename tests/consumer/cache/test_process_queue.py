@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -17,11 +15,6 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.messages.message import Message, MessageBlock
 from tests.consumer.blocks import QUEUE, block_of
-
-ROOT = Path(__file__).parents[3] / "rmqd"
-OWN = ROOT / "consumer/cache/process_queue.py"
-CONSTANT = {"message_queue", "handed_as", "stats"}  # mypy sees to these
-CHANGING = set("append appendleft clear extend insert pop popleft remove reverse rotate sort".split())
 
 
 def queue_from(offset: int = 0) -> ProcessQueue:
@@ -446,29 +439,3 @@ def test_what_is_held_is_handed_to_nobody_and_not_passed_by_a_commit() -> None:
     assert queue.commit_offset() == 11
     queue.finish([held])
     assert (queue.commit_offset(), queue.cached_count) == (13, 0)
-
-
-def changed_in_place(node: ast.AST) -> ast.expr | None:
-    """What a method call changes, as far as the method's name tells."""
-    is_change = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING
-    return node.func.value if is_change else None  # type: ignore[attr-defined]
-
-
-def changes(tree: ast.AST) -> Iterator[ast.Attribute]:
-    """Attributes that a module assigns, deletes, or changes in place."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
-            yield node
-        elif isinstance(changed := changed_in_place(node), ast.Attribute):
-            yield changed
-
-
-@pytest.mark.slow
-def test_a_process_queue_changes_through_its_methods_alone() -> None:
-    """Elsewhere in rmqd nothing that has a name of its attributes is changed, but by the object that has it."""
-    state = set(ProcessQueue.__slots__) - CONSTANT
-    for path in ROOT.rglob("*.py"):
-        if path != OWN:
-            for found in changes(ast.parse(path.read_text())):
-                owner = ast.unparse(found.value)
-                assert found.attr not in state or owner == "self", f"{path}:{found.lineno}: {owner}.{found.attr}"

@@ -219,27 +219,6 @@ async def test_what_tells_nothing_of_the_handler_does_not_open_the_circuit(pool:
     assert queue.in_flight == 0
 
 
-async def test_such_a_probe_is_followed_by_another(pool: StartPool, broker: ScriptedBroker) -> None:
-    clock, database = ManualClock(), Database(away=True)
-    late = asyncio.Event()
-
-    async def handle(batch: Batch) -> None:
-        if late.is_set() and database.away:
-            database.away = False
-            raise DeadLetter("bad")
-        await database(batch)
-
-    with capture_logs() as logs:
-        async with pool(handle, clock=clock, concurrency=4, circuit=circuit(3)) as running:
-            queue = running.queue(30)
-            await eventually(lambda: "circuit.opened" in events(logs), "the circuit opens")
-            late.set()
-            await clock.advance(OPEN_FOR)
-            await clock.until(done(queue), "all is handled")
-    assert events(logs) == ["circuit.opened", "circuit.half_open", "circuit.closed"]
-    assert handled(queue) == {"acked": 29, "dead_lettered": 1}
-
-
 async def test_one_bad_message_of_a_batch_is_no_failed_call(pool: StartPool, broker: ScriptedBroker) -> None:
     """Where the handler says so: it has handled the others."""
     bad = ValueError("bad")
@@ -289,44 +268,6 @@ async def test_an_outage_after_many_successes_opens_it_by_their_share(pool: Star
             running.give(queue, 50)
             await clock.until(lambda: events(logs) == ["circuit.opened"], "the circuit opens", most=12.0)
     assert not broker.sent_back
-
-
-@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-@pytest.mark.parametrize("mode", MODES, ids=IDS)
-async def test_calls_that_hang_open_it_and_one_that_probes_does_not_keep_it_half_open(
-    pool: StartPool, mode: dict[str, Any], is_async: bool
-) -> None:
-    """A deadline is a failure. Without one the circuit would wait for ever."""
-    clock, free, let_go, calls = ManualClock(), asyncio.Event(), threading.Event(), []
-
-    async def hang(batch: Batch) -> None:
-        calls.append(batch)
-        await free.wait()
-
-    def block(batch: Batch) -> None:
-        calls.append(batch)
-        let_go.wait(20)
-
-    with capture_logs() as logs:
-        handle = hang if is_async else block
-        async with pool(handle, is_async=is_async, clock=clock, concurrency=6, circuit=circuit(2), **mode) as running:
-            queues = fill(running, mode, 2, queues=2)
-            await eventually(lambda: len(calls) >= 2, "calls hang")
-            await clock.advance(TIMEOUT_SECONDS + 1)
-            if mode and not is_async:  # their batches wait for the calls, and so do their failures
-                let_go.set()
-            await clock.until(lambda: "circuit.opened" in events(logs), "the circuit opens")
-            before = len(calls)
-            await eventually(lambda: running.service.abandoned == 0 or not mode, "the calls are back")
-            let_go.clear()
-            await clock.advance(OPEN_FOR + 1)
-            await eventually(lambda: len(calls) == before + 1, "one call probes")
-            await clock.advance(TIMEOUT_SECONDS - OPEN_FOR)
-            assert len(calls) == before + 1
-            await clock.until(lambda: "circuit.probe_failed" in events(logs), "the probe fails", most=OPEN_FOR + 2)
-            free.set()
-            let_go.set()
-            await clock.until(lambda: all(done(queue)() for queue in queues), "all is handled")
 
 
 @pytest.mark.parametrize("mode", MODES[1:], ids=IDS[1:])
@@ -403,18 +344,6 @@ async def test_switched_off_it_has_the_handler_called_again_and_attempts_count(
         assert max(max(attempts) for attempts in database.attempts.values()) >= 1
     else:
         assert len(broker.sent_back) == 4
-
-
-async def test_other_limits_hold_for_calls_that_have_failed_already(pool: StartPool) -> None:
-    clock, database = ManualClock(), Database(away=True)
-    with capture_logs() as logs:
-        async with pool(database, clock=clock, concurrency=1, circuit=circuit(10)) as running:
-            fill(running, {}, 5)
-            await clock.until(lambda: database.failed == 5, "all have failed")
-            await clock.advance(1)
-            assert events(logs) == []
-            change(running, circuit(3))
-            await clock.until(lambda: events(logs) == ["circuit.opened"], "the circuit opens", most=1)
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(1.0, 2.0), (60.0, OPEN_FOR + 1)])

@@ -119,38 +119,6 @@ async def test_what_arrives_behind_a_slow_handler_is_no_progress(
         await goes_on(m, logs, "slow_handler")
 
 
-async def test_a_queue_whose_slots_others_have_says_so(
-    broker: ScriptedBroker, logs: Logs, flowing: ManualClock
-) -> None:
-    """Its own messages have not reached a handler yet."""
-    first, second = broker.create_topic(TOPIC, 2)
-    handle = Blocked()
-    await broker.store(first, b"0", b"1")
-    async with member(broker.peer.address, handle, clock=flowing, concurrency=1) as m:
-        await eventually(lambda: state(m, 0) == "handling", "the only slot is taken")
-        await broker.store(second, b"2")
-        problem = await stands_still(m, logs, "slow_handler", 1)
-        assert "all 1 slots" in problem.evidence
-        handle.release.set()
-        await eventually(lambda: stall(m, 0) is None and stall(m, 1) is None, "both go on")
-
-
-async def test_a_pause_is_told_and_keeps_its_state(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
-) -> None:
-    """Nothing more is wrong: it is told as information."""
-    async with member(broker.peer.address, seen, clock=flowing) as m:
-        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
-        m.consumer.pause()
-        await broker.store(queue, b"0", b"1")
-        await stands_still(m, logs, "paused")
-        assert state(m) == "paused"
-        m.consumer.resume()
-        await seen.has(b"0", b"1")
-        await goes_on(m, logs, "paused")
-    assert events(logs, "queue.stalled")[0]["log_level"] == "info"
-
-
 async def test_a_queue_of_which_nothing_is_cached_stands_still_too(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
@@ -258,33 +226,6 @@ async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
         await goes_on(m, logs, "stalled_queue", stays=False)  # the next pull is held for longer than patience lasts
     assert len(events(logs, "queue.restarted")) == 1
     assert broker.pulled_offsets(queue)[:2] == [0, 0]
-
-
-async def test_a_broker_that_answers_again_ends_it_before_the_next_pull_does(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
-) -> None:
-    """That is held while nothing comes, and says nothing for as long."""
-    async with member(broker.peer.address, seen, clock=flowing) as m:
-        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
-        await broker.peer.down()
-        await stands_still(m, logs, "broker_unreachable")
-        await broker.peer.listen()
-        await goes_on(m, logs, "broker_unreachable")
-    assert set(broker.pulled_offsets(queue)) == {0}
-
-
-async def test_a_queue_that_cannot_be_taken_over_is_shown(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
-) -> None:
-    """It has no offset, and so would not be shown at all."""
-    broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.NO_PERMISSION, "not for you"))
-    await broker.store(queue, b"0")
-    async with member(broker.peer.address, seen, clock=flowing) as m:
-        await stands_still(m, logs, "no_permission")
-        assert state(m) == "stuck"
-        broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, broker.query)
-        await seen.has(b"0")
-        await goes_on(m, logs, "no_permission")
 
 
 async def test_queues_that_stand_still_together_are_one_line(

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from rmqd.client.api.admin import create_topic
 from rmqd.client.api.group import consumer_running_info
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.options import DeduplicationOptions
 from rmqd.errors import PopNotSupportedError
 from rmqd.handler_api import Batch, Retry
 from rmqd.wire.command import RemotingCommand
@@ -37,12 +33,6 @@ def queues_of(one: Member) -> list[ProcessQueue]:
     """The caches of what it pulls of the topic."""
     caches = [cache for assigned in one.consumer.assignments() or [] for cache in assigned.process_queues]
     return [cache for cache in caches if cache.message_queue.topic == TOPIC]
-
-
-def renewals(one: Member) -> int:
-    """How often it has asked for messages to stay hidden."""
-    durations = one.client.snapshot().requests.get(int(RequestCode.CHANGE_MESSAGE_INVISIBLETIME))
-    return 0 if durations is None else sum(durations.counts)
 
 
 @pytest.fixture
@@ -71,83 +61,6 @@ async def test_every_message_is_handled_once_and_acknowledged(pop: Popping, seen
         [queue] = [queue for queue in one.consumer.snapshot().queues if not queue.is_retry]
         assert (queue.queue, queue.state, queue.cached) == (-1, "waiting", 0)
     assert await pop.lag() == 0
-
-
-async def test_a_queue_that_comes_later_is_popped_from_its_first_message(pop: Popping, seen: Seen) -> None:
-    """A new group begins at the end. The broker pops queues that no member knows of yet, and is told to begin first."""
-    pop.rocketmq.broker.offsets.forget(group=GROUP)
-    await pop.send(*[b"old"] * 8)
-    await pop.clock.sleep(1)
-    async with pop.member(seen):
-        await eventually(lambda: len(pop.rocketmq.broker.offsets.queues(GROUP, TOPIC)) == 4, "the group is founded")
-        await pop.send(*[b"new"] * 4)
-        await eventually(lambda: len(seen.bodies) >= 4, "what is new is handled")
-        await create_topic(pop.client.remoting, pop.rocketmq.broker.address, TOPIC, 8)
-        await pop.client.routes.refresh(TOPIC)
-        await pop.send(*[b"more"] * 16)
-        await eventually(lambda: seen.bodies.count(b"more") >= 16, "all of it is handled")
-    await create_topic(pop.client.remoting, pop.rocketmq.broker.address, TOPIC, 12)
-    await pop.client.routes.refresh(TOPIC)
-    await pop.send(*[b"away"] * 24)
-    async with pop.member(seen):
-        await eventually(lambda: seen.bodies.count(b"away") >= 24, "also what came while the group was away")
-    assert Counter(seen.bodies) == {b"new": 4, b"more": 16, b"away": 24}
-
-
-async def test_what_a_handler_has_is_kept_hidden_for_as_long_as_it_takes(pop: Popping) -> None:
-    calls: Counter[bytes] = Counter()
-    handler = Blocked()
-
-    async def slow(batch: Batch) -> None:
-        calls.update(message.body for message in batch)
-        await handler(batch)
-
-    await pop.send(b"one", b"two")
-    async with pop.member(slow, pop_invisible_time_seconds=10.0) as one:
-        await eventually(lambda: renewals(one) >= 6, "both are hidden for longer three times", LONG_SECONDS)
-        handler.release.set()
-        await eventually(lambda: one.topic().handled["acked"] == 2, "both are handled")
-        await eventually(pop.hides_nothing, "nothing will come again")
-        assert calls == {b"one": 1, b"two": 1}
-        assert not one.topic().duplicates
-    assert await pop.lag() == 0
-
-
-async def test_what_no_handler_has_in_time_is_left_to_others(pop: Popping) -> None:
-    first = Blocked()
-    second = Seen()
-    await pop.send(*BODIES[:10])
-    with capture_logs() as logs:
-        async with pop.member(first, concurrency=1, pop_invisible_time_seconds=10.0) as one:
-            await eventually(lambda: one.topic().received == 10, "it has popped all")
-            async with pop.member(second, pop_invisible_time_seconds=10.0):
-                await eventually(lambda: len(second.bodies) == 9, "the others went to the second member", LONG_SECONDS)
-                first.release.set()
-                await eventually(lambda: one.topic().handled["acked"] == 1, "its own is done")
-    assert sum(entry["messages"] for entry in logs if entry["event"] == "pop.left_to_others") >= 9
-
-
-async def test_what_waits_for_the_store_of_claims_loses_no_attempt(pop: Popping, tmp_path: Path) -> None:
-    place, attempts = tmp_path / "claims.db", list[int]()
-    place.mkdir()  # so the store answers nothing but errors
-
-    async def handle(batch: Batch) -> None:
-        attempts.append(batch[0].reconsume_times)
-
-    options = {
-        "concurrency": 1,
-        "deduplication": DeduplicationOptions("msg_id", "sqlite", str(place), 3600.0),
-        "pop_invisible_time_seconds": 10.0,
-    }
-    await pop.send(*BODIES[:5])
-    with capture_logs() as logs:
-        async with pop.member(handle, **options) as one:
-            await eventually(lambda: one.topic().received == 5, "it has popped all")
-            await eventually(lambda: renewals(one) >= 15, "all are hidden for longer three times", LONG_SECONDS)
-            place.rmdir()
-            await eventually(lambda: one.topic().handled["acked"] == 5, "all are handled", LONG_SECONDS)
-    assert attempts == [0] * 5
-    assert not [entry for entry in logs if entry["event"] == "pop.left_to_others"]
 
 
 async def test_a_failed_message_comes_again_and_ends_in_the_dead_letters(
@@ -209,31 +122,6 @@ async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_re
     assert attempts == [(TOPIC, TOPIC), (TOPIC, retry), (TOPIC, f"%RETRY%{GROUP}")]
 
 
-@pytest.mark.usefixtures("looks_often")
-async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: Popping) -> None:
-    first, second = Blocked(), Seen()
-    await pop.send(*BODIES[:20])
-    async with pop.member(first, concurrency=1, pop_invisible_time_seconds=10.0) as one:
-        await eventually(lambda: one.topic().received == 20, "it has popped all")
-        await one.die()
-    await pop.set_mode("PULL")
-    async with pop.member(second, pop_invisible_time_seconds=10.0) as two:
-        await eventually(lambda: set(second.bodies) == set(BODIES[:20]), "all of it is handled", LONG_SECONDS)
-        topics = [queue.topic for queue in two.consumer.snapshot().queues]
-        assert pop_retry_topic(GROUP, TOPIC) in topics
-        await eventually(
-            lambda: pop_retry_topic(GROUP, TOPIC) not in [one.topic for one in two.consumer.snapshot().queues],
-            "it was empty for as long as messages are hidden",
-            LONG_SECONDS,
-        )
-        assert two.queue(0) is not None
-        await pop.set_mode("POP")
-        two.consumer.on_consumer_ids_changed()
-        await eventually(lambda: two.queue(-1) is not None, "it pops", LONG_SECONDS)
-        await pop.send(b"popped")
-        await eventually(lambda: b"popped" in second.bodies, "it handles what it pops")
-
-
 async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(pop: Popping) -> None:
     handler, other = Blocked(), Seen()
     await pop.set_mode("PULL")
@@ -254,20 +142,6 @@ async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(p
     async with pop.member(other):
         await pop.send(b"after")
         await other.has(b"after")
-
-
-async def test_members_that_share_some_queues_each_pop_theirs(pop: Popping, seen: Seen) -> None:
-    await pop.set_mode("POP", share=1)
-    await pop.send(*BODIES[:40])
-    async with pop.member(seen) as one, pop.member(seen) as two, pop.member(seen) as three:
-        shares = [{(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)}, {(TOPIC, 2), (TOPIC, 3)}, {(TOPIC, 3), (TOPIC, 0), (TOPIC, 1)}]
-        await eventually(
-            lambda: all(each.owned() in shares for each in (one, two, three)), "each has its own and the next one's"
-        )
-        await pop.send(*BODIES[40:80])
-        await eventually(lambda: len(seen.bodies) == 80, "all are handled")
-    assert len(set(seen.bodies)) == 80
-    assert await pop.lag() == 0
 
 
 async def test_in_a_namespace_handlers_see_plain_names(pop: Popping, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,14 +178,6 @@ async def test_an_operator_sees_what_is_popped(pop: Popping) -> None:
     [popped] = info.mq_pop_table.values()
     assert (popped.wait_ack_count, popped.dropped) == (3, False)
     assert popped.last_pop_timestamp > 0
-
-
-async def test_messages_that_the_filter_does_not_match_are_acknowledged_at_once(pop: Popping, seen: Seen) -> None:
-    await pop.send(b"a", tags="a")
-    await pop.send(b"b", tags="b")
-    async with pop.member(seen, subscriptions={TOPIC: "a"}, pop_invisible_time_seconds=10.0):
-        await seen.has(b"a")
-        await eventually(lambda: len(seen.bodies) == 1, "only that")
 
 
 async def test_a_broker_of_rocketmq_4_ends_the_group_with_what_to_do(broker: ScriptedBroker, seen: Seen) -> None:

@@ -15,7 +15,6 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
-from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.sys_flag import PullSysFlag
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Peer, Reply, route_of, routes
@@ -87,15 +86,6 @@ def suggesting(reply: Reply, broker_id: int) -> Reply:
     return replace(reply, ext_fields=fields.ext_fields())
 
 
-def silence(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a peer take requests and answer none, as a stopped process."""
-    monkeypatch.setattr("rmqd.client.remoting.client.SILENCE_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.offsets.broker_store.OFFSET_TIMEOUT_SECONDS", 0.2)
-    monkeypatch.setattr("rmqd.consumer.health.watchdog.TICK_SECONDS", 0.05)
-    for code in RequestCode:
-        peer.on(code, None)
-
-
 async def test_the_broker_says_from_whom_to_pull(cluster: Replicated, seen: Seen) -> None:
     """To the slave and back; offsets are committed to the master all the while, and by no pull."""
     broker, queue = cluster.broker, cluster.queue
@@ -151,22 +141,6 @@ async def test_a_dead_master_that_the_route_still_names_is_passed_over_and_retur
     assert seen.bodies == [b"0", b"1", b"2"]
 
 
-async def test_a_silent_master_is_passed_over(
-    cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
-) -> None:
-    """It holds a pull and will never answer: once it is known to be silent, the slave is asked instead."""
-    broker, queue = cluster.broker, cluster.queue
-    await broker.store(queue, b"0")
-    async with cluster.member(seen, clock=flowing) as m:
-        await seen.has(b"0")
-        await cluster.pulled_at(cluster.master, 1)
-        silence(cluster.master, monkeypatch)
-        await cluster.pulled_at(cluster.slave)
-        assert m.client.heartbeat.brokers_up[cluster.master.address] is False
-        await broker.store(queue, b"1")
-        await seen.has(b"0", b"1")
-
-
 async def test_a_master_that_is_gone_leaves_its_slave_the_commits_too_and_gets_them_when_it_is_back(
     cluster: Replicated, seen: Seen
 ) -> None:
@@ -200,26 +174,6 @@ async def test_a_master_that_is_gone_leaves_its_slave_the_commits_too_and_gets_t
     assert min(cluster.pulls_at(cluster.slave), key=lambda pull: pull.queue_offset).queue_offset >= 2
 
 
-async def test_a_slave_that_becomes_master_at_its_own_address(
-    cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
-) -> None:
-    """As by a controller: it has the offsets of ten seconds ago, and gets ours; the old master is asked no more."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.ownership.RENEW_SECONDS", 600)
-    broker, queue = cluster.broker, cluster.queue
-    await broker.store(queue, b"0", b"1")
-    async with cluster.member(seen, clock=flowing):
-        await seen.has(b"0", b"1")
-        await broker.committed(GROUP, queue, 2)
-        await cluster.master.down()
-        broker.offsets[GROUP, queue] = 0
-        cluster.route({0: cluster.slave.address})
-        await broker.committed(GROUP, queue, 2)
-        await broker.store(queue, b"2")
-        await broker.committed(GROUP, queue, 3)
-        assert seen.bodies == [b"0", b"1", b"2"]
-        await cluster.slave.received(RequestCode.LOCK_BATCH_MQ)  # who has the queue is known there too
-
-
 async def test_a_broker_that_moves_is_followed_at_once(cluster: Replicated, seen: Seen) -> None:
     """The old address still takes connections, and holds a pull; it is left, and the new one hears of us first."""
     broker, queue = cluster.broker, cluster.queue
@@ -238,17 +192,6 @@ async def test_a_broker_that_moves_is_followed_at_once(cluster: Replicated, seen
         await broker.store(queue, b"1")
         await seen.has(b"0", b"1")
         await broker.committed(GROUP, queue, 2)
-
-
-async def test_a_replica_that_is_missing_in_the_route_is_not_hung_up_on(cluster: Replicated, seen: Seen) -> None:
-    """A name server that was restarted may have heard of the slave only; the master still counts us as a member."""
-    async with cluster.member(seen) as m:
-        await cluster.pulled_at(cluster.master)
-        cluster.route({1: cluster.slave.address})
-        await eventually(lambda: m.client.routes.master(BROKER) is None, "the route has come")
-        assert m.client.remoting.connected(cluster.master.address) is not None
-        cluster.route({0: cluster.slave.address})
-        await eventually(lambda: m.client.remoting.connected(cluster.master.address) is None, "now it has moved")
 
 
 async def test_a_new_connection_carries_a_heartbeat_before_a_pull(cluster: Replicated, seen: Seen) -> None:
@@ -346,25 +289,3 @@ async def test_a_broker_that_is_busy_is_asked_less_and_less_often(
             broker.forget_answers(queue)
             await seen.has(b"0")
     assert len([entry for entry in logs if entry["event"] == "pull.failed"]) <= 1
-
-
-async def test_an_orderly_queue_goes_on_where_it_was_when_its_broker_has_lost_lock_and_offset(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock
-) -> None:
-    """Both were in the broker's memory; somebody else had the lock for a moment, and handled nothing new."""
-    await broker.store(queue, b"0", b"1")
-    async with member(broker.peer.address, seen, clock=flowing, consume_mode="orderly") as m:
-        await seen.has(b"0", b"1")
-        await broker.committed(GROUP, queue, 2)
-        broker.offsets[GROUP, queue] = 1
-        broker.locks[GROUP, queue] = "other@1"
-        broker.peer.on(UPDATE, Reply(ResponseCode.SYSTEM_ERROR, "not yet"))
-        broker.peer.cut()
-        await eventually(lambda: (q := m.queue()) and q.state == "locked_out", "the lock is lost")
-        broker.peer.on(UPDATE, broker.update)
-        await broker.store(queue, b"2")
-        del broker.locks[GROUP, queue]
-        await seen.has(b"0", b"1", b"2")
-        await broker.committed(GROUP, queue, 3)
-        assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
-    assert broker.commits_of(queue) == sorted(broker.commits_of(queue))

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler_api import Batch
@@ -15,7 +14,6 @@ from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from tests.client.peer import Peer, Reply
-from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -103,40 +101,6 @@ async def test_a_queue_that_was_moved_is_read_from_its_new_broker(
         await moved.committed(GROUP, there, 3)
 
 
-async def test_a_new_group_is_marked_at_the_brokers_that_lead(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
-) -> None:
-    """The mark is an offset on the retry topic, whose queues are of real brokers."""
-    broker.knows_groups = False
-    broker.lead(TOPIC, led_by("a", 1, 0))
-    with capture_logs() as logs:
-        async with member(broker.peer.address, seen, consume_from_where="last_offset"):
-            await broker.committed(GROUP, MessageQueue(f"%RETRY%{GROUP}", "a", 0), 0)
-            await broker.store(queue, b"0")
-            await seen.has(b"0")
-    assert [line["brokers"] for line in logs if line["event"] == "group.founded"] == [["a"]]
-    assert not [line for line in logs if line["event"] == "group.not_marked"]
-
-
-async def test_a_new_group_is_founded_without_a_leader_that_is_away(
-    broker: ScriptedBroker, other: Peer, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
-) -> None:
-    """Only the logical queues that it leads wait for it."""
-    monkeypatch.setattr("rmqd.consumer.founding.founding.AWAY_SECONDS", 3.0)
-    broker.knows_groups = False
-    [ours] = broker.create_topic(TOPIC)
-    ScriptedBroker(other, "b")
-    other.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.SYSTEM_BUSY, "not now"))
-    broker.lead(TOPIC, led_by("a", 1, 0, total=2), led_by("b", 1, 1, total=2), others={"b": other})
-    with capture_logs() as logs:
-        async with member(broker.peer.address, seen, clock=flowing, consume_from_where="last_offset"):
-            await broker.committed(GROUP, ours, 0)
-            await broker.store(ours, b"0")
-            await seen.has(b"0")
-    theirs = str(MessageQueue(TOPIC, LOGICAL, 1))
-    assert [line["queue"] for line in logs if line["event"] == "queue.not_founded"] == [theirs]
-
-
 async def test_a_retry_is_a_message_of_its_own(broker: ScriptedBroker, queue: MessageQueue) -> None:
     """What the broker would copy by send-back may be on the one that led the queue before."""
     broker.lead(TOPIC, led_by("a", 1, 0))
@@ -168,19 +132,6 @@ async def test_a_reset_is_heard_although_the_broker_does_not_name_it(
         await eventually(lambda: seen.bodies[-3:] == [b"1", b"2", b"3"], "what the reset goes back to comes again")
         await broker.committed(GROUP, queue, 4)
         assert m.topic().falls["operator"] == 1
-
-
-async def test_a_queue_that_ends_below_goes_on_there(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    """The leader of a queue that was never moved says that it found nothing where others refuse the offset."""
-    broker.lead(TOPIC, led_by("a", 1, 0))
-    await broker.store(queue, b"0", b"1", b"2")
-    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
-        await seen.has(b"0", b"1", b"2")
-        await broker.committed(GROUP, queue, 3)
-        broker.peer.on(RequestCode.PULL_MESSAGE, Reply(ResponseCode.PULL_NOT_FOUND, ext_fields=ends(1, 1)))
-        await broker.store(queue, b"3")
-        await broker.committed(GROUP, queue, 1)
-        assert m.topic().falls == {"operator": 0, "corrected": 1, "take_over": 0}
 
 
 async def test_a_commit_that_meets_a_former_leader_has_the_route_asked_for(

@@ -11,14 +11,11 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.offsets.offsets_file import OffsetsFile
-from rmqd.errors import OffsetStoreError
 from rmqd.handler_api import Batch, DeadLetter, Retry
 from rmqd.wire.bodies.heartbeat import HeartbeatData
 from rmqd.wire.message_queue import MessageQueue
-from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import member
-from tests.consumer.offsets.disks import disk_error, small_disk
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
@@ -203,24 +200,6 @@ async def test_an_orderly_group_takes_no_locks_and_repeats_in_place(
     assert [code.name for code in CLUSTERING_ONLY if broker.peer.got(code)] == []
 
 
-async def test_an_orderly_group_without_a_limit_repeats_for_ever(
-    broker: ScriptedBroker, queue: MessageQueue, place: Place
-) -> None:
-    """As Java's; what stands behind the message waits."""
-    await broker.store(queue, b"bad", b"c")
-    seen: list[bytes] = []
-
-    async def handle(batch: Batch) -> None:
-        seen.append(batch[0].body)
-        raise Retry
-
-    options = place(consume_mode="orderly", suspend_current_queue_time_seconds=0.01)
-    async with member(broker.peer.address, handle, **options):
-        await eventually(lambda: len(seen) == 20, "it is repeated")
-        assert set(seen) == {b"bad"}
-        assert place.stored() == {queue: 0}
-
-
 # --- offsets
 
 
@@ -239,21 +218,6 @@ async def test_a_graceful_stop_repeats_nothing(
         await seen.has(b"a", b"b", b"c")
 
 
-async def test_kill_9_repeats_what_was_not_stored_and_loses_nothing(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
-) -> None:
-    async with member(broker.peer.address, seen, **place()) as running:
-        await broker.store(queue, b"a", b"b")
-        await place.has(queue, 2)
-        await running.stop()
-    async with member(broker.peer.address, seen, **place(persist_consumer_offset_interval_seconds=3600.0)) as running:
-        await broker.store(queue, b"c")
-        await seen.has(b"a", b"b", b"c")
-        await running.die()
-    async with member(broker.peer.address, seen, **place()):
-        await seen.has(b"a", b"b", b"c", b"c")
-
-
 async def test_a_queue_that_is_not_in_the_file_came_later(broker: ScriptedBroker, place: Place, seen: Seen) -> None:
     """While the member ran, and while it was away: from the first message. A new group's file has all queues."""
     queues = broker.create_topic(TOPIC, 2)
@@ -270,18 +234,6 @@ async def test_a_queue_that_is_not_in_the_file_came_later(broker: ScriptedBroker
     await broker.store(latest, b"away")
     async with member(broker.peer.address, seen, **options):
         await seen.has(b"running", b"away")
-
-
-async def test_a_member_that_waits_for_its_topic_is_known(broker: ScriptedBroker, place: Place, seen: Seen) -> None:
-    """Its file says so, though no queue is in it: what made the topic is consumed after a restart, too."""
-    other = broker.create_topic("other")[0]
-    options: dict[str, Any] = place(consume_from_where="last_offset", subscriptions=[TOPIC, "other"])
-    async with member(broker.peer.address, seen, **options):
-        await place.has(other, 0)
-    [queue] = broker.create_topic(TOPIC)
-    await broker.store(queue, b"first")
-    async with member(broker.peer.address, seen, **options):
-        await seen.has(b"first")
 
 
 @pytest.mark.parametrize(("where", "first"), [("last_offset", 2), ("first_offset", 0)])
@@ -312,99 +264,4 @@ async def test_an_operators_reset_moves_the_file(
         await running.stop()
 
 
-async def test_lag_and_committed_offsets_come_from_the_file(
-    broker: ScriptedBroker, queue: MessageQueue, place: Place
-) -> None:
-    await broker.store(queue, *[b"x"] * 5)
-    blocked = Blocked()
-    async with member(broker.peer.address, blocked, **place()) as running:
-        await eventually(lambda: (found := running.queue()) is not None and found.lag == 5, "it lags by 5")
-        blocked.release.set()
-        await eventually(lambda: (found := running.queue()) is not None and found.committed == 5, "5 are committed")
-        found = running.queue()
-        assert found is not None
-        assert (found.lag, found.last_commit is not None, place.stored()) == (0, True, {queue: 5})
-
-
 # --- bad disks
-
-
-@pytest.mark.process
-async def test_a_full_disk_stops_no_handler_and_is_made_up_for(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, tmp_path: Path
-) -> None:
-    with small_disk(tmp_path / "disk") as disk, capture_logs() as logs:
-        place = Place(disk.path / "offsets")
-        async with member(broker.peer.address, seen, **place()) as running:
-            await broker.store(queue, b"a")
-            await place.has(queue, 1)
-            disk.fill()
-            await broker.store(queue, b"b", b"c")
-            await seen.has(b"a", b"b", b"c")
-            await eventually(lambda: "offset.not_stored" in [line["event"] for line in logs], "it is said")
-            assert place.stored() == {queue: 1}
-            disk.empty()
-            await place.has(queue, 3)
-            await running.stop()
-
-    events = [line["event"] for line in logs if line["event"].startswith("offset.")]
-    assert events == ["offset.not_stored", "offset.stored_again"]
-
-
-async def test_a_new_queue_waits_until_its_start_can_be_stored(
-    broker: ScriptedBroker,
-    queue: MessageQueue,
-    seen: Seen,
-    place: Place,
-    monkeypatch: pytest.MonkeyPatch,
-    flowing: ManualClock,
-) -> None:
-    def full(*_: object) -> None:
-        raise disk_error()
-
-    await broker.store(queue, b"a")
-    with capture_logs() as logs, monkeypatch.context() as faulty:
-        faulty.setattr(OffsetsFile, "save", full)
-        async with member(broker.peer.address, seen, clock=flowing, **place()) as running:
-            await eventually(lambda: "queue.start_failed" in [line["event"] for line in logs], "it is said")
-            assert seen.bodies == []
-            faulty.undo()
-            await seen.has(b"a")
-            await running.stop()
-
-
-async def test_a_group_whose_files_are_damaged_fails_and_leaves_them(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
-) -> None:
-    await broker.store(queue, b"a")
-    file = OffsetsFile(place.path / GROUP)
-    file.save({queue: 1})
-    file.path.write_bytes(b"{")
-
-    async def run() -> None:
-        async with member(broker.peer.address, seen, **place()) as running:
-            await asyncio.wait((running.task,))
-            assert "Put a good copy in the place of" in (running.consumer.snapshot().failure or "")
-
-    with pytest.raises(OffsetStoreError, match=r"offsets\.json is damaged"):
-        await run()
-    assert (seen.bodies, file.path.read_bytes(), broker.peer.got(RequestCode.HEART_BEAT)) == ([], b"{", [])
-
-
-async def test_the_end_says_what_could_not_be_stored(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The member leaves in order all the same."""
-    options = place(persist_consumer_offset_interval_seconds=3600.0)
-    async with member(broker.peer.address, seen, **options) as running:
-        await broker.store(queue, b"a")
-        await seen.has(b"a")
-
-        def full(*_: object) -> None:
-            raise disk_error()
-
-        monkeypatch.setattr(OffsetsFile, "save", full)
-        with capture_logs() as logs:
-            await running.stop()
-
-    assert {"offset.not_stored", "offset.commit_failed", "group.left"} <= {line["event"] for line in logs}

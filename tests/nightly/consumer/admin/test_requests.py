@@ -1,0 +1,69 @@
+"""What a member answers to brokers that ask in an operator's name."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.codes import ResponseCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message_queue import MessageQueue
+from tests.client.peer import Reply
+from tests.consumer.admin.test_requests import RESET, STATUS, UPDATE, as_list, as_map, reset_fields, running_info
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import BROKER, ScriptedBroker
+from tests.seen import Seen
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("hasty", "unpaced")
+
+
+async def test_a_reset_during_the_last_commit_is_stored_behind_it(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    await broker.store(queue, b"0", b"1", b"2")
+
+    async def reset_meanwhile(command: RemotingCommand) -> Reply:
+        if command.ext_fields["commitOffset"] == "3":
+            await broker.peer.push(RESET, reset_fields(), as_map({queue: 1}), oneway=True)
+            await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+        return broker.update(command)
+
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=60) as m:
+        await seen.has(b"0", b"1", b"2")
+        await eventually(lambda: m.topic().handled["acked"] == 3, "all are handled")
+        broker.peer.on(UPDATE, reset_meanwhile)
+        await m.stop()
+    assert broker.commits_of(queue)[-2:] == [3, 1]
+
+
+async def test_running_info_of_an_orderly_group_tells_its_locks(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """One that is held, and one that somebody else has: since when it is waited for."""
+    _, other = broker.create_topic(TOPIC, 2)
+    broker.locks[GROUP, other] = "somebody else"
+    async with member(broker.peer.address, seen, consume_mode="orderly") as m:
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls the one")
+        now_ms = m.consumer._context.clock.wall() * 1000
+        info = await running_info(broker)
+    assert info.properties["PROP_CONSUMEORDERLY"] == "true"
+    held, waited_for = info.mq_table[queue], info.mq_table[other]
+    assert (held.locked, waited_for.locked, waited_for.commit_offset) == (True, False, -1)
+    for found in (held, waited_for):
+        assert abs(found.last_lock_timestamp - now_ms) < 10_000
+
+
+@pytest.mark.slow
+async def test_a_reset_of_very_many_queues_costs_no_more_for_each_of_them(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Most are other members': the group goes on at once."""
+    foreign = {MessageQueue(TOPIC, BROKER, number): 1 for number in range(1, 40_000)}
+    async with member(broker.peer.address, seen) as m:
+        await eventually(lambda: m.owned() == {(TOPIC, 0)}, "it runs")
+        await broker.peer.push(RESET, reset_fields(), as_list(foreign), oneway=True)
+        answer = await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+        assert answer.code == ResponseCode.SUCCESS
+        await broker.store(queue, b"0")
+        await seen.has(b"0")

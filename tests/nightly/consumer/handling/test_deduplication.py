@@ -1,0 +1,380 @@
+"""Messages that come again, as a store of claims knows them: the rarer courses of a store, a call and a group's end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.claims.opening import open_store
+from rmqd.claims.store import Terms
+from rmqd.consumer.handling.held_claims import LEASE_SECONDS
+from rmqd.consumer.options import DeduplicationOptions
+from rmqd.handler_api import Batch
+from tests.clock import ManualClock
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.handling.test_deduplication import (
+    BY_KEY,
+    CONFIRMED,
+    HELD,
+    IN_ORDER,
+    MODE_NAMES,
+    MODES,
+    OURS,
+    Hanging,
+    Noting,
+    Place,
+    deduplicated,
+    place,
+    queue_of,
+)
+from tests.consumer.pool import StartPool, done, handled
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.servers.redis import RedisServer
+from tests.waiting import eventually
+
+__all__ = ["place"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["order\0-17", " ".join(map(str, range(1500)))], ids=["NUL", "6 kB"])
+async def test_a_key_that_the_store_could_not_write_is_one_like_others(
+    pool: StartPool, database: str, name: str
+) -> None:
+    handle, clock = Noting(), ManualClock()
+    where = DeduplicationOptions("keys", "postgresql", database, 3600.0)
+    async with pool(handle, clock=clock, deduplication=where) as running, clock.flowing():
+        queue = queue_of(running, ["a", name, name, "b"], {})
+        await eventually(done(queue), "all are acknowledged")
+    assert sorted(map(str, handle.keys)) == sorted(["a", name, "b"])
+
+
+async def test_two_of_a_key_are_never_with_handlers_at_once(pool: StartPool, place: Place) -> None:
+    """Of two queues of one process; the second is acknowledged when the first is confirmed."""
+    let_go = asyncio.Event()
+
+    async def wait(_: Batch) -> None:
+        await let_go.wait()
+
+    handle, clock = Noting(wait), ManualClock()
+    async with pool(handle, clock=clock, deduplication=place.options) as running, clock.flowing():
+        queues = [queue_of(running, ["a"], {}, number) for number in range(4)]
+        await eventually(lambda: sum(queue.retrying for queue in queues) == 3, "three wait")
+        await clock.advance(5)
+        let_go.set()
+        for queue in queues:
+            await eventually(done(queue), "it is acknowledged")
+    assert handle.keys == ["a"]
+    assert sum(map(deduplicated, queues)) == 3
+
+
+@pytest.mark.process
+async def test_a_store_that_goes_away_under_the_handler_is_waited_for_before_the_acknowledgement(
+    pool: StartPool, broker: ScriptedBroker, redis_server: RedisServer
+) -> None:
+    """For longer than a call may take: the handler has done its work, and is not called again."""
+    clock = ManualClock()
+
+    async def kill_it(_: Batch) -> None:
+        redis_server.kill()
+
+    handle = Noting(kill_it)
+    where = DeduplicationOptions("keys", "redis", redis_server.url, 3600.0)
+    options = {"deduplication": where, "consume_timeout_seconds": 3.0}
+    try:
+        async with pool(handle, clock=clock, **options) as running, clock.flowing():
+            queue = queue_of(running, ["a"], {})
+            await eventually(lambda: running.service.problem, "it is told")
+            await clock.advance(10)
+            assert queue.cached_count == 1
+            await asyncio.to_thread(redis_server.start)
+            await eventually(done(queue), "it is confirmed")
+    finally:
+        redis_server.restart()
+    assert handle.keys == ["a"]
+    assert handled(queue) == {"acked": 1}
+    assert not broker.sent_back
+    other = open_store("redis", redis_server.url, Terms(GROUP, "other", 60.0, 60.0))
+    assert await other.claim([(TOPIC, "a")], "other:1") == [CONFIRMED]
+    await other.close()
+
+
+async def test_a_thread_that_is_left_to_itself_keeps_its_claim(
+    pool: StartPool, broker: ScriptedBroker, place: Place
+) -> None:
+    """Until it ends: its call may still have its effect."""
+    let_go, clock = threading.Event(), ManualClock()
+
+    def handle(_: Batch) -> None:
+        let_go.wait()
+
+    options = {"deduplication": place.options, "consume_timeout_seconds": 3.0, "concurrency": 2}
+    async with pool(handle, is_async=False, clock=clock, **options) as running, clock.flowing():
+        queue = queue_of(running, ["a"], {})
+        await eventually(done(queue), "it is sent back")
+        assert await place.standing("a") is HELD
+        running.give_keys(queue, ["a"])
+        await eventually(lambda: queue.retrying, "its copy waits")
+        let_go.set()
+        await eventually(done(queue), "and is handled then")
+    assert handled(queue) == {"expired": 1, "acked": 1}
+    assert await place.standing("a") is CONFIRMED
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_call_that_never_ends_keeps_its_claim_for_as_long_as_the_lease_is(
+    pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], is_async: bool
+) -> None:
+    """From other queues too, in any mode; then the next one of that key is handled."""
+    clock, hanging = ManualClock(), Hanging()
+    options = {"deduplication": place.options, "consume_timeout_seconds": 3.0, "concurrency": 2, **mode}
+    function = hanging.function(is_async)
+    async with pool(function, is_async=is_async, clock=clock, **options) as running, hanging:
+        queue_of(running, ["a"], mode, 0)
+        await eventually(lambda: hanging.calls, "it is called")
+        other = queue_of(running, ["a"], mode, 1)
+        await clock.advance(20)
+        await eventually(lambda: running.service.abandoned, "it is left to itself")
+        await clock.advance(5)
+        assert hanging.calls == [0]
+        async with clock.flowing():
+            await eventually(done(other), "it is handled when the lease is over")
+    assert hanging.calls == [0, 1]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_what_a_hanging_call_has_acknowledged_by_itself_is_confirmed(
+    pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], is_async: bool
+) -> None:
+    """At its deadline, or in groups that wait for it, at its end; what is left of its claim is given up then."""
+    clock, hanging = ManualClock(), Hanging(lambda batch: batch.ack(batch[0]))
+    options: dict[str, Any] = {"consume_timeout_seconds": 3.0, "consume_message_batch_max_size": 2, "concurrency": 2}
+    options |= {"deduplication": place.options, **mode}
+    async with pool(hanging.function(is_async), is_async=is_async, clock=clock, **options) as running, hanging:
+        queue = queue_of(running, ["a", "b"], mode)
+        await eventually(lambda: hanging.calls, "it is called")
+        await clock.advance(9)
+        await eventually(lambda: running.service.abandoned, "it is left to itself")
+        if not mode:
+            await eventually(done(queue), "it is settled")
+            assert await place.standing("a") is CONFIRMED
+            assert await place.standing("b") is HELD
+        hanging.let_go.set()
+        async with clock.flowing():
+            await eventually(lambda: not running.service.abandoned, "it has ended")
+            await eventually(done(queue), "all is settled")
+
+            async def is_given_up() -> bool:
+                return await place.standing("b") is not HELD
+
+            await eventually(is_given_up, "nothing keeps the other message")
+    assert await place.standing("a") is CONFIRMED
+    assert handled(queue) == ({"acked": 2, "expired": 1} if mode else {"acked": 1, "expired": 1})
+    assert hanging.calls == ([0, 0] if mode else [0])
+
+
+async def test_a_release_that_the_store_refuses_keeps_no_claim_from_being_renewed(
+    pool: StartPool, place: Place
+) -> None:
+    """It is given up when the lease is over, by which it has ended."""
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].keys == "long":
+            await asyncio.Event().wait()
+        place.refuse_to_delete("stuck")
+        raise RuntimeError("no")
+
+    async def renewed() -> None:
+        ends_at = place.ends_at("long")
+        await eventually(lambda: place.ends_at("long") > ends_at, "the other claim is renewed")
+
+    clock = ManualClock()
+    options = {"deduplication": place.options, "concurrency": 2, "consume_timeout_seconds": 900.0}
+    with capture_logs() as logs:
+        async with pool(handle, clock=clock, **options) as running, clock.flowing():
+            queue_of(running, ["long", "stuck"], {})
+            problem = await eventually(lambda: running.service.problem, "a release is refused")
+            assert "stuck stays" in problem.evidence
+            await renewed()
+            await clock.advance(LEASE_SECONDS)
+            await renewed()  # what was asked before has its answer by the next time
+            await renewed()
+            logs.clear()
+            await renewed()
+            await renewed()
+            assert not logs, "each time it would be asked for the release, and refuse it"
+            assert running.service.problem is None
+
+
+async def test_a_store_that_is_back_is_told_of_where_nothing_is_to_be_handled(pool: StartPool, place: Place) -> None:
+    place.path.parent.mkdir()
+    place.break_it()
+    clock = ManualClock()
+    async with pool(Noting(), clock=clock, deduplication=place.options) as running, clock.flowing():
+        await eventually(lambda: running.service.problem, "it is told")
+        place.mend_it()
+        await eventually(lambda: running.service.problem is None, "it is told no more")
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+async def test_what_is_handled_of_a_lost_queue_is_confirmed_for_its_next_owner(
+    pool: StartPool, place: Place, mode: dict[str, Any]
+) -> None:
+    """Nothing of it counts as acknowledged here: neither that, nor what was left out as handled before."""
+    other = place.member()
+    await other.confirm([(TOPIC, "a")], "other:1")
+
+    async def lose_it(_: Batch) -> None:
+        queue.drop("lock_lost")
+
+    handle = Noting(lose_it)
+    async with pool(handle, deduplication=place.options, consume_message_batch_max_size=2, **mode) as running:
+        queue = queue_of(running, ["a", "b"], mode)
+        await eventually(lambda: queue.dropped, "it is lost")
+
+        async def is_confirmed() -> bool:
+            return await place.standing("b") is CONFIRMED
+
+        await eventually(is_confirmed, "it is confirmed")
+    assert handle.keys == ["b"]
+    assert (handled(queue), deduplicated(queue)) == ({}, 0)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+@pytest.mark.parametrize("what", ["group", "queue"])
+async def test_nothing_begins_in_what_an_operator_paused_while_the_store_was_away(
+    pool: StartPool, place: Place, mode: dict[str, Any], what: str
+) -> None:
+    handle, clock = Noting(), ManualClock()
+    place.path.parent.mkdir()
+    place.break_it()
+    async with pool(handle, clock=clock, deduplication=place.options, **mode) as running, clock.flowing():
+        queue = queue_of(running, ["a", "b"], mode)
+        await eventually(lambda: running.service.problem, "it waits for the store")
+        if what == "group":
+            running.service.pause()
+        else:
+            queue.pause()
+        place.mend_it()
+        await eventually(lambda: queue.retrying or len(queue.paused) == 2, "it is put back")
+        await clock.advance(10)
+        assert not handle.keys
+        if what == "group":
+            running.service.resume()
+        else:
+            queue.resume()
+            running.service.submit(queue)
+        await eventually(done(queue), "it goes on")
+    assert sorted(map(str, handle.keys)) == ["a", "b"]
+    assert handled(queue) == {"acked": 2}
+
+
+async def test_batches_that_are_left_out_are_no_calls(pool: StartPool, place: Place) -> None:
+    """Their time would make a handler look quick, or slow where the store is."""
+    other = place.member()
+    await other.confirm([(TOPIC, "a")], "other:1")
+    async with pool(Noting(), deduplication=place.options) as running:
+        queue = queue_of(running, ["a", "b", "a"], {})
+        await eventually(done(queue), "all is acknowledged")
+        assert queue.stats.snapshot().handler_duration.count == 1
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+async def test_the_end_of_a_group_confirms_what_a_call_has_acknowledged_by_itself(
+    pool: StartPool, place: Place, mode: dict[str, Any]
+) -> None:
+    """The end cuts the call short: its effect is there. In order nothing is confirmed that stands behind another.
+
+    With `order_by` a batch has no two of one key.
+    """
+    began = asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        batch.ack(batch[0])
+        batch.ack(batch[2])
+        began.set()
+        await asyncio.Event().wait()
+
+    options = {"deduplication": place.options, "consume_message_batch_max_size": 3, **mode}
+    async with pool(handle, **options) as running:
+        queue_of(running, ["a", "b", "c"], mode)
+        await began.wait()
+    assert [await place.standing(key) for key in "abc"] == [CONFIRMED, OURS, OURS if mode is IN_ORDER else CONFIRMED]
+
+
+@pytest.mark.parametrize("mode", [IN_ORDER, BY_KEY], ids=["orderly", "by key"])
+async def test_the_last_word_counts_of_a_call_that_got_a_part_of_its_batch(
+    pool: StartPool, place: Place, mode: dict[str, Any]
+) -> None:
+    """It acknowledged before its deadline, and asks for a retry after that."""
+    await place.member().confirm([(TOPIC, "z")], "other:1")
+    let_go, clock = threading.Event(), ManualClock()
+    calls: list[list[str | None]] = []
+
+    def handle(batch: Batch) -> None:
+        calls.append([message.keys for message in batch])
+        if len(calls) > 1:
+            return
+        for message in batch:
+            batch.ack(message)
+        let_go.wait()
+        for message in batch:
+            batch.retry(message)
+
+    options: dict[str, Any] = {"consume_timeout_seconds": 3.0, "consume_message_batch_max_size": 2, "concurrency": 2}
+    options |= {"deduplication": place.options, **mode}
+    async with pool(handle, is_async=False, clock=clock, **options) as running:
+        queue = queue_of(running, ["a", "z"], mode)
+        await eventually(lambda: calls, "it is called")
+        await clock.advance(9)
+        await eventually(lambda: running.service.abandoned, "it is left to itself")
+        let_go.set()
+        async with clock.flowing():
+            await eventually(done(queue), "all is settled")
+    assert calls == [["a"], ["a"]]
+
+
+@pytest.mark.parametrize("mode", [{}, BY_KEY], ids=["concurrently", "by key"])
+async def test_what_failed_does_not_wait_for_the_confirmation_of_the_others_of_its_batch(
+    pool: StartPool, place: Place, mode: dict[str, Any]
+) -> None:
+    async def fail_one(batch: Batch) -> None:
+        if len(batch) == 2:
+            place.refuse_to_confirm()
+            batch.dead_letter(batch[1], "no")
+
+    clock = ManualClock()
+    options = {"deduplication": place.options, "consume_message_batch_max_size": 2, **mode}
+    async with pool(Noting(fail_one), clock=clock, **options) as running, clock.flowing():
+        queue = queue_of(running, ["a", "b"], mode)
+        await eventually(lambda: queue.cached_count == 1, "it is passed")
+        assert handled(queue) == {"dead_lettered": 1}
+        place.confirm_again()
+        await eventually(done(queue), "the other one is confirmed")
+    assert handled(queue) == {"acked": 1, "dead_lettered": 1}
+    assert [await place.standing(key) for key in "ab"] == [CONFIRMED, OURS]
+
+
+async def test_in_order_a_dead_letter_is_passed_before_what_comes_behind_it_is_confirmed(
+    pool: StartPool, place: Place
+) -> None:
+    """So that nothing sends it again, should that take long."""
+
+    async def refuse(batch: Batch) -> None:
+        place.refuse_to_confirm()
+        batch.dead_letter(batch[0], "no")
+
+    clock = ManualClock()
+    options = {"deduplication": place.options, "consume_message_batch_max_size": 2, **IN_ORDER}
+    async with pool(Noting(refuse), clock=clock, **options) as running, clock.flowing():
+        queue = queue_of(running, ["a", "b"], IN_ORDER)
+        await eventually(lambda: queue.commit_offset() == 1, "it is passed")
+        assert handled(queue) == {"dead_lettered": 1}
+        place.confirm_again()
+        await eventually(done(queue), "the other one is confirmed")
+    assert handled(queue) == {"acked": 1, "dead_lettered": 1}

@@ -1,0 +1,52 @@
+"""A group whose keys are refused: it says so, loses nothing, and goes on with others."""
+
+from __future__ import annotations
+
+import asyncio
+
+from structlog.testing import capture_logs
+
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.handler_api import Batch
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.test_access import NEW, OLD, only, options
+from tests.waiting import eventually
+
+
+async def test_a_secret_that_is_replaced_under_load_costs_nothing(broker: ScriptedBroker) -> None:
+    """What was handled while the old one was refused is committed by the new one, and nothing comes twice."""
+    queue, other = broker.create_topic(TOPIC, 2)
+    bodies: list[bytes] = []
+    release = asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        bodies.extend(message.body for message in batch)
+        await release.wait()
+
+    broker.peer.gate = only(OLD)
+    remoting = RemotingClient(options(OLD))
+    with capture_logs() as logs:
+        async with member(
+            broker.peer.address, handle, remoting=remoting, persist_consumer_offset_interval_seconds=0.05
+        ) as m:
+            await broker.store(queue, b"before")
+            await eventually(lambda: bodies == [b"before"], "the handler has the message")
+            broker.peer.gate = only(NEW)
+            release.set()
+            await eventually(lambda: not m.consumer.snapshot().ready, "the group is not ready")
+            reason = m.consumer.snapshot().not_ready_reason
+            assert reason is not None
+            assert f"group {GROUP} is kept from consuming: {broker.peer.address} refuses access" in reason
+            assert (GROUP, queue) not in broker.offsets or broker.offsets[GROUP, queue] == 0
+            m.client.secure(options(NEW))
+            await eventually(lambda: broker.offsets.get((GROUP, queue)) == 1, "what was handled is committed")
+            await broker.store(other, b"after")
+            await eventually(lambda: bodies == [b"before", b"after"], "the next message is handled")
+            assert m.consumer.snapshot().ready
+            assert m.consumer.snapshot().rebalances <= 2
+            await m.stop()
+    told = [entry for entry in logs if entry["log_level"] in ("warning", "error")]
+    assert [entry["event"] for entry in told] == ["access.refused"]
+    assert "old-secret" not in str(logs)
