@@ -11,6 +11,7 @@ from rmqd.spark.cluster import close_clusters
 from rmqd.spark.handlers.handler_process import stop_handlers
 from rmqd.spark.sink.sending import close_senders
 from rmqd.spark.source.pull_connection import close_kept_connections
+from rmqd.testing.rocketmq import RocketMQ
 from tests.spark.embedded_broker import EmbeddedBroker
 
 
@@ -19,6 +20,13 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """Empty."""
     with EmbeddedBroker(tmp_path / "broker") as broker:
         yield broker
+
+
+@pytest.fixture
+def embedded() -> Iterator[RocketMQ]:
+    """The broker of the test kit, in memory."""
+    with RocketMQ() as rocketmq:
+        yield rocketmq
 
 
 @pytest.fixture(autouse=True)

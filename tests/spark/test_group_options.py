@@ -12,9 +12,7 @@ from rmqd.config.model.root import RootConfig
 from rmqd.errors import ConfigError
 from rmqd.spark.access import Access
 from rmqd.spark.handlers.group_options import with_spark_options
-from rmqd.spark.source.columns import PERMISSIVE_COLUMNS
 from rmqd.spark.source.options import NAMES, SourceOptions
-from tests.spark.needed import need
 
 PIPELINE: dict[str, Any] = {
     "pipeline": {"plugin": "archive"},
@@ -40,23 +38,6 @@ def problems(work: dict[str, Any], options: dict[str, Any]) -> list[str]:
     return [str(problem) for problem in raised.value.problems]
 
 
-def test_they_are_those_of_load() -> None:
-    """Written as YAML writes them."""
-    found = given(PIPELINE)(
-        minPartitions=16, MAXBYTESPERTRIGGER="5000", checkCrc=False, unavailableToleranceMs=5000, pullParallelism=4
-    )
-    assert (found.min_partitions, found.max_bytes, found.check_crc, found.tolerance_seconds) == (16, 5000, False, 5.0)
-    assert (found.pull.in_flight, found.pull.patience_seconds) == (4, 5.0)
-
-
-def test_a_pipelines_columns_have_what_its_rows_are_counted_by() -> None:
-    """Whatever it asks for."""
-    assert given(PIPELINE)(columns=["body", "keys"]).columns == ("topic", "body", "keys")
-    permissive = given(PIPELINE, permissive=True, columns=PERMISSIVE_COLUMNS)
-    assert permissive(columns="topic,body").columns == ("decode_error", "topic", "body")
-    assert permissive().columns == PERMISSIVE_COLUMNS
-
-
 def test_all_that_is_wrong_is_said_at_once() -> None:
     """With what was meant, or where a group says it."""
     wrong = {"minPartition": 4, "maxPartitions": "many", "startingOffsets": "earliest", "failOnDataLoss": True}
@@ -77,20 +58,10 @@ def test_a_handler_has_no_rows() -> None:
     assert text.endswith("accepted: no pull_interval, which has one pull at a time")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_option_is_taken_or_refused_with_a_place(name: str) -> None:
+def test_each_option_is_taken_or_refused_with_a_place() -> None:
     """A source's new option is one of pipelines, or gets its line here."""
-    assert problems(PIPELINE, {name: "\0"})
-
-
-def test_the_rows_of_a_pipeline_have_its_columns() -> None:
-    """And one more, for its driver."""
-    need("pyspark", "pyarrow")
-    from rmqd.spark.pipelines.pipeline_source import pipeline_source
-    from tests.spark.archive_driver import order_of
-
-    order = order_of("ns:1", spark={"options": {"columns": ["body"]}}, **PIPELINE)
-    assert pipeline_source(order, None, "pause")(options={}).schema() == "topic string, body binary, rmqd_lost bigint"
+    for name in NAMES:
+        assert problems(PIPELINE, {name: "\0"})
 
 
 def test_bodies_become_columns_of_a_pipeline() -> None:

@@ -125,29 +125,6 @@ async def test_a_stop_while_spark_starts_waits_for_nothing() -> None:
         assert one.parts.log == ["join", "start of Spark", "leave"]
 
 
-LATE = "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
-
-
-async def test_a_python_process_that_begins_late_costs_a_query_and_not_spark() -> None:
-    """Where a batch was done in between it counts anew; after some in a row the group fails."""
-    async with running() as one:
-        number = 0
-        for _ in range(2):
-            await one.query(number + 1)
-            one.parts.on_progress(BatchProgress(1, empty=True, phases_ms={}))
-            for _ in range(group_run.MOST_LATE_WORKERS):
-                number += 1
-                (await one.query(number)).end(RuntimeError(LATE))
-        last = await one.query(number + 1)
-        assert one.parts.log[1:3] == ["start of Spark", "query 1"]
-        assert "leave" not in one.parts.log
-        last.end(RuntimeError(LATE))
-        with pytest.raises(QueryFailedError, match="failed to connect back"):
-            await one.task
-        assert one.parts.log.count("start of Spark") == 1
-        assert one.parts.log[-4:] == END
-
-
 async def test_a_query_that_fails_is_told_by_its_cause() -> None:
     """Not by the pages that Spark puts around it."""
     said = (
@@ -161,23 +138,6 @@ async def test_a_query_that_fails_is_told_by_its_cause() -> None:
         snapshot = one.group.snapshot()
         assert (snapshot.state, snapshot.failure) == ("failed", "data loss in orders@broker-a:0")
         assert one.parts.log[3:] == END
-
-
-async def test_a_handler_that_hangs_is_told_as_in_the_local_engine() -> None:
-    async with running() as one:
-        said = "Traceback (most recent call last):\nrmqd.consumer.slots.HandlerHungError: all 20 calls hang\n"
-        (await one.query()).end(RuntimeError(said))
-        with pytest.raises(QueryFailedError, match="all 20 calls hang"):
-            await one.task
-        assert one.group.snapshot().handler_hung
-
-
-async def test_a_spark_that_does_not_start_is_told_as_it_is() -> None:
-    async with running() as one:
-        one.parts.session_error = RmqdError("Spark needs Java 17")
-        with pytest.raises(RmqdError, match=r"^Spark needs Java 17$"):
-            await one.task
-        assert one.parts.log[-1] == "leave"
 
 
 async def test_a_pause_holds_the_source_back_and_a_resume_lets_it_go_on() -> None:
@@ -251,21 +211,6 @@ async def test_what_was_there_is_handled_and_the_run_ends() -> None:
         assert one.state == "stopped"
 
 
-async def test_a_paused_group_that_handles_what_is_there_waits_to_go_on() -> None:
-    """Its query would find nothing, and end for good."""
-    async with running(trigger="available_now", paused=True) as one:
-        await eventually(lambda: "start of Spark" in one.parts.log, "Spark starts")
-        await asyncio.sleep(0.05)
-        assert one.parts.queries == []
-        one.group.resume()
-        query = await one.query()
-        one.group.pause()
-        query.end()
-        one.group.resume()
-        (await one.query(2)).end()
-        await one.task
-
-
 async def test_outcomes_and_progress_come_from_other_threads() -> None:
     async with running() as one:
         query = await one.query()
@@ -278,19 +223,3 @@ async def test_outcomes_and_progress_come_from_other_threads() -> None:
         assert batches is not None
         assert (batches.duration.count, batches.duration.sum, batches.phase_seconds["handling"]) == (1, 0.5, 0.4)
         assert batches.late_rows == 3
-
-
-async def test_a_group_that_cannot_go_on_fails_when_its_batch_is_done() -> None:
-    """What was handled beside a corrupt message is committed; the next start finds that at its first message."""
-    async with running() as one:
-        query = await one.query()
-        query.busy = True
-        stuck = RangeOutcome(queue=queue("orders", 0), start=5, end=7, reset_to=6, failure="offset 6 is corrupt")
-        query.on_batch(3, [stuck])
-        await eventually(query.pause_file.exists, "nothing more is taken up")
-        assert not one.task.done()
-        query.busy = False
-        with pytest.raises(RmqdError, match="offset 6 is corrupt"):
-            await one.task
-        assert one.parts.log[3:5] == ["stop of the query", "last commit"]
-        assert one.group.snapshot().failure == "offset 6 is corrupt"

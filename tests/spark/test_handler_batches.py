@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import json
 import pickle
-import time
-from dataclasses import replace
-from typing import Annotated
 
 import pytest
 
-import rmqd
 from rmqd import Batch, DeadLetter, Message, Retry
-from rmqd.consumer.handling.slots import HandlerHungError
-from rmqd.consumer.hooks import Hook, HookContext
-from rmqd.errors import DataLossError, RemotingError, RouteNotFoundError
 from rmqd.wire.messages.sys_flag import COMPRESSED
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
@@ -26,7 +17,6 @@ need("pyspark", "pyarrow")
 from pyspark import cloudpickle  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.handlers.handler_process import handler_process  # noqa: E402
 from rmqd.spark.handlers.handler_source import bound_to  # noqa: E402
 from tests.spark.handler_batches import Checkpoint, GroupQuery, order_of  # noqa: E402
 
@@ -57,51 +47,11 @@ async def decline(batch: Batch) -> None:
             raise DeadLetter("it says so")
 
 
-@rmqd.handler(json=int)
-async def typed(number: int, message: Message, names: Annotated[list[str], rmqd.Depends(lambda: SEEN)]) -> None:
-    """Takes numbers, and fails at the first attempt."""
-    names.append(f"{number}'{message.reconsume_times}")
-    if number == 2 and not message.reconsume_times:
-        raise ValueError(number)
-
-
 async def linger(batch: Batch) -> None:
     """Past any deadline, for a message that says so."""
     for message in batch:
         if _note(message) == "slow":
             await asyncio.sleep(30)
-
-
-def hang(batch: Batch) -> None:
-    """The same in a thread."""
-    for message in batch:
-        if _note(message) == "slow":
-            time.sleep(2)
-
-
-class Slow:
-    """Counts how many it has at once."""
-
-    def __init__(self) -> None:
-        self._now = 0
-
-    async def handle(self, batch: Batch) -> None:
-        """Takes a moment."""
-        self._now += 1
-        LARGEST.append(self._now)
-        await asyncio.sleep(0.002)
-        self._now -= 1
-
-
-class Unwilling:
-    """Does not start."""
-
-    async def start(self) -> None:
-        """Fails."""
-        raise OSError("the database is away")
-
-    async def handle(self, batch: Batch) -> None:
-        """Is never called."""
 
 
 def _note(message: Message) -> str:
@@ -135,18 +85,6 @@ def test_what_fails_comes_by_the_retry_topic(broker: EmbeddedBroker) -> None:
     assert broker.offsets("shop", RETRIES) == {0: 1}
 
 
-def test_typed_handlers(broker: EmbeddedBroker) -> None:
-    """Decoded bodies, dependencies, and what becomes of each message of a batch, as on the local engine."""
-    broker.create_topic("orders", 1)
-    broker.send("orders", "1", "2", "oops", "3")
-    order = order_of(broker.nameserver, typed, delay_level_when_next_consume=1, consume_message_batch_max_size=8)
-    query = GroupQuery(order)
-    query.run_until(lambda: "2'1" in SEEN)
-    assert sorted(SEEN) == ["1'0", "2'0", "2'1", "3'0"]
-    assert query.handled() == {"acked": 2, "retried": 1, "dead_lettered": 1}
-    assert query.handled(is_retry=True) == {"acked": 1}
-
-
 def test_a_range_that_is_repeated_is_handled_again(broker: EmbeddedBroker) -> None:
     """At least once: the driver died after the handlers were done, and before the checkpoint had it."""
     broker.fill("orders", 1, 5)
@@ -176,16 +114,6 @@ def test_an_orderly_range_is_whole_and_repeated_in_place(
     assert [(one.start, one.end) for one in query.ranges] == [(0, 102)]
 
 
-def test_a_long_range_is_cut_for_idle_tasks(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a concurrent group, whose messages have no order."""
-    monkeypatch.setattr("rmqd.spark.handlers.handler_source.LEAST_PIECE", 20)
-    broker.fill("orders", 1, 100)
-    query = GroupQuery(order_of(broker.nameserver, note, spark={"max_offsets_per_trigger": 5000}))
-    query.poll()
-    assert [(one.start, one.end) for one in query.ranges] == [(0, 50), (50, 100)]
-    assert query.handled() == {"acked": 100}
-
-
 def test_a_handler_past_its_deadline_is_left(broker: EmbeddedBroker) -> None:
     """Its message is sent back, and the others of the range go on."""
     broker.create_topic("orders", 1)
@@ -193,19 +121,6 @@ def test_a_handler_past_its_deadline_is_left(broker: EmbeddedBroker) -> None:
     query = GroupQuery(order_of(broker.nameserver, linger, consume_timeout="50ms"))
     query.run_until(lambda: len(SEEN) == 21)
     assert query.handled() == {"acked": 20, "expired": 1}
-
-
-def test_where_all_slots_hang_the_group_fails(broker: EmbeddedBroker) -> None:
-    """What hung is sent back before."""
-    broker.create_topic("orders", 1)
-    broker.send("orders", *["slow"] * 4)
-    query = GroupQuery(order_of(broker.nameserver, hang, consume_timeout="50ms"))
-    query.poll()
-    assert query.handled() == {"expired": 4}
-    broker.send("orders", *["quick"] * 1000)
-    with pytest.raises(HandlerHungError, match="all 4 slots of handler"):
-        query.run_until(lambda: "quick" in SEEN)
-    assert query.process.has_ended
 
 
 def test_filters_are_each_topics_own(broker: EmbeddedBroker) -> None:
@@ -219,20 +134,6 @@ def test_filters_are_each_topics_own(broker: EmbeddedBroker) -> None:
     assert sorted(SEEN) == ["bills-open", "bills-paid", "orders-paid"]
     assert broker.offsets("shop", "orders") == {0: 2}
     assert query.handled() == {"acked": 3}
-
-
-def test_no_more_is_cached_than_the_threshold(broker: EmbeddedBroker) -> None:
-    """And one pull, as in the local engine; a queue that is held back is counted."""
-    broker.fill("orders", 1, 400)
-    order = order_of(
-        broker.nameserver, Slow, pull_threshold_for_queue=8, pull_batch_size=4, spark={"max_offsets_per_trigger": 400}
-    )
-    query = GroupQuery(order)
-    query.poll()
-    assert query.handled() == {"acked": 400}
-    assert max(LARGEST) == 4
-    assert query.outcomes[0].topics[0].flow_control["count"] > 10
-    assert query.outcomes[0].topics[0].held_seconds["count"] > 0
 
 
 def test_an_operators_reset_ends_the_range(broker: EmbeddedBroker) -> None:
@@ -279,98 +180,6 @@ def test_a_corrupt_message_is_set_aside(
     assert outcome.topics[0].dead_letters["corrupt"] == (1 if policy == "dead_letter" else 0)
 
 
-def test_what_the_broker_holds_no_more(broker: EmbeddedBroker) -> None:
-    """`on_offset_illegal: correct` goes on and tells how many are lost; `stop` fails with the range."""
-    broker.fill("orders", 1, 5)
-    broker.commit("shop", "orders", {0: 1})
-    checkpoint = Checkpoint()
-    started = GroupQuery(order_of(broker.nameserver, note), checkpoint)
-    start = started.reader.initialOffset()
-    broker.pass_hours(73)
-    broker.send("orders", "0:5")
-    checkpoint.offsets += [json.dumps(start), json.dumps({**start, "q": {"orders": {"broker-a": {"0": 6}}}})]
-    checkpoint.commits = 1
-    with pytest.raises(DataLossError, match="offsets 1 to 4 were to be read, and the broker holds 5 to 5"):
-        GroupQuery(order_of(broker.nameserver, note, on_offset_illegal="stop"), replace(checkpoint)).poll()
-    query = GroupQuery(order_of(broker.nameserver, note), checkpoint)
-    query.poll()
-    assert [(outcome.lost, outcome.start, outcome.end) for outcome in query.outcomes] == [(4, 1, 6)]
-    assert SEEN == ["0:5"]
-
-
-def test_a_queue_that_is_gone_for_good(broker: EmbeddedBroker) -> None:
-    """A loss of all that was still to be read, once a name server says that nobody has it."""
-    broker.fill("orders", 1, 5)
-    query = GroupQuery(order_of(broker.nameserver, note))
-    query.poll()
-    hasty = replace(query.ranges[0], pull=replace(query.ranges[0].pull, patience_seconds=0.0))
-    broker.delete_topic("orders")
-    with pytest.raises(DataLossError, match="offsets 0 to 4 were to be read, and no name server knows"):
-        query.process.handle(replace(hasty, fail_on_data_loss=True))
-    query = GroupQuery(order_of(broker.nameserver, note))
-    assert query.process.handle(hasty).lost == 5
-
-
-def test_a_broker_that_comes_back_is_waited_for(broker: EmbeddedBroker) -> None:
-    """As long as the source's patience says."""
-    broker.fill("orders", 1, 5)
-    query = GroupQuery(order_of(broker.nameserver, note))
-    query.poll()
-    (done,) = query.ranges
-    broker.stop()
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        again = pool.submit(query.process.handle, done)
-        broker.start()
-        assert again.result(30).topics[0].handled["acked"] == 5
-    broker.stop()
-    with pytest.raises(RemotingError):
-        query.process.handle(replace(done, pull=replace(done.pull, patience_seconds=0.0)))
-
-
-@pytest.mark.parametrize("where", ["first_offset", "last_offset", "timestamp"])
-def test_a_queue_that_came_while_the_group_was_away_is_handled_from_its_first_message(
-    broker: EmbeddedBroker, where: str
-) -> None:
-    """A new group has offsets by now. Where the broker has one, or the order says one, that holds."""
-    broker.fill("orders", 3, 3)
-    broker.fill(RETRIES, 1, 2)
-    broker.commit("shop", "orders", {1: 1})
-    query = GroupQuery(order_of(broker.nameserver, note, consume_from_where=where), starting={queue("orders", 2): 2})
-    found = query.reader.initialOffset()["q"]
-    assert found["orders"]["broker-a"] == {"0": 0, "1": 1, "2": 2}
-    assert found[RETRIES]["broker-a"] == {"0": 0}
-
-
-def test_a_group_that_is_moved_goes_on_without_a_topic_that_is_gone(broker: EmbeddedBroker) -> None:
-    """At its very start a topic that is not there is an error: it may be misspelt."""
-    broker.fill("orders", 1, 3)
-    order = order_of(broker.nameserver, note, subscriptions={"orders": "*", "bills": "*"})
-    GroupQuery(order, starting={queue("orders", 0): 1}).run_until(lambda: len(SEEN) == 2)
-    assert SEEN == ["0:1", "0:2"]
-    with pytest.raises(RouteNotFoundError, match="no route for topic bills"):
-        GroupQuery(order).poll()
-
-
-def test_hooks_are_called_where_handlers_are(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they leave out, and what they raise, is counted for each range."""
-
-    def wants(message: Message, context: HookContext) -> bool:
-        return message.body != b"0:3"
-
-    def before(batch: Batch, context: HookContext) -> None:
-        if context.group == "shop" and batch[0].body == b"0:1":
-            raise ValueError("a hook's own failure")
-
-    hooks = (Hook("choosy", wants=wants), Hook("clumsy", before_batch=before))
-    monkeypatch.setattr("rmqd.spark.handlers.handler_process.load_hooks", lambda: hooks)
-    broker.fill("orders", 1, 16)
-    query = GroupQuery(order_of(broker.nameserver, note))
-    query.run_until(lambda: len(SEEN) == 15)
-    assert "0:3" not in SEEN
-    assert [outcome.left_out_by_hooks for outcome in query.outcomes] == [{"choosy": 1}, {"choosy": 0}]
-    assert query.outcomes[0].hook_failures == {"choosy": 0, "clumsy": 1}
-
-
 def test_the_source_is_sent_as_it_is(broker: EmbeddedBroker) -> None:
     """Spark pickles its class; what it is told is in no option, which Spark would show."""
     broker.fill("orders", 1, 3)
@@ -378,21 +187,3 @@ def test_the_source_is_sent_as_it_is(broker: EmbeddedBroker) -> None:
     source = pickle.loads(cloudpickle.dumps(bound))({})  # type: ignore[no-untyped-call]
     assert (source.name(), source.schema(), dict(source.options)) == ("rmqd_handler", "outcome binary", {})
     assert source.streamReader(StructType()).initialOffset()["q"]["orders"] == {"broker-a": {"0": 2}}
-
-
-def test_a_worker_process_starts_the_handler_once(broker: EmbeddedBroker) -> None:
-    """For each configuration, and anew after a failure."""
-    broker.fill("orders", 1, 1)
-    order = order_of(broker.nameserver, note)
-    first = handler_process(order, "as it was")
-    assert handler_process(order, "as it was") is first
-    assert handler_process(order, "as it is now") is not first
-    first.stop()
-    assert not handler_process(order, "as it was").has_ended
-
-
-def test_a_handler_that_does_not_start_is_told(broker: EmbeddedBroker) -> None:
-    """With what it said."""
-    broker.fill("orders", 1, 1)
-    with pytest.raises(OSError, match="the database is away"):
-        GroupQuery(order_of(broker.nameserver, Unwilling))

@@ -49,10 +49,8 @@ def test_a_first_batch_starts_where_it_says_itself() -> None:
     assert Offsets({q(0): 150}).ranges(Offsets({q(0): 120}, {q(0): 100})) == {q(0): (100, 120)}
 
 
-@pytest.mark.parametrize(
-    "value", [{}, {"v": 2, "q": {}}, {"v": 1, "q": {"orders": 5}}, {"v": 1, "q": {"orders": {"b": {"0": "5"}}}}]
-)
-def test_other_offsets_are_refused(value: dict[str, object]) -> None:
+def test_other_offsets_are_refused() -> None:
     """A checkpoint of another source, or of a later rmqd."""
-    with pytest.raises(RmqdError):
-        Offsets.of(value)
+    for value in [{}, {"v": 2, "q": {}}, {"v": 1, "q": {"orders": 5}}, {"v": 1, "q": {"orders": {"b": {"0": "5"}}}}]:
+        with pytest.raises(RmqdError):
+            Offsets.of(value)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from rmqd.errors import ConfigError
 from rmqd.spark.queue_range import Filter
 from rmqd.spark.source.bounds import Bound
-from rmqd.spark.source.columns import names_of_schema
 from rmqd.spark.source.options import parse_options
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import TOOLS_GROUP
@@ -60,15 +57,17 @@ def test_offsets_are_named_by_queue() -> None:
     assert options.starting == Bound("offsets", by_queue=by_queue)
 
 
-@pytest.mark.parametrize(
-    ("text", "timestamp_ms"),
-    [("1772359200000", 1772359200000), ("2026-03-01T11:00:00+01:00", 1772359200000), ("-90m", 1772362800000 - 5400000)],
-)
-def test_times_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch, text: str, timestamp_ms: int) -> None:
+def test_times_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is relative counts from now."""
-    monkeypatch.setattr("time.time", lambda: 1772362800.0)
-    options = parse_options({**NEEDED, "startingTimestamp": text, "endingTimestamp": text})
-    assert options.starting == options.ending == Bound("timestamp", timestamp_ms=timestamp_ms)
+    cases: list[tuple[str, int]] = [
+        ("1772359200000", 1772359200000),
+        ("2026-03-01T11:00:00+01:00", 1772359200000),
+        ("-90m", 1772362800000 - 5400000),
+    ]
+    for text, timestamp_ms in cases:
+        monkeypatch.setattr("time.time", lambda: 1772362800.0)
+        options = parse_options({**NEEDED, "startingTimestamp": text, "endingTimestamp": text})
+        assert options.starting == options.ending == Bound("timestamp", timestamp_ms=timestamp_ms)
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:
@@ -78,9 +77,9 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     assert sorted(names) == ["failOnDataLoss", "minPartitions", "nameserver", "sql", "subscrib"]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+def test_each_is_told_with_what_is_accepted() -> None:
+    """In one line."""
+    cases: list[tuple[dict[str, str], str]] = [
         ({"assign": '{"orders": {"broker-a": [0]}}'}, "one of subscribe, subscribePattern, assign"),
         ({"startingOffsets": "committed"}, "needs groupId"),
         ({"commitOffsets": "true"}, "needs groupId"),
@@ -105,11 +104,9 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         ({"namesrv": "127.0.0.1:9876"}, "namesrv: there is no such option; did you mean nameserver?"),
         ({"xyz": "1"}, "xyz: there is no such option; there are nameserver, "),
         ({"provider": "rocketmq", "option.subscribe": "orders"}, "accepted: CREATE TEMPORARY VIEW name USING rocketmq"),
-    ],
-)
-def test_each_is_told_with_what_is_accepted(options: dict[str, str], said: str) -> None:
-    """In one line."""
-    assert any(said in line for line in problems(**options)), problems(**options)
+    ]
+    for options, said in cases:
+        assert any(said in line for line in problems(**options)), problems(**options)
 
 
 def test_no_name_server_and_no_topic() -> None:
@@ -136,33 +133,8 @@ def test_errors_in_rows_have_a_column() -> None:
     assert parse_options({**NEEDED, "mode": "permissive", "columns": "body"}).columns == ("body",)
 
 
-def test_a_schema_of_the_readers_own_has_columns_of_the_source() -> None:
-    """All that is wrong with it is told."""
-    assert names_of_schema([("body", "binary"), ("properties", "map<string,string>")]) == ("body", "properties")
-    with pytest.raises(ConfigError) as raised:
-        names_of_schema(
-            [("bdoy", "binary"), ("body", "string"), ("x1", "int"), ("topic", "string"), ("topic", "string")]
-        )
-    first, second, third, *doubled = map(str, raised.value.problems)
-    assert first == "schema: bdoy is no column; did you mean body?"
-    assert second == "schema: body is string; accepted: binary, and a cast of what is read"
-    assert third.startswith("schema: x1 is no column; there are topic, broker")
-    assert doubled == ["schema: topic is there more than once"] * 2
-
-
 def test_a_stream_has_no_end() -> None:
     """Kafka's source refuses these as well."""
     options = parse_options({**NEEDED, "endingTimestamp": "5"})
     with pytest.raises(ConfigError, match="endingTimestamp: a stream has no end"):
         options.refuse_batch_only()
-
-
-@pytest.mark.process
-def test_pure_parts_load_neither_pyspark_nor_pyarrow() -> None:
-    """`rmqd check` may look at a group's options where Spark is not installed."""
-    code = (
-        "import sys\n"
-        "from rmqd.spark import queue_range; from rmqd.spark.source import admission, offsets, options\n"
-        "assert not {'pyspark', 'pyarrow'} & set(sys.modules), sorted(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -78,20 +78,20 @@ class Driver:
                 self.found += range(dealt.low, dealt.high)
 
 
-@pytest.mark.parametrize(("case", "loss_fails"), RUNS, ids=str)
-def test_what_a_range_comes_to(case: Case, loss_fails: bool) -> None:
+def test_what_a_range_comes_to() -> None:
     """By the table that both pullers keep to."""
-    driver, outcome = Driver(case, loss_fails=loss_fails), wanted(case, loss_fails=loss_fails)
-    with capture_logs() as logs:
-        if isinstance(outcome, tuple):
-            driver.run()
-            assert tuple(driver.found) == outcome
-            assert driver.plan.lost == case.lost
-        else:
-            with pytest.raises(outcome):
+    for case, loss_fails in RUNS:
+        driver, outcome = Driver(case, loss_fails=loss_fails), wanted(case, loss_fails=loss_fails)
+        with capture_logs() as logs:
+            if isinstance(outcome, tuple):
                 driver.run()
-    told = sum(entry["skipped"] for entry in logs if entry["event"] == "spark.data_lost")
-    assert told == (0 if loss_fails else case.lost)
+                assert tuple(driver.found) == outcome
+                assert driver.plan.lost == case.lost
+            else:
+                with pytest.raises(outcome):
+                    driver.run()
+        told = sum(entry["skipped"] for entry in logs if entry["event"] == "spark.data_lost")
+        assert told == (0 if loss_fails else case.lost)
 
 
 def plan_of(
@@ -128,17 +128,18 @@ def test_pulls_are_under_way_at_offsets_that_are_known_beforehand() -> None:
     assert (asked(plan), plan.awaited, plan.reaches_to) == ([], 10, 10)
 
 
-@pytest.mark.parametrize(("in_flight", "answers"), [(2, 1), (3, 2), (16, 8)])
-def test_half_of_the_pulls_are_answered(in_flight: int, answers: int) -> None:
+def test_half_of_the_pulls_are_answered() -> None:
     """No more than half of those that may be are left then, and one at least."""
-    plan = plan_of(400, in_flight=in_flight)
-    assert plan.is_half_answered
-    asked(plan)
-    for number in range(answers):
-        assert not plan.is_half_answered
-        plan.answered(answer(ResponseCode.SUCCESS, 4 * number + 4))
-    assert plan.is_half_answered
-    assert asked(plan) == [(4 * number, 4) for number in range(in_flight, in_flight + answers)]
+    cases: list[tuple[int, int]] = [(2, 1), (3, 2), (16, 8)]
+    for in_flight, answers in cases:
+        plan = plan_of(400, in_flight=in_flight)
+        assert plan.is_half_answered
+        asked(plan)
+        for number in range(answers):
+            assert not plan.is_half_answered
+            plan.answered(answer(ResponseCode.SUCCESS, 4 * number + 4))
+        assert plan.is_half_answered
+        assert asked(plan) == [(4 * number, 4) for number in range(in_flight, in_flight + answers)]
 
 
 def test_an_answer_that_is_cut_short_is_pulled_on_and_the_next_spans_are_as_short() -> None:
@@ -159,16 +160,17 @@ def test_what_there_was_no_room_for_is_pulled_again() -> None:
     assert asked(plan) == [(3, 1)]
 
 
-@pytest.mark.parametrize(
-    ("in_flight", "tags", "code"),
-    [(1, "*", ResponseCode.SUCCESS), (3, "a", ResponseCode.PULL_RETRY_IMMEDIATELY)],
-)
-def test_one_pull_at_a_time(in_flight: int, tags: str, code: ResponseCode) -> None:
+def test_one_pull_at_a_time() -> None:
     """Where a filter decides how far an answer reaches, or the group waits between pulls."""
-    plan = plan_of(10, in_flight=in_flight, tags=tags)
-    assert asked(plan) == [(0, 4)]
-    assert plan.answered(answer(code, 7)) == Dealt(0, 7, found=code == ResponseCode.SUCCESS)
-    assert asked(plan) == [(7, 3)]
+    cases: list[tuple[int, str, ResponseCode]] = [
+        (1, "*", ResponseCode.SUCCESS),
+        (3, "a", ResponseCode.PULL_RETRY_IMMEDIATELY),
+    ]
+    for in_flight, tags, code in cases:
+        plan = plan_of(10, in_flight=in_flight, tags=tags)
+        assert asked(plan) == [(0, 4)]
+        assert plan.answered(answer(code, 7)) == Dealt(0, 7, found=code == ResponseCode.SUCCESS)
+        assert asked(plan) == [(7, 3)]
 
 
 def test_an_answer_that_goes_past_the_range_ends_it() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from rmqd.spark.engine.running_query import MOST_CHARACTERS, query_error
 
 PAGES = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {said}
@@ -16,9 +14,8 @@ Traceback (most recent call last):
 """
 
 
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
+def test_the_cause_is_what_a_person_needs() -> None:
+    cases: list[tuple[str, str]] = [
         (PAGES.format(said="Job aborted", raised="rmqd.errors.DataLossError: data loss in x"), "data loss in x"),
         (PAGES.format(said="Job aborted", raised="KeyError: 'order'"), "KeyError: 'order'"),
         (
@@ -31,13 +28,12 @@ Traceback (most recent call last):
         ),
         ("[PATH_NOT_FOUND] Path does not exist: /nowhere.\n\nand so on", "Spark: [PATH_NOT_FOUND] Path does not exist"),
         ("", "Spark ended with RuntimeError"),
-    ],
-)
-def test_the_cause_is_what_a_person_needs(said: str, expected: str) -> None:
-    error = query_error(RuntimeError(said))
-    assert str(error).startswith(expected)
-    assert "\n" not in str(error)
-    assert error.said == said
+    ]
+    for said, expected in cases:
+        error = query_error(RuntimeError(said))
+        assert str(error).startswith(expected)
+        assert "\n" not in str(error)
+        assert error.said == said
 
 
 def test_a_cause_of_many_pages_is_cut() -> None:

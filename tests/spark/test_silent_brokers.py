@@ -6,8 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,29 +13,14 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.route import TopicRouteData
-from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo
-from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply, route_of, routes
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.spark.needed import need
-from tests.waiting import WAIT_SECONDS
 
 need("pyspark", "pyarrow")
 
-from rmqd.client.options import ClientOptions  # noqa: E402
-from rmqd.config.model.root import RootConfig  # noqa: E402
-from rmqd.errors import RemotingError, RmqdError, UnknownTopicKindError  # noqa: E402
-from rmqd.spark.access import Access  # noqa: E402
-from rmqd.spark.answers import Answers  # noqa: E402
-from rmqd.spark.cluster import close_clusters, cluster_of  # noqa: E402
-from rmqd.spark.engine.generations import Generations  # noqa: E402
-from rmqd.spark.group_order import GroupOrder  # noqa: E402
-from rmqd.spark.patience import patiently  # noqa: E402
-from rmqd.spark.queue_range import Replica  # noqa: E402
-from rmqd.spark.source.offsets import Offsets  # noqa: E402
-from rmqd.spark.source.silent_brokers import BrokerSilentError  # noqa: E402
-from tests.spark.local_folder import LocalFolder, save  # noqa: E402
+from rmqd.errors import RmqdError  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 
 TOPIC, GROUP = "orders", "reports"
@@ -121,46 +104,6 @@ async def test_a_broker_that_does_not_answer_is_told(cluster: Cluster, logs: lis
     assert events(logs, "spark.broker_returned") == [("b", None)]
 
 
-async def test_no_poll_waits_for_a_broker_that_is_known_to_be_silent(cluster: Cluster, logs: list[Any]) -> None:
-    """It takes connections, and answers late: other brokers' messages come meanwhile, and its answer counts later."""
-    a, b = cluster.peers["a"], cluster.peers["b"]
-    query = await cluster.query(unavailableToleranceMs="60000")
-    await asyncio.to_thread(query.poll)
-    await b.down()
-    await asyncio.to_thread(query.poll)
-    asked, may_answer = asyncio.Event(), asyncio.Event()
-
-    async def late(_: RemotingCommand) -> Reply:
-        asked.set()
-        await may_answer.wait()
-        return Reply(ext_fields={"offset": "0"})
-
-    before = len(b.got(RequestCode.GET_MAX_OFFSET))
-    b.on(RequestCode.GET_MAX_OFFSET, late)
-    await b.listen()
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not asked.is_set():
-            await asyncio.to_thread(query.poll)
-    await cluster.store("a", b"1")
-    assert await asyncio.to_thread(query.poll)
-    assert query.rows[-1] == ["1"]
-    may_answer.set()
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not events(logs, "spark.broker_returned"):
-            await asyncio.to_thread(query.poll)
-    assert len(b.got(RequestCode.GET_MAX_OFFSET)) == before + 1
-    assert len(a.got(RequestCode.GET_MAX_OFFSET)) > before + 1
-
-
-async def test_a_broker_that_is_silent_for_too_long_ends_the_query(cluster: Cluster) -> None:
-    """With its name: whoever runs one by hand may see nothing else."""
-    query = await cluster.query(unavailableToleranceMs="0")
-    await asyncio.to_thread(query.poll)
-    await cluster.peers["b"].down()
-    with pytest.raises(BrokerSilentError, match=r"^b: has not told for 0 s where its queues end, while others did: "):
-        await asyncio.to_thread(query.poll)
-
-
 @pytest.mark.parametrize("request_code", [RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET])
 async def test_a_commit_that_one_broker_refuses_hides_no_other(
     cluster: Cluster, logs: list[Any], request_code: RequestCode
@@ -185,62 +128,6 @@ async def test_a_commit_that_one_broker_refuses_hides_no_other(
     assert cluster.brokers["a"].commits_of(MessageQueue(TOPIC, "a", 0)) == [0, 2]
 
 
-async def test_a_broker_that_was_taken_away_keeps_no_other_ones_offsets_from_being_committed(cluster: Cluster) -> None:
-    """By a query that starts without it, in another process."""
-    cluster.have_group()
-    for name in cluster.brokers:
-        await cluster.store(name, b"1")
-    checkpoint, more = Checkpoint(), {"groupId": GROUP, "commitOffsets": "true"}
-    await asyncio.to_thread((await cluster.query(checkpoint, **more)).run_until_idle)
-    cluster.know({"a": {0: cluster.peers["a"].address}})
-    await cluster.store("a", b"2")
-    await asyncio.to_thread(close_clusters)
-    await asyncio.to_thread((await cluster.query(checkpoint, **more)).run_until_idle)
-    assert {name: broker.commits_of(MessageQueue(TOPIC, name, 0))[-1] for name, broker in cluster.brokers.items()} == {
-        "a": 2, "b": 1,
-    }  # fmt: skip
-
-
-async def test_a_silent_broker_keeps_no_other_ones_resets_and_last_commits_back(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    """Of a group of `engine: spark`; the driver tells of it afterwards."""
-    cluster.have_group()
-    offsets = {name: broker.offsets for name, broker in cluster.brokers.items()}
-    places = {name: (GROUP, MessageQueue(TOPIC, name, 0)) for name in cluster.brokers}
-    config = {"engine": "spark", "subscriptions": {TOPIC: "*"}, "handler": {"plugin": "noop"}}
-    root = {"nameserver": cluster.name_server.address, "groups": {GROUP: config}}
-    generations = Generations(GroupOrder(GROUP, RootConfig.model_validate(root)), LocalFolder(tmp_path))
-    generation = await asyncio.to_thread(generations.current)
-    done = Offsets({queue: 3 for _, queue in places.values()})
-    save(Checkpoint([json.dumps(done.to_json())], 1), generation.path)
-    for name in places:
-        offsets[name][places[name]] = 2
-    await cluster.peers["b"].down()
-
-    with pytest.raises(RemotingError, match="refused"):
-        await asyncio.to_thread(generations.finish)
-    assert offsets["a"][places["a"]] == 3
-    with pytest.raises(RemotingError, match="refused"):
-        await asyncio.to_thread(generations.moved)
-    offsets["a"][places["a"]] = 1
-    assert await asyncio.to_thread(generations.moved) == {places["a"][1]: 1}
-
-
-async def test_a_slave_that_is_behind_makes_no_queue_end_early(cluster: Cluster) -> None:
-    """While the master is away, or has just come back: that would be a loss, and its own word is asked for first."""
-    await cluster.store("a", *(b"%d" % number for number in range(5)))
-    checkpoint = Checkpoint()
-    query = await cluster.query(checkpoint)
-    await asyncio.to_thread(query.poll)
-    slave, master = cluster.peers["b"], cluster.peers["a"].address
-    slave.on(RequestCode.GET_MAX_OFFSET, Reply(ext_fields={"offset": "2"}))
-    query = await cluster.query(checkpoint, **{"fetchOffset.intervalMs": "2000"})
-    for replicas in ({1: slave.address}, {0: master, 1: slave.address}):
-        cluster.know({"a": replicas})
-        assert not await asyncio.to_thread(query.poll)
-
-
 async def test_a_bounded_query_ends_where_masters_say(cluster: Cluster) -> None:
     """A slave that is behind would have it end as done, with messages unread that its master has."""
     await cluster.store("a", *(b"%d" % number for number in range(5)))
@@ -252,114 +139,3 @@ async def test_a_bounded_query_ends_where_masters_say(cluster: Cluster) -> None:
     cluster.know({"a": {0: master, 1: slave.address}})
     query = await cluster.available_now(unavailableToleranceMs="20000")
     assert await asyncio.to_thread(query.run_until_idle) == [["0", "1", "2", "3", "4"]]
-
-
-async def test_a_bounded_query_waits_to_be_told_where_a_new_queue_begins(cluster: Cluster) -> None:
-    """Without that there would be nothing to read, which is how such a query ends as done."""
-    checkpoint = Checkpoint()
-    cluster.know({"a": {0: cluster.peers["a"].address}})
-    await asyncio.to_thread((await cluster.query(checkpoint)).poll)
-    cluster.know({name: {0: peer.address} for name, peer in cluster.peers.items()})
-    await cluster.store("b", b"1")
-    b = cluster.peers["b"]
-    refused = Reply(ResponseCode.SYSTEM_BUSY, "as it is scripted")
-    b.gate = lambda command: refused if command.code == RequestCode.GET_MIN_OFFSET else None
-    query = await cluster.available_now(checkpoint, unavailableToleranceMs="0")
-    with pytest.raises(RmqdError, match="as it is scripted"):
-        await asyncio.to_thread(query.poll)
-    b.gate = None
-    query = await cluster.available_now(checkpoint, unavailableToleranceMs="20000")
-    assert await asyncio.to_thread(query.run_until_idle) == [["1"]]
-
-
-async def test_a_route_that_was_learnt_without_its_master_is_asked_for_again(cluster: Cluster) -> None:
-    """Soon, whatever `routeRefreshMs` says: else batches would be planned with a slave alone until then."""
-    slave, master = cluster.peers["b"].address, cluster.peers["a"].address
-    cluster.know({"a": {1: slave}})
-    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
-    queue = MessageQueue(TOPIC, "a", 0)
-    assert await asyncio.to_thread(asked.replicas, queue) == (Replica(1, slave),)
-    cluster.know({"a": {0: master, 1: slave}})
-    both = (Replica(0, master), Replica(1, slave))
-    async with asyncio.timeout(WAIT_SECONDS):
-        while await asyncio.to_thread(asked.replicas, queue) != both:
-            pass
-
-
-async def test_a_broker_is_asked_for_a_group_once_and_for_each_queues_offset(cluster: Cluster) -> None:
-    """What it says of the group goes for all its queues, and for no other broker's."""
-    cluster.have_group()
-    missing = Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="no such group")
-    cluster.peers["b"].on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, missing)
-    for peer in cluster.peers.values():
-        peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ext_fields={"offset": "7"}))
-    cluster.by_topic[TOPIC] = route_of({name: {0: peer.address} for name, peer in cluster.peers.items()}, 8)
-    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
-    queues = [MessageQueue(TOPIC, name, queue_id) for name in cluster.peers for queue_id in range(8)]
-    answers = await asyncio.to_thread(asked.committed, GROUP, queues)
-    assert answers.found == {queue: 7 for queue in queues if queue.broker_name == "a"}
-    assert set(answers.failed) == {queue for queue in queues if queue.broker_name == "b"}
-    assert {str(error) for error in answers.failed.values()} == {str(next(iter(answers.failed.values())))}
-    for peer, offsets in zip(cluster.peers.values(), (8, 0), strict=True):
-        assert len(peer.got(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)) == 1
-        assert len(peer.got(RequestCode.QUERY_CONSUMER_OFFSET)) == offsets
-
-
-async def test_a_slaves_word_is_nobodys_place(cluster: Cluster) -> None:
-    """Where a query begins, and what is committed, is asked of masters; where queues end, a slave may say."""
-    slave = cluster.peers["b"]
-    for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET):
-        slave.on(code, Reply(ext_fields={"offset": "2"}))
-    cluster.know({"a": {1: slave.address}})
-    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
-    queue = MessageQueue(TOPIC, "a", 0)
-
-    def ask() -> list[dict[MessageQueue, RmqdError]]:
-        everything = (
-            asked.min_offsets([queue]), asked.max_offsets([queue]), asked.offsets_at({queue: 0}),
-            asked.committed("reports", [queue]), asked.commit("reports", {queue: 1}),
-        )  # fmt: skip
-        return [answers.failed for answers in everything]
-
-    failed = await asyncio.to_thread(ask)
-    assert {str(error) for one in failed for error in one.values()} == {
-        "a: no route names its master: it is down, or is being replaced"
-    }
-    ends = await asyncio.to_thread(lambda: asked.max_offsets([queue], of_slaves=True))
-    assert ends.found == {queue: 2}
-
-
-async def test_a_static_topic_is_refused_by_name(cluster: Cluster) -> None:
-    """Its queues move between brokers, which nothing here follows: part of it would be read, and no error told."""
-    mapping = TopicQueueMappingInfo("a", 2, 1, curr_id_map={0: 0, 1: 0})
-    cluster.by_topic[TOPIC] = replace(cluster.by_topic[TOPIC], mappings=(mapping,))
-    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
-    answers = await asyncio.to_thread(asked.queues, [TOPIC])
-    [error] = answers.failures
-    assert "orders is a static topic" in str(error)
-
-
-async def test_a_topic_that_becomes_static_is_refused_by_name(cluster: Cluster) -> None:
-    """Also one that was read before: a remap puts its queues where nothing here looks for them."""
-    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
-    assert (await asyncio.to_thread(asked.queues, [TOPIC])).failures == []
-    mapping = TopicQueueMappingInfo("a", 2, 1, curr_id_map={0: 0, 1: 0})
-    cluster.by_topic[TOPIC] = replace(cluster.by_topic[TOPIC], mappings=(mapping,))
-    [error] = (await asyncio.to_thread(asked.queues, [TOPIC])).failures
-    assert "orders is a static topic" in str(error)
-
-
-async def test_a_topic_of_an_unknown_kind_is_refused_by_name(cluster: Cluster) -> None:
-    """As by `engine: local`, and at once: no patience makes it known."""
-    body = json.dumps({"topicName": TOPIC, "attributes": {"message.type": "TABLE"}}).encode()
-    cluster.peers["a"].on(RequestCode.GET_TOPIC_CONFIG, Reply(body=body))
-    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
-
-    def ask() -> Answers[list[MessageQueue]]:
-        answers = asked.queues([TOPIC])
-        if answers.failures:
-            raise answers.failures[0]
-        return answers
-
-    with pytest.raises(UnknownTopicKindError, match=r"message\.type=TABLE, which this version of rmqd does not know"):
-        await asyncio.to_thread(patiently, ask, 60)

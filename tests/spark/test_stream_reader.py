@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import json
-from typing import Any
 
 import pytest
 
-from rmqd.errors import DataLossError, RmqdError
+from rmqd.errors import DataLossError
 from tests.spark.embedded_broker import BROKER, EmbeddedBroker
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows  # noqa: E402
+from pyspark.sql.streaming.datasource import ReadMaxRows  # noqa: E402
 
 from tests.spark.micro_batches import Checkpoint, Killed, Query  # noqa: E402
-from tests.spark.stream_options import grouped, numbers, options, place  # noqa: E402
+from tests.spark.stream_options import grouped, numbers, options  # noqa: E402
 
 
 def test_a_backlog_and_what_comes_later(broker: EmbeddedBroker) -> None:
@@ -27,16 +25,6 @@ def test_a_backlog_and_what_comes_later(broker: EmbeddedBroker) -> None:
     assert query.run_until_idle() == [numbers(0, 0, 3) + numbers(1, 0, 3)]
     broker.send("orders", "1:3", queue_id=1)
     assert query.run_until_idle()[1:] == [["1:3"]]
-
-
-def test_a_poll_finds_what_was_sent_before_it(broker: EmbeddedBroker) -> None:
-    """Though the queues' ends were asked for a moment ago: it is the poll that `processAllAvailable` waits for."""
-    broker.fill("orders", 1, 3)
-    query = Query(Checkpoint(), {**options(broker), "fetchOffset.intervalMs": "300"})
-    query.run_until_idle()
-    broker.send("orders", "0:3")
-    assert query.poll()
-    assert query.rows[1:] == [["0:3"]]
 
 
 def test_a_stream_starts_at_the_end_by_default(broker: EmbeddedBroker) -> None:
@@ -49,19 +37,6 @@ def test_a_stream_starts_at_the_end_by_default(broker: EmbeddedBroker) -> None:
     broker.send("orders", "0:3", "0:4")
     assert query.reader.initialOffset() == before
     assert query.run_until_idle() == [["0:3", "0:4"]]
-
-
-def test_a_first_batch_that_died_is_read_again_wherever_the_end_is_by_then(broker: EmbeddedBroker) -> None:
-    """Spark asks a new process for the beginning again; "latest" is elsewhere now."""
-    broker.fill("orders", 1, 3)
-    more, checkpoint = options(broker, startingOffsets="latest"), Checkpoint()
-    query = Query(checkpoint, more)
-    query.reader.initialOffset()
-    broker.send("orders", "0:3", "0:4")
-    with pytest.raises(Killed):
-        query.poll(die_before_commit=True)
-    broker.send("orders", "0:5")
-    assert Query(checkpoint, more).run_until_idle() == [["0:3", "0:4"], ["0:5"]]
 
 
 def test_a_batch_that_died_is_read_again_exactly(broker: EmbeddedBroker) -> None:
@@ -91,36 +66,6 @@ def test_a_batch_has_no_more_rows_than_the_limit(broker: EmbeddedBroker) -> None
     assert [len(batch) for batch in query.run_until_idle()] == [8, 8, 8, 8, 8]
 
 
-def test_a_batch_has_about_so_many_bytes_as_the_limit(broker: EmbeddedBroker) -> None:
-    """By the sizes in the broker's index; a message has some 200 bytes beside its body here."""
-    broker.create_topic("orders", 1)
-    broker.send("orders", *(f"{number}".ljust(4000, ".") for number in range(40)))
-    query = Query(Checkpoint(), options(broker, maxBytesPerTrigger="44000"))
-    assert query.reader.getDefaultReadLimit() == ReadMaxBytes(44000)
-    assert [len(batch) for batch in query.run_until_idle()] == [10, 10, 10, 10]
-    broker.send("orders", "x".ljust(60_000, "."))
-    assert [len(batch) for batch in query.run_until_idle()[4:]] == [1]
-
-
-def test_a_batch_waits_for_its_least_number_of_rows(broker: EmbeddedBroker) -> None:
-    """But not for ever."""
-    broker.fill("orders", 1, 3)
-    waiting = Query(Checkpoint(), options(broker, minOffsetsPerTrigger="4"))
-    assert waiting.run_until_idle() == [[]]
-    broker.send("orders", "0:3")
-    assert waiting.run_until_idle()[1:] == [numbers(0, 0, 4)]
-    impatient = Query(Checkpoint(), options(broker, minOffsetsPerTrigger="99", maxTriggerDelay="0s"))
-    assert impatient.run_until_idle() == [numbers(0, 0, 4)]
-
-
-def test_a_trigger_that_takes_everything_knows_no_limit(broker: EmbeddedBroker) -> None:
-    """Trigger.Once, as Spark says it."""
-    broker.fill("orders", 1, 30)
-    query = Query(Checkpoint(), options(broker, maxOffsetsPerTrigger="3", minOffsetsPerTrigger="2"))
-    start = query.reader.initialOffset()
-    assert place(json.dumps(query.reader.latestOffset(start, ReadAllAvailable()))) == {"0": 30}
-
-
 def test_what_is_available_now_ends_where_it_was(broker: EmbeddedBroker) -> None:
     """In batches of the limit; what comes meanwhile is for the next run, and so is a new queue."""
     broker.fill("orders", 1, 5)
@@ -131,33 +76,6 @@ def test_what_is_available_now_ends_where_it_was(broker: EmbeddedBroker) -> None
     broker.send("orders", "1:0", queue_id=1)
     assert query.run_until_idle() == [["0:0", "0:1"], ["0:2", "0:3"], ["0:4"]]
     assert Query(checkpoint, options(broker), available_now=True).run_until_idle() == [["0:5", "1:0"]]
-
-
-def test_what_is_available_now_may_be_nothing(broker: EmbeddedBroker) -> None:
-    """Spark asks for the beginning after the end was noted; messages that came between are for the next run."""
-    broker.fill("orders", 1, 2)
-    checkpoint, more = Checkpoint(), options(broker, startingOffsets="latest")
-    query = Query(checkpoint, more, available_now=True)
-    broker.send("orders", "0:2")
-    assert query.run_until_idle() == [[]]
-    broker.send("orders", "0:3")
-    assert Query(checkpoint, more, available_now=True).run_until_idle() == [["0:3"]]
-
-
-def test_what_is_available_now_is_not_done_while_nobody_says_what_there_is(broker: EmbeddedBroker) -> None:
-    """Nothing new would end the query, with messages unread."""
-    broker.fill("orders", 1, 6)
-    checkpoint = Checkpoint()
-    tolerant = {"unavailableToleranceMs": "300"}  # without it nobody's silence is borne, whatever the trigger
-    more = options(broker, subscribePattern="orders", maxOffsetsPerTrigger="2", **tolerant)
-    query = Query(checkpoint, more, available_now=True)
-    query.poll()
-    broker.stop()
-    with pytest.raises(RmqdError):
-        query.poll()
-    broker.start()
-    more["unavailableToleranceMs"] = "20000"  # who has just failed to connect leaves the address alone for a moment
-    assert Query(checkpoint, more, available_now=True).run_until_idle() == [numbers(0, 2, 4), numbers(0, 4, 6)]
 
 
 def test_the_group_has_no_lag_once_the_query_is_idle(broker: EmbeddedBroker) -> None:
@@ -194,13 +112,6 @@ def test_a_group_starts_where_it_is_and_notes_where_it_begins(broker: EmbeddedBr
     assert Query(Checkpoint(), more).run_until_idle() == [["0:3", "0:4", "1:5"]]
 
 
-def test_a_group_whose_offsets_are_not_wanted_is_left_alone(broker: EmbeddedBroker) -> None:
-    """commitOffsets=false."""
-    broker.fill("orders", 1, 5)
-    assert Query(Checkpoint(), grouped(broker, commitOffsets="false")).run_until_idle() == [numbers(0, 0, 5)]
-    assert broker.offsets("reports", "orders") == {}
-
-
 def test_an_idle_query_commits_nothing(broker: EmbeddedBroker) -> None:
     """What an operator sets meanwhile stays until the query has done more."""
     broker.fill("orders", 1, 5)
@@ -212,27 +123,6 @@ def test_an_idle_query_commits_nothing(broker: EmbeddedBroker) -> None:
     broker.send("orders", "0:5")
     query.run_until_idle()
     assert broker.offsets("reports", "orders") == {0: 6}
-
-
-def test_the_lag_is_in_the_progress(broker: EmbeddedBroker) -> None:
-    """Spark shows it as latestOffset."""
-    broker.fill("orders", 1, 5)
-    query = Query(Checkpoint(), options(broker, maxOffsetsPerTrigger="2"))
-    query.poll()
-    report = query.reader.reportLatestOffset()
-    assert (place(query.checkpoint.offsets[-1]), place(json.dumps(report))) == ({"0": 2}, {"0": 5})
-
-
-def test_a_drain_file_holds_the_query(broker: EmbeddedBroker, tmp_path: Any) -> None:
-    """While it is there, nothing is new."""
-    broker.fill("orders", 1, 2)
-    query = Query(Checkpoint(), options(broker, drainFile=str(tmp_path / "drain")))
-    query.run_until_idle()
-    (tmp_path / "drain").touch()
-    broker.send("orders", "0:2")
-    assert query.run_until_idle() == [numbers(0, 0, 2)]
-    (tmp_path / "drain").unlink()
-    assert query.run_until_idle()[1:] == [["0:2"]]
 
 
 def test_a_broker_that_is_away_is_borne_with(broker: EmbeddedBroker) -> None:
@@ -247,16 +137,6 @@ def test_a_broker_that_is_away_is_borne_with(broker: EmbeddedBroker) -> None:
     while not query.poll():
         pass
     assert query.rows[1:] == [["0:2"]]
-
-
-def test_a_broker_that_stays_away_ends_the_query(broker: EmbeddedBroker) -> None:
-    """After the time that the option gives."""
-    broker.fill("orders", 1, 2)
-    query = Query(Checkpoint(), options(broker))
-    query.run_until_idle()
-    broker.stop()
-    with pytest.raises(RmqdError, match="refused"):
-        query.poll()
 
 
 def test_a_topic_made_anew_is_a_loss(broker: EmbeddedBroker) -> None:

@@ -13,9 +13,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark import register  # noqa: E402
 from rmqd.spark.source.columns import COLUMNS  # noqa: E402
-from rmqd.spark.views import create_views  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,23 +63,6 @@ def test_a_topic_in_sql(spark: SparkSession, broker: EmbeddedBroker) -> None:
     assert len(frame.where("queue_offset = 3").collect()[0]) == len(COLUMNS)
 
 
-def test_the_documents_notebook_runs(
-    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """As it is written, but for where RocketMQ and the files are."""
-    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
-    code = page.split("```python no-run\n")[1].split("```")[0]
-    for there, here in (("127.0.0.1:9876", broker.nameserver), ("/data", str(tmp_path))):
-        assert there in code
-        code = code.replace(there, here)
-    broker.create_topic("orders", 1)
-    broker.send("orders", "first", "second", tags="paid")
-    exec(compile(code, "docs/spark.md", "exec"), {})
-    assert "|paid|       2|" in capfd.readouterr().out
-    assert [row.body for row in spark.read.parquet(str(tmp_path / "orders")).collect()] == ["first", "second"]
-    assert broker.offsets("orders_archive", "orders") == {0: 2}
-
-
 def test_wrong_options_are_told_by_load(spark: SparkSession) -> None:
     """All of them, before anything is read, in the error's first lines."""
     with pytest.raises(Exception, match="nameserver: is missing") as raised:
@@ -103,74 +84,6 @@ def test_a_schema_says_which_columns_are_read(spark: SparkSession, broker: Embed
     assert "Job aborted" not in str(raised.value)
 
 
-def test_sql_has_topics_as_views(spark: SparkSession, broker: EmbeddedBroker) -> None:
-    """As docs/spark.md writes it, or several by name. A table is refused at once, with what there is in its place."""
-    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
-    create, select = (
-        page.split("```sql\n")[1].split("```")[0].replace("127.0.0.1:9876", broker.nameserver).split(";")[:2]
-    )
-    broker.fill("orders", 2, 3)
-    try:
-        spark.sql(create)
-        assert [row.messages for row in spark.sql(select).collect()] == [6]
-        broker.fill("refunds-eu", 1, 2)
-        create_views(
-            spark, broker.nameserver, ["orders", "refunds-eu"], columns="body,queue_id", startingTimestamp="-1h"
-        )
-        joined = spark.sql("SELECT * FROM orders JOIN `refunds-eu` USING (body)").collect()
-        assert sorted((row.body, len(row)) for row in joined) == [(b"0:0", 3), (b"0:1", 3)]
-    finally:
-        for view in ("orders", "refunds-eu"):
-            spark.catalog.dropTempView(view)
-    with pytest.raises(Exception, match="accepted: CREATE TEMPORARY VIEW"):
-        spark.sql(create.replace("OR REPLACE TEMPORARY VIEW", "TABLE"))
-
-
-def test_a_format_that_spark_knows_is_not_registered_again(spark: SparkSession) -> None:
-    """It would be told as a replacement of itself, as often as a notebook's first cell runs."""
-    formats = spark._jsparkSession.sessionState().dataSourceManager()
-    known = formats.lookupDataSource("rocketmq")
-    register(spark)
-    assert formats.lookupDataSource("rocketmq").equals(known)
-
-
-def test_all_available_is_what_was_sent_before(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """With default options."""
-    broker.create_topic("orders", 2)
-    read = spark.readStream.format("rocketmq").options(nameserver=broker.nameserver, subscribe="orders")
-    stream = read.option("startingOffsets", "earliest").load().writeStream.format("memory").queryName("seen")
-    query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    try:
-        counts = []
-        for round_number in range(4):
-            broker.send("orders", *map(str, range(8)), queue_id=round_number % 2)
-            query.processAllAvailable()
-            counts.append(spark.table("seen").count())
-    finally:
-        query.stop()
-    assert counts == [8, 16, 24, 32]
-
-
-def test_conditions_are_known_before_anything_is_read(spark: SparkSession, broker: EmbeddedBroker) -> None:
-    """Without Spark's own setting it refuses such a read, and says which one."""
-    broker.fill("orders", 4, 25)
-    options = {"nameserver": broker.nameserver, "subscribe": "orders"}
-    frame = spark.read.format("rocketmq").options(**options, pushdown=True).load()
-    setting = "spark.sql.python.filterPushdown.enabled"
-    with pytest.raises(Exception, match=setting):
-        frame.count()
-    try:
-        spark.conf.set(setting, True)
-        late = frame.where("queue_id IN (1, 3) AND queue_offset >= 20 AND store_timestamp > now() - INTERVAL 1 HOUR")
-        assert late.rdd.getNumPartitions() == 2
-        bodies = late.selectExpr("CAST(body AS STRING) AS body").collect()
-    finally:
-        spark.conf.unset(setting)
-    assert sorted(row.body for row in bodies) == [
-        f"{queue_id}:{number}" for queue_id in (1, 3) for number in range(20, 25)
-    ]
-
-
 def test_what_is_available_now_is_written_once(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     """In batches of the limit; the next run goes on from the checkpoint, and the group has no lag after it."""
     broker.fill("orders", 2, 25)
@@ -184,17 +97,3 @@ def test_what_is_available_now_is_written_once(spark: SparkSession, broker: Embe
     expected = [f"{queue_id}:{number}" for queue_id in range(2) for number in range(25)]
     assert written(spark, tmp_path) == sorted([*expected, "2:0"])
     assert broker.offsets("archive", "orders") == {0: 25, 1: 25, 2: 1}
-
-
-def test_a_loss_ends_a_query_with_its_numbers(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """Without failOnDataLoss it goes on behind the gap."""
-    broker.fill("orders", 1, 7)
-    broker.pass_hours(73)
-    broker.send("orders", "0:7")
-    start = json.dumps({"orders": {BROKER: {"0": 5}}})
-    with pytest.raises(
-        Exception, match="data loss in orders@broker-a:0: offsets 5 to 6 were to be read, and the broker holds 7 to 7"
-    ):
-        run(spark, broker, tmp_path, startingOffsets=start)
-    run(spark, broker, tmp_path, startingOffsets=start, failOnDataLoss="false")
-    assert written(spark, tmp_path) == ["0:7"]

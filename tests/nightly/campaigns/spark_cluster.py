@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from rmqd.errors import RmqdError
+from tests.nightly.spark.standalone_cluster import StandaloneCluster
 from tests.spark.embedded_broker import EmbeddedBroker
-from tests.spark.standalone_cluster import SHORT_LIFE, StandaloneCluster
+from tests.spark.fixtures import SHORT_LIFE
 
 GROUP: Final = "mailer"
 TOPIC: Final = "orders"

@@ -32,7 +32,7 @@ from tests.spark.local_folder import LocalFolder
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from tests.spark.standalone_cluster import StandaloneCluster
+    from tests.nightly.spark.standalone_cluster import StandaloneCluster
 
 HANDLING, ARCHIVING = "kills-handling", "kills-archiving"
 QUEUES: Final = 8

@@ -29,7 +29,7 @@ from tests.nightly.campaigns.tables_moments import MOMENTS, STARTING, Moments
 from tests.nightly.campaigns.tables_truth import VALUE_SCHEMA, body_of, differences, truth_of
 from tests.rocketmq import RealCluster, offsets
 from tests.servers.postgresql import PostgresqlServer
-from tests.spark.standalone_cluster import SHORT_LIFE
+from tests.spark.fixtures import SHORT_LIFE
 from tests.waiting import wait_until
 
 ADDING, KEEPING, FOLLOWING = "tables-adding", "tables-keeping", "tables-following"

@@ -22,7 +22,7 @@ from rmqd.client.options import ClientOptions  # noqa: E402
 from rmqd.spark.engine.generations import checkpoint_folder  # noqa: E402
 from rmqd.spark.engine.presence import Presence  # noqa: E402
 from rmqd.spark.group_order import GroupOrder  # noqa: E402
-from tests.spark.archive_driver import SECONDS, start  # noqa: E402
+from tests.spark.group_queries import SECONDS, start  # noqa: E402
 from tests.spark.handler_batches import GroupQuery  # noqa: E402
 
 if TYPE_CHECKING:

@@ -18,13 +18,12 @@ from types import TracebackType
 from typing import Final, Self
 
 from rmqd.spark.java import find_java, provide_java
+from tests.spark.fixtures import SHORT_LIFE
 
 START_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.05
 MEMORY: Final = "1g"  # of a worker, for its executors
 DAEMON_MEMORY: Final = "128m"  # of the master and of a worker themselves
-SHORT_LIFE: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-"""Of a Java machine: the best code would not pay, and its compiler would take the core meanwhile."""
 _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED: Final = "Successfully registered with master"
 

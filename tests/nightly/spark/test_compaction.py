@@ -22,8 +22,8 @@ from rmqd.spark.pipelines.compaction import Compactions  # noqa: E402
 from rmqd.spark.pipelines.compaction_plan import Chunk, chunks_of  # noqa: E402
 from rmqd.spark.pipelines.micro_batch import MicroBatch  # noqa: E402
 from rmqd.spark.pipelines.parquet_sink import staging_beside  # noqa: E402
-from tests.spark.archive_driver import archive_order, order_of  # noqa: E402
-from tests.spark.test_parquet_sink import EACH, QUERY, KilledError, Life, MortalFolder, Sleep, read, rows, sink  # noqa: E402
+from tests.nightly.spark.test_parquet_sink import EACH, QUERY, KilledError, Life, MortalFolder, Sleep, read, rows, sink  # noqa: E402
+from tests.spark.group_queries import archive_order, order_of  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

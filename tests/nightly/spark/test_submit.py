@@ -15,7 +15,7 @@ import pytest
 
 from rmqd.errors import RmqdError
 from rmqd.spark.submit.run import find_spark_submit
-from tests.spark.test_submission import submission
+from tests.nightly.spark.test_submission import submission
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark

@@ -10,7 +10,7 @@ import pytest
 from rmqd.config.model.spark import SinkConfig
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.pipelines.micro_batch import MicroBatch
-from tests.spark.delta_lake import need_delta_lake
+from tests.nightly.spark.delta_lake import need_delta_lake
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
 
@@ -18,7 +18,7 @@ need("pyspark", "pyarrow")
 need_delta_lake()
 
 from rmqd.spark.pipelines.delta_table import DeltaTable  # noqa: E402
-from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
+from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,7 +106,7 @@ def test_columns_that_are_not_there_are_told_at_the_start(spark: SparkSession, t
     assert content(spark, path) == [(1, None, None), (2, 20, 2), (3, 20, 2)]
 
 
-COUNTED = {"plugin": "tests.spark.test_delta_table:by_amount"}
+COUNTED = {"plugin": "tests.nightly.spark.test_delta_table:by_amount"}
 
 
 def by_amount(frame: DataFrame, spark: SparkSession) -> DataFrame:

@@ -20,7 +20,7 @@ need("pyspark", "pyarrow", "psycopg")
 
 from rmqd.spark.pipelines.micro_batch import MicroBatch  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
-from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
+from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 from tests.spark.test_postgresql_sink import QUERY, Database, prices_database  # noqa: E402, F401  a fixture
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from rmqd.daemon.page.words import seconds
 from tests.cli.command import rmqd
 from tests.daemon.daemon_process import daemon
 from tests.demo.terminal import on_terminal
+from tests.nightly.spark.two_engines import write_config
 from tests.spark.embedded_broker import EmbeddedBroker
-from tests.spark.two_engines import write_config
 from tests.waiting import eventually
 
 SECONDS: Final = 150.0  # for what waits for a JVM, on a busy machine

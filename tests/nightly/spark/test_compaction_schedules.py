@@ -15,8 +15,8 @@ import pytest
 from rmqd.errors import RmqdError
 from rmqd.spark.pipelines.compaction import COMPACTIONS, Compactions
 from rmqd.spark.pipelines.compaction_plan import CompactionPlan
+from tests.nightly.spark.test_compaction_steps import ALL, LATER, SOURCES, compactions, planned, read, settle
 from tests.spark.local_folder import LocalFolder
-from tests.spark.test_compaction_steps import ALL, LATER, SOURCES, compactions, planned, read, settle
 
 SCHEDULES = 40
 FOUND = (297, 373)  # in these one puts back what the other one has just put back

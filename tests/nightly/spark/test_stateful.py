@@ -14,12 +14,12 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
+from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PAGE = (Path(__file__).parents[2] / "docs" / "stateful.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "stateful.md").read_text()
 (CODE,) = re.findall(r"^```python no-run\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 (STORE,) = re.findall(r"^ +(spark\.sql\.streaming\.stateStore\.providerClass): (\S+)$", PAGE, re.MULTILINE)
 exec(CODE)
@@ -47,8 +47,8 @@ def test_totals_go_on_from_batch_to_batch(stateful: SparkSession, broker: Embedd
         broker.create_topic(topic, 1)
     order = order_of(
         broker.nameserver,
-        pipeline={"plugin": "tests.spark.test_stateful:totals"},
-        sink={"format": "foreach_batch", "plugin": "tests.spark.test_stateful:note", "output_mode": "update"},
+        pipeline={"plugin": "tests.nightly.spark.test_stateful:totals"},
+        sink={"format": "foreach_batch", "plugin": "tests.nightly.spark.test_stateful:note", "output_mode": "update"},
         spark={
             "trigger": "available_now",
             "options": {"value": "json", "valueSchema": "customer string, amount double"},

@@ -10,7 +10,7 @@ from tests.spark.needed import need
 need("pyspark")
 
 from rmqd.spark.hadoop_folder import HadoopFolder  # noqa: E402
-from tests.spark.java_files import Files, folder_in  # noqa: E402
+from tests.nightly.spark.java_files import Files, folder_in  # noqa: E402
 
 
 @pytest.fixture(params=["hdfs", "s3a"])

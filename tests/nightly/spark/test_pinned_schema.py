@@ -19,7 +19,7 @@ from rmqd.spark.handlers.group_source import GroupPlan  # noqa: E402
 from rmqd.spark.pipelines import pinned_schema  # noqa: E402
 from rmqd.spark.pipelines.pinned_schema import with_pinned_schema  # noqa: E402
 from rmqd.spark.values.inferring import MOST_FIELDS  # noqa: E402
-from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
+from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 from tests.spark.local_folder import LocalFolder  # noqa: E402
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import pytest
 
 from rmqd.errors import ConfigError
 from rmqd.spark.values.schema_registry import RegistryAwayError, SchemaRegistry, UnknownRecordError
+from tests.nightly.spark.schema_registry import Registry, running
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
-from tests.spark.schema_registry import Registry, running
 
 need("pyspark", "pyarrow", "fastavro")
 
@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType  # noqa: E402
 
 from rmqd.spark.format import RocketMQSource  # noqa: E402
 from rmqd.spark.values.avro_value import registered_reader  # noqa: E402
-from tests.spark.archive_driver import SECONDS, order_of, start  # noqa: E402
+from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 from tests.spark.test_batch_reader import read, rows_of  # noqa: E402
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ need("pyspark")
 
 from rmqd.spark.pipelines.compacted_batches import CompactedBatches  # noqa: E402
 from rmqd.spark.pipelines.compaction import COMPACTIONS, Compactions  # noqa: E402
-from tests.spark.java_files import Files, JavaPath, folder_in  # noqa: E402
+from tests.nightly.spark.java_files import Files, JavaPath, folder_in  # noqa: E402
+from tests.nightly.spark.test_compaction_schedules import Actor  # noqa: E402
+from tests.nightly.spark.test_compaction_steps import LATER, OTHER_QUERY, QUERY  # noqa: E402
 from tests.spark.local_folder import LocalFolder  # noqa: E402
-from tests.spark.test_compaction_schedules import Actor  # noqa: E402
-from tests.spark.test_compaction_steps import LATER, OTHER_QUERY, QUERY  # noqa: E402
 
 SCHEDULES = 60
 DAY_SECONDS = 24 * 3600

@@ -20,7 +20,7 @@ import pyspark  # noqa: E402
 
 pytestmark = pytest.mark.process
 
-TOP = Path(__file__).parents[2]
+TOP = Path(__file__).parents[3]
 
 
 def test_an_old_pyspark_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """A class data archive of Spark's classes, which cuts a third off the CPU time that a driver needs for its start.
 
 It is recorded once for each virtual environment, which keeps it, by a driver that does a little of everything:
-`python -m tests.spark.class_archive` sees that there is one. With a folder it is that driver.
+`python -m tests.nightly.spark.class_archive` sees that there is one. With a folder it is that driver.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rmqd.spark.java import find_java
 from tests.rocketmq.archives import SMALLEST_BYTES
 from tests.rocketmq.fetch import locked, say
 from tests.rocketmq.jvm import options_with, told_apart
-from tests.spark.standalone_cluster import SHORT_LIFE
+from tests.spark.fixtures import SHORT_LIFE
 
-TOP: Final = Path(__file__).parents[2]
+TOP: Final = Path(__file__).parents[3]
 RECORD_SECONDS: Final = 600.0
 RECORD_SECONDS_OF_A_TEST: Final = 200.0  # the first that needs Spark waits for it, and a test may take 300
 OPTIONS: Final = "SPARK_SUBMIT_OPTS"
@@ -68,7 +68,7 @@ def _record(archive: Path, seconds: float) -> bool:
     with tempfile.TemporaryDirectory(prefix="rmqd-spark-classes-") as folder:
         try:  # what the driver says is awaited to its end, which is that of its JVM, and then there is an archive
             done = subprocess.run(
-                [sys.executable, "-m", "tests.spark.class_archive", folder],
+                [sys.executable, "-m", "tests.nightly.spark.class_archive", folder],
                 cwd=TOP,
                 env={**os.environ, OPTIONS: options},
                 stdin=subprocess.DEVNULL,

@@ -24,10 +24,10 @@ from typing import Final
 import pytest
 import yaml
 
+from tests.nightly.spark.standalone_cluster import SHORT_LIFE
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.fixtures import TOP
 from tests.spark.needed import need
-from tests.spark.standalone_cluster import SHORT_LIFE
 
 need("pyspark", "pyarrow")
 

@@ -1,21 +1,14 @@
-"""A driver of the archive pipeline in a process of its own, that kills itself with SIGKILL in the middle of a batch.
-
-`python -m tests.spark.archive_driver NAMESERVER FOLDER MOVES`: after so many files were moved.
-"""
+"""Groups on Spark with a pipeline, and their queries."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.config.model.root import RootConfig
-from rmqd.spark.engine.generations import Generation, generations_of
+from rmqd.spark.engine.generations import Generation
 from rmqd.spark.group_order import GroupOrder
-from rmqd.spark.hadoop_folder import HadoopFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,31 +62,3 @@ def start_generation(
         pause_file=str(folder / "pause"),
         on_batch=on_batch,
     )
-
-
-def main(nameserver: str, folder: Path, moves: int) -> None:
-    """Run, and die."""
-    from rmqd.spark.prepare import prepare
-    from tests.spark.fixtures import CONF
-
-    prepare()
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.builder.config(map={**CONF}).getOrCreate()
-    left, move = moves, HadoopFolder.move
-
-    def mortal(self: HadoopFolder, path: str, target: HadoopFolder, target_path: str) -> None:
-        nonlocal left
-        if path.endswith(".parquet"):
-            if not left:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left -= 1
-        move(self, path, target, target_path)
-
-    HadoopFolder.move = mortal  # type: ignore[method-assign]
-    order = kept_order(nameserver, folder)
-    start_generation(session, order, folder, generations_of(order, session).current()).awaitTermination(SECONDS)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

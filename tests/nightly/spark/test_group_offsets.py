@@ -1,0 +1,41 @@
+"""What a stream commits for the group that it names, and what it leaves to those whose group it is."""
+
+from __future__ import annotations
+
+from tests.spark.embedded_broker import EmbeddedBroker
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from rmqd.spark.cluster import close_clusters  # noqa: E402
+from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
+from tests.spark.stream_options import grouped  # noqa: E402
+from tests.spark.test_group_offsets import (  # noqa: E402
+    GROUP,
+    impatient,  # noqa: F401  a fixture
+)
+
+
+def test_a_topic_that_is_gone_keeps_no_other_one_from_being_committed(broker: EmbeddedBroker) -> None:
+    """By a query that starts without it, in another process."""
+    broker.fill("orders", 1, 2)
+    broker.fill("bills", 1, 2)
+    checkpoint, both = Checkpoint(), {**grouped(broker), "subscribe": "orders,bills"}
+    Query(checkpoint, both).run_until_idle()
+    broker.delete_topic("bills")
+    broker.send("orders", "0:2")
+    close_clusters()
+    Query(checkpoint, both).run_until_idle()
+    assert broker.offsets(GROUP, "orders") == {0: 3}
+
+
+def test_a_topic_made_anew_has_its_own_offsets(broker: EmbeddedBroker) -> None:
+    """An offset beyond its end is nobody's place."""
+    broker.fill("orders", 1, 5)
+    checkpoint, more = Checkpoint(), grouped(broker, failOnDataLoss="false")
+    Query(checkpoint, more).run_until_idle()
+    broker.delete_topic("orders")
+    broker.fill("orders", 1, 2)
+    broker.commit(GROUP, "orders", {0: 5})
+    Query(checkpoint, more).run_until_idle()
+    assert broker.offsets(GROUP, "orders") == {0: 2}

@@ -1,0 +1,36 @@
+"""The source's options: what they become, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from rmqd.errors import ConfigError
+from rmqd.spark.source.columns import names_of_schema
+
+
+def test_a_schema_of_the_readers_own_has_columns_of_the_source() -> None:
+    """All that is wrong with it is told."""
+    assert names_of_schema([("body", "binary"), ("properties", "map<string,string>")]) == ("body", "properties")
+    with pytest.raises(ConfigError) as raised:
+        names_of_schema(
+            [("bdoy", "binary"), ("body", "string"), ("x1", "int"), ("topic", "string"), ("topic", "string")]
+        )
+    first, second, third, *doubled = map(str, raised.value.problems)
+    assert first == "schema: bdoy is no column; did you mean body?"
+    assert second == "schema: body is string; accepted: binary, and a cast of what is read"
+    assert third.startswith("schema: x1 is no column; there are topic, broker")
+    assert doubled == ["schema: topic is there more than once"] * 2
+
+
+@pytest.mark.process
+def test_pure_parts_load_neither_pyspark_nor_pyarrow() -> None:
+    """`rmqd check` may look at a group's options where Spark is not installed."""
+    code = (
+        "import sys\n"
+        "from rmqd.spark import queue_range; from rmqd.spark.source import admission, offsets, options\n"
+        "assert not {'pyspark', 'pyarrow'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

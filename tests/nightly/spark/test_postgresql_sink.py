@@ -1,0 +1,244 @@
+"""The sink `postgresql`, over a real PostgreSQL: each batch once, whoever writes it and however often."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rmqd.errors import ConfigError, RmqdError
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow", "psycopg")
+
+from rmqd.spark.pipelines.postgresql.connections import connected  # noqa: E402
+from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+from tests.servers.postgresql import PostgresqlServer  # noqa: E402
+from tests.spark.test_postgresql_sink import (  # noqa: E402
+    TABLE,
+    UNKEYED,
+    Database,
+    batch,
+    rows,
+)
+
+
+@pytest.fixture
+def prices_database(postgresql: PostgresqlServer, database: str) -> Database:
+    return Database(postgresql, database)
+
+
+def test_a_batch_with_several_rows_of_a_key_asks_for_their_order(
+    spark: SparkSession, prices_database: Database
+) -> None:
+    """And writes none of its rows; with one of each key the batch that comes later counts."""
+    prices_database.run(TABLE)
+    frame = rows(spark, (1, 10, 5), (1, 11, 6))
+    sink = prices_database.sink(frame.schema, keys=["id"])
+    with pytest.raises(RmqdError, match=r"batch 0 has several rows of one key \(id\).*accepted: sink.order_by"):
+        sink.write(frame, batch(0))
+    assert prices_database.run("SELECT * FROM prices") == []
+    sink.write(rows(spark, (1, 10, 5)), batch(0))
+    sink.write(rows(spark, (1, 7, 4)), batch(1))
+    assert prices_database.run("SELECT * FROM prices") == [(1, 7, 4)]
+
+
+def test_a_driver_that_wakes_up_late_writes_nothing(spark: SparkSession, prices_database: Database) -> None:
+    """Wherever it was when another one took over: before it copied its rows, or between that and its transaction."""
+    prices_database.run(UNKEYED)
+    frame = rows(spark, (1, 10, 5))
+    former = prices_database.sink(frame.schema)
+    prices_database.sink(frame.schema)
+    with pytest.raises(RmqdError, match="another driver of prices-group has begun to write to prices"):
+        former.write(frame, batch(0))
+    asleep = prices_database.sink(frame.schema)
+    taking_over: list[PostgresqlSink] = []
+
+    class Sleeper:
+        """A frame whose tasks have copied everything when the next driver begins."""
+
+        def mapInArrow(self, *arguments: Any) -> Any:
+            told = frame.mapInArrow(*arguments).collect()
+            taking_over.append(prices_database.sink(frame.schema))
+            return Told(told)
+
+    class Told:
+        def __init__(self, rows: list[Any]) -> None:
+            self._rows = rows
+
+        def collect(self) -> list[Any]:
+            return self._rows
+
+    with pytest.raises(RmqdError, match="another driver of prices-group has begun to write to prices"):
+        asleep.write(Sleeper(), batch(0))  # type: ignore[arg-type]  # of a frame it uses this alone
+    assert prices_database.run("SELECT * FROM prices") == []
+    taking_over[0].write(frame, batch(0))
+    assert len(prices_database.run("SELECT * FROM prices")) == 1
+    stagings = prices_database.run("SELECT tablename FROM pg_tables WHERE tablename LIKE 'rmqd_staged%'")
+    assert len(stagings) == 1  # the others are dropped
+
+
+def test_a_task_that_is_tried_again_leaves_its_rows_once(spark: SparkSession, prices_database: Database) -> None:
+    """Though its first attempt had copied them all."""
+    prices_database.run(UNKEYED)
+    frame = rows(spark, (1, 10, 5), (2, 20, 6))
+    sink = prices_database.sink(frame.schema)
+
+    def twice(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        yield from batches
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
+            raise ValueError("lost after the copy")
+
+    class Retried:
+        def mapInArrow(self, copy: Any, told: str) -> Any:
+            return frame.mapInArrow(copy, told).mapInArrow(twice, told)
+
+    sink.write(Retried(), batch(0))  # type: ignore[arg-type]  # of a frame it uses this alone
+    assert sorted(prices_database.run("SELECT id FROM prices")) == [(1,), (2,)]
+
+
+def test_values_arrive_as_they_are(spark: SparkSession, prices_database: Database) -> None:
+    """Of all kinds that both sides know; what has structure goes to arrays and JSON, in a schema of its own."""
+    prices_database.run("CREATE SCHEMA shop")
+    prices_database.run(
+        'CREATE TABLE shop."All Kinds" (i int, d double precision, t text, b bytea, n numeric(10, 2), flag boolean, '
+        'day date, at timestamptz, tags text[], lines jsonb, props jsonb, "as text" jsonb, u uuid, made serial, '
+        "twice int GENERATED ALWAYS AS (i * 2) STORED)"
+    )
+    frame = spark.sql(
+        "SELECT 1 AS i, 2.5D AS d, 'tab\\t, \\\\ and \\nline' AS t, X'00FF' AS b, CAST(1.25 AS DECIMAL(10,2)) AS n, "
+        "true AS flag, DATE'2026-03-01' AS day, TIMESTAMP'2026-03-01 10:00:00.5Z' AS at, "
+        "array('a', null, 'b,c') AS tags, '{\"a\": [1]}' AS `as text`, "
+        "array(named_struct('sku', 'x', 'price', 1.5D)) AS lines, map('k', 'v') AS props, "
+        "'123e4567-e89b-12d3-a456-426614174000' AS u"
+    )
+    sink = prices_database.sink(frame.schema, table='shop."All Kinds"')
+    sink.write(frame, batch(0))
+    sink.write(frame.selectExpr(*(f"CAST(NULL AS {kind}) AS `{name}`" for name, kind in frame.dtypes)), batch(1))
+    found = prices_database.run('SELECT * FROM shop."All Kinds" ORDER BY i')
+    assert [str(value) if name == 12 else value for name, value in enumerate(found[0])] == [
+        1, 2.5, "tab\t, \\ and \nline", b"\x00\xff", pytest.approx(1.25), True,
+        datetime(2026, 3, 1, tzinfo=UTC).date(), datetime(2026, 3, 1, 10, 0, 0, 500000, tzinfo=UTC), ["a", None, "b,c"],
+        [{"sku": "x", "price": 1.5}], {"k": "v"}, {"a": [1]}, "123e4567-e89b-12d3-a456-426614174000", 1, 2,
+    ]  # fmt: skip
+    assert set(found[1][:13]) == {None}
+
+
+REFUSED = {
+    "no table": ("", {}, r"there is no table prices; accepted: what CREATE TABLE prices \(\"id\" bigint, \"amount\" "),
+    "no column": ("CREATE TABLE prices (id bigint, amount int)", {}, "column place: the table has none of this name"),
+    "no value": (f"{UNKEYED[:-1]}, more int NOT NULL)", {}, "column more: the table wants a value"),
+    "no index": (UNKEYED, {"keys": ["id"]}, r"keys: the table has no unique index of just id; accepted: what CREATE"),
+    "other index": (TABLE, {"keys": ["id", "place"]}, "keys: the table has no unique index of just id, place"),
+    "no key": (TABLE, {"keys": ["no"]}, "keys: there is no column no; the pipeline's are id, amount, place"),
+    "computed": ("CREATE TABLE prices (id bigint GENERATED ALWAYS AS IDENTITY, amount int, place bigint)", {},
+                 "column id: the database computes it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "keys", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_go_there_is_told_before_anything_is_read(
+    spark: SparkSession, prices_database: Database, table: str, keys: dict[str, Any], message: str
+) -> None:
+    if table:
+        prices_database.run(table)
+    with pytest.raises((RmqdError, ConfigError), match=message):
+        prices_database.sink(rows(spark).schema, **keys)
+
+
+@pytest.mark.parametrize(
+    ("rows", "column", "message"),
+    [
+        (
+            "CAST('x' AS BINARY)",
+            "text",
+            r"is binary in the pipeline and text in the table; accepted: CAST\(v AS STRING",
+        ),
+        ("named_struct('a', 1)", "text", "is struct in the pipeline and text in the table; accepted: jsonb"),
+        ("array(1)", "int", "is array in the pipeline and integer in the table; accepted: an array or jsonb"),
+    ],
+)
+def test_a_column_of_another_kind_is_told(
+    spark: SparkSession, prices_database: Database, rows: str, column: str, message: str
+) -> None:
+    prices_database.run(f"CREATE TABLE prices (v {column})")
+    with pytest.raises(ConfigError, match=message):
+        prices_database.sink(spark.sql(f"SELECT {rows} AS v").schema)
+
+
+def test_what_the_database_refuses_is_told_without_the_value(spark: SparkSession, prices_database: Database) -> None:
+    """In a task, in all that Spark tells, and in the transaction; of a wrong address all but the password."""
+    prices_database.run("CREATE TABLE prices (id uuid)")
+    frame = spark.sql("SELECT 'secret' AS id")
+    sink = prices_database.sink(frame.schema)
+    with pytest.raises(
+        Exception, match=r"sink prices: invalid input syntax for type uuid: … \(22P02\), column id"
+    ) as task:
+        sink.write(frame, batch(0))
+    assert "secret" not in "".join(traceback.format_exception(task.value))
+    prices_database.run("DROP TABLE prices")
+    prices_database.run("CREATE TABLE prices (id text UNIQUE CONSTRAINT short CHECK (length(id) < 3))")
+    with pytest.raises(
+        RmqdError,
+        match=r'relation "prices" violates check constraint "short" \(23514\), table prices, constraint short',
+    ) as moved:
+        prices_database.sink(frame.schema).write(frame, batch(0))
+    assert "secret" not in "".join(traceback.format_exception(moved.value))
+    with pytest.raises(RmqdError, match=r"sink prices: connection .*failed") as raised:
+        prices_database.sink(frame.schema, url="postgresql://me:hidden@127.0.0.1:1/x")
+    assert "hidden" not in str(raised.value)
+
+
+PARSED = {
+    "tsquery": ("'card 4111'", "q tsquery", r"syntax error in tsquery: … \(42601\), column q"),
+    "a name": ("'card4111'", "q regtype", r"type … \(42704\), column q"),
+    "tsquery of a function": (
+        "'card 4111'",
+        "q text, made tsquery GENERATED ALWAYS AS (to_tsquery('simple', q)) STORED",
+        r"syntax error in tsquery: … \(42601\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("value", "columns", "message"), PARSED.values(), ids=PARSED)
+def test_a_value_that_the_database_parses_as_a_statement_is_not_told(
+    spark: SparkSession, prices_database: Database, value: str, columns: str, message: str
+) -> None:
+    """Its errors have the class of SQL, whose other texts have names alone."""
+    prices_database.run(f"CREATE TABLE prices ({columns})")
+    frame = spark.sql(f"SELECT {value} AS q")
+    with pytest.raises(Exception, match=rf"sink prices: {message}") as refused:
+        prices_database.sink(frame.schema).write(frame, batch(0))
+    assert "4111" not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.process
+def test_a_name_in_a_statement_is_told(prices_database: Database) -> None:
+    with (
+        pytest.raises(RmqdError, match=r'sink prices: relation "absent" does not exist \(42P01\)$'),
+        connected(prices_database.url, "prices") as connection,
+    ):
+        connection.execute("SELECT * FROM absent")
+
+
+@pytest.mark.process
+def test_what_a_trigger_says_is_not_told(prices_database: Database) -> None:
+    """Whatever its code: it may have the row's values, in quotes or not."""
+    for code in ("P0001", "23514"):
+        raising = f"DO $$ BEGIN RAISE EXCEPTION 'no % here', 4111 USING ERRCODE = '{code}'; END $$"
+        with (
+            pytest.raises(RmqdError, match=rf"sink prices: a function or trigger has refused .* \({code}\)$"),
+            connected(prices_database.url, "prices") as connection,
+        ):
+            connection.execute(raising)
