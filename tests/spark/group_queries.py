@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TOP: Final = Path(__file__).parents[2]
 GROUP: Final = "archive"
-SECONDS: Final = 90
+SECONDS: Final = 120
 NO_KEYS: Final[Mapping[str, Any]] = {}
 
 

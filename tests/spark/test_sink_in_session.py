@@ -54,7 +54,7 @@ def test_a_stream_copies_a_topic(spark: SparkSession, embedded: RocketMQ, tmp_pa
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(120)
     copies = embedded.messages("copies")
     assert sorted(int(message.body) for message in copies) == list(range(20))
     assert {(message.keys, message.tags) for message in copies if message.body == b"7"} == {("k7", "t")}

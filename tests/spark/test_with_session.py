@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-SECONDS = 60
+SECONDS = 120
 
 
 def run(spark: SparkSession, broker: EmbeddedBroker, folder: Path, **options: str) -> StreamingQuery:

@@ -24,9 +24,8 @@ from typing import Final
 import pytest
 import yaml
 
-from tests.nightly.spark.standalone_cluster import SHORT_LIFE
 from tests.spark.embedded_broker import EmbeddedBroker
-from tests.spark.fixtures import TOP
+from tests.spark.fixtures import SHORT_LIFE, TOP
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")

@@ -20,11 +20,31 @@ from rmqd.spark.handlers.outcome import RangeOutcome  # noqa: E402
 from tests.spark.local_folder import LocalFolder  # noqa: E402
 from tests.spark.micro_batches import Killed  # noqa: E402
 from tests.spark.stream_options import numbers  # noqa: E402
-from tests.spark.test_generations import (  # noqa: E402  a fixture
+from tests.spark.test_generations import (  # noqa: E402
     GROUP,
     Driver,
     order_of,
 )
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look is noted at once, brokers write to disk at once, and one that is away is not waited for."""
+    monkeypatch.setattr(module, "NOTE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "FLUSHED_SECONDS", 0.0)
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
+
+
+@pytest.fixture
+def folder(broker: EmbeddedBroker, tmp_path: Path) -> Path:
+    """Of the checkpoints of a group that has read two queues with three messages each, and has ended in order."""
+    broker.fill("orders", 2, 3)
+    driver = Driver(broker, tmp_path / "checkpoint")
+    assert (driver.generation.number, driver.generation.starting) == (1, None)
+    assert driver.run() == numbers(0, 0, 3) + numbers(1, 0, 3)
+    driver.stop()
+    assert broker.offsets(GROUP, "orders") == {0: 3, 1: 3}
+    return tmp_path / "checkpoint"
 
 
 def test_a_driver_that_died_before_the_broker_heard_of_its_batch_repeats_nothing(

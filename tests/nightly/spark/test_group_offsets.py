@@ -7,13 +7,21 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
+import pytest  # noqa: E402
+
 from rmqd.spark.cluster import close_clusters  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 from tests.spark.stream_options import grouped  # noqa: E402
 from tests.spark.test_group_offsets import (  # noqa: E402
     GROUP,
-    impatient,  # noqa: F401  a fixture
 )
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members are looked at whenever something is to be committed, and all is told each time."""
+    for name in ("MEMBERS_SECONDS", "TELL_SECONDS"):
+        monkeypatch.setattr(f"rmqd.spark.source.group_offsets.{name}", 0.0)
 
 
 def test_a_topic_that_is_gone_keeps_no_other_one_from_being_committed(broker: EmbeddedBroker) -> None:

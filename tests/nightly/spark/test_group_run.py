@@ -19,9 +19,14 @@ from rmqd.spark.handlers.outcome import RangeOutcome  # noqa: E402
 from tests.spark.embedded_broker import queue  # noqa: E402
 from tests.spark.test_group_run import (  # noqa: E402
     END,
-    quick,  # noqa: F401  a fixture
     running,
 )
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_run, "MOVES_SECONDS", 0.02)
+
 
 LATE = "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
 

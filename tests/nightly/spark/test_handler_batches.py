@@ -29,9 +29,14 @@ from tests.spark.test_handler_batches import (  # noqa: E402
     RETRIES,
     SEEN,
     _note,
-    _nothing_seen,  # noqa: F401  a fixture
     note,
 )
+
+
+@pytest.fixture(autouse=True)
+def _nothing_seen() -> None:
+    SEEN.clear()
+    LARGEST.clear()
 
 
 @rmqd.handler(json=int)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo
@@ -19,6 +22,7 @@ from tests.spark.needed import need
 from tests.waiting import WAIT_SECONDS
 
 need("pyspark", "pyarrow")
+
 
 from rmqd.client.options import ClientOptions  # noqa: E402
 from rmqd.config.model.root import RootConfig  # noqa: E402
@@ -32,14 +36,30 @@ from rmqd.spark.patience import patiently  # noqa: E402
 from rmqd.spark.queue_range import Replica  # noqa: E402
 from rmqd.spark.source.offsets import Offsets  # noqa: E402
 from rmqd.spark.source.silent_brokers import BrokerSilentError  # noqa: E402
+from tests.client.peer import Peer  # noqa: E402
 from tests.spark.local_folder import LocalFolder, save  # noqa: E402
 from tests.spark.micro_batches import Checkpoint  # noqa: E402
-from tests.spark.test_silent_brokers import (  # noqa: E402  a fixture
+from tests.spark.test_silent_brokers import (  # noqa: E402
     GROUP,
     TOPIC,
     Cluster,
     events,
 )
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    """All of it runs."""
+    async with AsyncExitStack() as ending:
+        peers = [await ending.enter_async_context(Peer()) for _ in range(3)]
+        yield Cluster(*peers)
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    """What is logged in a test."""
+    with capture_logs() as logs:
+        yield logs
 
 
 async def test_no_poll_waits_for_a_broker_that_is_known_to_be_silent(cluster: Cluster, logs: list[Any]) -> None:
