@@ -15,8 +15,8 @@ from rmqd.client.api.offset import get_max_offset
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.wire.message_queue import MessageQueue
 from tests.cli.command import TOP
-from tests.cli.dead_letters import Commands, Seen, give_up, group_of, stored
 from tests.consumer.members import member
+from tests.nightly.cli.dead_letters import Commands, Seen, give_up, group_of, stored
 from tests.rocketmq import offsets
 from tests.waiting import eventually
 

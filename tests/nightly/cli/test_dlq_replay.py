@@ -18,9 +18,9 @@ from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.sys_flag import COMPRESSED
 from tests.cli.command import rmqd
-from tests.cli.dead_letters import Commands, Seen, give_up, group_of, stored
 from tests.conformance.attempts import Attempts
 from tests.consumer.members import member
+from tests.nightly.cli.dead_letters import Commands, Seen, give_up, group_of, stored
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.peers import start_scripted
 from tests.rocketmq.producer import Producer

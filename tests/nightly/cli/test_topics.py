@@ -14,8 +14,8 @@ from rmqd.wire.bodies.cluster import ClusterInfo
 from rmqd.wire.bodies.route import BrokerData
 from rmqd.wire.bodies.settings import TopicConfig, TopicConfigSerializeWrapper
 from tests.cli.command import rmqd
-from tests.cli.test_lag import commit
 from tests.client.peer import Peer, Reply
+from tests.nightly.cli.test_lag import commit
 from tests.rocketmq import RealCluster
 from tests.rocketmq.producer import Producer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.client.remoting.client import RemotingClient
-from tests.cli.dead_letters import Commands
+from tests.nightly.cli.dead_letters import Commands
 from tests.rocketmq import RealCluster
 
 

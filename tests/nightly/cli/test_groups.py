@@ -12,8 +12,8 @@ import pytest
 from rmqd.wire.topics import retry_topic
 from rmqd.wire.version import version_name
 from tests.cli.command import Ended, rmqd
-from tests.cli.test_lag import commit
 from tests.consumer.members import member
+from tests.nightly.cli.test_lag import commit
 from tests.rocketmq import RealCluster, release
 from tests.rocketmq.peers import PeerOptions, start_consumer
 from tests.rocketmq.producer import Producer

@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(600)]
 
-TOP = Path(__file__).parents[2]
+TOP = Path(__file__).parents[3]
 PAGE = (TOP / "docs" / "first-handler.md").read_text()
 BLOCK = re.compile(
     r"(?:^`(?P<file>[\w/.]+)`:\n\n)?^```(?P<language>sh|python)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE

@@ -11,8 +11,8 @@ import pytest
 from rmqd import DeadLetter
 from rmqd.handler_api import Batch
 from tests.cli.command import rmqd
-from tests.cli.test_lag import commit
 from tests.consumer.members import member
+from tests.nightly.cli.test_lag import commit
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.peers import start_scripted
 from tests.rocketmq.producer import Producer
