@@ -14,10 +14,10 @@ from rmqd.cli.app import command_line
 from tests.cli.command import Ended
 
 
-def rmqd(*arguments: str | Path) -> Ended:
+def rmqd(*arguments: str | Path, stdin: bytes = b"") -> Ended:
     """Run `rmqd` with these arguments, in the test's folder."""
     code: Any = 0
-    with CliRunner().isolation() as (out, err, _):
+    with CliRunner().isolation(stdin) as (out, err, _):
         try:
             _command()([str(argument) for argument in arguments], prog_name="rmqd")
         except SystemExit as end:

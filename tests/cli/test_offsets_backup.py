@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from rmqd.cli.offsets_backup import Backup, SavedOffset, now_text
+from rmqd.exit_codes import ExitCode
+from tests.cli.in_process import rmqd
 
 BACKUP = Backup(
     "mailer",
@@ -35,9 +37,10 @@ def test_the_longest_names_fit_into_a_file_s_name(tmp_path: Path) -> None:
     assert Backup.read(backup.write(tmp_path)) == backup
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_what_is_no_backup_is_refused(tmp_path: Path) -> None:
+    path = BACKUP.write(tmp_path)
+    document = json.loads(path.read_text())
+    changes: list[dict[str, object]] = [
         {"form": "rmqd offsets 2"},
         {"group": 1},
         {"more": ""},
@@ -46,19 +49,9 @@ def test_the_longest_names_fit_into_a_file_s_name(tmp_path: Path) -> None:
         {"offsets": [{"broker": "broker-a", "queue": 0}]},
         {"offsets": 5},
         {"offsets": [5]},
-    ],
-    ids=str,
-)
-def test_what_is_no_backup_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    path = BACKUP.write(tmp_path)
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(ValueError, match=r"."):
-        Backup.read(path)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", "\xff"])
-def test_what_is_no_document_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "backup.json"
-    path.write_text(text, encoding="latin-1")
-    with pytest.raises(ValueError, match=r"."):
-        Backup.read(path)
+    ]
+    for text in ("", "[]", "{", "\xff", *(json.dumps(document | change) for change in changes)):
+        path.write_text(text, encoding="latin-1")
+        with pytest.raises(ValueError, match=r"."):
+            Backup.read(path)
+        assert rmqd("offsets", "restore", path, "-n", "127.0.0.1:1").code == ExitCode.USAGE, text

@@ -13,10 +13,9 @@ import pytest
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.acl import Credentials
 from tests.certificates import CA, server_context
-from tests.cli.command import Ended, rmqd
+from tests.cli.command import Ended
+from tests.cli.in_process import rmqd
 from tests.client.peer import Peer, Reply, route_of, routes, stored
-
-pytestmark = pytest.mark.process
 
 ROUTE, SEND = RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.SEND_MESSAGE_V2
 KEYS = {"RMQD_ACCESS_KEY": "the-user", "RMQD_SECRET_KEY": "the-secret", "RMQD_SECURITY_TOKEN": "the-token"}
@@ -39,9 +38,16 @@ async def serving(tls: ssl.SSLContext | None) -> AsyncIterator[Peer]:
         yield peer
 
 
-async def run(*arguments: str | Path, variables: dict[str, str] | None = None, cwd: Path | None = None) -> Ended:
+async def run(*arguments: str | Path) -> Ended:
     """The command, while its peer answers in this process."""
-    return await asyncio.to_thread(rmqd, *arguments, variables=variables, cwd=cwd)
+    return await asyncio.to_thread(rmqd, *arguments)
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys of the environment."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
 
 
 def is_signed(peer: Peer, code: RequestCode) -> bool:
@@ -51,8 +57,9 @@ def is_signed(peer: Peer, code: RequestCode) -> bool:
     return WHO.signed(unsigned, request.body) == request.ext_fields
 
 
+@pytest.mark.usefixtures("keys")
 async def test_without_a_configuration_the_keys_are_those_of_the_environment(peer: Peer) -> None:
-    ended = await run("send", "orders", "paid", "-n", peer.address, variables=KEYS)
+    ended = await run("send", "orders", "paid", "-n", peer.address)
     assert ended.code == 0, ended.err
     assert is_signed(peer, ROUTE)
     assert is_signed(peer, SEND)
@@ -72,18 +79,20 @@ async def test_the_keys_of_the_configuration_serve_commands_too(peer: Peer, tmp_
     assert is_signed(peer, SEND)
 
 
-async def test_a_key_without_its_secret_is_a_mistake(peer: Peer) -> None:
-    ended = await run("send", "orders", "x", "-n", peer.address, variables={"RMQD_ACCESS_KEY": "the-user"})
+async def test_a_key_without_its_secret_is_a_mistake(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RMQD_ACCESS_KEY", "the-user")
+    ended = await run("send", "orders", "x", "-n", peer.address)
     assert (ended.code, ended.err) == (
         78,
         "rmqd: RMQD_ACCESS_KEY and RMQD_SECRET_KEY go together; accepted: both or neither\n",
     )
 
 
+@pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("remark", ["User:the-user is not found.", "check signature failed."])
 async def test_a_refusal_says_what_is_wrong_and_not_the_keys(peer: Peer, remark: str) -> None:
     peer.on(SEND, Reply(ResponseCode.NO_PERMISSION, remark))
-    ended = await run("send", "orders", "x", "-n", peer.address, variables=KEYS)
+    ended = await run("send", "orders", "x", "-n", peer.address)
     assert ended.code == 1
     assert f"{peer.address} refuses access" in ended.err
     assert ended.err.splitlines()[1:] == ["rmqd: 0 of 1 messages were sent"]

@@ -1,18 +1,10 @@
-"""`rmqd top`: what keys do and what is shown, by a status document that was recorded; and the program in a terminal."""
+"""`rmqd top`: what keys do and what is shown, by a status document that was recorded."""
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
-import os
-import pty
 import re
-import subprocess
-import sys
-import termios
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +17,6 @@ from rmqd.cli.top.frame import Heard, Size, frame
 from rmqd.cli.top.press import Pressed, Quit, press
 from rmqd.cli.top.screen import keys_in
 from rmqd.cli.top.state import Diagnose, Pages, State, Switch
-from tests.cli.in_process import rmqd
-from tests.daemon.daemon_process import daemon, write_config
-from tests.rocketmq.spec import free_port
-from tests.waiting import eventually
 
 WIDE, NARROW = Size(200, 50), Size(80, 24)
 
@@ -131,12 +119,13 @@ def test_a_daemon_without_a_cluster_is_shown_with_what_it_waits_for(keys: str, d
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE, Size(60, 12), Size(20, 5)])
-@pytest.mark.parametrize("keys", ["", "?", "d", "/", "p", "enter", "enter p", "enter ?"])
-def test_a_picture_is_as_large_as_the_terminal(keys: str, size: Size, document: dict[str, Any]) -> None:
-    shown = drawn(after(document, *keys.split()).state, Heard(document), size).removesuffix("\n").split("\n")
-
-    assert len(shown) == size.height
-    assert max(map(len, shown)) <= size.width
+def test_a_picture_is_as_large_as_the_terminal(size: Size, document: dict[str, Any]) -> None:
+    wrong = []
+    for keys in ("", "?", "d", "/", "p", "enter", "enter p", "enter ?"):
+        shown = drawn(after(document, *keys.split()).state, Heard(document), size).removesuffix("\n").split("\n")
+        if len(shown) != size.height or max(map(len, shown)) > size.width:
+            wrong.append((keys, shown))
+    assert wrong == []
 
 
 def test_eighty_columns_have_room_for_what_counts(document: dict[str, Any]) -> None:
@@ -227,10 +216,10 @@ def test_a_diagnosis_is_opened_read_and_left(document: dict[str, Any]) -> None:
     assert after(document, "?").state.pages is not None
 
 
-@pytest.mark.parametrize("key", ["q", "ctrl-c"])
-def test_it_is_quit_from_the_lists(key: str, document: dict[str, Any]) -> None:
-    assert isinstance(after(document, key).wish, Quit)
-    assert isinstance(after(document, "enter", key).wish, Quit)
+def test_it_is_quit_from_the_lists(document: dict[str, Any]) -> None:
+    for key in ("q", "ctrl-c"):
+        assert isinstance(after(document, key).wish, Quit)
+        assert isinstance(after(document, "enter", key).wish, Quit)
 
 
 def test_what_is_wrong_with_the_chosen_group_is_said_below(document: dict[str, Any]) -> None:
@@ -259,20 +248,17 @@ def test_keys_are_read_as_terminals_send_them() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_figures_are_short() -> None:
+    cases = [
         (number(None), "-"), (number(99_999), "99,999"), (number(123_456), "123k"), (number(1_250_000), "1.2M"),
         (rate(0.0), "0"), (rate(0.04), "0.0"), (rate(12.34), "12.3"), (rate(1234.5), "1,234"),
         (rate(12_345.0), "12.3k"),
         (age(None), "-"), (age(0), "0s"), (age(0.04), "0s"), (age(9.94), "9.9s"), (age(9.96), "9s"), (age(59.9), "59s"),
         (age(432), "7m12s"), (age(11_100), "3h05m"), (age(255_600), "2d23h"), (age(8_640_000), "100d"),
         (took(None), "-"), (took(0.0002), "0.2ms"), (took(0.0123), "12ms"), (took(1.23), "1.2s"), (took(75.0), "1m15s"),
-    ],
-)  # fmt: skip
-def test_figures_are_short(text: str, shown: str) -> None:
-    assert text == shown
-    assert len(shown) <= 6
+    ]  # fmt: skip
+    assert [text for text, _ in cases] == [shown for _, shown in cases]
+    assert max(len(shown) for _, shown in cases) <= 6
 
 
 def test_a_snapshot_has_every_column(document: dict[str, Any]) -> None:
@@ -280,105 +266,3 @@ def test_a_snapshot_has_every_column(document: dict[str, Any]) -> None:
 
     assert heading.split()[:4] == ["GROUP", "STATE", "IN/S", "OUT/S"]
     assert [row.split()[0] for row in rows] == [group["name"] for group in document["groups"]]
-
-
-def test_without_a_daemon_it_exits_with_69() -> None:
-    ended = rmqd("top", "--http", f"127.0.0.1:{free_port(set(), (0,))}", "-o", "json")
-
-    assert ended.code == 69
-    assert "no rmqd answers" in ended.json()["error"]
-
-
-class Terminal:
-    """A pseudo-terminal with `rmqd top` in it, and all that it has written."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._ours, theirs = pty.openpty()
-        termios.tcsetwinsize(theirs, (24, 80))
-        self.settings = termios.tcgetattr(theirs)
-        self._theirs = theirs
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "rmqd", "top", *arguments, "--interval", "0.2"],
-            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env={**os.environ, "TERM": "xterm"},
-        )  # fmt: skip
-        self.written = ""
-        os.set_blocking(self._ours, False)
-        asyncio.get_running_loop().add_reader(self._ours, self._read)
-
-    def _read(self) -> None:
-        self.written += os.read(self._ours, 65536).decode(errors="replace")
-
-    def press(self, keys: str) -> None:
-        """Type something, and forget what was written before."""
-        self.written = ""
-        os.write(self._ours, keys.encode())
-
-    async def shows(self, text: str) -> None:
-        """Wait until it has written a text."""
-        await eventually(lambda: text in self.written, f"{text!r} in the terminal", 90)
-
-    async def ended(self) -> int:
-        """Its exit code."""
-        return await asyncio.to_thread(self.process.wait, 90)
-
-    def is_as_before(self) -> bool:
-        """Whether the terminal is as it was found: its settings, the cursor, the screen."""
-        is_left = "\x1b[?1049l" in self.written and "\x1b[?25h" in self.written
-        return is_left and termios.tcgetattr(self._theirs) == self.settings
-
-    def close(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._ours)
-        self.process.kill()
-        self.process.wait()
-        os.close(self._ours)
-        os.close(self._theirs)
-
-
-@asynccontextmanager
-async def terminal(*arguments: str) -> AsyncIterator[Terminal]:
-    one = Terminal(*arguments)
-    try:
-        yield one
-    finally:
-        one.close()
-
-
-@pytest.mark.process
-@pytest.mark.slow
-async def test_in_a_terminal_a_group_is_paused_and_a_daemon_that_comes_back_is_found(tmp_path: Path) -> None:
-    config = write_config(tmp_path, "mailer", listen=f"127.0.0.1:{free_port(set(), (0,))}")
-    config.write_text(config.read_text().replace('"}', '", token: "${TOKEN:-secret}"}', 1))
-    async with daemon(config) as running:
-        client = await running.started()
-        async with terminal("--config", str(config)) as shown:
-            await shown.shows("mailer")
-            shown.press("p")
-            await shown.shows("pause mailer? y/n")
-            shown.press("y")
-            await shown.shows("mailer is paused")
-            assert (await client.get("/api/v1/status")).json()["groups"][0]["paused"] is True
-            await running.end()
-            await shown.shows("no answer for")
-            async with daemon(config) as again:
-                await again.started()
-                shown.press("j")
-                await shown.shows("1 group, ")
-                shown.press("q")
-                assert await shown.ended() == 0
-                await eventually(shown.is_as_before, "the terminal is as it was")
-
-
-@pytest.mark.process
-@pytest.mark.slow
-@pytest.mark.parametrize("end", ["\x03", "SIGTERM"])
-async def test_it_leaves_a_clean_terminal_however_it_ends(end: str, tmp_path: Path) -> None:
-    async with daemon(write_config(tmp_path, "mailer")) as running:
-        client = await running.started()
-        async with terminal("--http", str(client.base_url)) as shown:
-            await shown.shows("mailer")
-            if end == "SIGTERM":
-                shown.process.terminate()
-            else:
-                shown.press(end)
-            assert await shown.ended() == (143 if end == "SIGTERM" else 0)
-            await eventually(shown.is_as_before, "the terminal is as it was")

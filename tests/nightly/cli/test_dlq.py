@@ -89,11 +89,3 @@ def test_a_group_that_no_broker_knows_is_refused(rocketmq: RealCluster, topic: s
         assert not (tmp_path / command).exists()
     commit(rocketmq, group, topic, {0: 0})
     assert (rmqd(*common).code, rmqd("dlq", "replay", *common[2:]).code) == (0, 0)
-
-
-def test_a_name_that_no_group_has_leaves_no_folder_behind(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    for command in ("replay", "purge"):
-        ended = rmqd("dlq", command, "../../other", "-n", "127.0.0.1:1", "--set", f"state_dir={state}", "--yes")
-        assert (ended.code, "a character that RocketMQ refuses" in ended.err) == (1, True)
-    assert [*tmp_path.iterdir()] == []

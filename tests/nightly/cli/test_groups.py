@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from rmqd.wire.topics import retry_topic
-from rmqd.wire.version import version_name
 from tests.cli.command import Ended, rmqd
 from tests.consumer.members import member
 from tests.nightly.cli.test_lag import commit
@@ -191,18 +190,3 @@ async def test_a_group_that_was_set_to_pop_pops(rocketmq: RealCluster, topic: st
         await eventually(lambda: any(queue.popped for queue in m.consumer.snapshot().queues), "it pops")
         await asyncio.to_thread(send, rocketmq, topic, 3)
         await eventually(lambda: len(seen.keys) == 3, "what is sent is handled")
-
-
-@pytest.mark.process
-def test_wrong_words_are_told_with_what_is_right() -> None:
-    wrong = rmqd("groups", "mode", "g", "t", "push", "-n", "127.0.0.1:1")
-    assert wrong.code == 2
-    assert "push is no mode; accepted: pop, pull" in wrong.err
-
-
-@pytest.mark.parametrize(
-    ("number", "name"),
-    [(513, "5.5.0"), (475, "5.3.1"), (413, "5.0.0"), (407, "4.9.7"), (0, "0"), (412, "412"), (613, "613"), (-1, "-1")],
-)
-def test_a_version_is_named_where_it_is_a_release(number: int, name: str) -> None:
-    assert version_name(number) == name

@@ -180,21 +180,3 @@ def test_what_cannot_be_moved_is_named(
     )
     broadcasting = rmqd("offsets", "reset", group, topic, "--to", "first", "--yes", "-c", config)
     assert (broadcasting.code, "is broadcasting" in broadcasting.err) == (1, True)
-
-
-def test_wrong_words_are_told_with_what_is_right(tmp_path: Path) -> None:
-    reset = "offsets", "reset", "g", "t", "-n", "127.0.0.1:1"
-    for arguments, told in (
-        ((), "one of --to and --skip"),
-        (("--to", "first", "--skip", "1"), "one of --to and --skip"),
-        (("--to", "yesterday"), "first, last and an offset are accepted too"),
-        (("--to", "2026-01-01T00:00:00"), "has no time zone"),
-        (("--to", "first", "--wait", "5"), "5"),
-    ):
-        wrong = rmqd(*reset, *arguments)
-        assert (wrong.code, told in wrong.err) == (2, True), wrong.err
-    assert rmqd(*reset, "--to", "first").code == 69
-    not_one = tmp_path / "other.json"
-    not_one.write_text('{"offsets": []}')
-    for path in (not_one, tmp_path / "absent.json"):
-        assert rmqd("offsets", "restore", path, "-n", "127.0.0.1:1").code == 2

@@ -19,8 +19,6 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 
-NOBODY = "127.0.0.1:1"
-
 DELAYS = behaviour(
     "sending",
     "A time has the broker's timer keep the message",
@@ -169,55 +167,3 @@ def test_a_queue_that_the_topic_does_not_have_is_refused(rocketmq: RealCluster, 
 
     assert ended.code == 1
     assert f"{topic} has no queue 8 that may be written to; it has broker-a:0 to broker-a:7" in ended.err
-
-
-def test_without_a_cluster_it_exits_with_69() -> None:
-    ended = rmqd("send", "orders", "x", "--nameserver", NOBODY)
-
-    assert ended.code == 69
-    assert ended.out == ""
-    assert "RocketMQ cannot be reached" in ended.err
-    assert NOBODY in ended.err
-    assert "0 of 1 messages were sent" in ended.err
-    assert "Traceback" not in ended.err
-
-
-def test_without_a_cluster_the_json_is_an_empty_array() -> None:
-    assert rmqd("send", "orders", "x", "--nameserver", NOBODY, "-o", "json").json() == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["bad topic", "x"], "'bad topic' contains a character that RocketMQ refuses"),
-        (["orders", "x", "--property", "novalue"], "'novalue' is not of the form k=v"),
-        (["orders", "x", "--count", "0"], "--count"),
-        (["orders", "x", "-o", "xml"], "accepted: table, json"),
-        (["orders", "x", "--nameserver", "nowhere"], 'accepted: host:port, "host:port;host:port"'),
-        (["orders"], "BODY"),
-        (["orders", "x", "--delay-level", "19"], "--delay-level"),
-        (["orders", "x", "--delay", "5"], "'5' has no unit; accepted: a duration such as"),
-        (["orders", "x", "--delay", "0s"], "accepted: 1ms or longer"),
-        (["orders", "x", "--deliver-at", "2020-01-01T00:00:00Z"], "2020-01-01T00:00:00Z is over"),
-        (["orders", "x", "--deliver-at", "2126-01-01T00:00:00"], "has no time zone; accepted: ISO 8601"),
-        (["orders", "x", "--delay", "1s", "--delay-level", "3"], "beside --delay-level; accepted: one of"),
-        (["orders", "x", "--delay", "1s", "--deliver-at", "@1"], "beside --delay; accepted: one of"),
-        (["orders", "x", "--queue", "first"], "'first' is no queue; accepted: its number"),
-        (["orders", "x", "--queue", ":1"], "':1' is no queue"),
-        (["orders", "x", "--queue", "1", "--sharding-key", "a"], "accepted: --sharding-key or --queue"),
-        (["orders", "x", "--sharding-key", ""], "must not be empty"),
-        (["orders", "x", "-p", "TAGS=a", "--tags", "b"], "TAGS is what --tags sets"),
-    ],
-)
-def test_wrong_usage_exits_with_2_and_says_what_is_accepted(arguments: list[str], said: str) -> None:
-    ended = rmqd("send", *arguments)
-
-    assert ended.code == 2
-    assert said.lower() in ended.err.lower()
-
-
-def test_a_missing_configuration_exits_with_78() -> None:
-    ended = rmqd("send", "orders", "x", "--config", "no-such-file.yaml")
-
-    assert ended.code == 78
-    assert "no-such-file.yaml" in ended.err

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.broker_errors import BrokerError
-from rmqd.client.instance import ClientInstance
-from rmqd.client.looks.brokers import Brokers
-from rmqd.client.looks.topics import list_topics
-from rmqd.client.options import ClientOptions
-from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.bodies.cluster import ClusterInfo
-from rmqd.wire.bodies.route import BrokerData
-from rmqd.wire.bodies.settings import TopicConfig, TopicConfigSerializeWrapper
 from tests.cli.command import rmqd
-from tests.client.peer import Peer, Reply
 from tests.nightly.cli.test_lag import commit
 from tests.rocketmq import RealCluster
 from tests.rocketmq.producer import Producer
@@ -61,24 +51,3 @@ def test_a_topic_that_no_broker_has(rocketmq: RealCluster) -> None:
     ended = rmqd("topics", "show", "never_made", "-n", rocketmq.nameserver)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == "rmqd: no broker has topic never_made; `rmqd topics list` has all\n"
-
-
-async def test_a_broker_that_refuses_does_not_hide_the_others() -> None:
-    """Its error is told beside what the others say."""
-    table = TopicConfigSerializeWrapper({"orders": TopicConfig(topic_name="orders", read_queue_nums=4)})
-    async with Peer() as good, Peer() as bad:
-        brokers = {
-            name: BrokerData("DefaultCluster", name, {0: peer.address})
-            for name, peer in (("broker-a", good), ("broker-b", bad))
-        }
-        info = ClusterInfo(brokers, {"DefaultCluster": tuple(brokers)})
-        good.on(RequestCode.GET_BROKER_CLUSTER_INFO, Reply(body=info.to_json()))
-        good.on(RequestCode.GET_ALL_TOPIC_CONFIG, Reply(body=table.to_json()))
-        bad.on(RequestCode.GET_ALL_TOPIC_CONFIG, Reply(code=ResponseCode.NO_PERMISSION, remark="not you"))
-        client = ClientInstance(ClientOptions(nameservers=(good.address,)))
-        try:
-            found, errors = await list_topics(await Brokers.look_up(client))
-        finally:
-            await client.remoting.close()
-    assert [(one.topic, one.queues, one.brokers) for one in found] == [("orders", 4, ("broker-a",))]
-    assert isinstance(errors["broker-b"], BrokerError)

@@ -1,0 +1,208 @@
+"""Commands that look at a cluster: topics, groups, offsets, lag, messages; on the embedded broker, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.bodies.cluster import ClusterInfo
+from rmqd.wire.bodies.route import BrokerData
+from rmqd.wire.bodies.settings import TopicConfig, TopicConfigSerializeWrapper
+from rmqd.wire.topics import dlq_topic
+from rmqd.wire.version import version_name
+from tests.cli.cluster import Cluster
+from tests.cli.in_process import rmqd
+from tests.client.peer import Peer, Reply
+from tests.consumer.members import member
+from tests.seen import Seen
+from tests.waiting import eventually
+
+
+def test_topics_are_listed_and_shown(cluster: Cluster) -> None:
+    cluster.fill("shown_topic", 3)
+    cluster.commit("shown_topic_group", "shown_topic", 1)
+    every, some = ({one["topic"]: one for one in cluster.json("topics", "list", *more)} for more in (["--all"], []))
+    entry = some["shown_topic"]
+    assert (entry["queues"], entry["permissions"], entry["brokers"]) == (4, "rw", ["broker-a"])
+    assert {"SCHEDULE_TOPIC_XXXX", "TBW102", "broker-a", "DefaultCluster"} <= every.keys() - some.keys()
+    assert not [name for name in some if name.startswith(("%", "rmq_sys", "RMQ_SYS"))]
+
+    shown = cluster.json("topics", "show", "shown_topic")
+    queues = [(one["broker"], one["queue"], one["min"], one["max"]) for one in shown["queues"]]
+    assert queues == [("broker-a", number, 0, 3) for number in range(4)]
+    assert (shown["messages"], shown["groups"]) == (12, ["shown_topic_group"])
+    assert shown["brokers"]["broker-a"]["read_queues"] == 4
+    table = cluster.ask("topics", "show", "shown_topic")
+    assert table.out.startswith("shown_topic  12 messages in 4 queues\n")
+    assert table.out.endswith("read by shown_topic_group\n")
+
+
+async def test_a_group_is_listed_and_shown_with_its_member_and_places(cluster: Cluster) -> None:
+    cluster.fill("shown", 4, tags="a")
+    seen = Seen()
+    options: dict[str, Any] = {"group": "mailer", "subscriptions": {"shown": "a || b"}}
+    options |= {"consume_from_where": "first_offset", "persist_consumer_offset_interval_seconds": 0.05}
+    async with member(cluster.nameserver, seen, **options) as one:
+        await eventually(lambda: sum(cluster.offsets("mailer", "shown").values()) == 16, "all is committed")
+        client_id = one.client.client_id
+
+        def ask() -> tuple[list[dict[str, Any]], dict[str, Any], str]:
+            shown = cluster.json("groups", "show", "mailer")
+            return cluster.json("groups", "list"), shown, cluster.ask("groups", "show", "mailer").out
+
+        listed, shown, table = await asyncio.to_thread(ask)
+    (entry,) = [one for one in listed if one["group"] == "mailer"]
+    assert (entry["members"], entry["consume_type"], entry["message_model"]) == (1, "push", "clustering")
+    assert (entry["lag"], entry["brokers"]) == (0, ["broker-a"])
+    (shown_member,) = shown["members"]
+    assert (shown_member["client_id"], shown_member["language"]) == (client_id, "PYTHON")
+    assert (shown_member["version"], shown_member["queues"]) == ("5.5.0", 5)  # with that of the retry topic
+    assert shown["subscriptions"]["shown"] == "a || b"
+    of_topic = [queue for queue in shown["queues"] if queue["topic"] == "shown"]
+    assert [(queue["broker"], queue["queue"], queue["owner"], queue["max"]) for queue in of_topic] == [
+        ("broker-a", number, client_id, 4) for number in range(4)
+    ]
+    assert shown["brokers"]["broker-a"]["consume_enable"] is True
+    assert table.startswith("mailer  push, clustering  1 member, 0 messages behind\n")
+    assert re.search(rf"^shown +broker-a +0 +{re.escape(client_id)} +4 +4 +0 +0s$", table, re.MULTILINE), table
+
+
+def test_a_group_without_members_has_its_lag_too(cluster: Cluster) -> None:
+    """A group that is behind lacks them."""
+    cluster.fill("behind", 2)
+    cluster.commit("nobodys", "behind", 1, 2)
+    (entry,) = [one for one in cluster.json("groups", "list") if one["group"] == "nobodys"]
+    assert (entry["members"], entry["consume_type"], entry["lag"]) == (0, None, 5)
+    shown = cluster.json("groups", "show", "nobodys")
+    assert [(one["committed"], one["owner"]) for one in shown["queues"] if one["topic"] == "behind"] == [
+        (1, ""), (2, ""), (None, ""), (None, ""),
+    ]  # fmt: skip
+    offsets = cluster.json("offsets", "show", "nobodys", "behind")
+    assert [(one["queue"], one["max"], one["committed"]) for one in offsets] == [
+        (0, 2, 1), (1, 2, 2), (2, 2, None), (3, 2, None),
+    ]  # fmt: skip
+    table = cluster.ask("offsets", "show", "nobodys")
+    assert re.search(r"^behind +broker-a +1 +2 +0 +2 +0 +0s$", table.out, re.MULTILINE), table.out
+
+
+def test_names_that_no_broker_knows(cluster: Cluster) -> None:
+    for words, told in (
+        ("groups show absent", "rmqd: no broker knows group absent; `rmqd groups list` has all\n"),
+        ("topics show absent", "rmqd: no broker has topic absent; `rmqd topics list` has all\n"),
+        ("dlq show absent", "rmqd: absent has no dead letters; `rmqd dlq list` has the groups that have some\n"),
+    ):
+        ended = cluster.ask(*words.split())
+        assert (ended.code, ended.out, ended.err) == (1, "", told)
+    for words, told in (
+        ("message get no-id", "no broker has a message with the id no-id"),
+        ("message get 7F000001DA3C5F8D4BC40070B2E30001", "the id 7F000001DA3C5F8D4BC40070B2E30001"),
+        ("tail absent", "absent"),
+    ):
+        ended = cluster.ask(*words.split())
+        assert (ended.code, ended.out, told in ended.err) == (1, "", True), ended.err
+    lag = cluster.ask("lag", "absent")
+    assert (lag.code, "absent: no broker has an offset of it" in lag.err) == (1, True)
+    assert not cluster.knows_group("absent")
+    assert not cluster.has_topic("absent")
+
+
+def test_lag_of_the_configuration_and_the_exit_code_above_a_limit(cluster: Cluster) -> None:
+    cluster.fill("late", 4)
+    cluster.commit("later", "late", 4, 4, 4, 3)
+    Path("rmqd.yaml").write_text(
+        f"nameserver: {cluster.nameserver}\n"
+        'groups: {later: {subscriptions: {late: "*"}, handler: {plugin: log}}}\n'
+    )
+    here = "lag", "-c", "rmqd.yaml"
+    (document,) = rmqd(*here, "-o", "json").json()
+    assert (document["group"], document["topic"], document["lag"]) == ("later", "late", 1)
+    assert 0 < document["lag_seconds"] < 60
+    assert [(one["lag"], one["committed"]) for one in document["queues"]] == [(0, 4)] * 3 + [(1, 3)]
+    assert rmqd(*here, "--fail-over", "1h").code == 0
+    late = rmqd(*here, "--fail-over", "1ms")
+    assert late.code == 1
+    assert late.err.startswith("rmqd: later, late: the oldest waiting message is ")
+
+    cluster.commit("later", "late", 4, 4, 4, 4)
+    table = cluster.ask("lag", "later")  # by what the brokers alone know
+    assert (table.code, table.out.splitlines()[1].split()) == (0, ["later", "late", "4", "0", "0s"])
+    config = Path("rmqd.yaml")
+    config.write_text(config.read_text().replace('late: "*"', 'late: "*", absent: "*"'))
+    some = rmqd(*here, "-o", "json")
+    assert (some.code, [one["topic"] for one in some.json()]) == (1, ["late"])
+    assert "later, absent: no route" in some.err
+
+
+def test_a_message_is_found_by_either_id_and_by_key(cluster: Cluster) -> None:
+    cluster.create_topic("found", 2)
+    place = cluster.send("found", "für k1", keys="k1 k2", tags="a", properties={"p": "v"}, queue_id=1)
+    cluster.send("found", b"\xff\x00", keys="k2", queue_id=0)
+    (one,) = cluster.json("message", "get", place.msg_id)
+    assert [one] == cluster.json("message", "get", place.msg_id, "--topic", "found")
+    assert [one] == cluster.json("message", "get", place.offset_msg_id)
+    assert (one["topic"], one["broker"], one["queue"], one["offset"]) == ("found", "broker-a", 1, 0)
+    assert (one["body"], one["keys"], one["tags"], one["properties"]["p"]) == ("für k1", "k1 k2", "a", "v")
+    lines = cluster.ask("message", "get", place.msg_id)
+    assert "place:       found, broker-a, queue 1, offset 0\n" in lines.out
+    assert lines.out.endswith("\nfür k1\n")
+    raw = cluster.ask("message", "get", place.msg_id, "--raw")
+    assert (raw.code, raw.out) == (0, "für k1")
+
+    both = cluster.json("message", "query", "found", "k2")
+    assert [one["body"] for one in both if "body" in one] == ["für k1"]
+    assert [base64.b64decode(one["body_base64"]) for one in both if "body_base64" in one] == [b"\xff\x00"]
+    table = cluster.ask("message", "query", "found", "k2")
+    assert sorted(line.split()[-1] for line in table.out.splitlines()[1:]) == ["UTF-8)", "k1"]
+    nothing = cluster.ask("message", "query", "found", "k4")
+    assert (nothing.code, nothing.out) == (1, "")
+    assert "no broker has a message of found with the key k4" in nothing.err
+
+    cluster.create_topic(dlq_topic("poisoned"), 1)
+    cluster.send(dlq_topic("poisoned"), "für k1", properties={"UNIQ_KEY": place.msg_id})
+    copies = cluster.json("message", "get", place.msg_id)
+    assert {one["topic"] for one in copies} == {"found", dlq_topic("poisoned")}
+
+
+def test_tail_ends_after_so_many_of_what_matches(cluster: Cluster) -> None:
+    cluster.create_topic("followed", 1)
+    for number in range(12):
+        cluster.send("followed", "x", keys=f"m{number}", tags="abc"[number % 3])
+    wanted = [f"m{number}" for number in range(12) if number % 3 != 1]
+    for chosen in (("--tags", "a || c"), ("--sql", "TAGS <> 'b'")):
+        ended = cluster.ask("tail", "followed", *chosen, "--since", "1h", "--most", "8", "-o", "json")
+        assert ended.code == 0, ended.err
+        assert [json.loads(line)["keys"] for line in ended.out.splitlines()] == wanted, chosen
+    lines = cluster.ask("tail", "followed", "--since", "1h", "--most", "12").out.splitlines()
+    assert [line.split()[5] for line in lines] == [f"m{number}" for number in range(12)]
+    refused = cluster.ask("tail", "followed", "--sql", "amount >", "--since", "1h", "--most", "1")
+    assert (refused.code, refused.out) == (1, "")
+    assert "refuses the SQL filter 'amount >'" in refused.err
+
+
+async def test_a_broker_that_refuses_does_not_hide_the_others() -> None:
+    """Its error is printed beside what the others answer, and the exit code is 1."""
+    table = TopicConfigSerializeWrapper({"orders": TopicConfig(topic_name="orders", read_queue_nums=4)})
+    async with Peer() as good, Peer() as bad:
+        brokers = {
+            name: BrokerData("DefaultCluster", name, {0: peer.address})
+            for name, peer in (("broker-a", good), ("broker-b", bad))
+        }
+        info = ClusterInfo(brokers, {"DefaultCluster": tuple(brokers)})
+        good.on(RequestCode.GET_BROKER_CLUSTER_INFO, Reply(body=info.to_json()))
+        good.on(RequestCode.GET_ALL_TOPIC_CONFIG, Reply(body=table.to_json()))
+        bad.on(RequestCode.GET_ALL_TOPIC_CONFIG, Reply(code=ResponseCode.NO_PERMISSION, remark="not you"))
+        ended = await asyncio.to_thread(rmqd, "topics", "list", "-n", good.address, "-o", "json")
+    assert ended.code == 1
+    assert [(one["topic"], one["queues"], one["brokers"]) for one in ended.json()] == [("orders", 4, ["broker-a"])]
+    assert "broker-b: " in ended.err
+    assert "not you" in ended.err
+
+
+def test_a_version_is_named_where_it_is_a_release() -> None:
+    named = {513: "5.5.0", 475: "5.3.1", 413: "5.0.0", 407: "4.9.7", 0: "0", 412: "412", 613: "613", -1: "-1"}
+    assert {number: version_name(number) for number in named} == named

@@ -1,0 +1,106 @@
+"""Wrong words on a command line: exit code 2, nothing on standard output, and what is accepted."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from rmqd.exit_codes import ExitCode
+from tests.cli.in_process import rmqd
+
+# a command line, and what standard error says of it, in any case
+WRONG = [
+    ("check -o xml", "accepted: table, json"),
+    ("check --nonsense", "--nonsense"),
+    ("nonsense", "No such command"),
+    ("check rmqd.yaml", "a configuration is named by --config; accepted: rmqd check --config rmqd.yaml"),
+    ("status -o xml", "accepted: table, json"),
+    ("groups mode g t push -n 127.0.0.1:1", "push is no mode; accepted: pop, pull"),
+    ("send 'bad topic' x", "'bad topic' contains a character that RocketMQ refuses"),
+    ("send orders x --property novalue", "'novalue' is not of the form k=v"),
+    ("send orders x --count 0", "--count"),
+    ("send orders x -o xml", "accepted: table, json"),
+    ("send orders x --nameserver nowhere", 'accepted: host:port, "host:port;host:port"'),
+    ("send orders", "BODY"),
+    ("send orders x --delay-level 19", "--delay-level"),
+    ("send orders x --delay 5", "'5' has no unit; accepted: a duration such as"),
+    ("send orders x --delay 0s", "accepted: 1ms or longer"),
+    ("send orders x --deliver-at 2020-01-01T00:00:00Z", "2020-01-01T00:00:00Z is over"),
+    ("send orders x --deliver-at 2126-01-01T00:00:00", "has no time zone; accepted: ISO 8601"),
+    ("send orders x --delay 1s --delay-level 3", "beside --delay-level; accepted: one of"),
+    ("send orders x --delay 1s --deliver-at @1", "beside --delay; accepted: one of"),
+    ("send orders x --queue first", "'first' is no queue; accepted: its number"),
+    ("send orders x --queue :1", "':1' is no queue"),
+    ("send orders x --queue 1 --sharding-key a", "accepted: --sharding-key or --queue"),
+    ("send orders x --sharding-key ''", "must not be empty"),
+    ("send orders x -p TAGS=a --tags b", "TAGS is what --tags sets"),
+    ("lag g --fail-over 5", "accepted: a duration such as 50ms, 5s, 15m or 1h"),
+    ("lag -n 127.0.0.1:1", "name the groups, or a configuration"),
+    ("lag g -o yaml", "accepted: table, json"),
+    ("tail t --tags a --sql b -n 127.0.0.1:1", "accepted: one of the two"),
+    ("tail t --since yesterday -n 127.0.0.1:1", "a duration such as 10m is accepted too"),
+    ("tail t --tags '||' -n 127.0.0.1:1", "names no tag"),
+    ("offsets reset g t -n 127.0.0.1:1", "one of --to and --skip"),
+    ("offsets reset g t --to first --skip 1 -n 127.0.0.1:1", "one of --to and --skip"),
+    ("offsets reset g t --to yesterday -n 127.0.0.1:1", "first, last and an offset are accepted too"),
+    ("offsets reset g t --to 2026-01-01T00:00:00 -n 127.0.0.1:1", "has no time zone"),
+    ("offsets reset g t --to first --wait 5 -n 127.0.0.1:1", "5"),
+    ("offsets restore absent.json -n 127.0.0.1:1", "absent.json"),
+    ("broker --listen 9876", "'9876' is no HOST:PORT, such as 127.0.0.1:9876"),
+    ("broker --listen 127.0.0.1:65536", "is no HOST:PORT"),
+    ("broker --topic shop:0", "'shop:0' is no name:queues, such as orders:4, with up to 1024 queues"),
+    ("broker --topic shop:", "'shop:' is no name:queues"),
+    ("broker --topic 'a shop:4'", "contains a character that RocketMQ refuses"),
+    ("broker --setting brokerName", "'brokerName' is no name=value"),
+    ("broker --setting brokerNane=x", "no setting 'brokerNane'; accepted: brokerClusterName, "),
+    ("broker --setting maxMessageSize=big", "maxMessageSize='big': it must be an integer"),
+    ("broker --broker-port 70000", "--broker-port"),
+]
+
+
+def test_wrong_words_are_refused_with_what_is_accepted() -> None:
+    wrong = []
+    for line, said in WRONG:
+        ended = rmqd(*shlex.split(line))
+        told = " ".join(ended.err.split()).lower()
+        if (ended.code, ended.out) != (ExitCode.USAGE, "") or said.lower() not in told:
+            wrong.append((line, ended))
+    assert wrong == []
+
+
+# the command itself finds the first one
+JSON_WRONG = [
+    ("offsets reset mailer orders --to 2026-11-25T08:00:00", "no time zone"),
+    ("offsets reset mailer orders --skip 0", "--skip"),
+    ("groups show", "GROUP"),
+    ("lag --bogus", "--bogus"),
+    ("lga", "Did you mean 'lag'?"),
+    ("dlq shwo mailer", "Did you mean 'show'?"),
+]
+
+
+@pytest.mark.parametrize("asks", [("-o", "json"), ("--output=json",)], ids=" ".join)
+def test_wrong_usage_is_json_where_json_is_asked_for(asks: tuple[str, ...]) -> None:
+    for line, said in JSON_WRONG:
+        ended = rmqd(*line.split(), "-n", "127.0.0.1:1", *asks)
+        assert (ended.code, ended.json()["problems"]) == (ExitCode.USAGE, []), line
+        assert said in ended.json()["error"]
+        assert ended.err.startswith("Usage: "), line
+        assert rmqd(*line.split(), "-n", "127.0.0.1:1").out == "", line
+
+
+def test_a_missing_configuration_exits_with_78() -> None:
+    for words in (("check",), ("send", "orders", "x"), ("status",), ("lag", "mailer")):
+        ended = rmqd(*words, "--config", "absent.yaml")
+        told = "absent.yaml: no such file or folder, named by --config\n"
+        assert (ended.code, ended.out) == (ExitCode.CONFIG, ""), words
+        assert ended.err == told, words
+
+
+def test_what_cannot_be_sent_without_a_cluster_is_said() -> None:
+    ended = rmqd("send", "orders", "x", "--nameserver", "127.0.0.1:1")
+    assert (ended.code, ended.out) == (ExitCode.UNAVAILABLE, "")
+    for said in ("RocketMQ cannot be reached", "127.0.0.1:1", "0 of 1 messages were sent"):
+        assert said in ended.err
+    assert "Traceback" not in ended.err
