@@ -9,6 +9,7 @@ import re
 import sys
 import tomllib
 import types
+from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,24 @@ PAGES = [
 ]
 
 
-def blocks(language: str) -> list[Any]:
-    """Each code block of a language, as a parameter that is named by its place."""
-    return [
-        pytest.param(text, id=f"{page.relative_to(TOP)}:{number}")
+def blocks(language: str) -> dict[str, str]:
+    """Each code block of a language by its place."""
+    return {
+        f"{page.relative_to(TOP)}:{number}": text
         for page in PAGES
         for number, text in enumerate(re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.M), 1)
-    ]
+    }
+
+
+def failing(cases: Iterable[str], check: Callable[[str], None]) -> list[str]:
+    """Check each case, and return what is wrong with those that fail."""
+    found = []
+    for case in cases:
+        try:
+            check(case)
+        except Exception as error:  # noqa: BLE001  code of the docs may raise anything
+            found.append(f"{case}: {type(error).__name__}: {error}")
+    return found
 
 
 def table(page: Path, heading: str) -> list[list[str]]:
@@ -82,58 +94,69 @@ def test_the_tables_of_keys_are_the_schemas() -> None:
     assert page == with_tables(page), "run: .venv/bin/python -m tests.docs.key_tables"
 
 
-@pytest.mark.parametrize("text", [text for text in blocks("yaml") if "\ncases:" not in text.values[0]])
-def test_every_configuration_in_the_docs_is_valid(text: str, tmp_path: Path) -> None:
-    for folder in ("/run/secrets/", "/etc/rmqd/"):
-        text = text.replace(folder, f"{tmp_path}/")
-    (tmp_path / "rmqd.yaml").write_text(text)
+def test_every_configuration_in_the_docs_is_valid(tmp_path: Path) -> None:
     for name in ("rocketmq", "database"):
         (tmp_path / name).write_text("a secret")
     (tmp_path / "ca.pem").write_bytes(CA.read_bytes())
+    texts = {place: text for place, text in blocks("yaml").items() if "\ncases:" not in text}
 
-    assert load_config(tmp_path / "rmqd.yaml", environ={"RMQD_ACCESS_KEY": "a user"}).groups
+    def check(place: str) -> None:
+        text = texts[place]
+        for folder in ("/run/secrets/", "/etc/rmqd/"):
+            text = text.replace(folder, f"{tmp_path}/")
+        (tmp_path / "rmqd.yaml").write_text(text)
+        assert load_config(tmp_path / "rmqd.yaml", environ={"RMQD_ACCESS_KEY": "a user"}).groups
 
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        text
-        for text in blocks("python")
-        if not re.search(r"client_ids|call_next|os.environ\[.* = |def (before_batch|test_)", text.values[0])
-    ],
-)
-def test_every_handler_in_the_docs_is_one(text: str) -> None:
-    module = run_block(text, "example")
-    handlers = [value for name, value in vars(module).items() if name == "handle" or hasattr(value, "handle")]
-
-    assert len(handlers) == 1
+    assert texts
+    assert failing(texts, check) == []
 
 
-@pytest.mark.parametrize("text", [text for text in blocks("python") if "def before_batch" in text.values[0]])
-def test_every_hook_in_the_docs_is_one(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    [make] = [value for value in vars(run_block(text, "example")).values() if inspect.isclass(value)]
-    hook: Any = make()
-    found = Hook("example", hook.before_batch, hook.after_batch, hook.wants)
-    group = GroupHooks([found], "mailer", "10.0.0.1@1", SystemClock())
-    asked = make_message(b"x", keys="order-1"), make_message(b"x", properties={"load_test": "true"})
+def test_every_handler_in_the_docs_is_one() -> None:
+    others = re.compile(r"client_ids|call_next|os.environ\[.* = |def (before_batch|test_)")
+    texts = {place: text for place, text in blocks("python").items() if not others.search(text)}
 
-    group.around(LoadedHandler("log", lambda batch: None, False, None, None)).handle(make_batch(asked[0]))
+    def check(place: str) -> None:
+        module = run_block(texts[place], "example")
+        [_] = [value for name, value in vars(module).items() if name == "handle" or hasattr(value, "handle")]
 
-    assert json.loads(capsys.readouterr().err)["keys"] == ["order-1"]
-    assert group.unwanted(asked, MessageQueue("orders", "broker-a", 0)) == [asked[1]]
-    assert group.failures == {"example": 0}
+    assert texts
+    assert failing(texts, check) == []
 
 
-@pytest.mark.parametrize("text", [text for text in blocks("python") if "client_ids" in text.values[0]])
-@pytest.mark.parametrize("members", [["a"], ["a", "b"], ["a", "b", "c"]])
-def test_every_strategy_in_the_docs_gives_each_queue_to_one_member(text: str, members: list[str]) -> None:
-    [function] = [value for value in vars(run_block(text, "example")).values() if inspect.isfunction(value)]
-    strategy = AllocateStrategy("example", function)
+def test_every_hook_in_the_docs_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {place: text for place, text in blocks("python").items() if "def before_batch" in text}
+
+    def check(place: str) -> None:
+        [make] = [value for value in vars(run_block(texts[place], "example")).values() if inspect.isclass(value)]
+        hook: Any = make()
+        found = Hook("example", hook.before_batch, hook.after_batch, hook.wants)
+        group = GroupHooks([found], "mailer", "10.0.0.1@1", SystemClock())
+        asked = make_message(b"x", keys="order-1"), make_message(b"x", properties={"load_test": "true"})
+        capsys.readouterr()
+
+        group.around(LoadedHandler("log", lambda batch: None, False, None, None)).handle(make_batch(asked[0]))
+
+        assert json.loads(capsys.readouterr().err)["keys"] == ["order-1"]
+        assert group.unwanted(asked, MessageQueue("orders", "broker-a", 0)) == [asked[1]]
+        assert group.failures == {"example": 0}
+
+    assert texts
+    assert failing(texts, check) == []
+
+
+def test_every_strategy_in_the_docs_gives_each_queue_to_one_member() -> None:
+    texts = {place: text for place, text in blocks("python").items() if "client_ids" in text}
     queues = [MessageQueue("orders", "broker-a", number) for number in range(8)]
 
-    shares = [strategy.share("group", member, queues, members) for member in members]
+    def check(place: str) -> None:
+        [function] = [value for value in vars(run_block(texts[place], "example")).values() if inspect.isfunction(value)]
+        strategy = AllocateStrategy("example", function)
+        for members in (["a"], ["a", "b"], ["a", "b", "c"]):
+            shares = [strategy.share("group", member, queues, members) for member in members]
+            assert sorted(queue for share in shares for queue in share) == queues, members
 
-    assert sorted(queue for share in shares for queue in share) == queues
+    assert texts
+    assert failing(texts, check) == []
 
 
 def test_the_readmes_handler_does_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,20 +200,22 @@ def test_the_runbook_names_commands_and_options_that_there_are() -> None:
         assert {word for word in span.split() if word.startswith("-")} <= known, span
 
 
-@pytest.mark.parametrize("plugin", SHIPPED)
-def test_every_option_of_the_handlers_is_described_with_its_default(plugin: str) -> None:
-    options: type[BaseModel] = EntryPoint(plugin, SHIPPED[plugin], "rmqd.handlers").load().Options
-    pages = (TOP / "docs" / name for name in ("handlers.md", "destinations.md"))
-    [text] = [page.read_text() for page in pages if f"\n## `{plugin}`\n" in page.read_text()]
-    section = text.split(f"\n## `{plugin}`\n")[1].split("\n## ")[0]
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE))
+def test_every_option_of_the_handlers_is_described_with_its_default() -> None:
+    pages = [(TOP / "docs" / name).read_text() for name in ("handlers.md", "destinations.md")]
 
-    assert rows.keys() == options.model_fields.keys()
-    for name, field in options.model_fields.items():
-        if field.is_required():
-            assert rows[name] == "required"
-        elif isinstance(field.default, str):
-            assert rows[name] == (f"`{field.default}`" if field.default else "none")
+    def check(plugin: str) -> None:
+        options: type[BaseModel] = EntryPoint(plugin, SHIPPED[plugin], "rmqd.handlers").load().Options
+        [text] = [page for page in pages if f"\n## `{plugin}`\n" in page]
+        section = text.split(f"\n## `{plugin}`\n")[1].split("\n## ")[0]
+        rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE))
+        assert rows.keys() == options.model_fields.keys()
+        for name, field in options.model_fields.items():
+            if field.is_required():
+                assert rows[name] == "required", name
+            elif isinstance(field.default, str):
+                assert rows[name] == (f"`{field.default}`" if field.default else "none"), name
+
+    assert failing(SHIPPED, check) == []
 
 
 def test_the_settings_of_the_embedded_broker_are_listed_with_their_defaults() -> None:
@@ -232,30 +257,42 @@ def test_events_that_the_docs_name_are_logged() -> None:
     assert {name for name in named - not_events if f'"{name}"' not in source} == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TOP)))
-def test_metrics_that_the_docs_name_exist(page: Path) -> None:
-    named = set(re.findall(r"`(rmqd_[a-z_]+)[`{]", page.read_text()))
+def test_metrics_that_the_docs_name_exist() -> None:
+    known = TABLES | {metric.name for metric in CATALOGUE}
+    named = {(page.name, name) for page in PAGES for name in re.findall(r"`(rmqd_[a-z_]+)[`{]", page.read_text())}
 
-    assert named - TABLES <= {metric.name for metric in CATALOGUE}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TOP)))
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
+    assert {(page, name) for page, name in named if name not in known} == set()
 
 
-@pytest.mark.parametrize("page", ["architecture.md", "glossary.md"])
-def test_what_the_pages_for_developers_name_is_in_the_code(page: str) -> None:
-    text = (TOP / "docs" / page).read_text()
+def test_links_lead_somewhere() -> None:
+    """To a file that is there, and to a heading of a page."""
+    broken = []
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+            target, _, heading = link.partition("#")
+            path = page.parent / target if target else page
+            if "://" not in link and not (path.exists() and (not heading or heading in headings(path))):
+                broken.append(f"{page.relative_to(TOP)}: {link}")
+    assert broken == []
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_what_the_pages_for_developers_name_is_in_the_code() -> None:
     modules = [*(TOP / "rmqd").rglob("*.py"), TOP / "tests" / "test_architecture.py"]
     source = "".join(path.read_text() for path in modules)
-    paths = set(re.findall(r"(?:[a-z_]+/)+[a-z_]+\.py|(?<=`)(?:[a-z_]+/){2,}(?=`)", text))
-    names = set(re.findall(r"`(?:batch\.)?([A-Za-z]+)(?:\.([a-z_]+))?(?:\(\))?`", text))
-
-    assert {path for path in paths if not ((TOP / "rmqd" / path).exists() or (TOP / path).exists())} == set()
-    assert {name for pair in names for name in pair if name not in source} == set()
+    unknown = []
+    for page in ("architecture.md", "glossary.md"):
+        text = (TOP / "docs" / page).read_text()
+        paths = set(re.findall(r"(?:[a-z_]+/)+[a-z_]+\.py|(?<=`)(?:[a-z_]+/){2,}(?=`)", text))
+        names = set(re.findall(r"`(?:batch\.)?([A-Za-z]+)(?:\.([a-z_]+))?(?:\(\))?`", text))
+        unknown += [(page, path) for path in paths if not ((TOP / "rmqd" / path).exists() or (TOP / path).exists())]
+        unknown += [(page, name) for pair in names for name in pair if name not in source]
+    assert unknown == []
 
 
 def test_the_sample_configuration_is_the_one_that_is_promised() -> None:
