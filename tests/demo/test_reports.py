@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
@@ -13,10 +12,7 @@ import pytest
 
 from rmqd.clock import SystemClock
 from rmqd.demo.ledger import Ledger
-from rmqd.demo.options import DemoOptions
-from rmqd.demo.play import SAMPLE, read_group
 from rmqd.demo.reports import LOOPBACK, PORT, install_reporter, reports_received
-from rmqd.plugins.runnable import load_runnable
 from tests.cli.in_process import rmqd
 from tests.waiting import eventually
 
@@ -83,18 +79,6 @@ async def test_what_is_no_report_is_passed_over() -> None:
     assert [one.key for one in ledger.handled] == ["k"]
 
 
-@pytest.mark.spark
-def test_the_first_group_is_put_on_spark_and_nothing_else_changes() -> None:
-    config = read_group(DemoOptions(engine="spark"))
-
-    [(name, settings)] = config.groups.items()
-    sample = load_runnable(SAMPLE, environ={}).groups[name]
-    assert (settings.engine, sample.engine) == ("spark", "local")
-    assert settings.spark is not None
-    assert settings.spark.master == "local[2,4]"
-    assert (settings.handler, settings.subscriptions) == (sample.handler, sample.subscriptions)
-
-
 def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
 
@@ -105,24 +89,3 @@ def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
         "rmqd demo: --engine spark: PySpark is not installed: make spark in a clone, or pip install 'rmqd[spark]'; "
         "accepted: local\n"
     )
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-@pytest.mark.timeout(400)  # a JVM's start, on a machine that may be busy
-def test_the_whole_demo_on_spark() -> None:
-    """To the end: every order is somewhere, and the view had what Spark's processes told."""
-    done = subprocess.run(
-        [sys.executable, "-m", "rmqd", "demo", "--engine", "spark", "--messages", "60"],
-        capture_output=True, text=True, timeout=380, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "group order-mailer on Spark; Spark takes some 15 seconds to start" in done.stdout
-    assert "dead letter order-25: not JSON" in done.stdout
-    summary = done.stdout.rpartition("rmqd demo ran for")[2]
-    assert "  sent                       60  " in summary, done.stdout
-    assert "not accounted for" not in summary, done.stdout
-    assert "not handled" not in summary, done.stdout
-    assert "at the first attempt" in summary, done.stdout  # which only the reports tell
-    assert done.stderr == ""

@@ -22,6 +22,11 @@ from tests.demo import noting_handler
 ORDERS = 60  # among them 25, which is no JSON, 12 and 42, whose payment fails, and 40, whose payment always fails
 
 
+@pytest.fixture(autouse=True)
+def _all_orders_are_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmqd.demo.producer.orders_due", lambda elapsed_seconds: ORDERS)
+
+
 def config_of(plugin: str, **group: object) -> RootConfig:
     """The sample, with another handler and other settings."""
     settings = {"handler.plugin": plugin, **group}
@@ -44,7 +49,6 @@ async def play(config: RootConfig, *, levels: str, patience_seconds: float = 30)
         return stage, stage.figures("ended")
 
 
-@pytest.mark.slow
 async def test_the_sums_are_those_of_the_orders_themselves() -> None:
     """What was sent is acknowledged, dead or waiting for a retry, each order in one place."""
     noting_handler.acknowledged.clear()
@@ -65,7 +69,6 @@ async def test_the_sums_are_those_of_the_orders_themselves() -> None:
     assert stage.ledger.ages.snapshot().count == ORDERS
 
 
-@pytest.mark.slow
 async def test_an_orderly_group_has_nothing_waiting_elsewhere() -> None:
     """What it tries again stays in its queue, and is handled or dead before the messages after it."""
     orderly = {"consume_mode": "orderly", "max_reconsume_times": 1, "suspend_current_queue_time": "10ms"}
@@ -77,7 +80,6 @@ async def test_an_orderly_group_has_nothing_waiting_elsewhere() -> None:
     assert {"order-25", "order-40"} <= {letter.key for letter in figures.dead_letters}
 
 
-@pytest.mark.slow
 async def test_what_was_not_handled_is_counted_by_what_the_broker_has_committed() -> None:
     config = config_of("tests.demo.endless_handler:handle", shutdown_timeout="0s")
 
