@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from rmqd.daemon.metrics.catalogue import CATALOGUE
@@ -20,7 +19,21 @@ LABELS = {metric.name: {*metric.labels, "instance", "job", "le"} for metric in C
 ENDINGS = ("_bucket", "_sum", "_count")
 COLUMNS = 24
 
-each = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+def each(check: Callable[[Path], None]) -> Callable[[], None]:
+    """A test that checks every dashboard, and names each that fails."""
+
+    def test() -> None:
+        failed = {}
+        for path in FILES:
+            try:
+                check(path)
+            except AssertionError as error:
+                failed[path.stem] = str(error)
+        assert failed == {}
+
+    test.__doc__ = check.__doc__
+    return test
 
 
 def family(name: str) -> str:

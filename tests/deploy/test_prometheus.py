@@ -1,43 +1,21 @@
-"""deploy/prometheus: a real Prometheus takes the files and scrapes a daemon; its rules fire when they should."""
+"""deploy/prometheus: the rules ask for what rmqd has, and lead to the runbook."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from rmqd.daemon.metrics.catalogue import CATALOGUE
-from tests.deploy.missing import require
-from tests.deploy.prometheus_process import FOLDER, RULES, Prometheus, shortened
-from tests.integration.rmqd_process import RmqdProcess
-from tests.rocketmq.cluster import RealCluster
-from tests.rocketmq.producer import Producer
-from tests.waiting import wait_until
+from tests.deploy.prometheus_process import FOLDER, RULES, shortened
 
 RUNBOOK = FOLDER.parent.parent / "docs" / "runbook.md"
 SUFFIXES = ("_bucket", "_sum", "_count")
 
 
-def promtool(*arguments: str) -> None:
-    command = [require("promtool", package="prometheus"), *arguments]
-    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.process
-def test_prometheus_takes_the_configuration_and_the_rules() -> None:
-    promtool("check", "config", "prometheus.yml")
-    promtool("check", "rules", RULES.name)
-
-
-@pytest.mark.process
-def test_the_rules_fire_when_they_should_and_only_then() -> None:
-    promtool("test", "rules", "rmqd-alerts.test.yml")
+def family(name: str) -> str:
+    return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)
 
 
 def rules(text: str = "") -> list[dict[str, Any]]:
@@ -48,10 +26,10 @@ def rules(text: str = "") -> list[dict[str, Any]]:
 def test_every_rule_asks_for_metrics_and_labels_that_rmqd_has() -> None:
     labels = {metric.name: {*metric.labels, "instance", "job"} for metric in CATALOGUE}
     for rule in rules():
-        asked = {_family(name) for name in re.findall(r"\brmqd_\w+", rule["expr"])}
+        asked = {family(name) for name in re.findall(r"\brmqd_\w+", rule["expr"])}
         assert asked <= labels.keys(), rule["alert"]
         for name, selector in re.findall(r"\b(rmqd_\w+)\{([^}]*)\}", rule["expr"]):
-            assert set(re.findall(r"(\w+)\s*=", selector)) <= labels[_family(name)] | {"le"}, rule["alert"]
+            assert set(re.findall(r"(\w+)\s*=", selector)) <= labels[family(name)] | {"le"}, rule["alert"]
         grouped = {label.strip() for found in re.findall(r"by \(([^)]*)\)", rule["expr"]) for label in found.split(",")}
         assert all(grouped <= labels[name] for name in asked), rule["alert"]
 
@@ -98,41 +76,3 @@ def test_rules_are_shortened_in_all_their_times() -> None:
     assert "[30000ms]" in by_name["RmqdLagGrowing"]["expr"]
     assert [durations.sub("", rule["expr"]) for rule in short] == [durations.sub("", rule["expr"]) for rule in shipped]
     assert [rule.get("for", "") == "" for rule in short] == [rule.get("for", "") == "" for rule in shipped]
-
-
-@pytest.fixture
-def daemon(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> Iterator[RmqdProcess]:
-    settings = {
-        "subscriptions": {topic: "*"},
-        "consume_from_where": "first_offset",
-        "handler": {"plugin": "jsonl", "options": {"path": str(tmp_path / "out.jsonl")}},
-    }
-    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: settings}) as process:
-        process.wait_ready()
-        yield process
-
-
-def test_a_real_prometheus_scrapes_a_running_daemon(
-    daemon: RmqdProcess, rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
-) -> None:
-    with Prometheus(tmp_path, [daemon.http], factor=30) as prometheus:
-        with Producer(rocketmq.broker.address, topic) as producer:
-            for _ in range(40):
-                producer.send()
-        acked = f'rmqd_messages_handled_total{{group="{group}",topic="{topic}",result="acked"}}'
-        wait_until(lambda: prometheus.value(acked) == 40, "Prometheus has the 40 acknowledged messages", 30)
-        assert prometheus.value('up{job="rmqd"}') == 1
-
-        (target,) = prometheus.get("targets")["activeTargets"]
-        assert (target["health"], target["lastError"]) == ("up", "")
-        families = {metric.name for metric in CATALOGUE}
-        scraped = {name for name in prometheus.get("label/__name__/values") if name.startswith("rmqd_")}
-        assert {name for name in scraped if _family(name) not in families} == set()
-
-        evaluated = prometheus.get("rules")["groups"][0]["rules"]
-        assert {rule["name"]: rule["health"] for rule in evaluated} == {rule["alert"]: "ok" for rule in rules()}
-        assert prometheus.firing() == []
-
-
-def _family(name: str) -> str:
-    return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.endswith(suffix)), name)

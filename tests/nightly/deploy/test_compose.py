@@ -1,0 +1,33 @@
+"""deploy/compose: its settings tried with the same programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy.test_compose import FOLDER, broker_settings, services
+from tests.integration.rmqd_process import RmqdProcess
+from tests.rocketmq.cluster import RealCluster
+from tests.rocketmq.producer import Producer
+from tests.rocketmq.spec import ClusterSpec
+from tests.waiting import wait_until
+
+# What says where a broker is; the tests' cluster has its own.
+PLACES = ("brokerClusterName", "brokerName", "brokerId", "brokerIP1", "namesrvAddr", "listenPort")
+
+
+@pytest.mark.rocketmq
+@pytest.mark.slow
+def test_a_rocketmq_takes_the_settings_and_rmqd_the_groups(tmp_path: Path) -> None:
+    """As far as this machine's addresses allow. The topic is made by the broker, when the first message comes."""
+    settings = {name: value for name, value in broker_settings().items() if name not in PLACES}
+    groups = yaml.safe_load((FOLDER / "rmqd.yaml").read_text())["groups"]
+    with (
+        RealCluster.start(ClusterSpec(settings=settings, heap="384m")) as cluster,
+        Producer(cluster.broker.address, services()["orders"]["command"][1], 1) as producer,
+        RmqdProcess(tmp_path, cluster.nameserver, groups) as rmqd,
+    ):
+        producer.send()
+        wait_until(lambda: rmqd.metric("rmqd_messages_handled_total", result="acked") == 1, "it is handled", 60)

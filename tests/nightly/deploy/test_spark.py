@@ -1,0 +1,57 @@
+"""deploy/spark: the manifest's group runs by the program of the image, with the arguments of the manifest."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from rmqd.spark.engine.ordering import order_of
+from rmqd.spark.group_order import GroupOrder
+from rmqd.spark.session import session_conf
+from rmqd.spark.submit import submission, submitted
+from tests.deploy.test_spark import FOLDER, manifests
+
+
+@pytest.mark.spark
+def test_its_driver_runs_the_group_of_its_config_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the program of the image, with the arguments of the manifest; the mount is a folder here."""
+    config_map, application = manifests()
+    spec = application["spec"]
+    [mount] = spec["driver"]["configMaps"]
+    assert mount["name"] == config_map["metadata"]["name"]
+    for name, text in config_map["data"].items():
+        (tmp_path / name).write_text(text)
+    ran: list[GroupOrder] = []
+
+    def run(order: GroupOrder, ended: Path | None) -> int:
+        ran.append(order)
+        return 0
+
+    monkeypatch.setattr(submitted, "run", run)
+    arguments = [one.replace(mount["path"], str(tmp_path)) for one in spec["arguments"]]
+    monkeypatch.setattr(sys, "argv", ["rmqd_group.py", *arguments])
+
+    with pytest.raises(SystemExit) as exited:
+        runpy.run_path(str(FOLDER / "rmqd_group.py"), run_name="__main__")
+
+    assert exited.value.code == 0
+    [order] = ran
+    assert order.settings.engine == "spark"
+    assert order.settings.spark is not None
+    assert "://" in order.settings.spark.checkpoint  # pods keep nothing
+    grace = spec["driver"]["terminationGracePeriodSeconds"]
+    assert grace >= order.settings.shutdown_timeout + submitted.GRACE_SECONDS
+
+
+@pytest.mark.spark
+def test_what_a_session_must_have_is_in_the_manifest(tmp_path: Path) -> None:
+    config_map, application = manifests()
+    path = tmp_path / "rmqd.yaml"
+    path.write_text(config_map["data"]["rmqd.yaml"])
+    conf = application["spec"]["sparkConf"]
+
+    assert session_conf(order_of(path))["spark.speculation"] == conf["spark.speculation"] == "false"
+    assert conf["spark.pyspark.python"] == submission.IMAGE_PYTHON
