@@ -20,7 +20,7 @@ from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.producer import Producer
 from tests.waiting import wait_until
 
-HANDLER: Final = "tests.deploy.switched_handler:SwitchedHandler"
+HANDLER: Final = "tests.nightly.deploy.switched_handler:SwitchedHandler"
 QUEUES: Final = 2
 PER_SECOND: Final = 10
 MANY: Final = 1_000_000

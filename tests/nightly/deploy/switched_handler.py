@@ -1,4 +1,4 @@
-"""A handler that does what a file says; by its plugin name `tests.deploy.switched_handler:SwitchedHandler`."""
+"""A handler that does what a file says; by its plugin name `tests.nightly.deploy.switched_handler:SwitchedHandler`."""
 
 from __future__ import annotations
 
