@@ -18,10 +18,10 @@ from rmqd.process import structlog_without_rich  # noqa: F401  rich takes a tent
 import structlog
 
 pytest_plugins = [
+    "tests.servers.fixtures",  # pytest calls the last plugin first, and this one needs the groups of the others
     "tests.processes",
     "tests.rocketmq.fixtures",
     "tests.rocketmq.lifetimes",
-    "tests.servers.fixtures",
     "tests.spark.fixtures",
     "tests.conformance.plugin",
 ]

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import traceback
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final
+from typing import Final
 
-import psycopg
 import pytest
 
 from rmqd_handlers.postgresql import PostgreSql
 from rmqd_handlers.sql import Sql
 from tests.handlers.messages import decided, orders
 from tests.handlers.postgresql_orders import started as postgresql_started
-from tests.handlers.sql_orders import COLUMNS, POSTGRESQL
+from tests.handlers.sql_orders import POSTGRESQL
 from tests.handlers.sql_orders import started as sql_started
 from tests.servers.shops import Shop
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 
@@ -85,53 +80,3 @@ async def test_a_reason_names_the_error_and_no_value(shop: Shop, plugin: str) ->
     for place, expected in enumerate(words, 1):
         assert all(word in reasons[place][1] for word in expected), reasons[place][1]
     assert not [reason for _, reason in reasons.values() if any(secret in reason for secret in SECRETS)]
-
-
-@POSTGRESQL
-@PLUGINS
-@pytest.mark.parametrize(
-    ("errcode", "kind"),
-    [("lock_not_available", psycopg.errors.LockNotAvailable), ("55000", psycopg.OperationalError)],
-)
-async def test_an_attempt_that_fails_is_logged_and_raised_without_a_value(
-    shop: Shop, plugin: str, caplog: pytest.LogCaptureFixture, errcode: str, kind: type[Exception]
-) -> None:
-    make_table(shop)
-    refuse_by_trigger(shop, errcode)
-    columns = {**COLUMNS, "at": "$.at"}
-    batch = orders({"id": "geheim too", "cents": 987654, "at": "127.0.0.1"})
-    caplog.set_level(logging.WARNING)
-
-    def logged() -> Any:
-        return next((one for one in caplog.records if one.msg == "handler.counterpart_away"), None)
-
-    async with started(plugin, shop, columns=columns, retry_for="1h") as handler:
-        waiting = asyncio.create_task(handler.handle(batch))
-        record = await eventually(logged, "it waits")
-        waiting.cancel()
-        await asyncio.wait([waiting])
-    async with started(plugin, shop, columns=columns, retry_for="0s") as handler:
-        with pytest.raises(Exception, match="too dear: … of …") as raised:
-            await handler.handle(batch)
-
-    assert decided(batch) == {}
-    assert plugin == "sql" or isinstance(raised.value, kind)  # as `retry.on` of a group may name it
-    told = [*traceback.format_exception(raised.value), record.error]
-    assert not [line for line in told if any(secret in line for secret in SECRETS)]
-
-
-@POSTGRESQL
-@PLUGINS
-async def test_an_error_that_may_not_be_the_rows_fault_is_raised_without_a_value(shop: Shop, plugin: str) -> None:
-    make_table(shop)
-    shop.query(
-        "CREATE FUNCTION call() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN EXECUTE format('SELECT no_such(%L)', NEW.id); RETURN NEW; END $$"
-    )
-    shop.query("CREATE TRIGGER call BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION call()")
-    batch = orders({"id": "geheim", "cents": 1, "at": "127.0.0.1"})
-    async with started(plugin, shop, columns={**COLUMNS, "at": "$.at"}) as handler:
-        with pytest.raises(Exception, match="UndefinedFunction 42883: function no_such") as raised:
-            await handler.handle(batch)
-
-    assert not [line for line in traceback.format_exception(raised.value) if "geheim" in line]

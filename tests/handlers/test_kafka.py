@@ -1,31 +1,31 @@
-"""`kafka`: records as the messages have them, one bad record alone refused, and nothing lost while Kafka is away."""
+"""`kafka`: records as the messages have them, on the mock broker of librdkafka. tests/nightly has a real Kafka."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeAlias
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message, admin
-from pydantic import ValidationError
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from rmqd_handlers.kafka import Kafka
 from rmqd_handlers.kafka.answers import Failure, again_for, is_refused
-from rmqd_handlers.kafka.handler import NotConfirmedError, TopicMissingError
 from rmqd_handlers.kafka.records import Record
 from tests.handlers.messages import batch_of, decided, make_batch, make_message
-from tests.servers.kafka import KafkaServer
+from tests.handlers.options import not_refused
+from tests.servers.kafka import KafkaServer, MockKafka
 
-ANSWER_SECONDS: Final = 30.0
+Broker: TypeAlias = MockKafka | KafkaServer
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("kafka")]
+
+@pytest.fixture(scope="module")
+def kafka() -> Broker:
+    return MockKafka()
 
 
 @asynccontextmanager
-async def started(server: KafkaServer, topic: str, **options: object) -> AsyncIterator[Kafka]:
+async def started(server: Broker, topic: str, **options: object) -> AsyncIterator[Kafka]:
     given = {"bootstrap_servers": server.address, "topic": topic, **options}
     handler = Kafka(Kafka.Options.model_validate(given))
     await handler.start()
@@ -39,35 +39,14 @@ def values(records: list[Message]) -> list[bytes]:
     return [record.value() or b"" for record in records]
 
 
-@contextmanager
-def denied(server: KafkaServer, kind: str, name: str, operation: str) -> Iterator[None]:
-    """Forbid one thing to everybody, and allow what else there is."""
-    acl: Any = admin  # its types are told by halves
-    resource = acl.ResourceType[kind], name, acl.ResourcePatternType.LITERAL
-    everybody = "User:ANONYMOUS", "*"
-    rules = [
-        acl.AclBinding(*resource, *everybody, acl.AclOperation.ALL, acl.AclPermissionType.ALLOW),
-        acl.AclBinding(*resource, *everybody, acl.AclOperation[operation], acl.AclPermissionType.DENY),
-    ]
-    lifted = acl.AclBindingFilter(*resource, None, None, acl.AclOperation.ANY, acl.AclPermissionType.ANY)
-    client = server.admin()
-    for done in client.create_acls(rules).values():
-        done.result(ANSWER_SECONDS)
-    try:
-        yield
-    finally:
-        for removed in client.delete_acls([lifted]).values():
-            removed.result(ANSWER_SECONDS)
-
-
-async def test_a_message_is_a_record(kafka_server: KafkaServer) -> None:
-    topic = kafka_server.create_topic()
+async def test_a_message_is_a_record(kafka: Broker) -> None:
+    topic = kafka.create_topic()
     properties = {"colour": "grün", "WAIT": "true", "MIN_OFFSET": "7"}
     message = make_message(b"\xff", keys="grüße", tags="paid", properties=properties)
-    async with started(kafka_server, topic) as handler:
+    async with started(kafka, topic) as handler:
         await handler.handle(make_batch(message))
 
-    [record] = kafka_server.records(topic)
+    [record] = kafka.records(topic)
     assert (record.key(), record.value()) == ("grüße".encode(), b"\xff")
     assert record.timestamp()[1] == message.born_timestamp
     assert dict(record.headers() or []) == {
@@ -78,41 +57,43 @@ async def test_a_message_is_a_record(kafka_server: KafkaServer) -> None:
     }
 
 
-async def test_a_record_has_what_is_named(kafka_server: KafkaServer) -> None:
-    topic = kafka_server.create_topic()
+async def test_a_record_has_what_is_named(kafka: Broker) -> None:
+    topic = kafka.create_topic()
     headers = {"cents": "$.cents", "from": "topic", "none": "$.none"}
     batch = batch_of(b'{"order": {"id": 7}, "cents": 1.10}', b"no JSON", b'{"other": 1}')
-    async with started(kafka_server, topic, value="$.order", headers=headers) as handler:
+    async with started(kafka, topic, value="$.order", headers=headers) as handler:
         await handler.handle(batch)
 
-    [record] = kafka_server.records(topic)
+    [record] = kafka.records(topic)
     assert (record.key(), record.value()) == (None, b'{"id":7}')
     assert record.headers() == [("cents", b"1.10"), ("from", b"orders")]
     assert {place: outcome for place, (outcome, _) in decided(batch).items()} == {1: "dead_letter", 2: "dead_letter"}
     assert "not JSON" in decided(batch)[1][1]
 
 
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [("keys", b"order-1"), ("sharding_key", b"ada"), ("property:colour", b"blue"), ("none", None)],
-)
-async def test_the_key_is_what_is_named(kafka_server: KafkaServer, key: str, expected: bytes | None) -> None:
-    topic = kafka_server.create_topic()
+async def test_the_key_is_what_is_named(kafka: Broker) -> None:
+    expected = {"keys": b"order-1", "sharding_key": b"ada", "property:colour": b"blue", "none": None}
     message = make_message(b"x", keys="order-1", properties={"__SHARDINGKEY": "ada", "colour": "blue"})
-    async with started(kafka_server, topic, key=key) as handler:
-        await handler.handle(make_batch(message, make_message(b"without", queue_offset=1)))
+    found = {}
+    for key in expected:
+        topic = kafka.create_topic()
+        async with started(kafka, topic, key=key) as handler:
+            await handler.handle(make_batch(message, make_message(b"without", queue_offset=1)))
+        keys = {record.value(): record.key() for record in kafka.records(topic)}
+        assert keys.pop(b"without") is None
+        found[key] = keys.pop(b"x")
 
-    assert [record.key() for record in kafka_server.records(topic)] == [expected, None]
+    assert found == expected
 
 
-async def test_records_of_one_key_are_in_one_partition_in_their_order(kafka_server: KafkaServer) -> None:
-    topic = kafka_server.create_topic(partitions=4)
+async def test_records_of_one_key_are_in_one_partition_in_their_order(kafka: Broker) -> None:
+    topic = kafka.create_topic(partitions=4)
     messages = [make_message(b"%d" % n, keys=f"customer-{n % 7}", queue_offset=n) for n in range(700)]
-    async with started(kafka_server, topic) as handler:
+    async with started(kafka, topic) as handler:
         await handler.handle(make_batch(*messages))
 
     by_key: dict[bytes, list[tuple[int | None, int]]] = {}
-    for record in kafka_server.records(topic):
+    for record in kafka.records(topic):
         by_key.setdefault(record.key() or b"", []).append((record.partition(), int(record.value() or b"")))
     assert len(by_key) == 7
     for found in by_key.values():
@@ -121,81 +102,31 @@ async def test_records_of_one_key_are_in_one_partition_in_their_order(kafka_serv
         assert len(found) == 100
 
 
-async def test_a_key_goes_where_javas_client_sends_it(kafka_server: KafkaServer) -> None:
+async def test_a_key_goes_where_javas_client_sends_it(kafka: Broker) -> None:
     """Known values of murmur2, as Kafka's own clients have them: 21 -> -973932308, foobar -> -790332482."""
-    topic = kafka_server.create_topic(partitions=4)
-    async with started(kafka_server, topic) as handler:
+    topic = kafka.create_topic(partitions=4)
+    async with started(kafka, topic) as handler:
         await handler.handle(make_batch(make_message(b"21", keys="21"), make_message(b"x", keys="foobar")))
 
-    placed = {record.key(): record.partition() for record in kafka_server.records(topic)}
+    placed = {record.key(): record.partition() for record in kafka.records(topic)}
     assert placed == {b"21": (-973932308 & 0x7FFFFFFF) % 4, b"foobar": (-790332482 & 0x7FFFFFFF) % 4}
 
 
-async def test_the_topic_is_of_the_message(kafka_server: KafkaServer) -> None:
+async def test_the_topic_is_of_the_message(kafka: Broker) -> None:
     batch = make_batch(
         make_message(b"1", tags="eu"),
         make_message(b"2", tags="us", queue_offset=1),
         make_message(b"3", queue_offset=2),
         make_message(b"4", tags="no/topic", queue_offset=3),
     )
-    async with started(kafka_server, "by-tags.{topic}-{tags}") as handler:
+    async with started(kafka, "by-tags.{topic}-{tags}") as handler:
         await handler.handle(batch)
 
-    assert values(kafka_server.records("by-tags.orders-eu")) == [b"1"]
-    assert values(kafka_server.records("by-tags.orders-us")) == [b"2"]
+    assert values(kafka.records("by-tags.orders-eu")) == [b"1"]
+    assert values(kafka.records("by-tags.orders-us")) == [b"2"]
     assert {place: outcome for place, (outcome, _) in decided(batch).items()} == {2: "dead_letter", 3: "dead_letter"}
     assert "has no tags" in decided(batch)[2][1]
     assert "no/topic" in decided(batch)[3][1]
-
-
-@pytest.mark.parametrize("who", ["client", "broker"])
-async def test_a_record_that_is_too_large_is_refused_alone(kafka_server: KafkaServer, who: str) -> None:
-    topic = kafka_server.create_topic(max_message_bytes="2000" if who == "broker" else "1000000")
-    client = {"message.max.bytes": 2000} if who == "client" else {}
-    bodies = [b"%d" % n for n in range(10)]
-    bodies[4] = b"x" * 3000
-    batch = batch_of(*bodies, keys="one")
-    async with started(kafka_server, topic, client=client) as handler:
-        await handler.handle(batch)
-
-    assert values(kafka_server.records(topic))[-9:] == [body for body in bodies if len(body) < 3000]
-    [(place, (outcome, reason))] = decided(batch).items()
-    assert (place, outcome) == (4, "dead_letter")
-    assert "3000 bytes" in reason
-    assert "too large" in reason
-
-
-async def test_what_stands_beside_it_in_other_batches_is_written(kafka_server: KafkaServer) -> None:
-    """The client puts records of several batches into one request, and all of that is refused."""
-    topic = kafka_server.create_topic(max_message_bytes="2000")
-    batches = [batch_of(*[b"%d" % n] * 10) for n in range(8)]
-    bad = batch_of(b"x" * 3000)
-    async with started(kafka_server, topic, client={"linger.ms": 200}) as handler:
-        await asyncio.gather(*map(handler.handle, [*batches[:4], bad, *batches[4:]]))
-
-    assert all(decided(batch) == {} for batch in batches)
-    assert list(decided(bad)) == [0]
-    assert sorted(values(kafka_server.records(topic))) == sorted(b"%d" % n for n in range(8) for _ in range(10))
-
-
-async def test_a_record_without_a_key_is_refused_alone_by_a_compacted_topic(kafka_server: KafkaServer) -> None:
-    topic = kafka_server.create_topic(cleanup_policy="compact")
-    batch = make_batch(make_message(b"1", keys="a"), make_message(b"2"), make_message(b"3", keys="b"))
-    async with started(kafka_server, topic) as handler:
-        await handler.handle(batch)
-
-    assert values(kafka_server.records(topic)) == [b"1", b"3"]
-    assert list(decided(batch)) == [1]
-
-
-async def test_a_record_whose_time_the_topic_does_not_take_is_refused(kafka_server: KafkaServer) -> None:
-    topic = kafka_server.create_topic(message_timestamp_before_max_ms="1000")
-    batch = batch_of(b"1")
-    async with started(kafka_server, topic, on_invalid="skip") as handler:
-        await handler.handle(batch)
-
-    assert kafka_server.records(topic) == []
-    assert {place: outcome for place, (outcome, _) in decided(batch).items()} == {0: "ack"}
 
 
 def test_what_follows_a_refused_record_of_its_key_is_sent_again() -> None:
@@ -214,95 +145,14 @@ def test_what_follows_a_refused_record_of_its_key_is_sent_again() -> None:
     assert none == []
 
 
-@pytest.mark.slow
-async def test_a_kafka_that_is_killed_and_comes_back_is_waited_for(
-    kafka_server: KafkaServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    topic = kafka_server.create_topic(partitions=2)
-    async with started(kafka_server, topic, retry_for="1m") as handler:
-        await asyncio.gather(*(handler.handle(batch_of(b"%d" % n, first=n)) for n in range(6)))
-        await asyncio.to_thread(kafka_server.kill)
-        waiting = [asyncio.create_task(handler.handle(batch_of(b"%d" % n, first=n))) for n in range(6, 12)]
-        await asyncio.to_thread(kafka_server.start)
-        await asyncio.gather(*waiting)
-
-    assert sorted(map(int, values(kafka_server.records(topic)))) == list(range(12))
-    assert [record.message for record in caplog.records].count("handler.counterpart_away") == 6
-
-
-@pytest.mark.slow
-async def test_a_kafka_that_stays_away_fails_the_batch(kafka_server: KafkaServer) -> None:
-    topic = kafka_server.create_topic()
-    async with started(kafka_server, topic, retry_for="1s") as handler:
-        await asyncio.to_thread(kafka_server.kill)
-        batch = batch_of(b"1", b"2")
-        try:
-            with pytest.raises(NotConfirmedError, match="not confirmed 2 of 2 records"):
-                await handler.handle(batch)
-        finally:
-            await asyncio.to_thread(kafka_server.start)
-        assert decided(batch) == {}  # so that it is retried as a whole
-
-    async with started(kafka_server, topic, retry_for="1m") as handler:
-        await handler.handle(batch)
-    assert values(kafka_server.records(topic)) == [b"1", b"2"]
-
-
-async def test_a_client_that_has_given_up_is_replaced(kafka_server: KafkaServer) -> None:
-    """Without the right to number its requests librdkafka gives up for good; the right may come later."""
-    topic = kafka_server.create_topic()
-    with contextlib.ExitStack() as rights:
-        rights.enter_context(denied(kafka_server, "BROKER", "kafka-cluster", "IDEMPOTENT_WRITE"))
-        rights.enter_context(denied(kafka_server, "TOPIC", "*", "WRITE"))
-        async with started(kafka_server, topic, retry_for="10s") as handler:
-            batch = batch_of(b"1")
-            with pytest.raises(NotConfirmedError, match="Cluster authorization failed"):
-                await handler.handle(batch)
-            assert decided(batch) == {}
-            rights.close()
-            await handler.handle(batch)
-
-    assert values(kafka_server.records(topic)) == [b"1"]
-
-
-async def test_a_topic_that_may_not_be_written_fails_the_batch(kafka_server: KafkaServer) -> None:
-    topic = kafka_server.create_topic()
-    async with started(kafka_server, topic, retry_for="5s") as handler:
-        with denied(kafka_server, "TOPIC", topic, "WRITE"):
-            batch = batch_of(b"1")
-            with pytest.raises(NotConfirmedError, match=r"(?i)authorization"):
-                await handler.handle(batch)
-            assert decided(batch) == {}
-        await handler.handle(batch)
-
-    assert values(kafka_server.records(topic)) == [b"1"]
-
-
-async def test_a_kafka_that_is_away_fails_the_start(kafka_server: KafkaServer) -> None:
-    with pytest.raises(KafkaException):
-        async with started(kafka_server, "orders", bootstrap_servers="127.0.0.1:1"):
-            pass
-
-
-async def test_a_topic_that_is_missing_fails_the_start(kafka_server: KafkaServer) -> None:
-    with (
-        denied(kafka_server, "BROKER", "kafka-cluster", "CREATE"),
-        denied(kafka_server, "TOPIC", "missing", "CREATE"),
-        pytest.raises(TopicMissingError, match="missing"),
-    ):
-        async with started(kafka_server, "missing"):
-            pass
-
-
-async def test_a_setting_that_the_client_does_not_know_fails_the_start(kafka_server: KafkaServer) -> None:
+async def test_a_setting_that_the_client_does_not_know_fails_the_start(kafka: Broker) -> None:
     with pytest.raises(KafkaException, match=r"no\.such\.setting"):
-        async with started(kafka_server, "orders", client={"no.such.setting": True}):
+        async with started(kafka, "orders", client={"no.such.setting": True}):
             pass
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_wrong_options_are_refused() -> None:
+    wrong: list[dict[str, object]] = [
         {"bootstrap_servers": ""},
         {"topic": ""},
         {"topic": "a b"},
@@ -316,8 +166,6 @@ async def test_a_setting_that_the_client_does_not_know_fails_the_start(kafka_ser
         {"client": {"delivery.timeout.ms": 1}},
         {"client": {"linger.ms": [1]}},
         {"retry_for": "500ms"},
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        Kafka.Options.model_validate({"bootstrap_servers": "localhost:9092", "topic": "orders", **options})
+    ]
+
+    assert not_refused(Kafka.Options, wrong, bootstrap_servers="localhost:9092", topic="orders") == []

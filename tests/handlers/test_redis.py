@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import redis
-from pydantic import ValidationError
 
 from rmqd.testing import RocketMQ
 from rmqd_handlers.redis import RedisHandler
 from tests.handlers.messages import batch_of, decided, make_batch, make_message
+from tests.handlers.options import not_refused
 from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.process
@@ -77,13 +77,6 @@ async def test_a_list_keeps_the_newest(
     assert redis_client.lrange("orders", 0, -1) == expected.split()
 
 
-async def test_a_stream_keeps_about_as_many_as_it_may(redis_server: RedisServer, redis_client: Any) -> None:
-    async with started(redis_server, max_length=10) as handler:
-        await handler.handle(batch_of(*[b"x"] * 1000))
-
-    assert 10 <= redis_client.xlen("orders") <= 200  # whole nodes of 100 are dropped
-
-
 @pytest.mark.parametrize("mode", ["stream", "list"])
 async def test_a_message_that_comes_again_is_left_out_for_so_long(
     redis_server: RedisServer, redis_client: Any, mode: str
@@ -117,21 +110,6 @@ async def test_a_redis_that_is_killed_and_comes_back_is_waited_for(
     assert sorted(map(int, redis_client.lrange("orders", 0, -1))) == list(range(12))
 
 
-async def test_a_redis_that_stays_away_fails_the_batch(redis_server: RedisServer, redis_client: Any) -> None:
-    async with started(redis_server, mode="list", retry_for="100ms") as handler:
-        redis_server.kill()
-        batch = batch_of(b"1")
-        try:
-            with pytest.raises(redis.ConnectionError):
-                await handler.handle(batch)
-        finally:
-            redis_server.start()
-        assert decided(batch) == {}  # so that it is retried as a whole
-        await handler.handle(batch)
-
-    assert redis_client.lrange("orders", 0, -1) == [b"1"]
-
-
 def test_what_stands_behind_a_message_that_is_retried_is_added_once(
     redis_server: RedisServer, redis_client: Any
 ) -> None:
@@ -146,38 +124,6 @@ def test_what_stands_behind_a_message_that_is_retried_is_added_once(
         assert len(running.dead_letters("stream")) == 1
 
     assert [entry[b"id"] for _, entry in redis_client.xrange("orders")] == [b"1", b"2", b"3"]
-
-
-async def test_a_batch_waits_for_replicas(redis_server: RedisServer, redis_client: Any) -> None:
-    options: dict[str, Any] = {"mode": "list", "remember": "1h", "wait_replicas": 1, "timeout": "1s"}
-    # without a file: a replica that is told to end while it writes its first one refuses, and goes on
-    arguments = ["--appendonly", "no", "--replicaof", "127.0.0.1", str(redis_server.port)]
-    with RedisServer(*arguments) as replica, replica.client() as asked:
-        async with started(redis_server, **options) as handler:
-            await handler.handle(batch_of(b"1"))
-            assert asked.lrange("orders", 0, -1) == [b"1"]
-        async with started(replica, retry_for="0s") as handler:
-            with pytest.raises(redis.ReadOnlyError):
-                await handler.handle(batch_of(b"2"))
-    async with started(redis_server, **options, retry_for="0s") as handler:
-        with pytest.raises(Exception, match="0 of 1 replicas"):
-            await handler.handle(batch_of(b"3"))
-
-
-async def test_a_batch_that_waits_for_replicas_is_added_once(redis_server: RedisServer, redis_client: Any) -> None:
-    options: dict[str, Any] = {"mode": "list", "wait_replicas": 1, "timeout": "200ms", "retry_for": "1s"}
-    async with started(redis_server, **options) as handler:
-        with pytest.raises(Exception, match="0 of 1 replicas"):
-            await handler.handle(batch_of(b"1"))
-
-    assert redis_client.lrange("orders", 0, -1) == [b"1"]
-
-
-async def test_a_key_of_another_type_fails_the_batch(redis_server: RedisServer, redis_client: Any) -> None:
-    redis_client.set("orders", "text")
-    async with started(redis_server) as handler:
-        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-            await handler.handle(batch_of(b"1"))
 
 
 async def test_what_could_not_be_added_is_not_remembered(redis_server: RedisServer, redis_client: Any) -> None:
@@ -197,9 +143,8 @@ async def test_a_redis_that_is_away_fails_the_start(redis_server: RedisServer) -
             pass
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_wrong_options_are_refused() -> None:
+    wrong: list[dict[str, object]] = [
         {"key": ""},
         {"url": "rediss:/redis.example.org:6379/0"},
         {"mode": "set"},
@@ -208,8 +153,6 @@ async def test_a_redis_that_is_away_fails_the_start(redis_server: RedisServer) -
         {"fields": {"a": "no such field"}},
         {"remember": "0s"},
         {"max_length": -1},
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        RedisHandler.Options.model_validate({"url": "redis://localhost", "key": "orders", **options})
+    ]
+
+    assert not_refused(RedisHandler.Options, wrong, url="redis://localhost", key="orders") == []

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from rmqd import AlreadyHandled, Batch
+from rmqd import AlreadyHandled
 from rmqd.once.group import once_of
 from rmqd.testing import RocketMQ
 from rmqd.wire.messages.once import once_in_group
 from rmqd_handlers.sql import Sql
 from tests.handlers.messages import decided, make_batch, make_message, orders
-from tests.handlers.sql_orders import COLUMNS, LOOSE, MARIADB, ORDERS, SERVERS, SQLITE, STATEMENT, started
+from tests.handlers.sql_orders import (
+    COLUMNS,
+    LOOSE,
+    ORDERS,
+    POSTGRESQL,
+    SQLITE,
+    STATEMENT,
+    check_a_killed_server_is_waited_for,
+    started,
+)
 from tests.servers.shops import Shop
 
 pytestmark = pytest.mark.process
@@ -97,17 +103,18 @@ async def test_a_key_that_comes_again_adds_no_row(shop: Shop, mode: str) -> None
     assert shop.query("SELECT id, cents FROM orders ORDER BY id") == [("1", newest), ("2", 2)]
 
 
-@pytest.mark.parametrize("options", [{}, STATEMENT], ids=["table", "statement"])
-async def test_without_a_key_a_message_that_comes_again_is_written_again_unless_it_is_marked(
-    shop: Shop, options: dict[str, Any]
-) -> None:
+async def test_without_a_key_a_message_that_comes_again_is_written_again_unless_it_is_marked(shop: Shop) -> None:
     shop.query(LOOSE)
-    for once, expected in ((False, 4), (True, 2)):
+    found = []
+    for options, once in ((one, once) for one in ({}, STATEMENT) for once in (False, True)):
         shop.query("DELETE FROM orders")
+        shop.query("DROP TABLE IF EXISTS rmqd_handled")
         async with started(shop, **options, once=once) as handler:
             for _ in range(2):
                 await handler.handle(orders({"id": "1", "cents": 1}, {"id": "2", "cents": 2}))
-        assert shop.query("SELECT count(*) FROM orders") == [(expected,)]
+        found += shop.query("SELECT count(*) FROM orders")
+
+    assert found == [(4,), (2,), (4,), (2,)]
 
 
 async def test_a_message_alone_that_was_handled_is_told_so_that_it_is_counted(shop: Shop) -> None:
@@ -134,15 +141,16 @@ async def test_what_is_refused_leaves_no_mark(shop: Shop) -> None:
 
 
 @SQLITE
-@pytest.mark.parametrize(("kind", "keys"), [("text COLLATE NOCASE", ("abc", "ABC")), ("numeric", (7.0, 7))])
-async def test_of_two_keys_that_the_database_finds_equal_the_later_message_is_the_last(
-    shop: Shop, kind: str, keys: tuple[object, object]
-) -> None:
-    shop.query(f"CREATE TABLE orders (id {kind} PRIMARY KEY, cents int)")
-    async with started(shop, mode="upsert", key=["id"]) as handler:
-        await handler.handle(orders(*({"id": key, "cents": place} for place, key in enumerate(keys))))
+async def test_of_two_keys_that_the_database_finds_equal_the_later_message_is_the_last(shop: Shop) -> None:
+    found = {}
+    for kind, keys in (("text COLLATE NOCASE", ("abc", "ABC")), ("numeric", (7.0, 7))):
+        shop.query("DROP TABLE IF EXISTS orders")
+        shop.query(f"CREATE TABLE orders (id {kind} PRIMARY KEY, cents int)")
+        async with started(shop, mode="upsert", key=["id"]) as handler:
+            await handler.handle(orders(*({"id": key, "cents": place} for place, key in enumerate(keys))))
+        found[kind] = shop.query("SELECT cents FROM orders")
 
-    assert shop.query("SELECT cents FROM orders") == [(1,)]
+    assert found == {"text COLLATE NOCASE": [(1,)], "numeric": [(1,)]}
 
 
 async def test_a_row_is_not_replaced_by_an_older_version(shop: Shop) -> None:
@@ -186,21 +194,6 @@ async def test_a_statement_is_run_for_each_message(shop: Shop) -> None:
     assert found[0][2] == "1767225600000:[1.5]"
 
 
-@MARIADB
-async def test_the_example_of_the_docs_writes_what_it_says(shop: Shop) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "destinations.md").read_text()
-    section = page.split("\n## `sql`\n")[1].split("\n## ")[0]
-    [first, _] = re.findall(r"^```yaml\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-    [create] = re.findall(r"^```sql\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-    [group] = yaml.safe_load(first)["groups"].values()
-    shop.query(create)
-    async with started(shop, **group["handler"]["options"] | {"url": shop.url}) as handler:
-        for revision, cents in ((2, 20), (1, 10)):
-            await handler.handle(orders({"order": {"id": "a", "cents": cents, "revision": revision}}))
-
-    assert shop.query("SELECT id, cents, revision FROM orders") == [("a", 20, 2)]
-
-
 @SQLITE
 def test_a_group_writes_each_message_once(shop: Shop) -> None:
     """Also those of the batch in which one was refused, and comes again."""
@@ -218,54 +211,9 @@ def test_a_group_writes_each_message_once(shop: Shop) -> None:
     assert shop.query("SELECT id FROM orders ORDER BY id") == [("1",), ("2",), ("4",)]
 
 
-@SERVERS
-async def test_batches_that_write_the_same_keys_in_another_order_do_not_hinder_each_other(shop: Shop) -> None:
-    shop.query(ORDERS)
-    documents = [{"id": str(number), "cents": number} for number in range(200)]
-    async with started(shop, mode="upsert", key=["id"], retry_for="30s") as handler:
-        both = [orders(*documents), orders(*reversed(documents))]
-        await asyncio.gather(*(handler.handle(both[number % 2]) for number in range(8)))
-
-    assert shop.query("SELECT count(*) FROM orders") == [(200,)]
-
-
-@SERVERS
-@pytest.mark.parametrize("once", [False, True])
-async def test_a_database_that_is_killed_and_comes_back_is_waited_for(shop: Shop, once: bool) -> None:
-    shop.query(LOOSE if once else ORDERS)
-    assert shop.server is not None
-    async with started(shop, key=[] if once else ["id"], once=once, max_connections=3) as handler:
-
-        def message(number: int) -> Batch:
-            return make_batch(make_message(b'{"id": "%d", "cents": 1}' % number, queue_offset=number))
-
-        await asyncio.gather(*(handler.handle(message(number)) for number in range(6)))
-        shop.server.kill()
-        waiting = [asyncio.create_task(handler.handle(message(number))) for number in range(6, 12)]
-        await asyncio.to_thread(shop.server.start)
-        await asyncio.gather(*waiting)
-
-    assert shop.query("SELECT count(*), count(DISTINCT id) FROM orders") == [(12, 12)]
-
-
-@SERVERS
-async def test_a_database_that_stays_away_fails_the_batch(shop: Shop) -> None:
-    shop.query(ORDERS)
-    assert shop.server is not None
-    async with started(shop, retry_for="100ms") as handler:
-        shop.server.kill()
-        batch = orders({"id": "1", "cents": 1})
-        try:
-            with pytest.raises(
-                Exception, match=r"terminating connection|server closed|refused|Can.t connect|Lost connection"
-            ):
-                await handler.handle(batch)
-        finally:
-            shop.server.start()
-        assert decided(batch) == {}  # so that it is retried as a whole
-        await handler.handle(batch)
-
-    assert shop.query("SELECT id FROM orders") == [("1",)]
+@POSTGRESQL
+async def test_a_database_that_is_killed_and_comes_back_is_waited_for(shop: Shop) -> None:
+    await check_a_killed_server_is_waited_for(shop, once=True)
 
 
 @SQLITE

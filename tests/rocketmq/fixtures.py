@@ -15,6 +15,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from tests.left_out import left_out
 from tests.rocketmq import programs, release
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.cluster import RealCluster
@@ -105,12 +106,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason in left_out(terminalreporter, LEFT_OUT):
         terminalreporter.section("NOT TESTED AGAINST A REAL ROCKETMQ", red=True, bold=True)
         terminalreporter.line(reason)
-
-
-def left_out(reporter: pytest.TerminalReporter, name: str) -> set[str]:
-    """The reasons that tests' reports carry by this name; a module that is skipped as a whole has no properties."""
-    reports = [*reporter.getreports("skipped"), *reporter.getreports("failed"), *reporter.getreports("error")]
-    return {str(value) for report in reports for key, value in getattr(report, "user_properties", ()) if key == name}
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ QUICK: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """What a JVM starts with soonest."""
 ANSWER_SECONDS: Final = 2.0
 READ_SECONDS: Final = 60.0
+MOCK_PARTITIONS: Final = 4  # librdkafka's default
 
 SETTINGS: Final = """\
 process.roles=broker,controller
@@ -52,6 +53,46 @@ _numbers = itertools.count(1)
 def kafka_jars() -> list[Path]:
     """Of the broker, fetched where they are not there yet (40 MB). Raises ServerMissing."""
     return copy_jars(POM, rocketmq_home().parent / f"kafka-{VERSION}", f"Kafka {VERSION}")
+
+
+def read_records(address: str, topic: str, read: Mapping[int, int] | None = None) -> list[Message]:
+    """What the topic has, one partition after the other; `read` names offsets to begin with, by partition."""
+    begin = read or {}
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "tests", "log_level": 0})
+    try:
+        listed = consumer.list_topics(topic, READ_SECONDS).topics[topic]
+        places = [TopicPartition(topic, number, begin.get(number, 0)) for number in sorted(listed.partitions)]
+        ends = [consumer.get_watermark_offsets(place, READ_SECONDS)[1] for place in places]
+        wanted = sum(end - place.offset for place, end in zip(places, ends, strict=True))
+        consumer.assign(places)
+        found: dict[int, list[Message]] = {place.partition: [] for place in places}
+        patience = Patience(READ_SECONDS)
+        while sum(map(len, found.values())) < wanted:
+            assert not patience.is_over(), f"the end of {topic} is not reached"
+            for message in consumer.consume(1000, 0.2):
+                assert message.error() is None, message.error()
+                found[message.partition() or 0].append(message)
+    finally:
+        consumer.close()
+    return [message for number in sorted(found) for message in found[number]]
+
+
+class MockKafka:
+    """The mock broker of librdkafka, in this process. It makes each topic that a client asks for, with 4 partitions."""
+
+    def __init__(self) -> None:
+        self._owner = AdminClient({"test.mock.num.brokers": 1, "log_level": 0})
+        [broker] = self._owner.list_topics(timeout=READ_SECONDS).brokers.values()
+        self.address = f"{broker.host}:{broker.port}"
+
+    def create_topic(self, partitions: int = MOCK_PARTITIONS) -> str:
+        """The name of a new topic."""
+        assert partitions == MOCK_PARTITIONS, partitions
+        return f"topic-{next(_numbers)}"
+
+    def records(self, topic: str) -> list[Message]:
+        """All records of a topic, one partition after the other."""
+        return read_records(self.address, topic)
 
 
 class KafkaServer(ServerProcess):
@@ -112,24 +153,7 @@ class KafkaServer(ServerProcess):
 
     def records(self, topic: str, read: Mapping[int, int] | None = None) -> list[Message]:
         """What the topic has, one partition after the other; `read` names offsets to begin with, by partition."""
-        begin = read or {}
-        consumer = Consumer({"bootstrap.servers": self.address, "group.id": "tests", "log_level": 0})
-        try:
-            listed = consumer.list_topics(topic, READ_SECONDS).topics[topic]
-            places = [TopicPartition(topic, number, begin.get(number, 0)) for number in sorted(listed.partitions)]
-            ends = [consumer.get_watermark_offsets(place, READ_SECONDS)[1] for place in places]
-            wanted = sum(end - place.offset for place, end in zip(places, ends, strict=True))
-            consumer.assign(places)
-            found: dict[int, list[Message]] = {place.partition: [] for place in places}
-            patience = Patience(READ_SECONDS)
-            while sum(map(len, found.values())) < wanted:
-                assert not patience.is_over(), f"the end of {topic} is not reached"
-                for message in consumer.consume(1000, 0.2):
-                    assert message.error() is None, message.error()
-                    found[message.partition() or 0].append(message)
-        finally:
-            consumer.close()
-        return [message for number in sorted(found) for message in found[number]]
+        return read_records(self.address, topic, read)
 
     def _program(self, main_class: str) -> list[str]:
         return [self._java, *self._jvm, "-cp", ":".join(map(str, self._jars)), main_class]

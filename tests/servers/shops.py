@@ -14,6 +14,7 @@ from tests.servers.postgresql import PostgresqlServer
 from tests.servers.process import ServerProcess
 
 DIALECTS: Final = ("sqlite", "postgresql", "mariadb")
+DAILY_DIALECTS: Final = ("sqlite", "postgresql")
 
 
 @dataclass(frozen=True, slots=True)

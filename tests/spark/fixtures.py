@@ -16,7 +16,7 @@ import pytest
 
 from rmqd.errors import RmqdError
 from rmqd.spark.java import find_java
-from tests.rocketmq.fixtures import left_out
+from tests.left_out import left_out
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,0 +1,49 @@
+"""`celery`: tasks that Celery's own worker runs, known by their ids, and nothing lost while the broker is away."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from kombu.exceptions import OperationalError
+
+from tests.handlers.messages import batch_of, decided
+from tests.handlers.test_celery import queued, started
+from tests.servers.redis import RedisServer
+
+pytestmark = pytest.mark.process
+
+
+async def test_a_broker_that_is_killed_and_comes_back_is_waited_for(
+    redis_server: RedisServer, redis_client: Any
+) -> None:
+    async with started(redis_server, max_connections=3) as handler:
+        await asyncio.gather(*(handler.handle(batch_of(b"%d" % n, first=n)) for n in range(6)))
+        redis_server.kill()
+        waiting = [asyncio.create_task(handler.handle(batch_of(b"%d" % n, first=n))) for n in range(6, 12)]
+        await asyncio.to_thread(redis_server.start)
+        await asyncio.gather(*waiting)
+
+    assert {args for _, args in queued(redis_client)} == {f"['{n}']" for n in range(12)}
+
+
+async def test_a_broker_that_stays_away_fails_the_batch(redis_server: RedisServer, redis_client: Any) -> None:
+    async with started(redis_server, retry_for="100ms") as handler:
+        redis_server.kill()
+        batch = batch_of(b"1")
+        try:
+            with pytest.raises(OperationalError):
+                await handler.handle(batch)
+        finally:
+            redis_server.start()
+        assert decided(batch) == {}  # so that it is retried as a whole
+        await handler.handle(batch)
+
+    assert queued(redis_client) == [(batch[0].msg_id, "['1']")]
+
+
+async def test_a_broker_that_is_away_fails_the_start(redis_server: RedisServer) -> None:
+    with pytest.raises(OperationalError):
+        async with started(redis_server, url="redis://127.0.0.1:1/0"):
+            pass

@@ -1,0 +1,196 @@
+"""`kafka` on a real Kafka: records, refused records, and a Kafka that is unavailable for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import KafkaException, admin
+
+from rmqd_handlers.kafka.handler import NotConfirmedError, TopicMissingError
+from tests.handlers.messages import batch_of, decided, make_batch, make_message
+from tests.handlers.test_kafka import (
+    started,
+    test_a_key_goes_where_javas_client_sends_it,
+    test_a_message_is_a_record,
+    test_a_record_has_what_is_named,
+    test_records_of_one_key_are_in_one_partition_in_their_order,
+    test_the_key_is_what_is_named,
+    test_the_topic_is_of_the_message,
+    values,
+)
+from tests.servers.kafka import KafkaServer
+
+ANSWER_SECONDS: Final = 30.0
+
+pytestmark = pytest.mark.process
+
+__all__ = [
+    "test_a_key_goes_where_javas_client_sends_it",
+    "test_a_message_is_a_record",
+    "test_a_record_has_what_is_named",
+    "test_records_of_one_key_are_in_one_partition_in_their_order",
+    "test_the_key_is_what_is_named",
+    "test_the_topic_is_of_the_message",
+]
+
+
+@pytest.fixture
+def kafka(kafka_server: KafkaServer) -> KafkaServer:
+    """The daily tests run on a real Kafka."""
+    return kafka_server
+
+
+@contextmanager
+def denied(server: KafkaServer, kind: str, name: str, operation: str) -> Iterator[None]:
+    """Forbid one thing to everybody, and allow what else there is."""
+    acl: Any = admin  # its types are told by halves
+    resource = acl.ResourceType[kind], name, acl.ResourcePatternType.LITERAL
+    everybody = "User:ANONYMOUS", "*"
+    rules = [
+        acl.AclBinding(*resource, *everybody, acl.AclOperation.ALL, acl.AclPermissionType.ALLOW),
+        acl.AclBinding(*resource, *everybody, acl.AclOperation[operation], acl.AclPermissionType.DENY),
+    ]
+    lifted = acl.AclBindingFilter(*resource, None, None, acl.AclOperation.ANY, acl.AclPermissionType.ANY)
+    client = server.admin()
+    for done in client.create_acls(rules).values():
+        done.result(ANSWER_SECONDS)
+    try:
+        yield
+    finally:
+        for removed in client.delete_acls([lifted]).values():
+            removed.result(ANSWER_SECONDS)
+
+
+@pytest.mark.parametrize("who", ["client", "broker"])
+async def test_a_record_that_is_too_large_is_refused_alone(kafka_server: KafkaServer, who: str) -> None:
+    topic = kafka_server.create_topic(max_message_bytes="2000" if who == "broker" else "1000000")
+    client = {"message.max.bytes": 2000} if who == "client" else {}
+    bodies = [b"%d" % n for n in range(10)]
+    bodies[4] = b"x" * 3000
+    batch = batch_of(*bodies, keys="one")
+    async with started(kafka_server, topic, client=client) as handler:
+        await handler.handle(batch)
+
+    assert values(kafka_server.records(topic))[-9:] == [body for body in bodies if len(body) < 3000]
+    [(place, (outcome, reason))] = decided(batch).items()
+    assert (place, outcome) == (4, "dead_letter")
+    assert "3000 bytes" in reason
+    assert "too large" in reason
+
+
+async def test_what_stands_beside_it_in_other_batches_is_written(kafka_server: KafkaServer) -> None:
+    """The client puts records of several batches into one request, and all of that is refused."""
+    topic = kafka_server.create_topic(max_message_bytes="2000")
+    batches = [batch_of(*[b"%d" % n] * 10) for n in range(8)]
+    bad = batch_of(b"x" * 3000)
+    async with started(kafka_server, topic, client={"linger.ms": 200}) as handler:
+        await asyncio.gather(*map(handler.handle, [*batches[:4], bad, *batches[4:]]))
+
+    assert all(decided(batch) == {} for batch in batches)
+    assert list(decided(bad)) == [0]
+    assert sorted(values(kafka_server.records(topic))) == sorted(b"%d" % n for n in range(8) for _ in range(10))
+
+
+async def test_a_record_without_a_key_is_refused_alone_by_a_compacted_topic(kafka_server: KafkaServer) -> None:
+    topic = kafka_server.create_topic(cleanup_policy="compact")
+    batch = make_batch(make_message(b"1", keys="a"), make_message(b"2"), make_message(b"3", keys="b"))
+    async with started(kafka_server, topic) as handler:
+        await handler.handle(batch)
+
+    assert values(kafka_server.records(topic)) == [b"1", b"3"]
+    assert list(decided(batch)) == [1]
+
+
+async def test_a_record_whose_time_the_topic_does_not_take_is_refused(kafka_server: KafkaServer) -> None:
+    topic = kafka_server.create_topic(message_timestamp_before_max_ms="1000")
+    batch = batch_of(b"1")
+    async with started(kafka_server, topic, on_invalid="skip") as handler:
+        await handler.handle(batch)
+
+    assert kafka_server.records(topic) == []
+    assert {place: outcome for place, (outcome, _) in decided(batch).items()} == {0: "ack"}
+
+
+@pytest.mark.slow
+async def test_a_kafka_that_is_killed_and_comes_back_is_waited_for(
+    kafka_server: KafkaServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = kafka_server.create_topic(partitions=2)
+    async with started(kafka_server, topic, retry_for="1m") as handler:
+        await asyncio.gather(*(handler.handle(batch_of(b"%d" % n, first=n)) for n in range(6)))
+        await asyncio.to_thread(kafka_server.kill)
+        waiting = [asyncio.create_task(handler.handle(batch_of(b"%d" % n, first=n))) for n in range(6, 12)]
+        await asyncio.to_thread(kafka_server.start)
+        await asyncio.gather(*waiting)
+
+    assert sorted(map(int, values(kafka_server.records(topic)))) == list(range(12))
+    assert [record.message for record in caplog.records].count("handler.counterpart_away") == 6
+
+
+@pytest.mark.slow
+async def test_a_kafka_that_stays_away_fails_the_batch(kafka_server: KafkaServer) -> None:
+    topic = kafka_server.create_topic()
+    async with started(kafka_server, topic, retry_for="1s") as handler:
+        await asyncio.to_thread(kafka_server.kill)
+        batch = batch_of(b"1", b"2")
+        try:
+            with pytest.raises(NotConfirmedError, match="not confirmed 2 of 2 records"):
+                await handler.handle(batch)
+        finally:
+            await asyncio.to_thread(kafka_server.start)
+        assert decided(batch) == {}  # so that it is retried as a whole
+
+    async with started(kafka_server, topic, retry_for="1m") as handler:
+        await handler.handle(batch)
+    assert values(kafka_server.records(topic)) == [b"1", b"2"]
+
+
+async def test_a_client_that_has_given_up_is_replaced(kafka_server: KafkaServer) -> None:
+    """Without the right to number its requests librdkafka gives up for good; the right may come later."""
+    topic = kafka_server.create_topic()
+    with contextlib.ExitStack() as rights:
+        rights.enter_context(denied(kafka_server, "BROKER", "kafka-cluster", "IDEMPOTENT_WRITE"))
+        rights.enter_context(denied(kafka_server, "TOPIC", "*", "WRITE"))
+        async with started(kafka_server, topic, retry_for="10s") as handler:
+            batch = batch_of(b"1")
+            with pytest.raises(NotConfirmedError, match="Cluster authorization failed"):
+                await handler.handle(batch)
+            assert decided(batch) == {}
+            rights.close()
+            await handler.handle(batch)
+
+    assert values(kafka_server.records(topic)) == [b"1"]
+
+
+async def test_a_topic_that_may_not_be_written_fails_the_batch(kafka_server: KafkaServer) -> None:
+    topic = kafka_server.create_topic()
+    async with started(kafka_server, topic, retry_for="5s") as handler:
+        with denied(kafka_server, "TOPIC", topic, "WRITE"):
+            batch = batch_of(b"1")
+            with pytest.raises(NotConfirmedError, match=r"(?i)authorization"):
+                await handler.handle(batch)
+            assert decided(batch) == {}
+        await handler.handle(batch)
+
+    assert values(kafka_server.records(topic)) == [b"1"]
+
+
+async def test_a_kafka_that_is_away_fails_the_start(kafka_server: KafkaServer) -> None:
+    with pytest.raises(KafkaException):
+        async with started(kafka_server, "orders", bootstrap_servers="127.0.0.1:1"):
+            pass
+
+
+async def test_a_topic_that_is_missing_fails_the_start(kafka_server: KafkaServer) -> None:
+    with (
+        denied(kafka_server, "BROKER", "kafka-cluster", "CREATE"),
+        denied(kafka_server, "TOPIC", "missing", "CREATE"),
+        pytest.raises(TopicMissingError, match="missing"),
+    ):
+        async with started(kafka_server, "missing"):
+            pass

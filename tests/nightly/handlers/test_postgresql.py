@@ -1,0 +1,169 @@
+"""`postgresql`: rows as the messages have them, each key once, and nothing lost while the database is away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import pytest
+
+from rmqd import testing
+from tests.handlers.messages import decided, make_batch, orders
+from tests.handlers.postgresql_orders import started
+from tests.handlers.test_postgresql import ORDERS, Query, check_a_killed_database_is_waited_for, query
+from tests.servers.postgresql import PostgresqlServer
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.process
+
+__all__ = ["query"]
+
+
+async def test_without_a_key_a_message_that_comes_again_is_written_again(database: str, query: Query) -> None:
+    """So the test above can fail."""
+    query("CREATE TABLE orders (id text, cents bigint)")
+    for mode in ("insert", "copy"):
+        async with started(database, mode=mode) as handler:
+            await handler.handle(orders({"id": "1", "cents": 1}))
+
+    assert query("SELECT count(*) FROM orders") == [(2,)]
+
+
+async def test_psycopgs_warnings_of_rows_are_not_logged(
+    database: str, query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They quote the row; those of its pool are about connections."""
+    query(ORDERS)
+    async with started(database):
+        logging.getLogger("psycopg").warning("error ignored terminating: Failing row contains (secret).")
+        logging.getLogger("psycopg").error("psycopg failed")
+        logging.getLogger("psycopg.pool").warning("error connecting")
+
+    assert [record.message for record in caplog.records] == ["psycopg failed", "error connecting"]
+
+
+@pytest.mark.parametrize("mode", ["insert", "copy", "upsert"])
+async def test_a_text_that_is_too_long_for_its_column_is_not_cut(database: str, query: Query, mode: str) -> None:
+    query("CREATE DOMAIN word AS varchar(3)")
+    query("CREATE TABLE lengths (id int PRIMARY KEY, a varchar(3), b char(3), c bit(3), d varchar(3)[], e word)")
+    names = ("a", "b", "c", "d", "e")
+    fits = {"a": "abc", "b": "abc", "c": "101", "d": ["abc"], "e": "abc"}
+    longer = {"a": "abcd", "b": "abcd", "c": "1011", "d": ["abcd"], "e": "abcd"}
+    columns = {name: f"$.{name}" for name in ("id", *names)}
+    async with started(database, table="lengths", columns=columns, mode=mode, key=["id"]) as handler:
+        batch = orders({"id": 0, **fits}, *({"id": 1, **fits, name: longer[name]} for name in names))
+        await handler.handle(batch)
+
+    assert query("SELECT * FROM lengths") == [(0, "abc", "abc", "101", ["abc"], "abc")]
+    assert {place: outcome for place, (outcome, _) in decided(batch).items()} == dict.fromkeys(
+        range(1, 6), "dead_letter"
+    )
+
+
+@pytest.mark.parametrize("mode", ["insert", "copy"])
+@pytest.mark.parametrize("errcode", ["", " USING ERRCODE = 'MY001'", " USING ERRCODE = 'insufficient_privilege'"])
+async def test_what_a_trigger_refuses_is_a_dead_letter_and_the_rest_is_written(
+    database: str, query: Query, mode: str, errcode: str
+) -> None:
+    query(ORDERS)
+    refusal = f"BEGIN IF NEW.cents > 100 THEN RAISE EXCEPTION 'too dear'{errcode}; END IF; RETURN NEW; END"
+    query(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {refusal} $$")
+    query("CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()")
+    batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 101}, {"id": "3", "cents": 3})
+    async with started(database, mode=mode) as handler:
+        await handler.handle(batch)
+
+    assert query("SELECT id FROM orders ORDER BY id") == [("1",), ("3",)]
+    [(place, (outcome, reason))] = decided(batch).items()
+    assert (place, outcome) == (1, "dead_letter")
+    assert "too dear" in reason
+
+
+async def test_a_trigger_that_asks_for_another_attempt_gets_it(database: str, query: Query) -> None:
+    """And no message is given up."""
+    query(ORDERS)
+    refusal = "BEGIN RAISE EXCEPTION 'not yet' USING ERRCODE = 'lock_not_available'; END"
+    query(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {refusal} $$")
+    query("CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()")
+    batch = orders({"id": "1", "cents": 1})
+    async with started(database, retry_for="0s") as handler:
+        with pytest.raises(Exception, match="not yet"):
+            await handler.handle(batch)
+
+    assert decided(batch) == {}
+
+
+async def test_a_time_that_no_calendar_has_is_a_dead_letter(database: str, query: Query) -> None:
+    query("CREATE TABLE orders (id text, born timestamptz)")
+    batch = make_batch(testing.make_message(b"x", born_timestamp=2**62))
+    async with started(database, columns={"id": "msg_id", "born": "born_timestamp"}) as handler:
+        await handler.handle(batch)
+
+    assert decided(batch)[0][0] == "dead_letter"
+
+
+@pytest.mark.parametrize(("on_invalid", "outcome"), [("retry", "retry"), ("skip", "ack")])
+async def test_on_invalid_says_what_becomes_of_it(database: str, query: Query, on_invalid: str, outcome: str) -> None:
+    query(ORDERS)
+    batch = orders(b"{", {"id": "1", "cents": -1}, {"id": "2", "cents": 2})
+    async with started(database, on_invalid=on_invalid) as handler:
+        await handler.handle(batch)
+
+    outcomes = {place: what for place, (what, _) in decided(batch).items()}
+    assert outcomes.pop(2, "ack") == "ack"
+    assert outcomes == {0: outcome, 1: outcome}
+
+
+async def test_a_row_that_refers_to_one_that_is_not_there_yet_is_retried(database: str, query: Query) -> None:
+    query("CREATE TABLE customers (id text PRIMARY KEY)")
+    query("CREATE TABLE orders (id text PRIMARY KEY, cents text REFERENCES customers)")
+    batch = orders({"id": "1", "cents": "ada"})
+    async with started(database) as handler:
+        await handler.handle(batch)
+
+    assert decided(batch)[0][0] == "retry"
+
+
+async def test_batches_that_write_the_same_keys_in_another_order_do_not_hinder_each_other(
+    database: str, query: Query
+) -> None:
+    query(ORDERS)
+    documents = [{"id": str(number), "cents": number} for number in range(200)]
+    async with started(database, mode="upsert", key=["id"], retry_for="0s") as handler:
+        both = [orders(*documents), orders(*reversed(documents))]
+        await asyncio.gather(*(handler.handle(both[number % 2]) for number in range(8)))
+
+    assert query("SELECT count(*) FROM orders") == [(200,)]
+
+
+async def test_a_database_that_stays_away_fails_the_batch(
+    postgresql: PostgresqlServer, database: str, query: Query
+) -> None:
+    from psycopg import OperationalError
+
+    async def is_written() -> bool:
+        with contextlib.suppress(OperationalError):  # 100 ms may be too short for a line to a database that has begun
+            await handler.handle(batch)
+            return True
+        return False
+
+    query(ORDERS)
+    batch = orders({"id": "1", "cents": 1})
+    async with started(database, retry_for="100ms") as handler:
+        postgresql.kill()
+        try:
+            with pytest.raises(OperationalError):
+                await handler.handle(batch)
+        finally:
+            postgresql.start()
+        assert decided(batch) == {}  # so that it is retried as a whole
+        await eventually(is_written, "the batch is written when it comes again")
+
+    assert query("SELECT id FROM orders") == [("1",)]
+
+
+async def test_copying_to_a_database_that_is_killed_and_comes_back_is_waited_for(
+    postgresql: PostgresqlServer, database: str
+) -> None:
+    await check_a_killed_database_is_waited_for(postgresql, database, "copy")

@@ -1,0 +1,138 @@
+"""`sql`: a statement of a call that is over is cancelled on a server, and no connection is left open."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import NullPool, QueuePool, create_engine, event, text
+
+from tests.handlers.messages import orders
+from tests.handlers.sql_orders import EACH, MARIADB, ORDERS, SERVERS, made, started
+from tests.servers.shops import Shop
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.process
+
+
+WAITING: Final = {
+    "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
+    # its table innodb_trx stays as it was for who reads it more often than each tenth of a second
+    "mariadb": "SELECT variable_value FROM information_schema.global_status "
+    "WHERE variable_name = 'Innodb_row_lock_current_waits'",
+}
+
+
+def waiting_in(shop: Shop) -> int:
+    """How many statements wait for a row."""
+    [(count,)] = shop.query(WAITING[shop.dialect])
+    return int(count)
+
+
+@pytest.fixture
+def left_open() -> Iterator[list[Any]]:
+    """The connections of handlers that nobody has closed; the garbage collector cannot, as they are here."""
+    found: list[Any] = []
+
+    def opened(connection: Any, _: object) -> None:
+        found.append(connection)
+
+    def closed(connection: Any, _: object) -> None:
+        found.remove(connection)
+
+    event.listen(QueuePool, "connect", opened)
+    event.listen(QueuePool, "close", closed)
+    yield found
+    event.remove(QueuePool, "connect", opened)
+    event.remove(QueuePool, "close", closed)
+
+
+def threads_of_handlers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("rmqd-sql")]
+
+
+@SERVERS
+@pytest.mark.parametrize("is_at_the_end", [False, True])
+async def test_a_statement_that_is_under_way_is_cancelled(shop: Shop, is_at_the_end: bool) -> None:
+    """While what it waits for is still there."""
+    shop.query(ORDERS)
+    engine = create_engine(shop.url)
+    with closing(engine.connect()) as other:
+        other.execute(text("INSERT INTO orders (id, cents) VALUES ('1', 0)"))  # not committed: who has it too must wait
+        async with started(shop, max_connections=1) as handler:
+            cancelled = asyncio.create_task(handler.handle(orders({"id": "1", "cents": 1})))
+            await eventually(lambda: waiting_in(shop) == 1, "it waits for the other's row")
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+            if not is_at_the_end:
+                async with asyncio.timeout(60):
+                    await handler.handle(orders({"id": "2", "cents": 2}))  # by the same thread
+                assert waiting_in(shop) == 0
+        await eventually(lambda: waiting_in(shop) == 0, "it does not wait any longer")
+    engine.dispose()
+
+    assert cancelled.cancelled()
+    assert shop.query("SELECT id FROM orders") == ([] if is_at_the_end else [("2",)])
+
+
+@EACH
+@pytest.mark.parametrize("is_started", [False, True])
+async def test_a_connection_of_a_thread_that_outlives_its_handler_is_closed(
+    shop: Shop, left_open: list[Any], is_started: bool
+) -> None:
+    shop.query(ORDERS)
+    comes_back, may_come_back = threading.Event(), threading.Event()
+
+    def hold(*_: object) -> None:
+        comes_back.set()
+        may_come_back.wait(60)
+
+    handler = made(shop)
+    if is_started:
+        await handler.start()
+    event.listen(QueuePool, "checkin", hold)
+    call = handler.handle(orders({"id": "1", "cents": 1})) if is_started else handler.start()
+    cancelled = asyncio.create_task(call)
+    assert await asyncio.to_thread(comes_back.wait, 60)
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    if is_started:
+        await handler.stop()
+    assert threads_of_handlers(), "its end does not wait for them"
+    assert left_open
+    may_come_back.set()
+    await eventually(lambda: not threads_of_handlers(), "the thread is done")
+    event.remove(QueuePool, "checkin", hold)
+
+    assert cancelled.cancelled()
+    assert left_open == []
+
+
+@pytest.mark.slow
+@MARIADB
+async def test_the_end_does_not_wait_for_a_server_that_hangs(shop: Shop, left_open: list[Any]) -> None:
+    """By two threads: one waits for a row, and the other for the first one's statement to be cancelled."""
+    shop.query(ORDERS)
+    assert shop.server is not None
+    with closing(create_engine(shop.url, poolclass=NullPool).connect()) as other:
+        other.execute(text("INSERT INTO orders (id, cents) VALUES ('1', 0)"))
+        try:
+            async with started(shop, max_connections=1) as handler:
+                cancelled = asyncio.create_task(handler.handle(orders({"id": "1", "cents": 1})))
+                await eventually(lambda: waiting_in(shop) == 1, "it waits for the other's row")
+                os.kill(shop.server.pid, signal.SIGSTOP)
+                cancelled.cancel()
+                await asyncio.wait([cancelled])
+            assert len(threads_of_handlers()) == 2
+        finally:
+            os.kill(shop.server.pid, signal.SIGCONT)
+        await eventually(lambda: not threads_of_handlers(), "the threads are done")
+
+    assert left_open == []
+    assert shop.query("SELECT id FROM orders") == []
