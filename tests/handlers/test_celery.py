@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from rmqd_handlers.celery import Celery
-from rmqd_handlers.celery.sending import SettingError
 from tests.handlers.messages import batch_of, decided, make_batch, make_message
 from tests.handlers.options import not_refused
 from tests.servers.celery_worker import CeleryWorker
@@ -86,22 +85,6 @@ async def test_tasks_are_in_the_order_of_their_batch(redis_server: RedisServer, 
         await handler.handle(batch)
 
     assert queued(redis_client) == [(message.msg_id, f"['{n}']") for n, message in enumerate(batch)]
-
-
-async def test_the_environment_does_not_lead_elsewhere(
-    redis_server: RedisServer, redis_client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CELERY_BROKER_URL", "redis://127.0.0.1:1/0")
-    async with started(redis_server) as handler:
-        await handler.handle(batch_of(b"1"))
-
-    assert len(queued(redis_client)) == 1
-
-
-async def test_a_setting_that_celery_does_not_have_fails_the_start(redis_server: RedisServer) -> None:
-    with pytest.raises(SettingError, match="task_defualt_priority"):
-        async with started(redis_server, client={"task_defualt_priority": 5}):
-            pass
 
 
 def test_wrong_options_are_refused() -> None:

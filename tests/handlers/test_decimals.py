@@ -4,55 +4,37 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-import pytest
-
 from rmqd_handlers.decimals import exactly, of_unscaled
 
 NINES = "9" * 20 + "." + "9" * 18
 
 
-@pytest.mark.parametrize(
-    ("number", "precision", "scale", "made"),
-    [
-        ("1.5", 4, 2, "1.50"),
-        ("1.5000000", 4, 2, "1.50"),
-        ("-99.99", 4, 2, "-99.99"),
-        ("0", 2, 2, "0.00"),
-        ("0.05", 2, 2, "0.05"),
-        ("1e2", 3, 0, "100"),
-        ("0e50", 4, 2, "0.00"),
-        (NINES, 38, 18, NINES),
-        (f"-{NINES}000", 38, 18, f"-{NINES}"),
-    ],
-)
-def test_what_fits_has_the_digits_of_its_column(number: str, precision: int, scale: int, made: str) -> None:
-    assert str(exactly(Decimal(number), precision, scale)) == made
+def test_what_fits_has_the_digits_of_its_column() -> None:
+    expected = {
+        ("1.5", 4, 2): "1.50",
+        ("1.5000000", 4, 2): "1.50",
+        ("-99.99", 4, 2): "-99.99",
+        ("0", 2, 2): "0.00",
+        ("0.05", 2, 2): "0.05",
+        ("1e2", 3, 0): "100",
+        ("0e50", 4, 2): "0.00",
+        (NINES, 38, 18): NINES,
+        (f"-{NINES}000", 38, 18): f"-{NINES}",
+    }
+    assert {case: str(exactly(Decimal(case[0]), *case[1:])) for case in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("number", "precision", "scale"),
-    [
-        ("1.005", 4, 2),
-        ("100", 4, 2),
-        ("1", 2, 2),
-        (f"1{NINES}", 38, 18),
-        (f"{NINES}1", 38, 18),
-        ("1e-999999", 38, 18),
-        ("1e999999", 38, 18),
-        ("NaN", 4, 2),
-        ("sNaN", 4, 2),
-        ("Infinity", 4, 2),
-    ],
-)
-def test_what_has_other_digits_is_none(number: str, precision: int, scale: int) -> None:
-    assert exactly(Decimal(number), precision, scale) is None
+def test_what_has_other_digits_is_none() -> None:
+    cases = [
+        *(("1.005", 4, 2), ("100", 4, 2), ("1", 2, 2), ("NaN", 4, 2), ("sNaN", 4, 2), ("Infinity", 4, 2)),
+        *((f"1{NINES}", 38, 18), (f"{NINES}1", 38, 18), ("1e-999999", 38, 18), ("1e999999", 38, 18)),
+    ]
+    assert [case for case in cases if exactly(Decimal(case[0]), *case[1:]) is not None] == []
 
 
-@pytest.mark.parametrize(
-    ("unscaled", "scale", "made"), [(-1250, 2, "-12.50"), (7, 0, "7"), (7, 3, "0.007"), (7, -2, "700")]
-)
-def test_a_whole_number_and_its_scale(unscaled: int, scale: int, made: str) -> None:
-    assert of_unscaled(unscaled, scale) == Decimal(made)
+def test_a_whole_number_and_its_scale() -> None:
+    expected = {(-1250, 2): "-12.50", (7, 0): "7", (7, 3): "0.007", (7, -2): "700"}
+    assert {case: of_unscaled(*case) for case in expected} == {case: Decimal(made) for case, made in expected.items()}
 
 
 def test_a_whole_number_with_more_digits_than_any_column_is_not_rounded() -> None:

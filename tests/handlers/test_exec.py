@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -91,10 +90,6 @@ def test_a_command_that_is_killed_is_a_failure(run: Callable[[Any], Any]) -> Non
         run(handle(shell("kill -9 $$")))
 
 
-def test_a_command_need_not_read_its_input(run: Callable[[Any], Any]) -> None:
-    run(handle(make_exec("true"), "x" * 5_000_000))
-
-
 def test_the_working_directory_and_its_programs(run: Callable[[Any], Any], tmp_path: Path) -> None:
     script = tmp_path / "work.sh"
     script.write_text("#!/bin/sh\npwd > where\n")
@@ -112,57 +107,6 @@ def test_at_a_timeout_the_command_ends_with_all_that_it_started(run: Callable[[A
     left = run(time_out(handler, pids))
     assert time.monotonic() - started < 60  # the shell obeys SIGTERM, so nobody waits for kill_after
     assert_dies(*left)
-
-
-def test_a_start_that_is_cancelled_leaves_nothing(
-    run: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a busy machine a command has begun, and started others, before its handler hears that it runs."""
-    pids = tmp_path / "pids"
-    start = asyncio.create_subprocess_exec
-
-    async def start_on_a_busy_machine(*command: Any, **options: Any) -> asyncio.subprocess.Process:
-        process = await start(*command, **options)
-        wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"), "the command began")
-        begun.set()
-        await asyncio.sleep(0)
-        return process
-
-    async def cancel_the_start() -> None:
-        task = asyncio.create_task(handle(shell(f"sleep 300 & echo $$ $! > {pids}; wait", kill_after="100s")))
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    begun = asyncio.Event()
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_on_a_busy_machine)
-    run(cancel_the_start())
-    assert_dies(*pids.read_text().split())
-
-
-def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(run: Callable[[Any], Any], tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    script = (
-        "import os, pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-        f"pathlib.Path({str(pid)!r}).write_text(f'{{os.getpid()}}\\n'); time.sleep(300)"
-    )
-    handler = make_exec(sys.executable, "-c", script, kill_after="200ms")
-    assert_dies(*run(time_out(handler, pid)))
-
-
-def test_no_descriptor_is_left_open(run: Callable[[Any], Any]) -> None:
-    async def handle_some() -> tuple[int, int]:
-        await handle(make_exec("true"))
-        before = len(list(Path("/proc/self/fd").iterdir()))
-        for _ in range(5):
-            await handle(make_exec("true"))
-            with pytest.raises(CommandFailed):
-                await handle(make_exec("false"))
-        return before, len(list(Path("/proc/self/fd").iterdir()))
-
-    before, after = run(handle_some())
-    assert after <= before
 
 
 def test_a_program_that_is_missing_fails_the_start() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,41 +89,6 @@ def test_a_batch_that_fails_in_the_middle_leaves_nothing_and_can_be_retried(tmp_
     assert bodies_in(path) == ["before", "x" * 50, "y" * 5000]
 
 
-def test_a_failed_fsync_is_no_acknowledgement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "orders.jsonl"
-    handler = make_handler(path)
-
-    def fsync(fd: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fsync)
-        with pytest.raises(OSError, match="Input/output error"):
-            handler.handle(batch_of("1"))
-
-    handler.handle(batch_of("1"))
-    assert bodies_in(path) == ["1"]
-
-
-def test_threads_share_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "orders.jsonl"
-    handler = make_handler(path, max_size="4KiB")
-
-    def write(thread: int) -> None:
-        for number in range(20):
-            handler.handle(batch_of(f"{thread}-{number}-a", f"{thread}-{number}-b"))
-
-    threads = [threading.Thread(target=write, args=(thread,)) for thread in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    bodies = bodies_in(*all_files(path))
-    assert sorted(bodies) == sorted(f"{t}-{n}-{x}" for t in range(8) for n in range(20) for x in "ab")
-    assert [first[:-1] for first in bodies[::2]] == [second[:-1] for second in bodies[1::2]]  # batches in one piece
-
-
 def test_a_full_file_is_renamed_and_none_is_deleted_unasked(tmp_path: Path) -> None:
     path = tmp_path / "orders.jsonl"
     handler = make_handler(path, max_size="2KiB")
@@ -149,13 +113,6 @@ def test_of_renamed_files_the_newest_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "orders.jsonl.backup").read_text() == "not ours"
 
 
-def test_a_batch_larger_than_a_file_may_be_is_written_whole(tmp_path: Path) -> None:
-    path = tmp_path / "orders.jsonl"
-    make_handler(path, max_size="1KiB").handle(batch_of("x" * 3000))
-
-    assert bodies_in(path) == ["x" * 3000]
-
-
 def test_what_a_killed_writer_left_unfinished_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "orders.jsonl"
     path.write_text('{"body": "whole"}\n{"body": "torn' + "n" * 100_000)
@@ -164,36 +121,6 @@ def test_what_a_killed_writer_left_unfinished_is_cut_off(tmp_path: Path, caplog:
 
     assert bodies_in(path) == ["whole", "new"]
     assert [record.getMessage() for record in caplog.records] == ["jsonl.torn_line_cut"]
-
-
-def test_a_last_line_that_only_lacks_its_newline_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "orders.jsonl"
-    path.write_text('{"body": "whole"}\n{"body": "whole too"}')
-
-    make_handler(path).handle(batch_of("new"))
-
-    assert bodies_in(path) == ["whole", "whole too", "new"]
-
-
-def test_a_file_that_was_moved_away_is_begun_anew(tmp_path: Path) -> None:
-    path = tmp_path / "orders.jsonl"
-    handler = make_handler(path)
-    handler.handle(batch_of("1"))
-    path.rename(tmp_path / "elsewhere")
-    handler.handle(batch_of("2"))
-
-    assert bodies_in(tmp_path / "elsewhere") == ["1"]
-    assert bodies_in(path) == ["2"]
-
-
-def test_a_file_that_another_process_has_rotated_is_followed(tmp_path: Path) -> None:
-    path = tmp_path / "orders.jsonl"
-    one, other = make_handler(path, max_size="1B"), make_handler(path, max_size="1MiB")
-    one.handle(batch_of("1"))
-    one.handle(batch_of("2"))
-    other.handle(batch_of("3"))
-
-    assert bodies_in(path) == ["2", "3"]
 
 
 def test_a_missing_folder_fails_the_start(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
-from pydantic import ValidationError
 
-from rmqd import Batch, Message, MessageQueue, testing
+from rmqd import Batch, Message, testing
 from rmqd.spark.source.columns import COLUMNS, DEFAULT_COLUMNS
 from rmqd_handlers.parquet import Parquet
 from tests.handlers.messages import QUEUE, make_batch, make_message
+from tests.handlers.options import refused_otherwise
 
 BORN = datetime(2026, 1, 1, tzinfo=UTC)
 SQL_TYPES = {
@@ -111,9 +111,8 @@ async def test_columns_get_what_their_expressions_name_as_their_types_say(tmp_pa
     }
 
 
-@pytest.mark.parametrize(
-    ("kind", "wrong"),
-    [
+async def test_what_a_type_cannot_be_is_a_dead_letter_and_the_rest_is_written(tmp_path: Path) -> None:
+    wrong: list[tuple[str, object]] = [
         ("int32", 2**31),
         ("int32", 1.5),
         ("int64", True),
@@ -127,31 +126,23 @@ async def test_columns_get_what_their_expressions_name_as_their_types_say(tmp_pa
         ("timestamp", 2**62),
         ("date", "1st"),
         ("string", "\ud800"),
-    ],
-)
-async def test_what_a_type_cannot_be_is_a_dead_letter_and_the_rest_is_written(
-    tmp_path: Path, kind: str, wrong: object
-) -> None:
-    batch = make_batch(
-        make_message(b"no JSON", queue_offset=0),
-        make_message(f'{{"v": {wrong if isinstance(wrong, Decimal) else json.dumps(wrong)}}}'.encode(), queue_offset=1),
-        make_message(b'{"v": null}', queue_offset=2),
-    )
-    async with started(tmp_path, columns={"v": "$.v", "offset": "queue_offset"}, types={"v": kind}) as handler:
-        await handler.handle(batch)
+    ]
+    found = {}
+    for number, (kind, value) in enumerate(wrong):
+        text = value if isinstance(value, Decimal) else json.dumps(value)
+        batch = make_batch(
+            make_message(b"no JSON", queue_offset=0),
+            make_message(f'{{"v": {text}}}'.encode(), queue_offset=1),
+            make_message(b'{"v": null}', queue_offset=2),
+        )
+        folder, columns = tmp_path / str(number), {"v": "$.v", "offset": "queue_offset"}
+        async with started(folder, columns=columns, types={"v": kind}) as handler:
+            await handler.handle(batch)
+        outcomes = {place: one.outcome.value for place, one in batch.decisions().items()}
+        found[kind, str(value)] = outcomes, listed(folder, "offset")
 
-    assert {place: one.outcome.value for place, one in batch.decisions().items()} == dict.fromkeys(
-        (0, 1), "dead_letter"
-    )
-    assert listed(tmp_path, "offset") == [2]
-
-
-async def test_a_decimal_has_as_many_digits_as_its_type(tmp_path: Path) -> None:
-    message = make_message(b'{"v": 12345678901234567890.5}')
-    async with started(tmp_path, columns={"v": "$.v"}, types={"v": "decimal(38,18)"}) as handler:
-        await handler.handle(make_batch(message))
-
-    assert listed(tmp_path, "v") == [Decimal("12345678901234567890.5")]
+    assert len(found) == len(wrong)
+    assert found == dict.fromkeys(found, ({0: "dead_letter", 1: "dead_letter"}, [2]))
 
 
 async def test_calls_of_a_queue_share_a_file_until_its_time_is_over(tmp_path: Path) -> None:
@@ -171,18 +162,6 @@ async def test_a_file_is_closed_at_its_size(tmp_path: Path) -> None:
     assert [one["rows"] for one in entries(tmp_path)] == [4]
 
 
-async def test_queues_have_files_of_their_own(tmp_path: Path) -> None:
-    async with started(tmp_path) as handler:
-        other = MessageQueue("%RETRY%shop", "broker-a", 0)
-        await asyncio.gather(handler.handle(batch_of(0)), handler.handle(Batch(list(batch_of(0)), other)))
-
-    assert [(one["source_topic"], one["topic"], one["queue_id"]) for one in entries(tmp_path)] == [
-        ("%RETRY%shop", "orders", 0),
-        ("orders", "orders", 3),
-    ]
-    assert len({one["file"] for one in entries(tmp_path)}) == 2
-
-
 async def test_calls_that_are_waited_for_end(tmp_path: Path) -> None:
     async with started(tmp_path, roll_after="1h") as handler:
         call = asyncio.create_task(handler.handle(batch_of(0)))
@@ -192,18 +171,6 @@ async def test_calls_that_are_waited_for_end(tmp_path: Path) -> None:
         await call
 
     assert listed(tmp_path) == [0]
-
-
-async def test_a_call_that_is_cancelled_takes_its_rows_along(tmp_path: Path) -> None:
-    async with started(tmp_path, roll_after="400ms") as handler:
-        await handler.handle(batch_of(0))  # what follows it is not looked up, and so is added at once
-        stays, goes = (asyncio.create_task(handler.handle(batch_of(at))) for at in (1, 2))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        goes.cancel()
-        await stays
-
-    assert sorted(listed(tmp_path)) == [0, 1]
 
 
 async def test_what_the_manifest_has_is_not_written_again(tmp_path: Path) -> None:
@@ -217,14 +184,6 @@ async def test_what_the_manifest_has_is_not_written_again(tmp_path: Path) -> Non
 
     assert sorted(listed(tmp_path)) == list(range(15))
     assert batch.decisions() == {}  # all of it is acknowledged
-
-
-async def test_offsets_that_were_passed_over_are_written_when_they_come(tmp_path: Path) -> None:
-    async with started(tmp_path) as handler:
-        await handler.handle(batch_of(0, 1, 5))
-        await handler.handle(batch_of(2, 5, 6))
-
-    assert sorted(listed(tmp_path)) == [0, 1, 2, 5, 6]
 
 
 async def test_messages_of_a_topic_that_was_made_anew_are_other_ones(tmp_path: Path) -> None:
@@ -247,15 +206,6 @@ def stored(stored_ms: int, *offsets: int) -> Batch:
     return Batch(list(messages), QUEUE)
 
 
-async def test_days_are_in_files_of_their_own(tmp_path: Path) -> None:
-    noon = 1_767_268_800_000
-    messages = [testing.make_message(b"x", queue_offset=at, store_timestamp=noon + at * 43_200_000) for at in range(3)]
-    async with started(tmp_path) as handler:
-        await handler.handle(Batch(messages, QUEUE))
-
-    assert sorted((one["date"], one["rows"]) for one in entries(tmp_path)) == [("2026-01-01", 1), ("2026-01-02", 2)]
-
-
 async def test_a_disk_that_cannot_be_written_fails_the_batch_and_lists_nothing(tmp_path: Path) -> None:
     async with started(tmp_path, retry_for="0s") as handler:
         (tmp_path / "date=2026-01-01").write_text("in the way")
@@ -269,28 +219,8 @@ async def test_a_disk_that_cannot_be_written_fails_the_batch_and_lists_nothing(t
     assert listed(tmp_path) == [0]
 
 
-async def test_the_entry_comes_after_the_file_and_nothing_unfinished_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    renamed: list[str] = []
-    rename = Path.rename
-
-    def noting(path: Path, target: Path) -> Path:
-        renamed.append(target.suffix)
-        assert pq.ParquetFile(path).read().num_rows == 2 if target.suffix == ".parquet" else True
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", noting)
-    async with started(tmp_path) as handler:
-        await handler.handle(batch_of(0, 1))
-
-    assert renamed == [".parquet", ".json"]
-    assert not list(tmp_path.rglob("*.tmp"))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_wrong_options_are_refused() -> None:
+    wrong: list[tuple[dict[str, object], str]] = [
         ({"path": ""}, "at least 1 character"),
         ({"path": "gs://bucket"}, "no path; accepted"),
         ({"path": "s3://"}, "names no bucket; accepted"),
@@ -304,14 +234,6 @@ async def test_the_entry_comes_after_the_file_and_nothing_unfinished_is_left(
         ({"columns": {"id": "keys"}, "types": {"id": "decimal(39,2)"}}, "38 digits"),
         ({"roll_size": "0B"}, "greater than 0"),
         ({"compression": "lzo"}, "zstd"),
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, object], words: str) -> None:
-    with pytest.raises(ValidationError, match=words):
-        Parquet.Options.model_validate({"path": "archive", **options})
+    ]
 
-
-def test_the_keys_of_s3_are_not_shown() -> None:
-    given = {"path": "s3://lake", "s3": {"secret_key": "geheim"}}
-
-    assert "geheim" not in repr(Parquet.Options.model_validate(given))
+    assert refused_otherwise(Parquet.Options, wrong, path="archive") == []

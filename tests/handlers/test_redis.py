@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -57,24 +56,15 @@ async def test_an_entry_has_the_fields_that_are_named(redis_server: RedisServer,
     assert "not JSON" in decided(batch)[1][1]
 
 
-@pytest.mark.parametrize(("mode", "expected"), [("list", b"1 2 3"), ("list_left", b"3 2 1")])
-async def test_a_message_is_an_element_of_a_list(
-    redis_server: RedisServer, redis_client: Any, mode: str, expected: bytes
+async def test_a_message_is_an_element_of_a_list_that_keeps_the_newest(
+    redis_server: RedisServer, redis_client: Any
 ) -> None:
-    async with started(redis_server, mode=mode) as handler:
-        await handler.handle(batch_of(b"1", b"2", b"3"))
-
-    assert redis_client.lrange("orders", 0, -1) == expected.split()
-
-
-@pytest.mark.parametrize(("mode", "expected"), [("list", b"4 5"), ("list_left", b"5 4")])
-async def test_a_list_keeps_the_newest(
-    redis_server: RedisServer, redis_client: Any, mode: str, expected: bytes
-) -> None:
-    async with started(redis_server, mode=mode, max_length=2) as handler:
-        await handler.handle(batch_of(b"1", b"2", b"3", b"4", b"5"))
-
-    assert redis_client.lrange("orders", 0, -1) == expected.split()
+    for mode, both, newest in (("list", b"1 2 3", b"2 3"), ("list_left", b"3 2 1", b"3 2")):
+        for options, expected in (({}, both), ({"max_length": 2}, newest)):
+            redis_client.delete("orders")
+            async with started(redis_server, mode=mode, **options) as handler:
+                await handler.handle(batch_of(b"1", b"2", b"3"))
+            assert redis_client.lrange("orders", 0, -1) == expected.split(), (mode, options)
 
 
 @pytest.mark.parametrize("mode", ["stream", "list"])
@@ -87,14 +77,6 @@ async def test_a_message_that_comes_again_is_left_out_for_so_long(
             for _ in range(3):
                 await handler.handle(batch_of(b"1", b"2"))
         assert (redis_client.xlen("orders") if mode == "stream" else redis_client.llen("orders")) == expected
-
-
-async def test_what_is_remembered_can_be_a_value(redis_server: RedisServer, redis_client: Any) -> None:
-    async with started(redis_server, mode="list", remember="1h", remember_by="$.id") as handler:
-        await handler.handle(batch_of(b'{"id": 1}', b'{"id": 2}', b'{"id": 1}'))
-        await handler.handle(batch_of(b'{"id": 2}', first=7))
-
-    assert [json.loads(element)["id"] for element in redis_client.lrange("orders", 0, -1)] == [1, 2]
 
 
 async def test_a_redis_that_is_killed_and_comes_back_is_waited_for(

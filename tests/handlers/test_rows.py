@@ -5,8 +5,6 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-import pytest
-
 from rmqd_handlers.message_values import Opened
 from rmqd_handlers.rows import rows_of
 from tests.handlers.messages import batch_of
@@ -22,31 +20,18 @@ def order_of(*keys: Any) -> list[Any]:
     return [row for _, (row,) in rows_of(batch, {"id": key}, ["id"], "dead_letter")]
 
 
-@pytest.mark.parametrize(
-    "equal",
-    [
-        ("abc", "ABC"),
-        ("straße", "STRASSE"),
-        ("é", "E"),
-        ("\uff21", "a"),
-        ("a ", "a"),
-        ("7.0", "7"),
-        ("1e3", "1000"),
-        (Decimal("7.0"), 7, 7.0),
-        (b"a", b"a"),
-    ],
-    ids=str,
-)
-def test_keys_that_a_database_may_find_equal_keep_the_order_of_the_messages(equal: tuple[Any, ...]) -> None:
-    assert order_of(*equal) == list(equal)
-    assert [type(one) for one in order_of(*reversed(equal))] == [type(one) for one in reversed(equal)]
-    assert [str(one) for one in order_of(*reversed(equal))] == [str(one) for one in reversed(equal)]
+def test_keys_that_a_database_may_find_equal_keep_the_order_of_the_messages() -> None:
+    cases: list[tuple[Any, ...]] = [
+        *(("abc", "ABC"), ("straße", "STRASSE"), ("é", "E"), ("\uff21", "a"), ("a ", "a"), ("7.0", "7")),
+        *(("1e3", "1000"), (Decimal("7.0"), 7, 7.0), (b"a", b"a")),
+    ]
+    orders = [case[::step] for case in cases for step in (1, -1)]
+    assert [list(map(repr, order_of(*one))) for one in orders] == [list(map(repr, one)) for one in orders]
 
 
-@pytest.mark.parametrize(
-    "different",
-    [("a", "b"), (2, 10), ("2", "10"), (None, "x"), (10**400, 10**401), ("1e999999", "nan"), (b"a", b"b"), (0.5, 1)],
-    ids=str,
-)
-def test_other_keys_are_in_one_order_however_they_come(different: tuple[Any, ...]) -> None:
-    assert order_of(*different) == order_of(*reversed(different))
+def test_other_keys_are_in_one_order_however_they_come() -> None:
+    cases: list[tuple[Any, ...]] = [
+        *(("a", "b"), (2, 10), ("2", "10"), (None, "x"), (10**400, 10**401), ("1e999999", "nan")),
+        *((b"a", b"b"), (0.5, 1)),
+    ]
+    assert [case for case in cases if order_of(*case) != order_of(*reversed(case))] == []

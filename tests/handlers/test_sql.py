@@ -140,19 +140,6 @@ async def test_what_is_refused_leaves_no_mark(shop: Shop) -> None:
     assert shop.query("SELECT count(*) FROM rmqd_handled") == [(2,)]
 
 
-@SQLITE
-async def test_of_two_keys_that_the_database_finds_equal_the_later_message_is_the_last(shop: Shop) -> None:
-    found = {}
-    for kind, keys in (("text COLLATE NOCASE", ("abc", "ABC")), ("numeric", (7.0, 7))):
-        shop.query("DROP TABLE IF EXISTS orders")
-        shop.query(f"CREATE TABLE orders (id {kind} PRIMARY KEY, cents int)")
-        async with started(shop, mode="upsert", key=["id"]) as handler:
-            await handler.handle(orders(*({"id": key, "cents": place} for place, key in enumerate(keys))))
-        found[kind] = shop.query("SELECT cents FROM orders")
-
-    assert found == {"text COLLATE NOCASE": [(1,)], "numeric": [(1,)]}
-
-
 async def test_a_row_is_not_replaced_by_an_older_version(shop: Shop) -> None:
     shop.query(ORDERS)
     columns = {"version": "$.v"} | COLUMNS
@@ -162,36 +149,6 @@ async def test_a_row_is_not_replaced_by_an_older_version(shop: Shop) -> None:
         assert shop.query("SELECT cents, version FROM orders") == [(2, 2)]
         await handler.handle(orders({"id": "1", "cents": 3, "v": 2}))
         assert shop.query("SELECT cents, version FROM orders") == [(3, 2)]
-
-
-async def test_a_statement_is_run_for_each_message(shop: Shop) -> None:
-    shop.query("CREATE TABLE accounts (id varchar(40), balance numeric(12,2), seen varchar(99))")
-    shop.query("INSERT INTO accounts VALUES ('ada', 1, ''), ('grace', 1, '')")
-    options = {
-        "table": None,
-        "columns": {},
-        "statement": "UPDATE accounts SET balance = balance + :cents, seen = "
-        r"CONCAT(:seen, '\:', :whole) WHERE id = :id",
-        "parameters": {"id": "$.id", "cents": "$.cents", "seen": "born_timestamp", "whole": "$.list"},
-    }
-    if shop.dialect == "sqlite":
-        options["statement"] = (
-            str(options["statement"])
-            .replace("CONCAT", "format")
-            .replace(r"(:seen, '\:', :whole)", r"('%d\:%s', :seen, :whole)")
-        )
-    elif shop.dialect == "postgresql":
-        options["statement"] = (
-            str(options["statement"]).replace(":seen", "CAST(:seen AS text)").replace(":whole", "CAST(:whole AS text)")
-        )
-    async with started(shop, **options) as handler:
-        await handler.handle(
-            orders({"id": "ada", "cents": 1.50, "list": [1.50]}, {"id": "none"}, {"id": "grace", "cents": 2})
-        )
-
-    found = shop.query("SELECT id, balance, seen FROM accounts ORDER BY id")
-    assert [(id_, float(balance)) for id_, balance, _ in found] == [("ada", 2.5), ("grace", 3.0)]
-    assert found[0][2] == "1767225600000:[1.5]"
 
 
 @SQLITE

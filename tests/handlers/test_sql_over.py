@@ -19,36 +19,17 @@ pytestmark = pytest.mark.process
 
 
 @SQLITE
-async def test_a_call_that_is_cancelled_while_it_waits_for_the_database_commits_nothing(shop: Shop) -> None:
+async def test_a_statement_of_sqlite_that_is_under_way_is_cancelled(shop: Shop) -> None:
     shop.query(ORDERS)
+    endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT :id, count(*) FROM n"
+    options: dict[str, object] = {"table": None, "columns": {}, "parameters": {"id": "$.id"}}
     begins = threading.Event()
 
     class Traced(sqlite3.Connection):
         def __init__(self, *args: Any, **named: Any) -> None:
             super().__init__(*args, **named)
-            self.set_trace_callback(lambda text: begins.set() if text == "BEGIN IMMEDIATE" else None)
+            self.set_trace_callback(lambda text: begins.set() if text.startswith("INSERT INTO orders") else None)
 
-    with closing(sqlite3.connect(shop.url.removeprefix("sqlite:///"), isolation_level=None)) as other:
-        arguments = {"factory": Traced, "timeout": 60}
-        async with started(shop, connect_args=arguments, max_connections=1) as handler:
-            other.execute("BEGIN IMMEDIATE")
-            begins.clear()
-            cancelled = asyncio.create_task(handler.handle(orders({"id": "1", "cents": 1})))
-            assert await asyncio.to_thread(begins.wait, 60)
-            cancelled.cancel()
-            await asyncio.wait([cancelled])
-            other.execute("COMMIT")
-            await handler.handle(orders({"id": "2", "cents": 2}))  # by the same thread, behind the first
-
-    assert cancelled.cancelled()
-    assert shop.query("SELECT id FROM orders") == [("2",)]
-
-
-@SQLITE
-async def test_a_statement_of_sqlite_that_is_under_way_is_cancelled(shop: Shop) -> None:
-    shop.query(ORDERS)
-    endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT :id, count(*) FROM n"
-    options = {"table": None, "columns": {}, "parameters": {"id": "$.id"}}
     with closing(sqlite3.connect(shop.url.removeprefix("sqlite:///"), isolation_level=None, timeout=0)) as other:
 
         def is_locked() -> bool:
@@ -58,9 +39,11 @@ async def test_a_statement_of_sqlite_that_is_under_way_is_cancelled(shop: Shop) 
                 return False
             return True
 
-        async with started(shop, statement=f"INSERT INTO orders (id, cents) {endless}", **options) as handler:
+        options |= {"statement": f"INSERT INTO orders (id, cents) {endless}", "connect_args": {"factory": Traced}}
+        async with started(shop, **options) as handler:
             cancelled = asyncio.create_task(handler.handle(orders({"id": "1"})))
-            await eventually(is_locked, "it writes")
+            assert await asyncio.to_thread(begins.wait, 60)  # before that there is no statement to interrupt
+            assert is_locked()
             cancelled.cancel()
             await asyncio.wait([cancelled])
             await eventually(lambda: not is_locked(), "it does not write any longer")

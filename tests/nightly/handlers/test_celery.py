@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kombu.exceptions import OperationalError
 
+from rmqd_handlers.celery.sending import SettingError
 from tests.handlers.messages import batch_of, decided
 from tests.handlers.test_celery import queued, started
 from tests.servers.redis import RedisServer
@@ -46,4 +47,20 @@ async def test_a_broker_that_stays_away_fails_the_batch(redis_server: RedisServe
 async def test_a_broker_that_is_away_fails_the_start(redis_server: RedisServer) -> None:
     with pytest.raises(OperationalError):
         async with started(redis_server, url="redis://127.0.0.1:1/0"):
+            pass
+
+
+async def test_the_environment_does_not_lead_elsewhere(
+    redis_server: RedisServer, redis_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://127.0.0.1:1/0")
+    async with started(redis_server) as handler:
+        await handler.handle(batch_of(b"1"))
+
+    assert len(queued(redis_client)) == 1
+
+
+async def test_a_setting_that_celery_does_not_have_fails_the_start(redis_server: RedisServer) -> None:
+    with pytest.raises(SettingError, match="task_defualt_priority"):
+        async with started(redis_server, client={"task_defualt_priority": 5}):
             pass

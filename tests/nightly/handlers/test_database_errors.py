@@ -5,18 +5,86 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from typing import Any
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
 
 import psycopg
 import pytest
 
+from rmqd_handlers.postgresql import PostgreSql
+from rmqd_handlers.sql import Sql
 from tests.handlers.messages import decided, orders
+from tests.handlers.postgresql_orders import started as postgresql_started
 from tests.handlers.sql_orders import COLUMNS, POSTGRESQL
-from tests.handlers.test_database_errors import PLUGINS, SECRETS, make_table, refuse_by_trigger, started
+from tests.handlers.sql_orders import started as sql_started
 from tests.servers.shops import Shop
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
+
+PLUGINS: Final = pytest.mark.parametrize("plugin", ["sql", "postgresql"])
+SECRETS: Final = ("geheim", "gehe", "987654")
+
+
+def started(plugin: str, shop: Shop, **options: object) -> AbstractAsyncContextManager[Sql | PostgreSql]:
+    """The handler of this name, from its start to its end."""
+    if plugin == "sql":
+        return sql_started(shop, **options)
+    return postgresql_started(shop.url.replace("+psycopg", ""), **options)
+
+
+def refuse_by_trigger(shop: Shop, errcode: str) -> None:
+    """Have a trigger refuse what is dear, with the row's values in its text."""
+    shop.query(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.cents > 100 THEN RAISE EXCEPTION "
+        rf"'too dear\: % of %', NEW.cents, NEW.id USING ERRCODE = '{errcode}'; END IF; RETURN NEW; END $$"
+    )
+    shop.query("CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION refuse()")
+
+
+def make_table(shop: Shop) -> None:
+    """A table that refuses rows in several ways."""
+    shop.query("CREATE TYPE mood AS ENUM ('good', 'bad')")
+    shop.query(
+        "CREATE TABLE orders (id varchar(40) PRIMARY KEY, cents bigint CHECK (cents >= 0), mood mood, at inet NOT NULL)"
+    )
+    shop.query("INSERT INTO orders VALUES ('geheim', 1, 'good', '127.0.0.1')")
+
+
+@POSTGRESQL
+@PLUGINS
+async def test_a_reason_names_the_error_and_no_value(shop: Shop, plugin: str) -> None:
+    make_table(shop)
+    refuse_by_trigger(shop, "MY001")
+    good = {"id": "1", "cents": 1, "mood": "good", "at": "127.0.0.1"}
+    batch = orders(
+        good,
+        {**good, "id": "geheim"},
+        {**good, "id": "2", "cents": -987654},
+        {**good, "id": "3", "mood": "geheim"},
+        {**good, "id": "4", "mood": "gehe\nim"},  # what is quoted goes on behind the first line
+        {**good, "id": "5", "at": "geheim"},
+        {**good, "id": "6", "at": None, "mood": "bad"},
+        {**good, "id": "987654 geheim", "cents": 987654},  # one value begins with the other
+    )
+    columns = {name: f"$.{name}" for name in good}
+    async with started(plugin, shop, columns=columns) as handler:
+        await handler.handle(batch)
+
+    reasons = decided(batch)
+    assert {place: outcome for place, (outcome, _) in reasons.items()} == dict.fromkeys(range(1, 8), "dead_letter")
+    words = [
+        ("UniqueViolation 23505", "constraint orders_pkey"),
+        ("CheckViolation 23514", "constraint orders_cents_check"),
+        ("InvalidTextRepresentation 22P02", "invalid input value for enum mood: …"),
+        ("InvalidTextRepresentation 22P02", "invalid input value for enum mood: …"),
+        ("InvalidTextRepresentation 22P02", "invalid input syntax for type inet: …"),
+        ("NotNullViolation 23502", 'null value in column "at" of relation "orders"'),
+        ("MY001", "too dear: … of …"),
+    ]
+    for place, expected in enumerate(words, 1):
+        assert all(word in reasons[place][1] for word in expected), reasons[place][1]
+    assert not [reason for _, reason in reasons.values() if any(secret in reason for secret in SECRETS)]
 
 
 @POSTGRESQL

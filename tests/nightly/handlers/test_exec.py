@@ -1,8 +1,9 @@
-"""`exec`: the daily tests on each event loop that rmqd may run on, and one that takes a second."""
+"""`exec`: the daily tests on each event loop that rmqd may run on, and the rest."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,35 +12,31 @@ from typing import Any
 import pytest
 import uvloop
 
+from rmqd_handlers.exec import CommandFailed
 from tests.handlers.test_exec import (
     assert_dies,
     handle,
+    make_exec,
     shell,
     test_a_command_does_not_get_the_daemons_secrets,
-    test_a_command_need_not_read_its_input,
-    test_a_command_that_ignores_sigterm_is_killed_after_the_grace,
     test_a_command_that_is_killed_is_a_failure,
-    test_a_start_that_is_cancelled_leaves_nothing,
     test_any_other_status_is_a_failure_with_the_end_of_the_output,
     test_at_a_timeout_the_command_ends_with_all_that_it_started,
-    test_no_descriptor_is_left_open,
     test_status_65_dead_letters_with_what_the_command_said,
     test_status_75_asks_for_a_retry,
     test_the_command_reads_the_batch_as_json_lines,
     test_the_working_directory_and_its_programs,
+    time_out,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
 __all__ = [
     "test_a_command_does_not_get_the_daemons_secrets",
-    "test_a_command_need_not_read_its_input",
-    "test_a_command_that_ignores_sigterm_is_killed_after_the_grace",
     "test_a_command_that_is_killed_is_a_failure",
-    "test_a_start_that_is_cancelled_leaves_nothing",
     "test_any_other_status_is_a_failure_with_the_end_of_the_output",
     "test_at_a_timeout_the_command_ends_with_all_that_it_started",
-    "test_no_descriptor_is_left_open",
     "test_status_65_dead_letters_with_what_the_command_said",
     "test_status_75_asks_for_a_retry",
     "test_the_command_reads_the_batch_as_json_lines",
@@ -70,3 +67,58 @@ def test_what_a_command_leaves_in_the_background_delays_nothing(run: Callable[[A
 
     assert time.monotonic() - started < 60
     assert_dies(pid.read_text().strip())
+
+
+def test_a_command_need_not_read_its_input(run: Callable[[Any], Any]) -> None:
+    run(handle(make_exec("true"), "x" * 5_000_000))
+
+
+def test_a_start_that_is_cancelled_leaves_nothing(
+    run: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a command has begun, and started others, before its handler hears that it runs."""
+    pids = tmp_path / "pids"
+    start = asyncio.create_subprocess_exec
+
+    async def start_on_a_busy_machine(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+        process = await start(*command, **options)
+        wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"), "the command began")
+        begun.set()
+        await asyncio.sleep(0)
+        return process
+
+    async def cancel_the_start() -> None:
+        task = asyncio.create_task(handle(shell(f"sleep 300 & echo $$ $! > {pids}; wait", kill_after="100s")))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    begun = asyncio.Event()
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_on_a_busy_machine)
+    run(cancel_the_start())
+    assert_dies(*pids.read_text().split())
+
+
+def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(run: Callable[[Any], Any], tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    script = (
+        "import os, pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        f"pathlib.Path({str(pid)!r}).write_text(f'{{os.getpid()}}\\n'); time.sleep(300)"
+    )
+    handler = make_exec(sys.executable, "-c", script, kill_after="200ms")
+    assert_dies(*run(time_out(handler, pid)))
+
+
+def test_no_descriptor_is_left_open(run: Callable[[Any], Any]) -> None:
+    async def handle_some() -> tuple[int, int]:
+        await handle(make_exec("true"))
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(5):
+            await handle(make_exec("true"))
+            with pytest.raises(CommandFailed):
+                await handle(make_exec("false"))
+        return before, len(list(Path("/proc/self/fd").iterdir()))
+
+    before, after = run(handle_some())
+    assert after <= before

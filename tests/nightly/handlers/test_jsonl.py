@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,75 @@ def test_processes_share_the_file_and_one_may_be_killed_at_any_moment(tmp_path: 
 
     written = set(bodies_in(*all_files(path)))
     assert {body for ledger in ledgers for body in ledger.read_text().split()} <= written
+
+
+def test_a_failed_fsync_is_no_acknowledgement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "orders.jsonl"
+    handler = make_handler(path)
+
+    def fsync(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(OSError, match="Input/output error"):
+            handler.handle(batch_of("1"))
+
+    handler.handle(batch_of("1"))
+    assert bodies_in(path) == ["1"]
+
+
+def test_threads_share_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    handler = make_handler(path, max_size="4KiB")
+
+    def write(thread: int) -> None:
+        for number in range(20):
+            handler.handle(batch_of(f"{thread}-{number}-a", f"{thread}-{number}-b"))
+
+    threads = [threading.Thread(target=write, args=(thread,)) for thread in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    bodies = bodies_in(*all_files(path))
+    assert sorted(bodies) == sorted(f"{t}-{n}-{x}" for t in range(8) for n in range(20) for x in "ab")
+    assert [first[:-1] for first in bodies[::2]] == [second[:-1] for second in bodies[1::2]]  # batches in one piece
+
+
+def test_a_batch_larger_than_a_file_may_be_is_written_whole(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    make_handler(path, max_size="1KiB").handle(batch_of("x" * 3000))
+
+    assert bodies_in(path) == ["x" * 3000]
+
+
+def test_a_file_that_was_moved_away_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    handler = make_handler(path)
+    handler.handle(batch_of("1"))
+    path.rename(tmp_path / "elsewhere")
+    handler.handle(batch_of("2"))
+
+    assert bodies_in(tmp_path / "elsewhere") == ["1"]
+    assert bodies_in(path) == ["2"]
+
+
+def test_a_file_that_another_process_has_rotated_is_followed(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    one, other = make_handler(path, max_size="1B"), make_handler(path, max_size="1MiB")
+    one.handle(batch_of("1"))
+    one.handle(batch_of("2"))
+    other.handle(batch_of("3"))
+
+    assert bodies_in(path) == ["2", "3"]
+
+
+def test_a_last_line_that_only_lacks_its_newline_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    path.write_text('{"body": "whole"}\n{"body": "whole too"}')
+
+    make_handler(path).handle(batch_of("new"))
+
+    assert bodies_in(path) == ["whole", "whole too", "new"]

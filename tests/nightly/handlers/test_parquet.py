@@ -10,13 +10,16 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pyarrow.dataset as ds  # type: ignore[import-untyped]
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
+from rmqd import Batch, MessageQueue, testing
 from rmqd_handlers.parquet import Parquet, manifest
 from rmqd_handlers.parquet.stores import Folder
 from tests.handlers.messages import QUEUE, make_batch, make_message
@@ -287,3 +290,77 @@ async def test_a_folder_that_cannot_be_made_fails_the_start(tmp_path: Path) -> N
     with pytest.raises(OSError, match="file"):
         async with started(tmp_path / "file" / "orders"):
             pass
+
+
+async def test_a_decimal_has_as_many_digits_as_its_type(tmp_path: Path) -> None:
+    message = make_message(b'{"v": 12345678901234567890.5}')
+    async with started(tmp_path, columns={"v": "$.v"}, types={"v": "decimal(38,18)"}) as handler:
+        await handler.handle(make_batch(message))
+
+    assert listed(tmp_path, "v") == [Decimal("12345678901234567890.5")]
+
+
+async def test_a_call_that_is_cancelled_takes_its_rows_along(tmp_path: Path) -> None:
+    async with started(tmp_path, roll_after="400ms") as handler:
+        await handler.handle(batch_of(0))  # what follows it is not looked up, and so is added at once
+        stays, goes = (asyncio.create_task(handler.handle(batch_of(at))) for at in (1, 2))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        goes.cancel()
+        await stays
+
+    assert sorted(listed(tmp_path)) == [0, 1]
+
+
+async def test_offsets_that_were_passed_over_are_written_when_they_come(tmp_path: Path) -> None:
+    async with started(tmp_path) as handler:
+        await handler.handle(batch_of(0, 1, 5))
+        await handler.handle(batch_of(2, 5, 6))
+
+    assert sorted(listed(tmp_path)) == [0, 1, 2, 5, 6]
+
+
+async def test_days_are_in_files_of_their_own(tmp_path: Path) -> None:
+    noon = 1_767_268_800_000
+    messages = [testing.make_message(b"x", queue_offset=at, store_timestamp=noon + at * 43_200_000) for at in range(3)]
+    async with started(tmp_path) as handler:
+        await handler.handle(Batch(messages, QUEUE))
+
+    assert sorted((one["date"], one["rows"]) for one in entries(tmp_path)) == [("2026-01-01", 1), ("2026-01-02", 2)]
+
+
+async def test_the_entry_comes_after_the_file_and_nothing_unfinished_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renamed: list[str] = []
+    rename = Path.rename
+
+    def noting(path: Path, target: Path) -> Path:
+        renamed.append(target.suffix)
+        assert pq.ParquetFile(path).read().num_rows == 2 if target.suffix == ".parquet" else True
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", noting)
+    async with started(tmp_path) as handler:
+        await handler.handle(batch_of(0, 1))
+
+    assert renamed == [".parquet", ".json"]
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_the_keys_of_s3_are_not_shown() -> None:
+    given = {"path": "s3://lake", "s3": {"secret_key": "geheim"}}
+
+    assert "geheim" not in repr(Parquet.Options.model_validate(given))
+
+
+async def test_queues_have_files_of_their_own(tmp_path: Path) -> None:
+    async with started(tmp_path) as handler:
+        other = MessageQueue("%RETRY%shop", "broker-a", 0)
+        await asyncio.gather(handler.handle(batch_of(0)), handler.handle(Batch(list(batch_of(0)), other)))
+
+    assert [(one["source_topic"], one["topic"], one["queue_id"]) for one in entries(tmp_path)] == [
+        ("%RETRY%shop", "orders", 0),
+        ("orders", "orders", 3),
+    ]
+    assert len({one["file"] for one in entries(tmp_path)}) == 2

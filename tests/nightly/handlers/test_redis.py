@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -66,3 +67,11 @@ async def test_a_key_of_another_type_fails_the_batch(redis_server: RedisServer, 
     async with started(redis_server) as handler:
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
             await handler.handle(batch_of(b"1"))
+
+
+async def test_what_is_remembered_can_be_a_value(redis_server: RedisServer, redis_client: Any) -> None:
+    async with started(redis_server, mode="list", remember="1h", remember_by="$.id") as handler:
+        await handler.handle(batch_of(b'{"id": 1}', b'{"id": 2}', b'{"id": 1}'))
+        await handler.handle(batch_of(b'{"id": 2}', first=7))
+
+    assert [json.loads(element)["id"] for element in redis_client.lrange("orders", 0, -1)] == [1, 2]

@@ -10,7 +10,15 @@ import pytest
 import yaml
 
 from tests.handlers.messages import decided, orders
-from tests.handlers.sql_orders import MARIADB, ORDERS, SERVERS, check_a_killed_server_is_waited_for, started
+from tests.handlers.sql_orders import (
+    EACH,
+    MARIADB,
+    ORDERS,
+    SERVERS,
+    SQLITE,
+    check_a_killed_server_is_waited_for,
+    started,
+)
 from tests.handlers.test_sql import in_group
 from tests.servers.shops import Shop
 
@@ -69,3 +77,47 @@ async def test_a_database_that_stays_away_fails_the_batch(shop: Shop) -> None:
 @pytest.mark.parametrize("once", [False, True])
 async def test_a_database_that_is_killed_and_comes_back_is_waited_for(shop: Shop, once: bool) -> None:
     await check_a_killed_server_is_waited_for(shop, once=once)
+
+
+@EACH
+async def test_a_statement_is_run_for_each_message(shop: Shop) -> None:
+    shop.query("CREATE TABLE accounts (id varchar(40), balance numeric(12,2), seen varchar(99))")
+    shop.query("INSERT INTO accounts VALUES ('ada', 1, ''), ('grace', 1, '')")
+    options = {
+        "table": None,
+        "columns": {},
+        "statement": "UPDATE accounts SET balance = balance + :cents, seen = "
+        r"CONCAT(:seen, '\:', :whole) WHERE id = :id",
+        "parameters": {"id": "$.id", "cents": "$.cents", "seen": "born_timestamp", "whole": "$.list"},
+    }
+    if shop.dialect == "sqlite":
+        options["statement"] = (
+            str(options["statement"])
+            .replace("CONCAT", "format")
+            .replace(r"(:seen, '\:', :whole)", r"('%d\:%s', :seen, :whole)")
+        )
+    elif shop.dialect == "postgresql":
+        options["statement"] = (
+            str(options["statement"]).replace(":seen", "CAST(:seen AS text)").replace(":whole", "CAST(:whole AS text)")
+        )
+    async with started(shop, **options) as handler:
+        await handler.handle(
+            orders({"id": "ada", "cents": 1.50, "list": [1.50]}, {"id": "none"}, {"id": "grace", "cents": 2})
+        )
+
+    found = shop.query("SELECT id, balance, seen FROM accounts ORDER BY id")
+    assert [(id_, float(balance)) for id_, balance, _ in found] == [("ada", 2.5), ("grace", 3.0)]
+    assert found[0][2] == "1767225600000:[1.5]"
+
+
+@SQLITE
+async def test_of_two_keys_that_the_database_finds_equal_the_later_message_is_the_last(shop: Shop) -> None:
+    found = {}
+    for kind, keys in (("text COLLATE NOCASE", ("abc", "ABC")), ("numeric", (7.0, 7))):
+        shop.query("DROP TABLE IF EXISTS orders")
+        shop.query(f"CREATE TABLE orders (id {kind} PRIMARY KEY, cents int)")
+        async with started(shop, mode="upsert", key=["id"]) as handler:
+            await handler.handle(orders(*({"id": key, "cents": place} for place, key in enumerate(keys))))
+        found[kind] = shop.query("SELECT cents FROM orders")
+
+    assert found == {"text COLLATE NOCASE": [(1,)], "numeric": [(1,)]}

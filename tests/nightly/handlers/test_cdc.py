@@ -1,0 +1,95 @@
+"""`cdc`: numbers, times and orders as the messages have them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from decimal import Decimal
+from typing import Any
+
+from rmqd_handlers.cdc.pipeline import Decoder, Options
+from tests.handlers.test_cdc import AT, DEBEZIUM, SCHEMA, TIME_MS, canal, changes, debezium, reason
+
+
+def test_a_change_that_waited_for_another_is_later() -> None:
+    """Its time is when its statement began: before the change whose row it waited for. Unless asked, none counts."""
+
+    def place(offset: int, es: int, **options: Any) -> list[int]:
+        made = Decoder(Options.model_validate({
+            "format": "canal", "tables": ["shop.orders"], "schema": SCHEMA, "keys": ["id"], **options,
+        }))  # fmt: skip
+        ((_, order),) = made.changes(json.dumps(canal("UPDATE", {"id": "7"}, es=es)).encode(), offset)
+        return order
+
+    paid, cancelled = (1, TIME_MS + 4000), (2, TIME_MS + 2000)
+    assert place(*cancelled) > place(*paid)
+    assert place(*cancelled, order="time") < place(*paid, order="time")
+
+
+def test_debeziums_values_without_schema() -> None:
+    after = {"id": 7, "amount": 12.5, "at": TIME_MS, "name": {"a": [1]}}
+    ((row, _, _),) = changes(debezium("c", None, after), time_unit="milliseconds", **DEBEZIUM)
+    assert (row["amount"], row["at"], row["name"]) == (Decimal("12.50"), AT, '{"a": [1]}')
+    ((row, _, _),) = changes(
+        debezium("c", None, {"id": 7, "at": "2026-03-01T11:00:00+01:00", "amount": "1"}), **DEBEZIUM
+    )
+    assert (row["amount"], row["at"]) == (Decimal("1.00"), AT)
+
+
+def test_numbers_in_a_text_are_as_the_message_has_them() -> None:
+    """Alone and within others: exact, and not texts."""
+
+    def name(json_text: str) -> Any:
+        body = json.dumps(debezium("c", None, {"id": 7, "name": None})).replace('"name": null', f'"name": {json_text}')
+        ((row, _, _),) = changes(body.encode(), **DEBEZIUM)
+        return row["name"]
+
+    assert name("12.5000") == "12.5000"
+    assert name("7") == "7"
+    nested = '{"a": [1.10, 0.12345678901234567890, true, null, "ä\\""]}'
+    assert name(nested) == nested
+
+
+def test_a_decimal_has_as_many_digits_as_its_column() -> None:
+    """Python's own arithmetic has 28."""
+    digits = "12345678901234567890.123456789012345678"
+    ((row, _, _),) = changes(canal("INSERT", {"id": "1", "amount": digits}), schema="id bigint, amount decimal(38,18)")
+    assert row["amount"] == Decimal(digits)
+
+
+def test_a_decimal_with_more_digits_than_any_column_is_not_rounded() -> None:
+    fields = [
+        {"field": "id", "type": "int64"},
+        {"field": "amount", "type": "bytes", "name": "org.apache.kafka.connect.data.Decimal",
+         "parameters": {"scale": "4"}},
+    ]  # fmt: skip
+    schema = {
+        "type": "struct",
+        "fields": [{"field": side, "type": "struct", "fields": fields} for side in ("before", "after")],
+    }
+    amount = base64.b64encode((10**39 + 1234).to_bytes(17, "big", signed=True)).decode()
+    message = {"schema": schema, "payload": debezium("c", None, {"id": 7, "amount": amount})}
+    schema_of_table = "id bigint, amount decimal(38,2)"
+    assert "has more digits than decimal(38,2)" in reason(message, schema=schema_of_table, **DEBEZIUM)
+
+
+def test_whole_numbers_may_have_a_point() -> None:
+    body = json.dumps(debezium("c", None, {"id": None})).replace('"id": null', '"id": 9.2e18')
+    ((row, _, _),) = changes(body.encode(), **DEBEZIUM)
+    assert row["id"] == 9_200_000_000_000_000_000
+
+
+def test_the_order_may_be_the_sources_log_or_the_queues() -> None:
+    """A later file of MySQL's is after all of a former one; several rows of an event follow each other."""
+
+    def place(**source: Any) -> list[int]:
+        return changes(debezium("c", None, {"id": 1}, **source), order="position", **DEBEZIUM)[0][2]
+
+    assert place(lsn=24023128) == [24023128, 1, 7]
+    assert place(scn="2122184") == [2122184, 1, 7]
+    files = [place(file=file, pos=pos, row=row) for file, pos, row in
+             (("mysql-bin.000009", 2**32, 0), ("mysql-bin.000009", 2**32, 1), ("mysql-bin.000010", 4, 0))]  # fmt: skip
+    assert files == sorted(files)
+    assert files[0] != files[1]
+    assert "source tells no position in a log" in reason(debezium("c", None, {"id": 1}), order="position", **DEBEZIUM)
+    assert changes(canal("INSERT", {"id": "1"}), order="offset")[0][2] == [7, 1]
