@@ -13,11 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.claims import postgresql_store
 from rmqd.claims.opening import StoreName, open_store
 from rmqd.claims.store import ClaimStore, ClaimStoreError, Standing, Terms, key_of
-from tests.client.remoting.silent_line import SilentLine
-from tests.servers.postgresql import PostgresqlServer
 from tests.servers.redis import RedisServer
 from tests.waiting import eventually
 
@@ -33,20 +30,25 @@ STORES = [
 ]
 
 
-@pytest.fixture(params=STORES)
-async def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
+@pytest.fixture
+def store_name() -> StoreName:
+    """The store of the daily tests; tests/nightly has the others."""
+    return "sqlite"
+
+
+@pytest.fixture
+async def open_one(store_name: StoreName, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """`open_one(owner, lease_seconds=…, keep_seconds=…, group=…)`: all of them on one place."""
-    name: StoreName = request.param
     url = str(tmp_path / "state" / "claims.sqlite3")
-    if name == "redis":
+    if store_name == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
         url = server.url
-    elif name == "postgresql":
+    elif store_name == "postgresql":
         url = request.getfixturevalue("database")
     opened: list[ClaimStore] = []
 
     def open_it(owner: str, lease_seconds: float = LONG, keep_seconds: float = LONG, group: str = "shop") -> ClaimStore:
-        opened.append(open_store(name, url, Terms(group, owner, lease_seconds, keep_seconds)))
+        opened.append(open_store(store_name, url, Terms(group, owner, lease_seconds, keep_seconds)))
         return opened[-1]
 
     yield open_it
@@ -54,6 +56,7 @@ async def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         await store.close()
 
 
+@pytest.mark.parametrize("store_name", STORES)
 async def test_one_owner_has_a_claim_until_it_is_confirmed(open_one: Open) -> None:
     first, second = open_one("1"), open_one("2")
 
@@ -146,14 +149,13 @@ async def test_who_was_too_late_hears_that_its_claim_was_lost_and_what_it_did_is
 
 
 async def test_a_confirmation_that_is_repeated_as_its_answer_got_lost_has_lost_nothing(
-    open_one: Open, request: pytest.FixtureRequest
+    open_one: Open, store_name: StoreName
 ) -> None:
     """But for Redis, which does not keep whose it was."""
     first, second = open_one("1", SOON), open_one("2")
     await first.claim([A, B], "1:1")
     await first.confirm([A, B], "1:1")
-    is_redis = "redis" in request.node.callspec.id
-    assert await first.confirm([A, B], "1:1") == (2 if is_redis else 0)
+    assert await first.confirm([A, B], "1:1") == (2 if store_name == "redis" else 0)
     await second.claim([C], "2:1")
     await second.confirm([C], "2:1")
     assert await first.confirm([C], "1:2") == 1
@@ -201,54 +203,6 @@ async def test_a_redis_that_is_away_says_so_and_is_used_once_it_is_back(redis_se
         redis_server.start()
     assert await store.claim([A], "1:3") == [OURS]
     await store.close()
-
-
-@pytest.mark.process
-async def test_a_postgresql_that_is_away_says_so_and_is_used_once_it_is_back(
-    postgresql: PostgresqlServer, database: str
-) -> None:
-    store = open_store("postgresql", database, Terms("shop", "1", LONG, LONG))
-    other = open_store("postgresql", database, Terms("shop", "2", LONG, LONG))
-    await store.claim([A, B], "1:1")
-    await store.confirm([A], "1:1")
-    postgresql.kill()
-    try:
-        with pytest.raises(ClaimStoreError, match="PostgreSQL: "):
-            await store.claim([C], "1:2")
-    finally:
-        postgresql.start()
-
-    async def claimed() -> list[Standing]:
-        while True:
-            try:
-                return await other.claim([A, B], "2:1")
-            except ClaimStoreError:  # a connection of before
-                continue
-
-    assert await claimed() == [CONFIRMED, HELD]
-    await store.close()
-    await other.close()
-
-
-@pytest.mark.process
-async def test_a_postgresql_that_falls_silent_says_so_and_is_used_by_new_connections(
-    postgresql: PostgresqlServer, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a primary whose host is gone without a word, while its name leads to its successor already."""
-    monkeypatch.setattr(postgresql_store, "CALL_SECONDS", 1.0)
-    async with SilentLine(postgresql.port) as line:
-        url = database.replace(f"127.0.0.1:{postgresql.port}", line.address)
-        store = open_store("postgresql", url, Terms("shop", "1", LONG, LONG))
-        await asyncio.gather(*(store.claim([("orders", str(number))], "1:1") for number in range(20)))
-        await eventually(lambda: line.open > 1, "it has several connections")
-        accepted = line.accepted
-        line.swallow()
-
-        with pytest.raises(ClaimStoreError, match=r"PostgreSQL: .* no answer for 1 s"):
-            await store.claim([A], "1:2")
-        assert await store.claim([A], "1:3") == [OURS]
-        assert line.accepted > accepted
-        await store.close()
 
 
 async def test_a_file_that_cannot_be_written_says_so_with_its_path(tmp_path: Path) -> None:

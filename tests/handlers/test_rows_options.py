@@ -9,7 +9,10 @@ from rmqd_handlers.sql import Sql
 from tests.handlers.options import refused_otherwise
 from tests.handlers.sql_orders import COLUMNS
 
-URLS: Final = {PostgreSql: "postgresql://app:geheim@db/shop", Sql: "postgresql+psycopg://app:geheim@db/shop"}
+URLS: Final[dict[type[PostgreSql | Sql], str]] = {
+    PostgreSql: "postgresql://app:geheim@db/shop",
+    Sql: "postgresql+psycopg://app:geheim@db/shop",
+}
 
 
 def test_wrong_options_are_refused() -> None:

@@ -26,9 +26,6 @@ def test_a_size_without_its_unit_is_refused_with_the_units_that_there_are() -> N
             parse_size_bytes(text)
         with pytest.raises(ValueError):  # noqa: PT011 - its words are the configuration's
             quantities.parse_size_bytes(text)
-
-
-def test_half_a_byte_is_refused() -> None:
     with pytest.raises(ValueError, match="whole number of bytes"):
         parse_size_bytes("0.3B")
 

@@ -121,23 +121,26 @@ async def test_groups_cannot_be_built_with_a_broken_hook_and_that_is_said_once(i
     assert len(refused.value.problems) == 1
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_rmqd_run_refuses_to_start_with_a_broken_hook(
-    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
-) -> None:
-    """Exit 78, before anything is connected to; `rmqd check` says the same."""
+def check_refused(*commands: tuple[str, ...], install: Install, folder: Path) -> None:
+    """Run commands of rmqd with a broken hook: exit 78, before anything is connected to."""
     install(broken="nowhere:Hook")
-    path = tmp_path / "rmqd.yaml"
+    path = folder / "rmqd.yaml"
     path.write_text(
         "nameserver: 127.0.0.1:1\nhttp: {listen: '127.0.0.1:0'}\n"
         "groups: {mailer: {subscriptions: {orders: '*'}, handler: {plugin: log}}}\n"
     )
-    monkeypatch.chdir(tmp_path)
-    for command in (["run", "--workers", workers], ["check"]):
-        ended = rmqd(*command, "--config", path, python_path=tmp_path)
+    for command in commands:
+        ended = rmqd(*command, "--config", path, python_path=folder)
         assert ended.code == 78, ended.err
         assert "rmqd.hooks: the hook broken of shop-tools: nowhere:Hook" in ended.err
+
+
+@pytest.mark.process
+def test_rmqd_run_refuses_to_start_with_a_broken_hook(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_refused(("run", "--workers", "1"), install=install, folder=tmp_path)
 
 
 @pytest.mark.process

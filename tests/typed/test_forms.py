@@ -38,9 +38,8 @@ def generator(order: Order) -> Any:
     yield
 
 
-@pytest.mark.parametrize(
-    ("function", "said"),
-    [
+def test_a_wrong_form_is_told_with_what_is_accepted() -> None:
+    wrong: list[tuple[Callable[..., Any], str]] = [
         (no_payload, "takes no payload; accepted: a function whose first parameter is one"),
         (other_type, "order is annotated as Invoice, and the decorator makes Order; accepted: order: Order, or list"),
         (other_list, r"orders is annotated as list\[.*Invoice\], and the decorator makes Order"),
@@ -54,12 +53,10 @@ def generator(order: Order) -> Any:
         (message_of_many, r"message has an annotation that says nothing to rmqd; accepted: list\[Message\] for"),
         (before_slash, "message stands before a `/`"),
         (generator, "with yield, which would never run"),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_a_wrong_form_is_told_with_what_is_accepted(function: Callable[..., Any], said: str) -> None:
-    with pytest.raises(PluginFaultError, match=said):
-        HandlerPlugin.of("shop:handle", rmqd.handler(json=Order)(function))
+    ]
+    for function, said in wrong:
+        with pytest.raises(PluginFaultError, match=said):
+            HandlerPlugin.of("shop:handle", rmqd.handler(json=Order)(function))
 
 
 def test_what_is_no_type_is_no_payload() -> None:

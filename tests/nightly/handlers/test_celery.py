@@ -1,4 +1,4 @@
-"""`celery`: tasks that Celery's own worker runs, known by their ids, and nothing lost while the broker is away."""
+"""`celery` while its broker is unavailable, and its settings."""
 
 from __future__ import annotations
 

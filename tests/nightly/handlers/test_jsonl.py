@@ -1,4 +1,4 @@
-"""`jsonl`: what is acknowledged is on the disk, whole lines only, whatever happens in between."""
+"""`jsonl`: several writers on one file, and files that change between two batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`parquet`: files that are whole and listed before their messages are acknowledged, and no message listed twice."""
+"""`parquet`: the manifest, cancelled calls, topics that were recreated, and S3."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
+import pyarrow.dataset as ds  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from rmqd import Batch, MessageQueue, testing

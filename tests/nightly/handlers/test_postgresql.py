@@ -1,4 +1,4 @@
-"""`postgresql`: rows as the messages have them, each key once, and nothing lost while the database is away."""
+"""`postgresql`: rejected rows, triggers, parallel batches, and a database that is unavailable."""
 
 from __future__ import annotations
 

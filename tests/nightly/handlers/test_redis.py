@@ -1,4 +1,4 @@
-"""`redis`: entries as the messages have them, and nothing lost while Redis is away."""
+"""`redis`: replicas, long streams, and a Redis that is unavailable."""
 
 from __future__ import annotations
 
