@@ -24,31 +24,28 @@ from rmqd.broker.store.record_log import RecordRow
 from rmqd.broker_errors import ServiceNotAvailableError
 from rmqd.client.api.send import send_message
 from rmqd.client.remoting.client import RemotingClient
-from rmqd.codes import ResponseCode
-from rmqd.errors import ProtocolError, StorageError
+from rmqd.errors import StorageError
 from rmqd.wire.bodies.settings import TopicConfig
-from rmqd.wire.command import decode_command, encode_request
-from rmqd.wire.frame import FrameDecoder
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from tests.broker.stores import bodies, in_folder, put
 from tests.clock import ManualClock
 
 
-def _crashed(directory: Path) -> Path:
+def crashed(directory: Path) -> Path:
     """What a process that dies now leaves behind."""
     return Path(shutil.copytree(directory, directory.parent / "crashed"))
 
 
-def _header() -> SendMessageRequestHeaderV2:
+def send_header() -> SendMessageRequestHeaderV2:
     return SendMessageRequestHeaderV2(producer_group="P", topic="T", queue_id=0, sys_flag=0, born_timestamp=0, flag=0)
 
 
 async def _send(remoting: RemotingClient, rocketmq: EmbeddedRocketMQ, body: bytes) -> int:
-    return (await send_message(remoting, rocketmq.broker.address, _header(), body)).queue_offset
+    return (await send_message(remoting, rocketmq.broker.address, send_header(), body)).queue_offset
 
 
 @contextmanager
-def _full_disk(path: Path) -> Iterator[None]:
+def full_disk(path: Path) -> Iterator[None]:
     """No file may grow beyond the size that this one has."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
@@ -92,7 +89,7 @@ async def test_a_crash_keeps_what_was_acknowledged(tmp_path: Path) -> None:
     try:
         async with embedded_rocketmq(options) as rocketmq:
             await asyncio.gather(*(_send(remoting, rocketmq, b"%d" % number) for number in range(20)))
-            left = _crashed(tmp_path / "data")
+            left = crashed(tmp_path / "data")
     finally:
         await remoting.close()
 
@@ -109,7 +106,7 @@ async def test_a_crash_in_the_middle_of_a_turn_leaves_nothing_of_the_turn(tmp_pa
         await asyncio.sleep(0)
         data_dir.put(Kind.DELAY, "1", "7")
         put(store, "half")
-        left = _crashed(tmp_path / "data")
+        left = crashed(tmp_path / "data")
 
     store, data_dir = in_folder(left)
     with closing(data_dir):
@@ -123,25 +120,11 @@ async def test_what_no_reply_follows_is_kept_at_the_end_of_its_turn(tmp_path: Pa
     with closing(data_dir):
         put(store, "delivered")
         await asyncio.sleep(0)
-        left = _crashed(tmp_path / "data")
+        left = crashed(tmp_path / "data")
 
     store, data_dir = in_folder(left)
     with closing(data_dir):
         assert bodies(store) == ["delivered"]
-
-
-async def test_text_that_cannot_be_kept_spoils_nothing_else(tmp_path: Path) -> None:
-    """A client's mistake is its own."""
-    store, data_dir = in_folder(tmp_path)
-    with closing(data_dir):
-        put(store, "before")
-        with pytest.raises(ProtocolError, match="half a character"):
-            data_dir.put(Kind.OFFSET, "T@\ud800@0", "1")
-        data_dir.commit()
-
-    store, data_dir = in_folder(tmp_path)
-    with closing(data_dir):
-        assert bodies(store) == ["before"]
 
 
 async def test_a_second_broker_is_turned_away_until_the_first_has_gone(tmp_path: Path) -> None:
@@ -149,22 +132,6 @@ async def test_a_second_broker_is_turned_away_until_the_first_has_gone(tmp_path:
     with closing(DataDir(tmp_path)), pytest.raises(StorageError, match="in use by another broker"):
         DataDir(tmp_path)
     DataDir(tmp_path).close()
-
-
-async def test_a_connection_that_is_closed_is_told_nothing_that_is_not_kept(tmp_path: Path) -> None:
-    """What cannot be decoded ends a connection at once; a send before it in the same turn may not be acknowledged."""
-    options = EmbeddedOptions(data_dir=tmp_path, topics={"T": 1})
-    header = _header()
-    async with embedded_rocketmq(options) as rocketmq:
-        reader, writer = await asyncio.open_connection(*rocketmq.broker.address.split(":"))
-        with _full_disk(tmp_path / FILE_NAME):
-            no_command = bytes([0, 0, 0, 6, 0, 0, 0, 2]) + b"??"
-            writer.write(encode_request(header.code, 1, header.ext_fields(), b"unsure" * 10_000) + no_command)
-            [payload] = FrameDecoder().feed(await reader.read())
-        writer.close()
-        await writer.wait_closed()
-
-    assert decode_command(payload).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 def _noise(path: Path) -> None:
@@ -236,30 +203,6 @@ async def test_a_folder_that_cannot_be_used_is_refused_in_words(tmp_path: Path, 
     assert str(tmp_path) in str(error.value)
 
 
-async def test_offsets_are_never_given_twice(tmp_path: Path) -> None:
-    """Also where all that a queue had is gone: a group that was at 3 must see what comes next."""
-    clock = ManualClock()
-    settings = BrokerSettings(fileReservedTime=1)
-    store, data_dir = in_folder(tmp_path, settings, clock)
-    with closing(data_dir):
-        last = [put(store, "old") for _ in range(3)][-1]
-        clock.turn(3600 * 2)
-        assert store.expire() == 3
-
-    store, data_dir = in_folder(tmp_path, settings, clock)
-    with closing(data_dir):
-        assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (3, 3)
-        stored = put(store, "new")
-        assert stored.queue_offset == 3
-        assert stored.commit_log_offset > last.commit_log_offset
-        store.delete_topic("T")
-
-    store, data_dir = in_folder(tmp_path, settings, clock)
-    with closing(data_dir):
-        assert store.queue("T", 0) is None
-        assert put(store).commit_log_offset > stored.commit_log_offset
-
-
 async def test_a_crash_leaves_what_the_store_had_at_the_end_of_a_turn(tmp_path: Path) -> None:
     """Whatever was stored, given up for its age or its size, or deleted with its topic."""
     chance, clock = random.Random(5), ManualClock()
@@ -287,40 +230,6 @@ async def test_a_crash_leaves_what_the_store_had_at_the_end_of_a_turn(tmp_path: 
     assert store.min_offset("T", 0) > 0
 
 
-async def test_messages_are_not_for_everybody(tmp_path: Path) -> None:
-    """Whatever the umask is, and whatever mode an older database has."""
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / FILE_NAME).touch(mode=0o644)
-    former = os.umask(0)
-    try:
-        for name in ("old", "new"):
-            store, data_dir = in_folder(tmp_path / name)
-            with closing(data_dir):
-                put(store)
-                await asyncio.sleep(0)
-                modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / name).iterdir()}
-            assert len(modes) >= 2
-            assert set(modes.values()) == {oct(0o640)}, modes
-        assert (tmp_path / "new").stat().st_mode & 0o777 == 0o750
-    finally:
-        os.umask(former)
-
-
-async def test_room_is_used_again(tmp_path: Path) -> None:
-    """A folder that is full stays as large as it is."""
-    store, data_dir = in_folder(tmp_path, BrokerSettings(maxStoreSize=500_000))
-    with closing(data_dir):
-        for _ in range(3000):
-            put(store, b"x" * 1000)
-            await asyncio.sleep(0)
-    assert (tmp_path / FILE_NAME).stat().st_size < 1_000_000
-
-    store, data_dir = in_folder(tmp_path)
-    with closing(data_dir):
-        assert store.size_bytes <= 500_000
-        assert len(bodies(store)) == store.max_offset("T", 0) - store.min_offset("T", 0)
-
-
 async def test_old_records_are_read_from_the_disk(tmp_path: Path) -> None:
     """Memory holds the newest only, whatever the folder has; a read may want both."""
     with closing(DataDir(tmp_path, held_bytes=10_000)) as data_dir:
@@ -341,12 +250,12 @@ async def test_a_full_disk_acknowledges_nothing_and_loses_nothing(tmp_path: Path
     try:
         async with embedded_rocketmq(options) as rocketmq:
             assert await _send(remoting, rocketmq, b"before") == 0
-            with _full_disk(tmp_path / "data" / FILE_NAME):
+            with full_disk(tmp_path / "data" / FILE_NAME):
                 with pytest.raises(ServiceNotAvailableError):
                     await _send(remoting, rocketmq, b"unsure" * 10_000)
                 with pytest.raises(ServiceNotAvailableError):
                     await _send(remoting, rocketmq, b"refused")
-            left = _crashed(tmp_path / "data")
+            left = crashed(tmp_path / "data")
             assert await _send(remoting, rocketmq, b"after") == 2
     finally:
         await remoting.close()
@@ -381,7 +290,7 @@ async def test_messages_that_a_damaged_log_takes_are_told_once(tmp_path: Path, s
             put(store, str(number))
             clock.turn(60)
             await asyncio.sleep(0)
-        left = _crashed(tmp_path / "data")
+        left = crashed(tmp_path / "data")
     spoil(left / f"{FILE_NAME}-wal")
 
     with capture_logs() as logs:
@@ -393,25 +302,4 @@ async def test_messages_that_a_damaged_log_takes_are_told_once(tmp_path: Path, s
 
     with capture_logs() as logs:
         in_folder(left)[1].close()
-    assert logs == []
-
-
-async def test_messages_that_were_deleted_or_moved_away_are_not_missing(tmp_path: Path) -> None:
-    """Also where the process dies behind the deletion."""
-    store, data_dir = in_folder(tmp_path / "data")
-    with closing(data_dir):
-        put(store, topic="T")
-        await asyncio.sleep(0)
-        put(store, topic="U")
-        store.delete_topic("U")
-        await asyncio.sleep(0)
-        store.delete_topic("T")
-        await asyncio.sleep(0)
-        left = _crashed(tmp_path / "data")
-        put(store)
-    (tmp_path / "data" / FILE_NAME).unlink()
-
-    with capture_logs() as logs:
-        in_folder(left)[1].close()
-        in_folder(tmp_path / "data")[1].close()
     assert logs == []

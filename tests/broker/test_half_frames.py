@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rmqd.broker import server
-from rmqd.broker.embedded import EmbeddedRocketMQ
+from rmqd.broker.embedded import EmbeddedRocketMQ, embedded_rocketmq
 from tests.broker.peer import Peer
 
 HALF = (1_000_000).to_bytes(4, "big") + b"x" * 500_000
@@ -48,13 +48,11 @@ async def test_the_oldest_gives_way_where_all_hold_too_much(
         assert (await peer.send("T")).code == 0
 
 
-@pytest.mark.slow
-async def test_a_frame_that_does_not_end_is_given_up(
-    embedded: EmbeddedRocketMQ, peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After 30 seconds, here none; the next look for idle ones finds it."""
+async def test_a_frame_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 30 seconds, here none; the next scan for idle connections finds it."""
     monkeypatch.setattr(server, "HALF_FRAME_SECONDS", 0.0)
-    async with half_frame(embedded.broker.address) as reader:
+    monkeypatch.setattr(server, "_IDLE_SCAN_SECONDS", 0.05)
+    async with embedded_rocketmq() as embedded, half_frame(embedded.broker.address) as reader:
         await ended(reader)
 
 

@@ -10,11 +10,9 @@ import pytest
 
 from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.codes import LanguageCode
-from rmqd.wire.bodies.group import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody, ResetOffsetBody
+from rmqd.wire.bodies.group import ConsumerOffsetSerializeWrapper, ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.loose_json import loads
-from rmqd.wire.message_queue import MessageQueue
-from tests.broker.beats import beat, consumer, heard
+from tests.broker.beats import beat, consumer
 from tests.broker.peer import Peer, connected
 
 PULL, QUERY, UPDATE, ALL_OFFSETS, RESET_MEMBER, RESET, CORRECTION, CLONE = 11, 14, 15, 43, 220, 222, 308, 314
@@ -136,44 +134,6 @@ async def test_all_offsets(peer: Peer) -> None:
     assert b"{0:2," in reply.body, "numbers that are keys stand without quotes"
 
 
-async def test_offsets_are_copied_to_another_group(peer: Peer) -> None:
-    """In place of all that the other had in the topic."""
-    await commit(peer, 2)
-    await peer.call(352, {"group": "other"})
-    await commit(peer, 1, "other", queue=1)
-
-    reply = await peer.call(CLONE, texts(srcGroup="g", destGroup="other", topic="T", offline="true"))
-
-    assert reply.code == 0
-    assert (await stored(peer, "other"), await stored(peer, "other", queue=1)) == (2, None)
-
-
-async def test_offsets_of_a_topic_without_subscription_are_not_copied(peer: Peer) -> None:
-    """Of a group that is online, unless it is said not to be."""
-    await commit(peer, 2)
-    await commit(peer, 3, topic="T2")
-    await beat(peer, "one", consumer("g", "T2"))
-
-    await peer.call(CLONE, texts(srcGroup="g", destGroup="other", offline="false"))
-
-    assert (await stored(peer, "other"), await stored(peer, "other", "T2")) == (None, 3)
-
-
-async def test_least_offsets_of_a_topic(peer: Peer) -> None:
-    """Of the groups that are not left out; none where the compared group is behind."""
-    for group, offset in (("g", 3), ("h", 2), ("i", 1)):
-        await peer.call(352, {"group": group})
-        await commit(peer, offset, group)
-
-    async def least(**fields: str) -> dict[int, int]:
-        reply = await peer.call(CORRECTION, texts(topic="T", **fields))
-        return dict(QueryCorrectionOffsetBody.from_json(reply.body).correction_offsets)
-
-    assert await least(compareGroup="g") == {0: 1}
-    assert await least(compareGroup="g", filterGroups="i,x") == {0: 2}
-    assert await least(compareGroup="i", filterGroups="i") == {0: 2**63 - 1}
-
-
 async def test_reset_on_the_broker_holds_until_a_pull_is_told(peer: Peer) -> None:
     """Commits before that are ignored: they are of what was handled before the reset."""
     await commit(peer, 4)
@@ -210,23 +170,6 @@ async def test_reset_to_a_time_or_an_offset(peer: Peer, asked: dict[str, int], e
     assert {queue: await stored(peer, queue=queue) for queue in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("asked", "code", "remark"),
-    [
-        ({"topic": "never"}, 17, "Topic never does not exist"),
-        ({"group": "never"}, 26, "Group never does not exist"),
-        ({"group": None}, 26, "Group null does not exist"),
-        ({"queueId": 0, "offset": 6}, 1, "Target offset 6 not in consume queue range [0-4]"),
-        ({"queueId": 99, "offset": 3}, 1, "Target offset 3 not in consume queue range [0-0]"),
-    ],
-    ids=str,
-)
-async def test_reset_on_the_broker_is_refused(peer: Peer, asked: Any, code: int, remark: str) -> None:
-    reply = await reset(peer, **asked)
-
-    assert (reply.code, reply.remark) == (code, remark)
-
-
 async def test_reset_is_pushed_to_members(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
     """To all of them, whatever queue was asked for; the broker's own offsets stay, the members commit."""
     await push_resets(rocketmq, peer)
@@ -241,58 +184,6 @@ async def test_reset_is_pushed_to_members(rocketmq: EmbeddedRocketMQ, peer: Peer
     assert push.ext_fields == texts(group="g", topic="T", timestamp=-1, isForce="false", queueId=-1)
     assert targets(push) == expected
     assert await stored(peer) == 2
-
-
-async def test_reset_that_is_not_forced_goes_only_back(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    await push_resets(rocketmq, peer)
-    await beat(peer, "one", consumer())
-
-    assert targets(await reset(peer, timestamp=-1, isForce="false")) == {0: 2, 1: 0, 2: 0, 3: 0}
-
-
-async def test_push_is_a_list_where_a_cpp_tool_asks(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    """It goes by the asker's language, not by the members'; the reply to the asker is a map all the same."""
-    await push_resets(rocketmq, peer)
-    await beat(peer, "one", consumer())
-
-    reply = await reset(peer, LanguageCode.CPP)
-
-    push = await peer.request(RESET_MEMBER)
-    assert loads(push.body)["offsetTable"][0] == {"brokerName": "broker-a", "offset": 0, "queueId": 0, "topic": "T"}
-    assert targets(push) == targets(reply) == dict.fromkeys(range(QUEUES), 0)
-    assert b"[" not in reply.body
-
-
-async def test_push_is_refused(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    await push_resets(rocketmq, peer)
-    broker = rocketmq.broker
-
-    async def refusal(**changed: Any) -> tuple[int, str | None]:
-        reply = await reset(peer, **changed)
-        return reply.code, reply.remark
-
-    no_topic = "[reset-offset] reset offset failed, no topic in this broker. topic=never"
-    assert await refusal(topic="never") == (17, no_topic)
-    assert await refusal(group="never") == (1, "THe consumer group <never> not exist")
-    offline = "Consumer not online, so can not reset offset, Group: g Topic: T Timestamp: 0"
-    assert await refusal() == (206, offline)
-    await beat(peer, "old", consumer(), version=20)
-    assert await refusal() == (1, "the client does not support this feature. version=V3_0_3_SNAPSHOT")
-    assert await heard(peer) == ["g"], "nothing was pushed to it"
-    broker.offsets.forget(group="g", topic="T")
-    assert await refusal() == (1, "THe consumer group <g> not exist")
-
-
-async def test_resets_wait_while_they_are_pushed(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    """A reset on the broker that no pull was told yet counts again once that is how resets are done."""
-    await reset(peer)
-    await push_resets(rocketmq, peer)
-    assert await stored(peer) == 2
-
-    broker = rocketmq.broker
-    broker.change_settings(broker.settings.changed({"useServerSideResetOffset": "true"}))
-
-    assert await stored(peer) == 0
 
 
 async def pull(peer: Peer, offset: int) -> RemotingCommand:
@@ -311,12 +202,6 @@ async def pull(peer: Peer, offset: int) -> RemotingCommand:
         expressionType="TAG",
     )
     return await peer.call(PULL, fields)
-
-
-async def test_queue_is_named_by_broker(peer: Peer) -> None:
-    reply = await reset(peer, queueId=0)
-
-    assert list(ResetOffsetBody.from_json(reply.body).offset_table) == [MessageQueue("T", "broker-a", 0)]
 
 
 async def test_offsets_and_resets_outlive_the_process(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from tests.broker.records import BORN_TIMESTAMP, records
 from tests.clock import ManualClock
 
 SEND_BACK = 36
-FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 MESSAGE = StoredMessage(
     topic="T",
     body=b"body",
@@ -171,68 +170,11 @@ async def test_the_body_stays_as_it_is(embedded: EmbeddedRocketMQ, peer: Peer, s
     assert (dead.body, dead.sys_flag) == (stored, flag)
 
 
-async def test_an_ipv6_producer_stays_known(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    host = "[2001:0db8:0000:0000:0000:0000:0000:0001]:4711"
-    at = embedded.broker.store.put(replace(MESSAGE, born_host=host)).commit_log_offset
-
-    await send_back(peer, offset=at, delayLevel=-1)
-
-    (dead,) = records(embedded.broker.store, "%DLQ%g")
-    assert dead.born_host == host
-
-
 @pytest.mark.parametrize("beside", [1, 10**9])
 async def test_an_offset_at_which_no_message_begins(peer: Peer, offset: int, beside: int) -> None:
     reply = await send_back(peer, offset=offset + beside)
 
     assert (reply.code, reply.remark) == (1, f"look message by offset failed, {offset + beside}")
-
-
-async def test_a_group_without_retry_queues(embedded: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
-    """The message is gone, and that is a success."""
-    embedded.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=0))
-    end = embedded.broker.store.end
-
-    assert (await send_back(peer, offset=offset, delayLevel=-1)).code == 0
-    assert embedded.broker.store.end == end
-    assert embedded.broker.topics.get("%RETRY%g") is None
-
-
-async def test_the_groups_retry_queues_take_turns(
-    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock, offset: int
-) -> None:
-    broker = embedded.broker
-    broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=3))
-    for _ in range(60):
-        await send_back(peer, offset=offset, delayLevel=1, unitMode="true")
-    clock.turn(LEVEL_1_SECONDS)
-    broker.schedule.wake()
-
-    assert broker.store.queues("%RETRY%g").keys() == {0, 1, 2}
-    config = broker.topics.get("%RETRY%g")
-    assert config is not None
-    assert (config.write_queue_nums, config.topic_sys_flag) == (3, 2)
-
-
-@pytest.mark.parametrize("group", ["g?", "g" * 121])
-async def test_a_group_that_cannot_be(peer: Peer, offset: int, group: str) -> None:
-    reply = await send_back(peer, offset=offset, group=group)
-
-    assert (reply.code, reply.remark) == (26, f"subscription group not exist, {group} {FAQ}")
-
-
-async def test_permissions(embedded: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
-    """The broker's and the retry topic's; a dead-letter topic takes messages whatever its own says."""
-    broker = embedded.broker
-    broker.topics.put(TopicConfig(topic_name="%RETRY%closed", perm=4))
-    broker.topics.put(TopicConfig(topic_name="%DLQ%g", perm=4))
-
-    assert (await send_back(peer, offset=offset, delayLevel=-1)).code == 0
-    reply = await send_back(peer, offset=offset, group="closed")
-    assert (reply.code, reply.remark) == (16, "the topic[%RETRY%closed] sending message is forbidden")
-    broker.change_settings(replace(broker.settings, brokerPermission=4))
-    reply = await send_back(peer, offset=offset)
-    assert (reply.code, reply.remark) == (16, "the broker[127.0.0.1] sending message is forbidden")
 
 
 @pytest.mark.parametrize("missing", ["group", "offset", "delayLevel"])

@@ -1,0 +1,135 @@
+"""A broker's folder: what it keeps, what a crash leaves of it, and what is said where it cannot be used.
+
+The core of these tests is in tests/broker/test_data_dir.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
+from rmqd.broker.journal import Kind
+from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.store.data_dir import FILE_NAME
+from rmqd.codes import ResponseCode
+from rmqd.errors import ProtocolError
+from rmqd.wire.command import decode_command, encode_request
+from rmqd.wire.frame import FrameDecoder
+from tests.broker.stores import bodies, in_folder, put
+from tests.broker.test_data_dir import crashed, full_disk, send_header
+from tests.clock import ManualClock
+
+
+async def test_text_that_cannot_be_kept_spoils_nothing_else(tmp_path: Path) -> None:
+    """A client's mistake is its own."""
+    store, data_dir = in_folder(tmp_path)
+    with closing(data_dir):
+        put(store, "before")
+        with pytest.raises(ProtocolError, match="half a character"):
+            data_dir.put(Kind.OFFSET, "T@\ud800@0", "1")
+        data_dir.commit()
+
+    store, data_dir = in_folder(tmp_path)
+    with closing(data_dir):
+        assert bodies(store) == ["before"]
+
+
+async def test_a_connection_that_is_closed_is_told_nothing_that_is_not_kept(tmp_path: Path) -> None:
+    """What cannot be decoded ends a connection at once; a send before it in the same turn may not be acknowledged."""
+    options = EmbeddedOptions(data_dir=tmp_path, topics={"T": 1})
+    header = send_header()
+    async with embedded_rocketmq(options) as rocketmq:
+        reader, writer = await asyncio.open_connection(*rocketmq.broker.address.split(":"))
+        with full_disk(tmp_path / FILE_NAME):
+            no_command = bytes([0, 0, 0, 6, 0, 0, 0, 2]) + b"??"
+            writer.write(encode_request(header.code, 1, header.ext_fields(), b"unsure" * 10_000) + no_command)
+            [payload] = FrameDecoder().feed(await reader.read())
+        writer.close()
+        await writer.wait_closed()
+
+    assert decode_command(payload).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+async def test_offsets_are_never_given_twice(tmp_path: Path) -> None:
+    """Also where all that a queue had is gone: a group that was at 3 must see what comes next."""
+    clock = ManualClock()
+    settings = BrokerSettings(fileReservedTime=1)
+    store, data_dir = in_folder(tmp_path, settings, clock)
+    with closing(data_dir):
+        last = [put(store, "old") for _ in range(3)][-1]
+        clock.turn(3600 * 2)
+        assert store.expire() == 3
+
+    store, data_dir = in_folder(tmp_path, settings, clock)
+    with closing(data_dir):
+        assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (3, 3)
+        stored = put(store, "new")
+        assert stored.queue_offset == 3
+        assert stored.commit_log_offset > last.commit_log_offset
+        store.delete_topic("T")
+
+    store, data_dir = in_folder(tmp_path, settings, clock)
+    with closing(data_dir):
+        assert store.queue("T", 0) is None
+        assert put(store).commit_log_offset > stored.commit_log_offset
+
+
+async def test_messages_are_not_for_everybody(tmp_path: Path) -> None:
+    """Whatever the umask is, and whatever mode an older database has."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / FILE_NAME).touch(mode=0o644)
+    former = os.umask(0)
+    try:
+        for name in ("old", "new"):
+            store, data_dir = in_folder(tmp_path / name)
+            with closing(data_dir):
+                put(store)
+                await asyncio.sleep(0)
+                modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / name).iterdir()}
+            assert len(modes) >= 2
+            assert set(modes.values()) == {oct(0o640)}, modes
+        assert (tmp_path / "new").stat().st_mode & 0o777 == 0o750
+    finally:
+        os.umask(former)
+
+
+async def test_room_is_used_again(tmp_path: Path) -> None:
+    """A folder that is full stays as large as it is."""
+    store, data_dir = in_folder(tmp_path, BrokerSettings(maxStoreSize=500_000))
+    with closing(data_dir):
+        for _ in range(3000):
+            put(store, b"x" * 1000)
+            await asyncio.sleep(0)
+    assert (tmp_path / FILE_NAME).stat().st_size < 1_000_000
+
+    store, data_dir = in_folder(tmp_path)
+    with closing(data_dir):
+        assert store.size_bytes <= 500_000
+        assert len(bodies(store)) == store.max_offset("T", 0) - store.min_offset("T", 0)
+
+
+async def test_messages_that_were_deleted_or_moved_away_are_not_missing(tmp_path: Path) -> None:
+    """Also where the process dies behind the deletion."""
+    store, data_dir = in_folder(tmp_path / "data")
+    with closing(data_dir):
+        put(store, topic="T")
+        await asyncio.sleep(0)
+        put(store, topic="U")
+        store.delete_topic("U")
+        await asyncio.sleep(0)
+        store.delete_topic("T")
+        await asyncio.sleep(0)
+        left = crashed(tmp_path / "data")
+        put(store)
+    (tmp_path / "data" / FILE_NAME).unlink()
+
+    with capture_logs() as logs:
+        in_folder(left)[1].close()
+        in_folder(tmp_path / "data")[1].close()
+    assert logs == []

@@ -1,0 +1,135 @@
+"""What the name server's side tells, in the words of a RocketMQ 5.5.0.
+
+The core of these tests is in tests/broker/test_name_server.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rmqd.broker.embedded import EmbeddedOptions
+from rmqd.broker.settings import BrokerSettings
+from rmqd.wire.bodies.cluster import TopicList
+from rmqd.wire.bodies.route import QueueData, TopicRouteData
+from tests.broker.asking import Asking, asking, body, told
+from tests.broker.test_name_server import (
+    ALL_TOPICS,
+    DELETE_KV,
+    GET_KV,
+    KV_LIST,
+    PUT_KV,
+    REGISTER_TOPIC,
+    SYSTEM_TOPICS,
+    TOPICS_OF_CLUSTER,
+    mq,
+    no_route,
+    perm,
+    topics,
+)
+
+__all__ = ["mq"]
+
+
+UNIT_TOPICS, UNIT_SUB_TOPICS, UNIT_SUB_UNUNIT_TOPICS = 311, 312, 313
+UPDATE_CONFIG, GET_CONFIG = 318, 319
+
+
+async def test_lists_of_topics(mq: Asking) -> None:
+    await mq.create("UNIT", topic_sys_flag=1)
+    await mq.create("SUB", topic_sys_flag=2)
+    await mq.create("BOTH", topic_sys_flag=3)
+
+    assert {"T", "TBW102", "BenchmarkTest", "broker-a", "DefaultCluster"} <= await topics(mq, ALL_TOPICS)
+    assert await topics(mq, TOPICS_OF_CLUSTER, cluster="DefaultCluster") == await topics(mq, ALL_TOPICS)
+    assert await topics(mq, TOPICS_OF_CLUSTER, cluster="nope") == set()
+    assert await topics(mq, TOPICS_OF_CLUSTER) == set()
+    assert await topics(mq, UNIT_TOPICS) == {"UNIT", "BOTH"}
+    assert await topics(mq, UNIT_SUB_TOPICS) == {"SUB", "BOTH"}
+    assert await topics(mq, UNIT_SUB_UNUNIT_TOPICS) == {"SUB"}
+    system = TopicList.from_json((await mq.name_server.call(SYSTEM_TOPICS)).body)
+    assert set(system.topics) == {"DefaultCluster", "broker-a"}
+    assert system.broker_addr == mq.rocketmq.broker.address
+
+
+async def test_keys_and_values_are_not_kept_without_end(mq: Asking) -> None:
+    """Anybody may put them; what is there may still be changed."""
+    ns = mq.name_server
+    place = {"namespace": "N", "key": "0"}
+    too_long = "x" * (64 * 1024)
+    assert told(await ns.call(PUT_KV, {**place, "value": too_long})) == (
+        1,
+        "a key and its value have at most 65536 characters",
+    )
+    for number in range(1000):
+        assert told(await ns.call(PUT_KV, {**place, "key": str(number), "value": "v"})) == (0, None)
+
+    assert told(await ns.call(PUT_KV, {**place, "key": "1000", "value": "v"})) == (1, "at most 1000 keys are kept")
+    assert told(await ns.call(PUT_KV, {**place, "namespace": "M", "value": "v"})) == (1, "at most 1000 keys are kept")
+    assert told(await ns.call(PUT_KV, {**place, "value": "changed"})) == (0, None)
+    assert (await ns.call(GET_KV, place)).ext_fields == {"value": "changed"}
+
+
+async def test_keys_and_values_survive_with_a_data_dir(tmp_path: Path) -> None:
+    options = EmbeddedOptions(data_dir=tmp_path)
+    async with asking(options) as mq:
+        await mq.name_server.call(PUT_KV, {"namespace": "N", "key": "k", "value": "v"})
+        await mq.name_server.call(PUT_KV, {"namespace": "N", "key": "gone", "value": "v"})
+        await mq.name_server.call(DELETE_KV, {"namespace": "N", "key": "gone"})
+    async with asking(options) as mq:
+        assert body(await mq.name_server.call(KV_LIST, {"namespace": "N"})) == {"table": {"k": "v"}}
+
+
+async def test_value_is_durable_once_it_is_acknowledged(tmp_path: Path) -> None:
+    """What is on the disk at that moment, as kill -9 leaves it, has it."""
+    as_killed = tmp_path / "as killed"
+    async with asking(EmbeddedOptions(data_dir=tmp_path / "running")) as mq:
+        await mq.name_server.call(PUT_KV, {"namespace": "N", "key": "k", "value": "v"})
+        shutil.copytree(tmp_path / "running", as_killed)
+    async with asking(EmbeddedOptions(data_dir=as_killed)) as mq:
+        assert body(await mq.name_server.call(KV_LIST, {"namespace": "N"})) == {"table": {"k": "v"}}
+
+
+async def test_order_of_a_topic_is_told_only_where_that_is_switched_on(mq: Asking) -> None:
+    value = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "broker-a:2"}
+    await mq.name_server.call(PUT_KV, value)
+    assert "orderTopicConf" not in body(await mq.route("T"))
+
+    await mq.name_server.call(UPDATE_CONFIG, body=b"orderMessageEnable=true\n")
+    assert body(await mq.route("T"))["orderTopicConf"] == "broker-a:2"
+
+
+async def test_topic_that_is_told_to_the_name_server_alone(mq: Asking) -> None:
+    route = TopicRouteData((QueueData("broker-a", 1, 1, 6), QueueData("unknown", 1, 1, 6)), ())
+    await mq.name_server.call(REGISTER_TOPIC, {"topic": "R"}, route.to_json())
+    assert TopicRouteData.from_json((await mq.route("R")).body).queue_datas == (QueueData("broker-a", 1, 1, 6),)
+
+    unknown = TopicRouteData((QueueData("unknown", 1, 1, 6),), ())
+    await mq.name_server.call(REGISTER_TOPIC, {"topic": "R2"}, unknown.to_json())
+    assert told(await mq.route("R2")) == no_route("R2")
+
+
+async def test_permission_of_the_broker_holds_for_its_topics() -> None:
+    async with asking(EmbeddedOptions(settings=BrokerSettings(brokerPermission=4), topics={"T": 1})) as mq:
+        assert await perm(mq, "T") == 4
+
+
+async def test_settings(mq: Asking) -> None:
+    ns = mq.name_server
+    refused = (16, "Can not update config in black list.")
+    assert told(await ns.call(UPDATE_CONFIG, body=b"kvConfigPath=/tmp\n")) == refused
+    assert told(await ns.call(UPDATE_CONFIG, body=b"noSetting=1\nenableTopicList=false\n")) == (0, None)
+    assert b"enableTopicList=false\n" in (await ns.call(GET_CONFIG)).body
+    for code in (TOPICS_OF_CLUSTER, UNIT_TOPICS, UNIT_SUB_TOPICS, UNIT_SUB_UNUNIT_TOPICS):
+        assert told(await ns.call(code, {"cluster": "DefaultCluster"})) == (1, "disable")
+
+    await ns.call(UPDATE_CONFIG, body=b"enableAllTopicList=no\n")  # what is not true is false
+    assert told(await ns.call(ALL_TOPICS)) == (1, "disable")
+
+
+@pytest.mark.parametrize("code", [103, 104, 322, 904, 34, 9999])
+async def test_what_is_not_done_is_refused(mq: Asking, code: int) -> None:
+    """Also other brokers, which this name server does not take up."""
+    assert told(await mq.name_server.call(code)) == (3, f" request type {code} not supported")

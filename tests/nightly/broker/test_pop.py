@@ -1,0 +1,133 @@
+"""Pops of the embedded broker: what a member gets, from where, and what others get meanwhile. As 5.5.0 does it.
+
+The core of these tests is in tests/broker/test_pop.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.broker.embedded import EmbeddedRocketMQ
+from rmqd.codes import ResponseCode
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
+from tests.broker.peer import Peer
+from tests.broker.popping import messages_of, pop, pop_fields, popped, texts
+from tests.broker.test_pop import clock, send_to_queues
+from tests.clock import ManualClock
+
+__all__ = ["clock"]
+
+
+POP, PEEK, NOTIFICATION, POLLING_INFO = 200050, 200052, 200054, 200055
+
+
+async def test_a_reply_says_what_it_is_like_the_real_one(peer: Peer, clock: ManualClock) -> None:
+    for body in (b"0", b"1", b"2"):
+        await peer.send("T", body, queue_id=2)
+
+    reply = await pop(peer, max_msg_nums=2)
+
+    assert (reply.code, reply.remark) == (0, "FOUND")
+    assert reply.ext_fields == {
+        "popTime": str(round(clock.wall() * 1000)),
+        "invisibleTime": "60000",
+        "reviveQid": "0",
+        "restNum": "1",
+        "startOffsetInfo": "0 2 0",
+        "msgOffsetInfo": "0 2 0,1",
+    }
+    [_, last] = messages_of(reply)
+    assert (last.handle.start_offset, last.handle.queue_offset) == (0, 1)
+    assert (await pop(peer)).ext_fields["reviveQid"] == "1"
+
+
+async def test_a_setting_that_makes_no_sense_stops_no_pop(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    embedded.broker.change_settings(embedded.broker.settings.changed({"reviveQueueNum": "0"}))
+    await peer.send("T", b"a")
+
+    assert texts(await popped(peer)) == ["a"]
+
+
+async def test_statistics_show_the_retries_of_a_group_that_pops(
+    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
+) -> None:
+    """Although no heartbeat says that it subscribes to them."""
+    await peer.heartbeat("g", [])
+    await peer.send("T", b"a")
+    await popped(peer)
+    clock.turn(61)
+    embedded.broker.schedule.wake()
+
+    stats = await peer.call(208, {"consumerGroup": "g"})
+
+    assert b'"topic":"%RETRY%g_T"}:{"brokerOffset":1,"consumerOffset":0' in stats.body
+
+
+async def test_offsets_outside_of_the_queue_are_set_right(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    await peer.send("T", b"a")
+    embedded.broker.offsets.commit("g", "T", 0, 100)
+
+    assert await popped(peer) == []
+    await peer.send("T", b"b")
+
+    assert texts(await popped(peer)) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "remark"),
+    [
+        ({"max_msg_nums": 33}, ResponseCode.INVALID_PARAMETER, "is greater than 32"),
+        ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST, "topic[unknown] not exist"),
+        ({"topic": "closed"}, ResponseCode.NO_PERMISSION, "the topic[closed] peeking message is forbidden"),
+        ({"queue_id": 4}, ResponseCode.INVALID_PARAMETER, "queueId[4] is illegal"),
+        ({"group": "a b"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group [a b] does not exist"),
+        ({"group": "off"}, ResponseCode.NO_PERMISSION, "subscription group no permission, off"),
+        ({"exp_type": "SQL92", "exp": "price >"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "subscription failed"),
+        ({"exp": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "subscription failed"),
+    ],
+)
+async def test_what_is_refused(
+    embedded: EmbeddedRocketMQ, peer: Peer, changed: dict[str, str], code: ResponseCode, remark: str
+) -> None:
+    embedded.broker.topics.put(TopicConfig(topic_name="closed", perm=2))
+    embedded.broker.groups.put(SubscriptionGroupConfig(group_name="off", consume_enable=False))
+
+    reply = await pop(peer, **changed)
+
+    assert reply.code == code
+    assert remark in (reply.remark or "")
+
+
+async def test_a_pop_that_was_long_on_its_way_is_refused(peer: Peer, clock: ManualClock) -> None:
+    """Its client waits no more, so that messages would be hidden for nobody."""
+    await peer.send("T", b"a")
+    now = round(clock.wall() * 1000)
+
+    late = await pop(peer, born_time=now - 1501, poll_time=1000)
+
+    assert (late.code, late.remark) == (210, "the broker[127.0.0.1] pop message is timeout too much")
+    assert texts(await popped(peer, born_time=now - 1500, poll_time=1000)) == ["a"]
+
+
+async def test_peeking_leaves_everything(peer: Peer) -> None:
+    await send_to_queues(peer, "a", "b", "c", "d")
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": "-1", "maxMsgNums": "3"}
+
+    first, second = await peer.call(PEEK, fields), await peer.call(PEEK, fields)
+
+    for reply in (first, second):
+        assert (reply.code, reply.remark, reply.ext_fields["restNum"]) == (0, "FOUND", "4")
+        assert reply.body.count(b"MSG_REGION") == 3
+    assert texts(await popped(peer)) == ["a", "b", "c", "d"]
+    nothing = await peer.call(PEEK, fields)
+    assert (nothing.code, nothing.remark) == (ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
+
+
+async def test_a_missing_field_is_named(peer: Peer) -> None:
+    fields = pop_fields()
+    del fields["invisibleTime"]
+
+    reply = await peer.call(POP, fields)
+
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert "invisibleTime is missing" in (reply.remark or "")

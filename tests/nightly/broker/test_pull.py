@@ -1,0 +1,125 @@
+"""Pulls from the embedded broker: who may, what is found, what is noted. Codes and remarks are the real broker's.
+
+The core of these tests is in tests/broker/test_pull.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rmqd.broker.embedded import EmbeddedRocketMQ
+from rmqd.wire.bodies.heartbeat import CheckClientRequestBody, MessageModel, SubscriptionData
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.filter import java_hash
+from tests.broker.peer import Peer
+from tests.broker.test_pull import CHECK, LITE_PULL, bodies, pull, summary
+
+
+async def test_who_forbids_a_pull_is_told_by_a_number(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    broker = embedded.broker
+    everyone = broker.settings
+    broker.change_settings(replace(everyone, brokerPermission=2, litePullMessageEnable=False))
+    assert summary(await pull(peer)) == (
+        16,
+        "the broker[127.0.0.1] pulling message is forbidden",
+        {"forbiddenType": "1"},
+    )
+    broker.change_settings(replace(everyone, litePullMessageEnable=False))
+    remark = "the broker[127.0.0.1] for lite pull consumer is forbidden"
+    assert summary(await pull(peer, LITE_PULL)) == (16, remark, {"forbiddenType": "1"})
+    assert (await pull(peer)).code == 19
+
+    broker.groups.put(SubscriptionGroupConfig(group_name="off", consume_enable=False))
+    remark = "subscription group no permission, off"
+    assert summary(await pull(peer, consumerGroup="off", topic="none")) == (16, remark, {"forbiddenType": "2"})
+
+    broker.topics.put(TopicConfig(topic_name="writeonly", perm=2))
+    remark = "the topic[writeonly] pulling message is forbidden"
+    assert summary(await pull(peer, topic="writeonly", queueId=99)) == (16, remark, {"forbiddenType": "3"})
+
+    broker.groups.put(SubscriptionGroupConfig(group_name="alone", consume_broadcast_enable=False))
+    await peer.heartbeat("alone", [SubscriptionData("T")], MessageModel.BROADCASTING)
+    remark = "the consumer group[alone] can not consume by broadcast way"
+    assert summary(await pull(peer, consumerGroup="alone", sysFlag=0)) == (16, remark, {"forbiddenType": "4"})
+
+    broker.groups.forbid_reading("out", "T")
+    await peer.heartbeat("out", [SubscriptionData("T")])
+    remark = "the consumer group[out] is forbidden for topic[T]"
+    assert summary(await pull(peer, consumerGroup="out", sysFlag=0)) == (16, remark, {"forbiddenType": "5"})
+
+
+async def test_a_broadcasting_member_pulls_like_any_other(peer: Peer) -> None:
+    for number in range(2):
+        await peer.send("T", b"%d" % number)
+    await peer.heartbeat("g", [SubscriptionData("T")], MessageModel.BROADCASTING)
+    assert bodies(await pull(peer, sysFlag=0, queueOffset=1)) == [b"1"]
+
+
+async def test_tags_are_told_apart_by_their_hashes_alone(peer: Peer) -> None:
+    assert java_hash("AaAa") == java_hash("BBBB")
+    for tag in ("AaAa", "BBBB", "other"):
+        await peer.send("T", tag.encode(), TAGS=tag)
+    assert bodies(await pull(peer, subscription="AaAa")) == [b"AaAa", b"BBBB"]
+
+
+async def test_a_wrong_condition_is_refused_in_a_heartbeat_and_ignored_in_a_request(peer: Peer) -> None:
+    await peer.send("T")
+    await peer.heartbeat("g", [SubscriptionData("T", "price >", expression_type="SQL92")])
+    remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+    assert summary(await pull(peer, sysFlag=0)) == (27, remark, {})
+    # the real broker logs the mistake, and lets everything through
+    assert (await pull(peer, subscription="price >", expressionType="SQL92")).code == 0
+
+
+async def test_conditions_may_be_switched_off(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    embedded.broker.change_settings(replace(embedded.broker.settings, enablePropertyFilter=False))
+    remark = "The broker does not support consumer to filter message by SQL92"
+    assert summary(await pull(peer, subscription="a = 1", expressionType="SQL92")) == (1, remark, {})
+    assert summary(await check(peer, "a = 1")) == (1, remark, {})
+    assert (await check(peer, "A", "TAG")).code == 0
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind", "expected"),
+    [
+        ("a = 1", "SQL92", (0, None, {})),
+        ("A || B", "TAG", (0, None, {})),
+        ("a = NULL", "SQL92", (23, "java.lang.RuntimeException: 'NULL' cannot be compared.", {})),
+    ],
+)
+async def test_a_subscription_is_checked_before_it_is_used(
+    peer: Peer, expression: str, kind: str, expected: tuple[int, str | None, dict[str, str]]
+) -> None:
+    assert summary(await check(peer, expression, kind)) == expected
+
+
+async def test_a_check_of_nothing_and_one_of_an_unknown_kind(peer: Peer) -> None:
+    assert (await peer.call(CHECK)).code == 0
+    reply = await check(peer, "a", "XPATH")
+    assert reply.code == 23
+    assert reply.remark is not None
+    assert 'FilterFactory.get(String)" is null' in reply.remark
+
+
+async def check(peer: Peer, expression: str, kind: str = "SQL92") -> RemotingCommand:
+    subscription = SubscriptionData("T", expression, expression_type=kind)
+    return await peer.call(CHECK, {}, CheckClientRequestBody("peer", "g", subscription).to_json())
+
+
+async def test_how_far_the_group_pulled_is_noted(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    for _ in range(3):
+        await peer.send("T")
+    await pull(peer, maxMsgNums=2)
+    assert embedded.broker.offsets.pulled("g", "T", 0) == 2
+
+
+async def test_what_was_pulled_is_counted(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    for _ in range(3):
+        await peer.send("T")
+    await pull(peer, maxMsgNums=2)
+    await pull(peer, queueOffset=3)
+    stats = embedded.broker.stats
+    assert (stats.gets.messages, stats.get_misses.messages) == (2, 1)

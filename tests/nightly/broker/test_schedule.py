@@ -1,0 +1,152 @@
+"""Delay levels of the embedded broker: when messages come, that they come once, also after a restart.
+
+The core of these tests is in tests/broker/test_schedule.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import structlog
+
+from rmqd.broker.embedded import embedded_rocketmq
+from rmqd.broker.reply import Refusal
+from rmqd.broker.settings import BrokerSettings, UnknownSettingError
+from rmqd.codes import ResponseCode
+from rmqd.errors import ProtocolError
+from rmqd.wire.bodies.delay_offset import DelayOffsetSerializeWrapper
+from rmqd.wire.messages.encode import StoredMessage
+from tests.broker.peer import connected
+from tests.broker.stores import bodies, in_memory
+from tests.broker.test_schedule import delayed, running, service
+from tests.clock import ManualClock
+
+
+def test_levels_of_any_delay_are_delivered_in_time() -> None:
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+    schedule = service(store, clock)
+    for level, name in ((4, "30 s"), (1, "1 s"), (3, "10 s")):
+        schedule.put(delayed(level, name))
+    clock.turn(0.5)
+    schedule.put(delayed(1, "1 s later"))
+
+    found = []
+    while (due := schedule.next_due()) is not None:
+        clock.turn(due - clock.wall())
+        schedule.wake()
+        found.append(bodies(store, "T", 2)[-1])
+
+    assert found == ["1 s", "1 s later", "10 s", "30 s"]
+
+
+def test_a_burst_is_delivered_in_parts_that_the_next_due_time_tells_of() -> None:
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+    schedule = service(store, clock)
+    for number in range(1500):
+        schedule.put(delayed(1, str(number)))
+    clock.turn(1)
+
+    schedule.wake()
+
+    assert 0 < len(bodies(store, "T", 2)) < 1500
+    due = schedule.next_due()
+    assert due is not None
+    assert due <= clock.wall()
+    schedule.wake()
+    assert bodies(store, "T", 2) == [str(number) for number in range(1500)]
+
+
+@pytest.mark.parametrize("level", ["x", "1.5", " 2"])
+def test_a_level_that_is_no_number(level: str) -> None:
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+    schedule = service(store, clock)
+
+    with pytest.raises(ProtocolError, match="DELAY"):
+        schedule.put(delayed(level))
+    assert store.end == 0
+
+
+def test_levels_may_change_while_messages_wait() -> None:
+    """Then nobody waits longer than the level says now."""
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+    schedule = service(store, clock)
+    schedule.put(delayed(18, "two hours"))
+    assert schedule.next_due() == clock.wall() + 7200
+
+    schedule.change_settings(BrokerSettings(messageDelayLevel=" ".join(["1s"] * 18)))
+    schedule.put(delayed(18, "a second"))
+
+    schedule.wake()
+    assert bodies(store, "T", 2) == ["two hours"]
+    clock.turn(1)
+    schedule.wake()
+    assert bodies(store, "T", 2) == ["two hours", "a second"]
+
+
+def test_messages_of_a_level_that_is_gone_come() -> None:
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+    schedule = service(store, clock)
+    schedule.put(delayed(18))
+
+    schedule.change_settings(BrokerSettings(messageDelayLevel="1s 2m"))
+    schedule.wake()
+
+    assert bodies(store, "T", 2) == ["x"]
+
+
+@pytest.mark.parametrize("levels", ["", "1", "s", "1s,2s", "1s 2x", "-1s"])
+def test_levels_that_are_none(levels: str) -> None:
+    clock = ManualClock()
+    schedule = service(in_memory(clock=clock), clock)
+
+    with pytest.raises(UnknownSettingError, match="messageDelayLevel"):
+        schedule.change_settings(BrokerSettings(messageDelayLevel=levels))
+    schedule.put(delayed(18))
+    assert schedule.next_due() == clock.wall() + 7200
+
+
+async def test_how_far_it_is_can_be_asked() -> None:
+    clock = ManualClock()
+    async with embedded_rocketmq(clock=clock) as rocketmq, connected(rocketmq.broker.address) as peer:
+        assert DelayOffsetSerializeWrapper.from_json((await peer.call(45)).body).offset_table == {}
+        for level in (1, 1, 18):
+            rocketmq.broker.schedule.put(delayed(level))
+        clock.turn(1)
+        rocketmq.broker.schedule.wake()
+
+        reply = await peer.call(45)
+
+    assert b'"offsetTable":{1:2,18:0}' in reply.body
+    assert DelayOffsetSerializeWrapper.from_json(reply.body).offset_table == {1: 2, 18: 0}
+
+
+async def test_a_store_that_takes_nothing_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as while the disk is full. What was delivered before that is not delivered again."""
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+    schedule = service(store, clock)
+    for body in "abc":
+        schedule.put(delayed(1, body))
+    clock.turn(1)
+    put, refusals, come = store.put, iter([False, True, True]), asyncio.Event()
+
+    def hesitant(message: StoredMessage, tags_code: int | None = None) -> object:
+        if next(refusals, False):
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "the disk is full")
+        if message.body == b"c":
+            come.set()
+        return put(message, tags_code)
+
+    monkeypatch.setattr(store, "put", hesitant)
+    with structlog.testing.capture_logs() as logs:
+        async with running(schedule):
+            await clock.until(come.is_set, "the last one is delivered")
+
+    assert bodies(store, "T", 2) == ["a", "b", "c"]
+    assert [entry["event"] for entry in logs] == ["broker.delivery_failed"] * 2

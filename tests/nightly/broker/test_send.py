@@ -1,0 +1,221 @@
+"""Sends to the embedded broker: what is stored, what is answered, what is refused; codes and remarks are 5.5.0's.
+
+The core of these tests is in tests/broker/test_send.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.settings import BrokerSettings
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.encode import encode_batch
+from tests.broker.peer import Peer
+from tests.broker.records import letters, records
+from tests.broker.stores import bodies
+from tests.broker.test_send import BATCH, FAQ, ILLEGAL, MEMBERS, PUT_BY_BROKER, SEND, SEND_V2, address, refused
+
+LONG_NAMES = {
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "k": "unitMode",
+    "l": "maxReconsumeTimes",
+    "m": "batch",
+}
+
+
+async def test_long_names_say_the_same(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    fields = letters(properties={"UNIQ_KEY": "U1", "TAGS": "a"}, e=1, j=2)
+
+    await peer.call(SEND_V2, fields, b"1")
+    reply = await peer.call(SEND, {LONG_NAMES[letter]: value for letter, value in fields.items()}, b"1")
+
+    by_letters, by_names = records(embedded.broker.store, "T", 1)
+    placed = (by_letters.queue_offset, by_letters.commit_log_offset, by_letters.store_timestamp)
+    assert by_letters == replace(
+        by_names, queue_offset=placed[0], commit_log_offset=placed[1], store_timestamp=placed[2]
+    )
+    assert reply.ext_fields["queueOffset"] == "1"
+
+
+async def test_the_brokers_own_properties_cannot_be_forged(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    forged = {"UNIQ_KEY": "u", "POP_CK": "x", "MSG_REGION": "here", "TRACE_ON": "false", "CLUSTER": "c"}
+
+    await peer.call(SEND_V2, letters(properties=forged), b"1")
+
+    assert records(embedded.broker.store, "T")[0].properties == {"UNIQ_KEY": "u"} | PUT_BY_BROKER
+
+
+async def test_making_topics_can_be_switched_off(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """Until the next start, as in RocketMQ, even where it is switched on again. A group's retries need no leave."""
+    broker = embedded.broker
+    broker.change_settings(replace(broker.settings, autoCreateTopicEnable=False))
+    assert (await peer.call(SEND_V2, letters("New"), b"1")).code == 17
+    assert (await peer.call(SEND_V2, letters("%RETRY%g"), b"1")).code == 0
+    broker.change_settings(replace(broker.settings, autoCreateTopicEnable=True))
+    assert (await peer.call(SEND_V2, letters("New"), b"1")).code == 17
+
+    assert broker.topics.get("%RETRY%g") == TopicConfig(
+        topic_name="%RETRY%g", read_queue_nums=1, write_queue_nums=1, perm=6
+    )
+
+
+async def test_without_the_pattern_from_the_start() -> None:
+    settings = BrokerSettings(autoCreateTopicEnable=False)
+    async with embedded_rocketmq(EmbeddedOptions(settings=settings)) as embedded:
+        assert embedded.broker.topics.get("TBW102") is None
+
+
+WRONG_NAMES = [
+    ("a?b", "The specified topic: a?b, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"),
+    (" ", "The specified topic is blank."),
+    ("", "The specified topic is blank."),
+    ("x" * 128, f"The specified topic: {'x' * 128}, is longer than topic max length: 127"),
+    (
+        "%DLQ%" + "x" * 251,
+        f"The specified topic is DLQ or Retry topic: %DLQ%{'x' * 251}, and it's longer than topic max length: 255",
+    ),
+]
+
+
+@pytest.mark.parametrize(("topic", "remark"), WRONG_NAMES, ids=range(len(WRONG_NAMES)))
+async def test_wrong_names(peer: Peer, topic: str, remark: str) -> None:
+    assert refused(await peer.call(SEND_V2, letters(topic), b"1")) == (29, remark)
+
+
+@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "SELF_TEST_TOPIC"])
+async def test_topics_that_are_rocketmqs_own(peer: Peer, topic: str) -> None:
+    assert refused(await peer.call(SEND_V2, letters(topic), b"1")) == (
+        16,
+        f"Sending message to topic[{topic}] is forbidden.",
+    )
+
+
+async def test_a_queue_that_the_topic_does_not_have(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    reply = await peer.call(SEND_V2, letters(e=4), b"1")
+
+    assert refused(reply) == (
+        29,
+        "request queueId[4] is illegal, TopicConfig [topicName=T, readQueueNums=4, writeQueueNums=4, perm=RW-, "
+        f"topicFilterType=SINGLE_TAG, topicSysFlag=0, order=false, attributes={{}}] Producer: {address(embedded)}",
+    )
+
+
+async def test_the_largest_body_is_a_setting(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    embedded.broker.change_settings(replace(embedded.broker.settings, maxMessageSize=10))
+
+    assert (await peer.call(SEND_V2, letters(), b"x" * 10)).code == 0
+    assert refused(await peer.call(SEND_V2, letters(), b"x" * 11)) == (13, ILLEGAL.replace("4194304", "10"))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"e": None},
+        {"b": None},
+        {"g": None},
+        {"h": "x"},
+        {"b": "New", "c": None},
+        {"b": "New", "d": "many"},
+        {"i": "DELAY\x01soon\x02"},
+    ],
+)
+async def test_headers_that_cannot_be_read(embedded: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]) -> None:
+    assert (await peer.call(SEND_V2, letters(**changed), b"1")).code == 1
+    assert embedded.broker.store.end == 0
+
+
+async def test_a_topic_without_queues(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    embedded.broker.topics.put(TopicConfig(topic_name="None", read_queue_nums=0, write_queue_nums=0))
+
+    assert (await peer.call(SEND_V2, letters("None"), b"1")).code == 29
+    assert (await peer.call(SEND_V2, letters("None", e=-1), b"1")).code == 1
+
+
+async def test_a_broker_that_is_not_writable(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """It takes what it is sent: producers know by the route. Only order topics are refused."""
+    broker = embedded.broker
+    broker.topics.put(TopicConfig(topic_name="Order", order=True))
+    broker.topics.put(TopicConfig(topic_name="ReadOnly", perm=4))
+    broker.change_settings(replace(broker.settings, brokerPermission=4))
+
+    assert (await peer.call(SEND_V2, letters(), b"1")).code == 0
+    assert (await peer.call(SEND_V2, letters("ReadOnly"), b"1")).code == 0
+    assert refused(await peer.call(SEND_V2, letters("Order"), b"1")) == (
+        16,
+        "the broker[127.0.0.1] sending message is forbidden",
+    )
+
+
+async def test_a_batch_without_a_key_gets_none(peer: Peer) -> None:
+    assert "transactionId" not in (await peer.call(BATCH, letters(m="true"), encode_batch(MEMBERS))).ext_fields
+
+
+REFUSED_BATCHES = [
+    (letters("%RETRY%g", m="true"), 13, "batch request does not support retry group %RETRY%g"),
+    (letters("%DLQ%" + "x" * 150, m="true"), 13, "message topic length too long 155"),
+    (letters(properties={"DELAY": "3"}, m="true"), 13, ILLEGAL),
+    (letters(f=4, m="true"), 13, ILLEGAL),
+    (letters(f=0x80, m="true"), 13, ILLEGAL),
+    # RocketMQ acknowledges it, and it never arrives
+    (letters(properties={"TIMER_DELAY_SEC": "3"}, m="true"), 13, ILLEGAL),
+]
+
+
+@pytest.mark.parametrize(("fields", "code", "remark"), REFUSED_BATCHES, ids=range(len(REFUSED_BATCHES)))
+async def test_batches_that_are_refused(
+    embedded: EmbeddedRocketMQ, peer: Peer, fields: dict[str, str], code: int, remark: str
+) -> None:
+    assert refused(await peer.call(BATCH, fields, encode_batch(MEMBERS))) == (code, remark)
+    assert embedded.broker.store.end == 0
+
+
+async def test_a_clients_limit_holds_from_3_4_9_on(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    for version in (120, 121):
+        await peer.call(SEND_V2, letters("%RETRY%g", j=4, l=3), b"%d" % version, version=version)
+
+    assert bodies(embedded.broker.store, "%RETRY%g") == ["120"]
+    assert bodies(embedded.broker.store, "%DLQ%g") == ["121"]
+
+
+async def test_the_groups_limit(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    embedded.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=1))
+    for times in (1, 2):
+        await peer.call(SEND_V2, letters("%RETRY%g", j=times), b"%d" % times)
+
+    assert bodies(embedded.broker.store, "%RETRY%g") == ["1"]
+    assert bodies(embedded.broker.store, "%DLQ%g") == ["2"]
+
+
+async def test_a_retry_of_a_group_that_holds_locks_is_a_dead_letter(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """An orderly group repeats in place, and sends only what it gives up."""
+    locks, queue = embedded.broker.locks, MessageQueue("T", "broker-a", 0)
+    locks.lock("g", "client", [queue])
+    await peer.call(SEND_V2, letters("%RETRY%g", j=0, l=3), b"locked")
+    locks.unlock("g", "client", [queue])
+    await peer.call(SEND_V2, letters("%RETRY%g", j=0, l=3), b"unlocked")
+
+    assert bodies(embedded.broker.store, "%DLQ%g") == ["locked"]
+    assert bodies(embedded.broker.store, "%RETRY%g") == ["unlocked"]
+
+
+async def test_a_retry_of_a_group_that_cannot_be(peer: Peer) -> None:
+    group = "g" * 121
+
+    assert refused(await peer.call(SEND_V2, letters(f"%RETRY%{group}"), b"1")) == (
+        26,
+        f"subscription group not exist, {group} {FAQ}",
+    )

@@ -1,0 +1,79 @@
+"""Messages sent back to the embedded broker: what comes again, and when; what is a dead letter. As 5.5.0 does it.
+
+The core of these tests is in tests/broker/test_send_back.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rmqd.broker.embedded import EmbeddedRocketMQ
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
+from tests.broker.peer import Peer
+from tests.broker.records import records
+from tests.broker.test_send_back import LEVEL_1_SECONDS, MESSAGE, clock, offset, send_back
+from tests.clock import ManualClock
+
+__all__ = ["clock", "offset"]
+
+
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+
+async def test_an_ipv6_producer_stays_known(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    host = "[2001:0db8:0000:0000:0000:0000:0000:0001]:4711"
+    at = embedded.broker.store.put(replace(MESSAGE, born_host=host)).commit_log_offset
+
+    await send_back(peer, offset=at, delayLevel=-1)
+
+    (dead,) = records(embedded.broker.store, "%DLQ%g")
+    assert dead.born_host == host
+
+
+async def test_a_group_without_retry_queues(embedded: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
+    """The message is gone, and that is a success."""
+    embedded.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=0))
+    end = embedded.broker.store.end
+
+    assert (await send_back(peer, offset=offset, delayLevel=-1)).code == 0
+    assert embedded.broker.store.end == end
+    assert embedded.broker.topics.get("%RETRY%g") is None
+
+
+async def test_the_groups_retry_queues_take_turns(
+    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock, offset: int
+) -> None:
+    broker = embedded.broker
+    broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=3))
+    for _ in range(60):
+        await send_back(peer, offset=offset, delayLevel=1, unitMode="true")
+    clock.turn(LEVEL_1_SECONDS)
+    broker.schedule.wake()
+
+    assert broker.store.queues("%RETRY%g").keys() == {0, 1, 2}
+    config = broker.topics.get("%RETRY%g")
+    assert config is not None
+    assert (config.write_queue_nums, config.topic_sys_flag) == (3, 2)
+
+
+@pytest.mark.parametrize("group", ["g?", "g" * 121])
+async def test_a_group_that_cannot_be(peer: Peer, offset: int, group: str) -> None:
+    reply = await send_back(peer, offset=offset, group=group)
+
+    assert (reply.code, reply.remark) == (26, f"subscription group not exist, {group} {FAQ}")
+
+
+async def test_permissions(embedded: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
+    """The broker's and the retry topic's; a dead-letter topic takes messages whatever its own says."""
+    broker = embedded.broker
+    broker.topics.put(TopicConfig(topic_name="%RETRY%closed", perm=4))
+    broker.topics.put(TopicConfig(topic_name="%DLQ%g", perm=4))
+
+    assert (await send_back(peer, offset=offset, delayLevel=-1)).code == 0
+    reply = await send_back(peer, offset=offset, group="closed")
+    assert (reply.code, reply.remark) == (16, "the topic[%RETRY%closed] sending message is forbidden")
+    broker.change_settings(replace(broker.settings, brokerPermission=4))
+    reply = await send_back(peer, offset=offset)
+    assert (reply.code, reply.remark) == (16, "the broker[127.0.0.1] sending message is forbidden")
