@@ -10,8 +10,8 @@ from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_roc
 from rmqd.wire.pop import PoppedQueue, RetryFlag, parse_order_counts
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import INVISIBLE_SECONDS, ack, ack_all, hide, messages_of, pop, pop_fields, popped, texts
-from tests.nightly.broker.test_held_pops import ANY, waiting
 from tests.clock import ManualClock
+from tests.nightly.broker.test_held_pops import ANY, waiting
 
 QUEUE = PoppedQueue(RetryFlag.NORMAL, 0)
 
