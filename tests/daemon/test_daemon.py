@@ -13,16 +13,15 @@ from typing import Any
 import pytest
 
 from rmqd.exit_codes import ExitCode
+from tests.daemon.daemon_here import daemon_here
 from tests.daemon.daemon_process import NEVER_STOPS, daemon, plug_in, write_config
 from tests.waiting import eventually
-
-pytestmark = pytest.mark.process
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_stop_signal_drains_and_exits_with_zero(tmp_path: Path, number: signal.Signals) -> None:
     """The first one is a request."""
-    async with daemon(write_config(tmp_path, "mailer")) as running:
+    async with daemon_here(write_config(tmp_path, "mailer")) as running:
         await running.started()
         running.send(number)
         assert await running.exit_code() == ExitCode.OK
@@ -32,7 +31,7 @@ async def test_a_stop_signal_drains_and_exits_with_zero(tmp_path: Path, number: 
 
 async def test_without_a_reachable_name_server_it_is_alive_and_says_why_it_is_not_ready(tmp_path: Path) -> None:
     """It stays up and tries again; probes and log say what is missing."""
-    async with daemon(write_config(tmp_path, "mailer", "audit")) as running:
+    async with daemon_here(write_config(tmp_path, "mailer", "audit")) as running:
         client = await running.started()
         live, ready = await client.get("/livez"), await client.get("/readyz")
         assert live.status_code == 200
@@ -48,7 +47,7 @@ async def test_a_taken_port_is_an_error_before_any_group_starts(tmp_path: Path) 
     """One clear line, exit code 1."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        async with daemon(write_config(tmp_path, "mailer", listen=listen)) as running:
+        async with daemon_here(write_config(tmp_path, "mailer", listen=listen)) as running:
             assert await running.exit_code() == ExitCode.FAILURE
             (line,) = running.log
             assert line["event"] == "http.listen_failed"
@@ -59,7 +58,7 @@ async def test_a_taken_port_is_an_error_before_any_group_starts(tmp_path: Path) 
 async def test_a_bad_config_exits_before_connecting_with_all_that_is_wrong(tmp_path: Path) -> None:
     """Exit code 78, one line per problem, nothing else."""
     config = write_config(tmp_path, "mailer", "audit", more="pull_batch_size: many")
-    async with daemon(config) as running:
+    async with daemon_here(config) as running:
         assert await running.exit_code() == ExitCode.CONFIG
         assert [line.split(": ")[1] for line in running.text] == [
             "groups.mailer.pull_batch_size",
@@ -69,7 +68,7 @@ async def test_a_bad_config_exits_before_connecting_with_all_that_is_wrong(tmp_p
 
 async def test_an_unknown_group_of_the_command_line_is_refused(tmp_path: Path) -> None:
     """With the groups that there are."""
-    async with daemon(write_config(tmp_path, "mailer"), "--group", "mialer") as running:
+    async with daemon_here(write_config(tmp_path, "mailer"), groups=("mialer",)) as running:
         assert await running.exit_code() == ExitCode.CONFIG
         assert "mialer" in running.text[0]
         assert "mailer" in running.text[0]
@@ -77,7 +76,7 @@ async def test_an_unknown_group_of_the_command_line_is_refused(tmp_path: Path) -
 
 async def test_only_the_named_groups_run(tmp_path: Path) -> None:
     """`--group` picks."""
-    async with daemon(write_config(tmp_path, "mailer", "audit"), "--group", "audit") as running:
+    async with daemon_here(write_config(tmp_path, "mailer", "audit"), groups=("audit",)) as running:
         client = await running.started()
         status = (await client.get("/api/v1/status")).json()
         assert [group["name"] for group in status["groups"]] == ["audit"]
@@ -85,7 +84,7 @@ async def test_only_the_named_groups_run(tmp_path: Path) -> None:
 
 async def test_sighup_takes_over_a_good_config(tmp_path: Path) -> None:
     """Only what changed is touched."""
-    async with daemon(write_config(tmp_path, "mailer", "audit")) as running:
+    async with daemon_here(write_config(tmp_path, "mailer", "audit")) as running:
         client = await running.started()
         write_config(tmp_path, "mailer", "shipping")
         running.send(signal.SIGHUP)
@@ -98,7 +97,7 @@ async def test_sighup_takes_over_a_good_config(tmp_path: Path) -> None:
 
 async def test_sighup_with_a_bad_config_keeps_the_old_one(tmp_path: Path) -> None:
     """Everything runs on; the log and a metric tell."""
-    async with daemon(write_config(tmp_path, "mailer")) as running:
+    async with daemon_here(write_config(tmp_path, "mailer")) as running:
         client = await running.started()
         write_config(tmp_path, "mailer", "audit", more="pull_batch_size: many")
         running.send(signal.SIGHUP)
@@ -119,12 +118,12 @@ async def test_a_stop_does_not_wait_for_a_reload_that_is_under_way(tmp_path: Pat
     """It drains, ends with 0, and what was being read is not taken over."""
     (tmp_path / "dawdling.py").write_text(
         "import pathlib, time\n"
-        "pathlib.Path('importing').touch()\n"
-        "while not pathlib.Path('go').exists(): time.sleep(0.01)\n"
+        f"pathlib.Path('{tmp_path}/importing').touch()\n"
+        f"while not pathlib.Path('{tmp_path}/go').exists(): time.sleep(0.01)\n"
         "def handle(batch): pass\n"
     )
     path = write_config(tmp_path, "mailer")
-    async with daemon(path, environment={"PYTHONPATH": str(tmp_path)}, folder=tmp_path) as running:
+    async with daemon_here(path, environment={"PYTHONPATH": str(tmp_path)}) as running:
         client = await running.started()
         assert (await client.get("/livez")).status_code == 200  # the server, which closes the socket at the end, is up
         path.write_text(path.read_text().replace("plugin: log", "plugin: 'dawdling:handle'"))
@@ -150,7 +149,7 @@ def is_listening(port: int | None) -> bool:
 async def test_what_a_reload_cannot_change_is_refused_by_name(tmp_path: Path, extra: str, named: str) -> None:
     """With what to do instead."""
     path = write_config(tmp_path, "mailer")
-    async with daemon(path) as running:
+    async with daemon_here(path) as running:
         client = await running.started()
         key = named.split(".")[0]
         kept = [line for line in path.read_text().splitlines() if not line.startswith(f"{key}:")]
@@ -172,7 +171,7 @@ async def test_handlers_that_write_to_standard_logging_are_in_the_same_log(tmp_p
         "    def start(self): logging.getLogger('chatty').warning('hello %s', 'there')\n"
         "    def handle(self, batch): pass\n",
     )
-    async with daemon(config, environment=environment) as running:
+    async with daemon_here(config, environment=environment) as running:
         line = await running.event("hello there")
         assert (line["logger"], line["level"]) == ("chatty", "warning")
 
@@ -184,7 +183,7 @@ async def test_a_failing_group_does_not_take_the_others_with_it(tmp_path: Path) 
         config,
         "class Handler:\n    def start(self): raise OSError('no database')\n    def handle(self, batch): pass\n",
     )
-    async with daemon(config, environment=environment) as running:
+    async with daemon_here(config, environment=environment) as running:
         client = await running.started()
         await running.event("group.restarted")
 
@@ -202,6 +201,7 @@ async def test_a_failing_group_does_not_take_the_others_with_it(tmp_path: Path) 
         assert await running.exit_code() == ExitCode.OK
 
 
+@pytest.mark.process
 async def test_a_hung_handler_thread_does_not_delay_the_exit(tmp_path: Path) -> None:
     """Even one that the handler started itself."""
     config = write_config(tmp_path, "mailer")
@@ -219,10 +219,13 @@ async def test_a_hung_handler_thread_does_not_delay_the_exit(tmp_path: Path) -> 
             assert await running.exit_code() == ExitCode.OK
 
 
-async def test_a_second_signal_cuts_the_drain_short_and_shows_in_the_exit_code(tmp_path: Path) -> None:
+async def test_a_second_signal_cuts_the_drain_short_and_shows_in_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """128 plus the second signal's number."""
     config = write_config(tmp_path, "mailer")
-    async with daemon(config, environment=plug_in(config, NEVER_STOPS)) as running:
+    monkeypatch.setattr("rmqd.daemon.groups.supervisor.HURRY_GRACE_SECONDS", 0.1)
+    async with daemon_here(config, environment=plug_in(config, NEVER_STOPS)) as running:
         await running.started()
         running.send(signal.SIGTERM)
         await running.event("signal.received")
@@ -246,7 +249,7 @@ async def test_systemd_hears_the_whole_life(tmp_path: Path) -> None:
                         return first
 
         environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000000"}
-        async with daemon(write_config(tmp_path, "mailer"), environment=environment) as running:
+        async with daemon_here(write_config(tmp_path, "mailer"), environment=environment) as running:
             assert await heard() == "READY=1"
             running.send(signal.SIGHUP)
             assert [await heard(), await heard()] == ["RELOADING=1", "READY=1"]
@@ -255,6 +258,7 @@ async def test_systemd_hears_the_whole_life(tmp_path: Path) -> None:
             assert await running.exit_code() == ExitCode.OK
 
 
+@pytest.mark.process
 def test_what_messages_do_not_need_is_imported_after_the_groups_were_started() -> None:
     """The first message is handled before the HTTP server and Prometheus are even loaded."""
     modules = (
@@ -264,20 +268,3 @@ def test_what_messages_do_not_need_is_imported_after_the_groups_were_started() -
     script = f"import sys; import {modules}; print(sorted({late}))"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
-
-
-async def test_a_handler_that_cancels_every_task_ends_the_daemon_with_a_word(tmp_path: Path) -> None:
-    """Nothing of it would work any more; who started it starts it again."""
-    config = write_config(tmp_path, "mailer")
-    environment = plug_in(
-        config,
-        "import asyncio\n"
-        "class Handler:\n"
-        "    async def start(self):\n"
-        "        for task in asyncio.all_tasks():\n"
-        "            task.cancel()\n"
-        "    async def handle(self, batch): pass\n",
-    )
-    async with daemon(config, environment=environment) as running:
-        assert await running.exit_code() == ExitCode.FAILURE
-        assert "cancelled the tasks" in running.events("daemon.failed")[0]["error"]

@@ -1,154 +1,32 @@
-"""`rmqd run --reload`: a real daemon whose handler is edited while messages come."""
+"""`rmqd run --reload`: a real daemon whose handler is edited."""
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from pathlib import Path
 
-import httpx
 import pytest
 
 from rmqd.exit_codes import ExitCode
-from rmqd.testing import RocketMQ
-from tests.daemon.daemon_process import daemon
-from tests.waiting import eventually
+from tests.daemon.daemon_process import daemon, plug_in, write_config
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
-
-CONFIG = """
-nameserver: {nameserver}
-state_dir: {folder}/state
-http: {{listen: "127.0.0.1:0"}}
-log: {{format: json}}
-groups:
-  edited:
-    subscriptions: {{orders: "*"}}
-    consume_from_where: first_offset
-    handler: {{plugin: "shop.edited:handle"}}
-  other:
-    subscriptions: {{orders: "*"}}
-    handler: {{plugin: log}}
-"""
-HANDLER = """
-import asyncio
-from pathlib import Path
-from shop.version import VERSION
-
-async def handle(batch):
-    folder = Path({folder!r})
-    with (folder / "seen").open("a") as seen:
-        seen.write(f"{{VERSION}} has {{batch[0].keys}}\\n")
-    while batch[0].keys == "held" and not (folder / "gate").exists():
-        await asyncio.sleep(0.01)
-    with (folder / "seen").open("a") as seen:
-        seen.write(f"{{VERSION}} did {{batch[0].keys}}\\n")
-"""
+HANDLER = "class Handler:\n    def handle(self, batch): pass\n"
 
 
-async def test_edits_are_taken_over_with_nothing_lost_and_nothing_twice(tmp_path: Path) -> None:
-    """One edit of an imported module while a call is under way, one that cannot be imported, and the next."""
-    shop = tmp_path / "shop"
-    shop.mkdir()
-    (shop / "edited.py").write_text(HANDLER.format(folder=str(tmp_path)))
-    version, seen = shop / "version.py", tmp_path / "seen"
-    version.write_text("VERSION = 1\n")
-    seen.touch()
-    with RocketMQ() as rocketmq:
-        await asyncio.to_thread(rocketmq.create_topic, "orders", 2)
-        config = tmp_path / "rmqd.yaml"
-        config.write_text(CONFIG.format(nameserver=rocketmq.nameserver, folder=tmp_path))
-
-        async def send(keys: str) -> None:
-            await asyncio.to_thread(rocketmq.send, "orders", "{}", keys)
-
-        async def has_seen(line: str) -> None:
-            await eventually(lambda: line in seen.read_text().splitlines(), line, 60)
-
-        async with daemon(config, "--reload", environment={"PYTHONPATH": str(tmp_path)}) as running:
-            client = await running.started()
-            await send("held")
-            await has_seen("1 has held")
-            version.write_text("VERSION = 2\n")  # of the same size, and within the same second
-            assert (await running.event("handler.reloaded"))["files"] == [str(version)]
-            (tmp_path / "gate").touch()
-            await send("second")
-            await has_seen("2 did second")
-
-            version.write_text("VERSION = \n")
-            refused = await running.event("handler.reload_refused")
-            assert (refused["group"], "invalid syntax" in str(refused["problems"])) == ("edited", True)
-            groups = {group["name"]: group for group in (await client.get("/api/v1/status")).json()["groups"]}
-            assert (groups["edited"]["paused"], groups["other"]["paused"]) == (True, False)
-            await send("third")
-            version.write_text("VERSION = 3\n")
-            await has_seen("3 did third")
-
-            assert {line["group"] for line in running.events("handler.reloaded")} == {"edited"}
-            assert running.events("worker.died") == []
-            running.send(signal.SIGTERM)
-            assert await running.exit_code() == ExitCode.OK
-        committed = await asyncio.to_thread(rocketmq.offsets, "edited", "orders")
-    assert seen.read_text().splitlines() == [
-        "1 has held", "1 did held", "2 has second", "2 did second", "3 has third", "3 did third",
-    ]  # fmt: skip
-    assert sum(committed.values()) == 3
-    assert len(running.events("worker.started")) == 4, "the other group was left alone"
-
-
-PLAIN = "async def handle(batch):\n    pass\n"
-BROKEN = "async def handle(:\n"
-ADDED = """
-  added:
-    subscriptions: {orders: "*"}
-    handler: {plugin: "shop.edited:handle"}
-"""
-
-
-async def test_a_new_configuration_beside_broken_code_is_taken_over_or_changes_nothing(tmp_path: Path) -> None:
-    """A group that cannot be imported refuses what needs its code, and nothing else; an operator's pause stays."""
-    edited = tmp_path / "shop" / "edited.py"
-    edited.parent.mkdir()
-    edited.write_text(PLAIN)
-    config = tmp_path / "rmqd.yaml"
-    with RocketMQ() as rocketmq:
-        await asyncio.to_thread(rocketmq.create_topic, "orders", 2)
-        both = CONFIG.format(nameserver=rocketmq.nameserver, folder=tmp_path)
-        alone = both.partition("  other:")[0]
-        config.write_text(both)
-        async with daemon(config, "--reload", environment={"PYTHONPATH": str(tmp_path)}) as running:
-            client = await running.started()
-
-            async def reloaded(text: str, event: str) -> None:
-                before = len(running.events(event))
-                config.write_text(text)
-                running.send(signal.SIGHUP)
-                await eventually(lambda: len(running.events(event)) > before, event, 60)
-
-            edited.write_text(BROKEN)
-            await running.event("handler.reload_refused")
-            assert await _paused(client) == {"edited": True, "other": False}
-            await reloaded(alone + ADDED, "config.reload_refused")
-            assert await _paused(client) == {"edited": True, "other": False}, "nothing has changed"
-            await reloaded(alone, "config.reloaded")
-            assert await _paused(client) == {"edited": True}
-
-            assert (await client.post("/api/v1/groups/edited/pause")).is_success
-            edited.write_text(PLAIN)
-            await running.event("handler.reloaded")
-            await eventually(lambda: len(running.events("worker.started")) == 3, "a worker with the mended code", 60)
-            assert await _paused(client) == {"edited": True}, "an operator's pause stays"
-
-            config.write_text(both)
-            running.send(signal.SIGHUP)
-            await eventually(lambda: len(running.events("signal.received")) == 3, "the third signal", 60)
-            edited.write_text(f"{PLAIN}# an edit while the configuration is applied\n")
-            await eventually(lambda: len(running.events("handler.reloaded")) == 2, "the edit is taken over", 60)
-            assert len(running.events("config.reloaded")) == 2
-            running.send(signal.SIGTERM)
-            assert await running.exit_code() == ExitCode.OK
-
-
-async def _paused(client: httpx.AsyncClient) -> dict[str, bool]:
-    groups = (await client.get("/api/v1/status")).json()["groups"]
-    return {group["name"]: group["paused"] for group in groups}
+@pytest.mark.process
+async def test_an_edit_is_taken_over_and_a_broken_one_pauses_the_group(tmp_path: Path) -> None:
+    """tests/nightly/daemon/test_reloading.py edits while messages come."""
+    config = write_config(tmp_path, "edited")
+    environment = plug_in(config, HANDLER)
+    edited = tmp_path / "plugged_in.py"
+    async with daemon(config, "--reload", environment=environment) as running:
+        client = await running.started()
+        edited.write_text("class Handler:\n")
+        refused = await running.event("handler.reload_refused")
+        assert refused["group"] == "edited"
+        assert [group["paused"] for group in (await client.get("/api/v1/status")).json()["groups"]] == [True]
+        edited.write_text(f"{HANDLER}# mended\n")
+        assert (await running.event("handler.reloaded"))["files"] == [str(edited)]
+        await running.event("worker.started", 2)
+        running.send(signal.SIGTERM)
+        assert await running.exit_code() == ExitCode.OK

@@ -20,7 +20,8 @@ from rmqd.daemon.state_dir import prepare_state_dir, refuse_second_process
 from rmqd.errors import ConfigError
 from rmqd.exit_codes import ExitCode
 from rmqd.wire.message_queue import MessageQueue
-from tests.consumer.offsets.disks import disk_error, small_disk
+from tests.consumer.offsets.disks import disk_error
+from tests.daemon.daemon_here import daemon_here
 from tests.daemon.daemon_process import daemon, write_config
 
 BROADCASTING = "message_model: broadcasting"
@@ -64,16 +65,6 @@ def test_one_that_cannot_be_made_is_told_with_its_place(tmp_path: Path, no_room_
     )
 
 
-@pytest.mark.process
-def test_a_read_only_one_is_refused(tmp_path: Path) -> None:
-    config = load(write_config(tmp_path, "mailer", more=BROADCASTING))
-    with small_disk(tmp_path / "state") as disk:
-        prepare_state_dir(config)
-        disk.read_only(True)
-        with pytest.raises(ConfigError, match="cannot be written: Read-only file system"):
-            prepare_state_dir(config)
-
-
 def test_a_full_one_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A group that has offsets goes on from them."""
 
@@ -97,35 +88,16 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
         refuse_second_process(config)
 
 
-@pytest.mark.process
 async def test_the_daemon_exits_before_it_connects(tmp_path: Path, no_room_for_it: str) -> None:
-    async with daemon(write_config(tmp_path, "mailer", more=BROADCASTING)) as running:
+    async with daemon_here(write_config(tmp_path, "mailer", more=BROADCASTING)) as running:
         assert await running.exit_code() == ExitCode.CONFIG
         (line,) = running.text
         assert no_room_for_it in line
 
 
-@pytest.mark.process
-async def test_a_second_daemon_is_refused_and_told_by_whom(tmp_path: Path) -> None:
-    """One line, exit code 1: a service manager may try again, as the first may be about to end."""
-    config = write_config(tmp_path, "mailer", more=BROADCASTING)
-    async with daemon(config) as first:
-        await first.event("daemon.started")
-        async with daemon(config) as second:
-            assert await second.exit_code() == ExitCode.FAILURE
-            (line,) = second.log
-            assert (line["event"], line["level"]) == ("state_dir.in_use", "error")
-            assert f"{tmp_path}/state/offsets is in use by process {first.pid} on " in line["error"]
-        first.send(signal.SIGKILL)
-        await first.exit_code()
-        async with daemon(config) as third:
-            await third.event("daemon.started")
-
-
-@pytest.mark.process
 async def test_the_status_says_that_a_group_is_broadcasting(tmp_path: Path) -> None:
     """Else nobody knows why the brokers have no progress of it."""
-    async with daemon(write_config(tmp_path, "mailer", more=BROADCASTING)) as running:
+    async with daemon_here(write_config(tmp_path, "mailer", more=BROADCASTING)) as running:
         client = await running.started()
         (group,) = (await client.get("/api/v1/status")).json()["groups"]
         assert group["message_model"] == "broadcasting"
@@ -133,45 +105,23 @@ async def test_the_status_says_that_a_group_is_broadcasting(tmp_path: Path) -> N
 
 
 @pytest.mark.process
-async def test_groups_that_share_no_file_do_not_keep_each_other_out(tmp_path: Path) -> None:
-    async with daemon(write_config(tmp_path, "mailer")) as first:
-        await first.event("daemon.started")
-        async with daemon(tmp_path / "rmqd.yaml") as second:
-            await second.event("daemon.started")
-
-
-@pytest.mark.process
-async def test_a_reload_keeps_the_lock(tmp_path: Path) -> None:
-    """Also where the group drains and starts anew."""
+async def test_a_second_daemon_is_refused_also_after_a_reload(tmp_path: Path) -> None:
+    """With one line and exit code 1. The group drains and starts again, and keeps the lock."""
     config = write_config(tmp_path, "mailer", more=BROADCASTING)
-    async with daemon(config) as first:
+    async with daemon_here(config) as first:
         await first.event("daemon.started")
         write_config(tmp_path, "mailer", more=f"{BROADCASTING}\n    consume_message_batch_max_size: 7")
         first.send(signal.SIGHUP)
         await first.event("config.reloaded")
         async with daemon(config) as second:
             assert await second.exit_code() == ExitCode.FAILURE
+            (line,) = second.log
+    assert (line["event"], line["level"]) == ("state_dir.in_use", "error")
+    assert f"{tmp_path}/state/offsets is in use by process {os.getpid()} on " in line["error"]
 
 
-@pytest.mark.process
-async def test_with_workers_the_first_one_has_it(tmp_path: Path) -> None:
-    config = write_config(tmp_path, "mailer", more=BROADCASTING)
-    lock = tmp_path / "state" / "offsets" / "process.lock"
-    async with daemon(config, "--workers", "2") as first:
-        client = await first.started()
-        workers = (await client.get("/api/v1/status")).json()["workers"]
-        owner = next(worker["pid"] for worker in workers if worker["worker"] == 1)
-        assert lock.read_text() == f"{owner} on {os.uname().nodename}\n"
-        async with daemon(config, "--workers", "2") as second:
-            assert await second.exit_code() == ExitCode.FAILURE
-            assert f"in use by process {owner} on" in second.log[0]["error"]
-        first.send(signal.SIGHUP)
-        await first.event("config.reloaded")
-
-
-@pytest.mark.process
 async def test_a_reload_refuses_a_group_that_could_not_keep_its_offsets(tmp_path: Path, no_room_for_it: str) -> None:
-    async with daemon(write_config(tmp_path, "mailer")) as running:
+    async with daemon_here(write_config(tmp_path, "mailer")) as running:
         await running.event("daemon.started")
         write_config(tmp_path, "mailer", "audit", more=BROADCASTING)
         running.send(signal.SIGHUP)
@@ -224,12 +174,11 @@ def test_a_secret_that_everybody_can_read_is_told(tmp_path: Path, mode: int, tex
         assert "abc" not in str(problem)
 
 
-@pytest.mark.process
 async def test_a_daemon_says_which_of_its_secrets_everybody_can_read(tmp_path: Path) -> None:
     """It runs all the same."""
     path = write_config(tmp_path, "mailer", extra="client: {access_key: AK, secret_key: SK}\n")
     path.chmod(0o644)
-    async with daemon(path) as running:
+    async with daemon_here(path) as running:
         assert "client.access_key" in (await running.event("config.exposed"))["problem"]
         running.send(signal.SIGTERM)
         assert await running.exit_code() == ExitCode.OK

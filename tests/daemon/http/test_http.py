@@ -8,7 +8,6 @@ import re
 import resource
 import socket
 import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -37,7 +36,8 @@ from rmqd.daemon.metrics.exposition import DaemonFacts
 from rmqd.diagnosis.causes import Problem
 from rmqd.histogram import HistogramSnapshot
 from tests.config.configs import config
-from tests.daemon.daemon_process import daemon, write_config
+from tests.daemon.daemon_here import daemon_here
+from tests.daemon.daemon_process import write_config
 from tests.daemon.fakes import ABOUT, FakeEngine, queue_snapshot
 from tests.waiting import eventually
 
@@ -188,35 +188,33 @@ async def test_readiness_names_the_group_that_is_not(served: Served) -> None:
     assert "[-] group audit: ValueError: boom" in answer.text
 
 
+NAMES: list[tuple[dict[str, str], int]] = [
+    ({"Host": "localhost"}, 200),
+    ({"Host": "LOCALHOST:9464"}, 200),
+    ({"Host": "127.0.0.1:1"}, 200),
+    ({"Host": "[::1]:9464"}, 200),
+    ({"Host": "rmqd.shop.example:9464"}, 200),
+    ({"Host": "evil.example"}, 403),
+    ({"Host": "localhost.evil.example"}, 403),
+    ({"Host": "evil.example@localhost"}, 403),
+    ({"Host": "["}, 403),
+    ({"Host": "localhost", "Origin": "http://localhost:9464"}, 200),
+    ({"Host": "localhost", "Origin": "http://evil.example"}, 403),
+    ({"Host": "localhost", "Origin": "null"}, 403),
+    ({"Host": "localhost", "Sec-Fetch-Site": "same-origin"}, 200),
+    ({"Host": "localhost", "Sec-Fetch-Site": "none"}, 200),
+    ({"Host": "localhost", "Sec-Fetch-Site": "cross-site"}, 403),
+]
+
+
 @pytest.mark.parametrize(
     "path", ["/", "/live", "/static/page.js", "/api/v1/status", "/api/v1/history", "/api/v1/config"]
 )
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"Host": "localhost"}, 200),
-        ({"Host": "LOCALHOST:9464"}, 200),
-        ({"Host": "127.0.0.1:1"}, 200),
-        ({"Host": "[::1]:9464"}, 200),
-        ({"Host": "rmqd.shop.example:9464"}, 200),
-        ({"Host": "evil.example"}, 403),
-        ({"Host": "localhost.evil.example"}, 403),
-        ({"Host": "evil.example@localhost"}, 403),
-        ({"Host": "["}, 403),
-        ({"Host": "localhost", "Origin": "http://localhost:9464"}, 200),
-        ({"Host": "localhost", "Origin": "http://evil.example"}, 403),
-        ({"Host": "localhost", "Origin": "null"}, 403),
-        ({"Host": "localhost", "Sec-Fetch-Site": "same-origin"}, 200),
-        ({"Host": "localhost", "Sec-Fetch-Site": "none"}, 200),
-        ({"Host": "localhost", "Sec-Fetch-Site": "cross-site"}, 403),
-    ],
-)
-async def test_page_and_api_are_for_known_names(
-    served: Served, path: str, headers: dict[str, str], status: int
-) -> None:
+async def test_page_and_api_are_for_known_names(served: Served, path: str) -> None:
     """A page of a browser must not read them by a name that somebody else made point here."""
     served.access = AccessPolicy("", frozenset({"rmqd.shop.example"}))
-    assert (await served.client.get(path, headers=headers)).status_code == status
+    for headers, status in NAMES:
+        assert (await served.client.get(path, headers=headers)).status_code == status, headers
 
 
 async def test_a_link_to_the_page_may_be_followed_and_no_more(served: Served) -> None:
@@ -369,7 +367,6 @@ async def test_a_page_of_another_port_changes_nothing(served: Served, host: str,
     assert served.engine.last("mailer").paused == (status == 200)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("listen", "token", "warned"), [("0.0.0.0:0", "", 1), ("0.0.0.0:0", "secret", 0), ("127.0.0.1:0", "", 0)]
 )
@@ -377,83 +374,13 @@ async def test_an_endpoint_for_everybody_without_a_token_is_warned_of(
     tmp_path: Path, listen: str, token: str, warned: int
 ) -> None:
     """What comes by way of a proxy on this machine cannot always be told."""
-    arguments = ("--set", "http.token_file=" + str(_written(tmp_path / "token", token))) if token else ()
-    async with daemon(write_config(tmp_path, "mailer", listen=listen), *arguments) as running:
+    path = write_config(tmp_path, "mailer")
+    (tmp_path / "token").write_text(token)
+    token_file = f", token_file: {tmp_path / 'token'}" if token else ""
+    path.write_text(path.read_text().replace('"127.0.0.1:0"', f'"{listen}"{token_file}'))
+    async with daemon_here(path) as running:
         await running.event("daemon.started")
         assert len(running.events("http.unprotected")) == warned
-
-
-def _written(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
-
-
-@pytest.mark.process
-async def test_256_silent_clients_do_not_keep_a_probe_from_the_daemon(tmp_path: Path) -> None:
-    """The real program, its real limit."""
-    async with daemon(write_config(tmp_path, "mailer")) as running:
-        address = (await running.event("daemon.started"))["http"]
-        async with connections(address, 128), connections(address, 140, UNREAD):
-            for _ in range(3):
-                assert (await raw(address, PROBE)).startswith(b"HTTP/1.1 200")
-        assert await running.event("http.connections_full")
-
-
-PROBER = """
-import sys, time, urllib.request
-end, worst, probes = time.monotonic() + 8, 0.0, 0
-while time.monotonic() < end:
-    begin = time.monotonic()
-    with urllib.request.urlopen(sys.argv[1], timeout=1) as answer:
-        assert answer.status == 200
-    worst, probes = max(worst, time.monotonic() - begin), probes + 1
-    time.sleep(0.05)
-print(probes, worst)
-"""
-
-
-@pytest.mark.process
-@pytest.mark.slow
-async def test_300_clients_that_send_a_byte_a_second_do_not_keep_a_probe_from_the_daemon(tmp_path: Path) -> None:
-    """The probe is a process of its own, and waits a second for each answer; clients that were closed come again."""
-    async with daemon(write_config(tmp_path, "mailer")) as running:
-        address = (await running.event("daemon.started"))["http"]
-        slow = [_connected(address) for _ in range(300)]
-        prober = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PROBER, f"http://{address}/livez", stdout=PIPE, stderr=PIPE
-        )
-        probed = asyncio.create_task(prober.communicate())
-        while not probed.done():
-            slow = [sock for sock in slow if _takes_a_byte(sock)]
-            slow += [_connected(address) for _ in range(300 - len(slow))]
-            await asyncio.wait({probed}, timeout=1)
-        for sock in slow:
-            sock.close()
-        out, err = await probed
-        assert prober.returncode == 0, err.decode()
-        assert int(out.split()[0]) > 50, "it probed all the time"
-        assert await running.event("http.connections_full")
-
-
-def _connected(address: str) -> socket.socket:
-    host, port = address.split(":")
-    sock = socket.create_connection((host, int(port)))
-    sock.setblocking(False)
-    return sock
-
-
-def _takes_a_byte(sock: socket.socket) -> bool:
-    """Send one more byte of a request line, unless the other end has closed; then close this end too."""
-    try:
-        sock.send(b"a")
-        is_open = sock.recv(1) != b""
-    except BlockingIOError:
-        return True
-    except OSError:
-        is_open = False
-    if not is_open:
-        sock.close()
-    return is_open
 
 
 @pytest.mark.slow

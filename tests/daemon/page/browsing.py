@@ -15,6 +15,7 @@ from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
+from tests.daemon.daemon_here import daemon_here
 from tests.daemon.daemon_process import daemon
 from tests.deploy.missing import missing
 
@@ -53,7 +54,9 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 @asynccontextmanager
-async def working_daemon(folder: Path, *arguments: str, token: str = "") -> AsyncIterator[str]:
+async def working_daemon(
+    folder: Path, *arguments: str, token: str = "", in_process: bool = False
+) -> AsyncIterator[str]:
     """The URL of a daemon with two groups that handle some messages a second, of which a few are bad."""
     (folder / "shop_handlers.py").write_text(HANDLER)
     async with embedded_rocketmq(EmbeddedOptions(topics={"orders": 4})) as rocketmq:
@@ -67,7 +70,13 @@ async def working_daemon(folder: Path, *arguments: str, token: str = "") -> Asyn
         }
         path = folder / "rmqd.yaml"
         path.write_text(yaml.safe_dump(config))
-        async with daemon(path, *arguments, environment={"PYTHONPATH": str(folder)}) as running:
+        environment = {"PYTHONPATH": str(folder)}
+        start = (
+            daemon_here(path, environment=environment)
+            if in_process
+            else daemon(path, *arguments, environment=environment)
+        )
+        async with start as running:
             client = await running.started()
             sending = asyncio.create_task(_send(rocketmq.nameserver))
             try:
