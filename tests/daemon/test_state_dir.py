@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rmqd.clock import SystemClock
 from rmqd.config.load import load_config
 from rmqd.config.model.root import RootConfig
 from rmqd.config.reading.exposure import exposed_secrets
-from rmqd.consumer.offsets.local_file_store import LOCK_NAME, LocalFileOffsetStore
-from rmqd.daemon.state_dir import prepare_state_dir, refuse_second_process
+from rmqd.daemon.state_dir import prepare_state_dir
 from rmqd.errors import ConfigError
 from rmqd.exit_codes import ExitCode
-from rmqd.wire.message_queue import MessageQueue
-from tests.consumer.offsets.disks import disk_error
 from tests.daemon.daemon_here import daemon_here
 from tests.daemon.daemon_process import daemon, write_config
 
@@ -65,29 +58,6 @@ def test_one_that_cannot_be_made_is_told_with_its_place(tmp_path: Path, no_room_
     )
 
 
-def test_a_full_one_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group that has offsets goes on from them."""
-
-    def full(path: Path) -> None:
-        raise disk_error()
-
-    monkeypatch.setattr(Path, "touch", full)
-    prepare_state_dir(load(write_config(tmp_path, "mailer", more=BROADCASTING)))
-
-
-def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes could spoil each other's offsets there."""
-    config = load(write_config(tmp_path, "mailer", more=BROADCASTING))
-
-    def refuse(descriptor: int, operation: int) -> None:
-        raise disk_error(errno.ENOLCK)
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    prepare_state_dir(config)
-    with pytest.raises(ConfigError, match="cannot be written: No locks available"):
-        refuse_second_process(config)
-
-
 async def test_the_daemon_exits_before_it_connects(tmp_path: Path, no_room_for_it: str) -> None:
     async with daemon_here(write_config(tmp_path, "mailer", more=BROADCASTING)) as running:
         assert await running.exit_code() == ExitCode.CONFIG
@@ -128,29 +98,6 @@ async def test_a_reload_refuses_a_group_that_could_not_keep_its_offsets(tmp_path
         (problem,) = (await running.event("config.reload_refused"))["problems"]
         assert no_room_for_it in problem
         assert not running.events("group.left")
-
-
-@pytest.fixture
-def lenient_umask() -> Iterator[None]:
-    """Everybody may do everything with what is made."""
-    former = os.umask(0)
-    yield
-    os.umask(former)
-
-
-@pytest.mark.usefixtures("lenient_umask")
-async def test_state_is_for_its_owner_and_the_group(tmp_path: Path) -> None:
-    """Whatever the umask is, and whatever mode an older file has."""
-    folder = tmp_path / "state" / "offsets"
-    folder.parent.mkdir()
-    folder.mkdir()
-    (folder / LOCK_NAME).touch()
-    store = LocalFileOffsetStore(str(folder), "mailer", SystemClock())
-    await store.open()
-    await store.persist({MessageQueue("orders", "broker-a", 0): 5})
-    await store.close()
-    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in folder.rglob("*")}
-    assert modes == {"mailer": oct(0o750), "offsets.json": oct(0o640), LOCK_NAME: oct(0o640)}
 
 
 @pytest.mark.parametrize(

@@ -39,33 +39,11 @@ def test_the_life_of_a_service(manager_socket: socket.socket) -> None:
     assert lines(manager_socket) == ["STOPPING=1", "EXTEND_TIMEOUT_USEC=45000000", "STATUS=draining"]
 
 
-def test_an_abstract_socket() -> None:
-    """An address that starts with @ is in no file system."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        name = f"rmqd-test-{os.getpid()}"
-        sock.bind(f"\0{name}")
-        sock.settimeout(5)
-        ServiceManager({"NOTIFY_SOCKET": f"@{name}"}).ready("up")
-        assert lines(sock) == ["READY=1", "STATUS=up"]
-
-
-def test_children_do_not_inherit_the_right_to_speak() -> None:
-    """The variables leave the environment."""
-    environment = {"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1", "HOME": "/root"}
-    ServiceManager(environment)
-    assert environment == {"HOME": "/root"}
-
-
 def test_without_systemd_nothing_happens() -> None:
     """No socket, no watchdog, no error."""
     manager = ServiceManager({})
     manager.ready("up")
     assert manager.watchdog_seconds is None
-
-
-def test_a_socket_that_is_gone_is_no_failure() -> None:
-    """The daemon outlives its manager."""
-    ServiceManager({"NOTIFY_SOCKET": "/nowhere/notify"}).ready("up")
 
 
 @pytest.mark.parametrize(("pid", "seconds"), [(os.getpid(), 30.0), (1, None)], ids=["this", "another"])

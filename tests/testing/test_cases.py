@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.cli import command
 from tests.cli.in_process import rmqd
-from tests.testing.user_folder import TOP, UserFolder
+from tests.testing.user_folder import UserFolder
 
 HANDLERS = """
 from pathlib import Path
@@ -182,24 +180,6 @@ def test_chaos_fails_a_case_whose_handler_is_not_repeatable(cases: UserFolder) -
     assert "self.total: 2, in place of 1" in ended.out
 
 
-def test_chaos_looks_at_the_state_that_a_file_of_cases_names(cases: UserFolder) -> None:
-    case = "  a case:\n    messages: [{keys: order-1, body: x}]\n    expect: {acked: [1]}\n"
-    group = GROUP.replace(":handle", ":write")
-    cases.write("books.cases.yaml", group + case)
-    ended = rmqd("test", "--chaos")
-    assert (ended.code, "Give state=" in ended.out) == (0, True)
-    names = "state: handlers_of_cases:read\nreset: handlers_of_cases:clear\n"
-    cases.write("book.txt", "")
-    cases.write("books.cases.yaml", names + group + case)
-    ended = rmqd("test", "--chaos")
-    assert ended.code == 1
-    assert "the state: 'order-1 order-1 ', in place of 'order-1 '" in ended.out
-    cases.write("books.cases.yaml", names.replace("read", "red") + group + case)
-    ended = rmqd("test", "--chaos")
-    assert ended.code == 78
-    assert "books.cases.yaml:1:1: state: the module handlers_of_cases has no red" in ended.err
-
-
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("option", ["--chaos", "--chaos-kills"])
@@ -225,17 +205,6 @@ def test_a_handler_that_cannot_be_started_fails_its_case(cases: UserFolder) -> N
     ended = rmqd("test")
     assert ended.code == 1
     assert "the handler could not be run: ValueError: no password" in ended.out
-
-
-def test_a_case_that_does_not_end_fails(cases: UserFolder) -> None:
-    case = (
-        "  a case:\n    group: {consume_mode: orderly}\n    timeout: 300ms\n"
-        "    messages: [{keys: order-1, tags: poison, body: x}]\n    expect: {}\n"
-    )
-    cases.write("bad.cases.yaml", GROUP + case)
-    ended = rmqd("test")
-    assert ended.code == 1
-    assert "has something left to do after" in ended.out
 
 
 def test_the_group_of_a_configuration(cases: UserFolder) -> None:
@@ -297,45 +266,6 @@ def test_wrong_usage(folder: UserFolder) -> None:
     assert rmqd("test", "-o", "xml").code == 2
 
 
-def test_folders_are_searched_but_for_hidden_ones_and_environments(cases: UserFolder) -> None:
-    for place in ("inner/deep", ".hidden", "env"):
-        Path(cases.path, place).mkdir(parents=True)
-        cases.write(f"{place}/good.cases.yaml", GOOD)
-    cases.write("env/pyvenv.cfg", "")
-    ended = rmqd("test", "-o", "json")
-    assert {one["file"] for one in ended.json()} == {"inner/deep/good.cases.yaml"}
-
-
-def test_a_handler_of_another_folder_is_not_taken_for_the_one_beside_the_file(cases: UserFolder) -> None:
-    for place in ("one", "two"):
-        Path(cases.path, place).mkdir()
-        cases.write(f"{place}/handlers_of_cases.py", HANDLERS)
-        cases.write(f"{place}/good.cases.yaml", GOOD)
-    Path(cases.path, "handlers_of_cases.py").unlink()
-    ended = rmqd("test")
-    assert ended.code == 78
-    assert ended.err.splitlines()[0].startswith(
-        "two/good.cases.yaml:3:21: groups.good.handler.plugin: the module handlers_of_cases was loaded from "
-    )
-
-
-@pytest.mark.process
-def test_it_runs_without_pytest(cases: UserFolder) -> None:
-    cases.write("good.cases.yaml", GOOD)
-    code, out = cases.python(
-        "-c",
-        "import sys; sys.modules['pytest'] = None; sys.argv = ['rmqd', 'test']; from rmqd.cli.app import main; main()",
-    )
-    assert code == 0, out
-
-
-@pytest.mark.process
-def test_the_example_of_the_handlers_holds() -> None:
-    ended = command.rmqd("test", TOP / "handlers" / "examples")  # in a process where no other `mailer` was imported
-    assert ended.code == 0, ended.out
-    assert "3 cases: 3 as expected, 0 not" in ended.out
-
-
 @pytest.mark.process
 def test_pytest_runs_them_too(cases: UserFolder) -> None:
     cases.write("good.cases.yaml", GOOD)
@@ -346,11 +276,3 @@ def test_pytest_runs_them_too(cases: UserFolder) -> None:
     assert "1 failed" in out
     assert "1: expected never handed to the handler" in out
     assert "test_bad.cases.yaml:5:3" in out
-
-
-@pytest.mark.process
-def test_pytest_tells_what_is_wrong_with_a_file(cases: UserFolder) -> None:
-    cases.write("bad.cases.yaml", GROUP + "  a case:\n    mesages: []\n    expect: {}\n")
-    code, out = cases.pytest()
-    assert code == 2
-    assert "bad.cases.yaml:6:5: cases.a case.mesages: unknown key; did you mean messages?" in out

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 import rmqd
-from rmqd import Batch, DeadLetter
+from rmqd import Batch
 from rmqd.testing import ChaosSeesLessWarning, NotRepeatableError, RocketMQ, RunResult
 
 Run = Callable[..., RunResult]
@@ -153,95 +151,6 @@ def test_one_that_takes_a_retry_for_done_is_caught_by_an_expiry(run: Run) -> Non
     with pytest.raises(NotRepeatableError, match="at consume_timeout") as caught:
         run(SkipsRetries)
     assert len(steps(caught)) == 2
-
-
-def test_one_that_depends_on_the_order_of_queues_is_caught_and_of_a_queues_own_order_not(run: Run) -> None:
-    class First:
-        def __init__(self) -> None:
-            self.first: str | None = None
-
-        def handle(self, batch: Batch) -> None:
-            self.first = self.first or batch[0].keys
-
-    class LastOfEach:
-        def __init__(self) -> None:
-            self.last: dict[int, str | None] = {}
-
-        def handle(self, batch: Batch) -> None:
-            self.last[batch.message_queue.queue_id] = batch[0].keys
-
-    with pytest.raises(NotRepeatableError, match="Between queues there is no order") as caught:
-        run(First)
-    assert len(steps(caught)) == 2
-    run(LastOfEach)
-
-
-def test_one_that_refuses_what_it_knows_is_caught(run: Run) -> None:
-    class Refuses(Keeps):
-        async def handle(self, batch: Batch) -> None:
-            if batch[0].keys in self.rows:
-                raise DeadLetter("known")
-            self.rows[batch[0].keys] = batch[0].body
-
-    with pytest.raises(NotRepeatableError, match=r"order-\d is dead-lettered, in place of handled"):
-        run(Refuses)
-
-
-def test_failures_that_are_the_same_each_time_pass(run: Run) -> None:
-    class FailsAtFirst(Keeps):
-        async def handle(self, batch: Batch) -> None:
-            if batch[0].keys == "order-1":
-                raise DeadLetter("no")
-            if batch[0].keys == "order-2" and batch[0].reconsume_times < 2:
-                raise ConnectionError
-            await super().handle(batch)
-
-    result = run(FailsAtFirst, max_reconsume_times=3)
-    assert len(result.dead_letters) == 1
-
-
-def test_times_and_random_ids_that_never_are_the_same_are_left_out(run: Run) -> None:
-    class Stamps(Keeps):
-        async def handle(self, batch: Batch) -> None:
-            await super().handle(batch)
-            self.last = time.monotonic_ns(), uuid.uuid4(), batch[0].topic
-
-    run(Stamps)
-
-
-def test_rows_under_random_keys_are_compared_without_these(run: Run) -> None:
-    class Inserts:
-        def __init__(self) -> None:
-            self.rows: dict[str, tuple[str | None, int]] = {}
-
-        def handle(self, batch: Batch) -> None:
-            for message in batch:
-                self.rows[str(uuid.uuid4())] = message.keys, time.monotonic_ns()
-
-    class InsertsOnce(Inserts):
-        def handle(self, batch: Batch) -> None:
-            if batch[0].keys not in (keys for keys, _ in self.rows.values()):
-                super().handle(batch)
-
-    run(InsertsOnce)
-    with pytest.raises(NotRepeatableError, match="is there in addition"):
-        run(Inserts, group="others")
-
-
-@pytest.mark.slow
-def test_one_that_never_returns_after_a_cut_is_caught(run: Run) -> None:
-    class HoldsItsLock(Keeps):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lock = asyncio.Lock()
-
-        async def handle(self, batch: Batch) -> None:
-            await self.lock.acquire()
-            await super().handle(batch)
-            self.lock.release()
-
-    with pytest.raises(NotRepeatableError, match="never done: the call does not return"):
-        run(HoldsItsLock)
 
 
 class TestOfWhatIsWrittenElsewhere:

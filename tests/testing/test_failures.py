@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import rmqd
-from rmqd import Batch, DeadLetter, Retry
+from rmqd import Batch, DeadLetter
 from rmqd.errors import ConfigError
 from rmqd.testing import RocketMQ, RunResult
 
@@ -23,20 +23,6 @@ class Away(ConnectionError):
 
 class Wrong(ValueError):
     """A message is wrong."""
-
-
-class Transaction:
-    """Middleware with a transaction around each call; the first commit fails."""
-
-    failure: ClassVar[Exception | None] = None
-    written: ClassVar[list[str]] = []
-
-    async def __call__(self, batch: Batch, call_next: Callable[[Batch], Awaitable[object]]) -> None:
-        await call_next(batch)
-        failure, Transaction.failure = Transaction.failure, None
-        if failure is not None:
-            raise failure
-        self.written.extend(message.keys or "" for message in batch)
 
 
 def send(rocketmq: RocketMQ, *bodies: str) -> None:
@@ -94,19 +80,6 @@ def test_only_named_exceptions_are_worth_it(rocketmq: RocketMQ, run_handler: Run
     assert calls == {"away": 4, "key": 1, "dead": 1}
 
 
-def test_exceptions_that_are_not_worth_a_retry(rocketmq: RocketMQ, run_handler: Run) -> None:
-    async def handle(batch: Batch) -> None:
-        raise Wrong("no customer") if batch[0].keys == "wrong" else Away
-
-    send(rocketmq, "wrong", "away")
-    result = run_handler(
-        handle, topic="orders", group="mailer", dead_letter={"on": ["ValueError"]}, max_reconsume_times=1
-    )
-    assert {key: len(result.attempts_of(key)) for key in ("wrong", "away")} == {"wrong": 1, "away": 2}
-    reasons = {letter.keys: letter.properties["RMQD_REASON"] for letter in result.dead_letters}
-    assert reasons["wrong"] == "Wrong: no customer"
-
-
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
 def test_of_a_batch_only_what_failed_is_handled_again(rocketmq: RocketMQ, run_handler: Run, mode: str) -> None:
     """Message by message for a typed handler; what it acknowledged stays acknowledged."""
@@ -133,69 +106,6 @@ def test_of_a_batch_only_what_failed_is_handled_again(rocketmq: RocketMQ, run_ha
     assert calls == (["a", "b", "b", "b", "c", "d"] if mode == "orderly" else ["a", "b", "c", "d", "b", "b"])
     assert [letter.keys for letter in result.dead_letters] == ["c"]
     assert rocketmq.retries("mailer") == []
-
-
-def test_a_plain_handler_gets_what_it_did_not_decide_about(rocketmq: RocketMQ, run_handler: Run) -> None:
-    calls: list[list[str | None]] = []
-
-    async def handle(batch: Batch) -> None:
-        calls.append([message.keys for message in batch])
-        batch.ack(batch[0])
-        if len(calls) < 3:
-            raise Away
-
-    send(rocketmq, "a", "b", "c")
-    run_handler(handle, topic="orders", group="mailer", retry=QUICK, consume_message_batch_max_size=10)
-    assert calls == [["a", "b", "c"], ["b", "c"], ["c"]]
-
-
-@pytest.mark.parametrize("raised", [Retry(), ConnectionError("the commit failed")], ids=["decision", "not retried"])
-@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
-def test_what_middleware_raises_for_the_rest_is_no_acknowledgement(
-    rocketmq: RocketMQ, run_handler: Run, monkeypatch: pytest.MonkeyPatch, mode: str, raised: Exception
-) -> None:
-    """One message failed by itself; of the others the middleware knows that their transaction was not committed."""
-    monkeypatch.setattr(Transaction, "failure", raised)
-    monkeypatch.setattr(Transaction, "written", [])
-    failures: list[str] = []
-
-    @rmqd.handler(decode=bytes.decode)
-    async def handle(order: str) -> None:
-        if order == "b" and not failures:
-            failures.append(order)
-            raise Wrong
-
-    send(rocketmq, "a", "b", "c", "d")
-    run_handler(
-        handle,
-        topic="orders",
-        group="mailer",
-        consume_mode=mode,
-        retry=QUICK | {"on": ["Wrong"]},
-        middleware=[f"{__name__}:Transaction"],
-        consume_message_batch_max_size=10,
-        suspend_current_queue_time="10ms",
-    )
-    assert sorted(Transaction.written) == ["a", "b", "c", "d"]
-
-
-def test_no_call_is_made_behind_the_deadline(rocketmq: RocketMQ, run_handler: Run) -> None:
-    calls: list[int] = []
-
-    async def handle(batch: Batch) -> None:
-        calls.append(batch[0].reconsume_times)
-        raise Away
-
-    send(rocketmq, "late")
-    run_handler(
-        handle,
-        topic="orders",
-        group="mailer",
-        retry={"in_place": 3, "backoff": "1m", "max_backoff": "1m"},
-        consume_timeout="50s",
-        max_reconsume_times=1,
-    )
-    assert calls == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rmqd import Batch
-from rmqd.errors import ConfigError
 from rmqd.testing import RocketMQ, RunResult
 
 Run = Callable[..., RunResult]
@@ -60,34 +58,3 @@ def test_queues_gather_for_themselves(rocketmq: RocketMQ, run_handler: Run) -> N
         rocketmq.send("orders", "x", queue_id=number % 2)
     sizes, _ = sizes_of(rocketmq, run_handler, consume_message_batch_max_size=4, consume_message_batch_max_wait="60s")
     assert sizes == [4, 4]
-
-
-def test_what_waits_is_left_to_the_next_run(rocketmq: RocketMQ, run_handler: Run) -> None:
-    """A stop does not wait for more messages, and loses none."""
-    rocketmq.create_topic("orders")
-    for _ in range(5):
-        rocketmq.send("orders", "x")
-    keys = {"consume_message_batch_max_size": 4, "consume_message_batch_max_wait": "60s"}
-    seen: list[int] = []
-
-    async def handle(batch: Batch) -> None:
-        seen.append(len(batch))
-
-    run_handler(handle, topic="orders", group="mailer", until=lambda: seen, **keys)
-    assert (seen, rocketmq.offsets("mailer", "orders")) == ([4], {0: 4})
-    run_handler(handle, topic="orders", group="mailer", **keys)
-    assert seen == [4, 1]
-
-
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"consume_mode": "pop", "consume_message_batch_max_wait": "31s"}, "half of pop_invisible_time at most"),
-        ({"engine": "spark", "consume_message_batch_max_wait": "1s"}, "of no use with engine: spark"),
-        ({"order_by": "keys", "consume_message_batch_max_wait": "1s"}, "beside order_by"),
-        ({"consume_message_batch_max_wait": "6m"}, "from 0s to 5m"),
-    ],
-)
-def test_where_it_is_refused(run_handler: Run, keys: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=f"consume_message_batch_max_wait: .*{re.escape(said)}"):
-        run_handler(lambda batch: None, topic="orders", group="mailer", **keys)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable
 
 import pytest
 import structlog
 
-from rmqd import Batch
 from rmqd.testing import RocketMQ, RunResult
-from rmqd.testing.background import LoopBlockedError
-from tests.testing.user_folder import TOP, UserFolder
+from tests.testing.user_folder import UserFolder
 from tests.waiting import wait_until
 
 WITHOUT_ASYNCIO = """
@@ -35,83 +32,6 @@ def test_it_needs_nothing_but_pytest(folder: UserFolder) -> None:
     code, out = folder.pytest()
     assert code == 0, out
     assert "1 passed" in out
-
-
-@pytest.mark.process
-def test_in_an_async_test_of_pytest_asyncio(folder: UserFolder) -> None:
-    folder.write(
-        "test_user.py",
-        """
-import pytest
-
-@pytest.mark.asyncio
-async def test_both_kinds_of_handlers(rocketmq, run_handler):
-    async def handle(batch):
-        pass
-    rocketmq.send("orders", b"one")
-    assert len(run_handler(handle, topic="orders", group="mailer").acked) == 1
-    assert len(run_handler(lambda batch: None, topic="orders", group="other").acked) == 1
-""",
-    )
-    code, out = folder.pytest("-o", "asyncio_default_fixture_loop_scope=function")
-    assert code == 0, out
-
-
-@pytest.mark.process
-def test_what_is_heavy_is_loaded_when_a_test_asks_for_it(folder: UserFolder) -> None:
-    code, out = folder.python(
-        "-c",
-        "import sys; before = set(sys.modules); import pytest; import rmqd.testing.plugin; "
-        "print(*sorted(name for name in sys.modules if name.startswith('rmqd.')), "
-        "*sorted({'pydantic', 'yaml', 'structlog', 'asyncio'} & set(sys.modules)))",
-    )
-    assert (code, out.split()) == (0, ["rmqd.testing", "rmqd.testing.plugin"])
-
-
-@pytest.mark.process
-def test_what_failed_is_shown_with_the_test(folder: UserFolder) -> None:
-    folder.write(
-        "test_user.py",
-        """
-def fail(batch):
-    raise ValueError("no such customer")
-
-def test_it(rocketmq, run_handler):
-    rocketmq.send("orders", b"one", keys="order-1")
-    assert run_handler(fail, topic="orders", group="mailer", max_reconsume_times=1).acked
-""",
-    )
-    code, out = folder.pytest()
-    assert code == 1
-    assert "<RunResult 0 acked, 1 retried, 1 dead_lettered in 2 attempts" in out
-    assert "ValueError: no such customer" in out
-    assert "handler.failed" in out
-
-
-@pytest.mark.process
-def test_the_example_of_the_handlers_runs_as_it_stands(folder: UserFolder) -> None:
-    shutil.copytree(TOP / "handlers" / "examples", folder.path, dirs_exist_ok=True)
-    code, out = folder.pytest()
-    assert code == 0, out
-    assert "7 passed" in out, "four tests, and three cases"
-
-
-@pytest.mark.slow
-def test_a_handler_that_blocks_the_loop_is_shown_where_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_go = threading.Event()
-
-    async def block(batch: Batch) -> None:
-        let_go.wait()
-
-    with RocketMQ() as rocketmq:
-        rocketmq.send("orders", "one")
-        with monkeypatch.context() as hasty:
-            hasty.setattr("rmqd.testing.background.GRACE_SECONDS", 0.5)
-            try:
-                with pytest.raises(LoopBlockedError, match=r"let_go\.wait\(\)"):
-                    rocketmq.run_handler(block, topic="orders", group="mailer", timeout=2)
-            finally:
-                let_go.set()
 
 
 def test_nothing_is_left_behind(folder: UserFolder) -> None:

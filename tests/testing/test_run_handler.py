@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -57,27 +55,6 @@ def test_a_second_run_goes_on_where_the_first_committed(rocketmq: RocketMQ, run_
     assert [message.body for message in run_handler(seen.take, topic="orders", group="mailer").acked] == [b"two"]
     assert len(run_handler(seen.take, topic="orders", group="other").acked) == 2
     assert run_handler(seen.take, topic="orders", group="mailer").attempts == ()
-
-
-def test_queues_of_a_topic_that_is_empty_are_waited_for_no_longer_than_needed(
-    rocketmq: RocketMQ, run_handler: Run, seen: Seen
-) -> None:
-    rocketmq.create_topic("orders", queues=8)
-    assert run_handler(seen.take, topic="orders", group="mailer").attempts == ()
-    assert rocketmq.offsets("mailer", "orders") == dict.fromkeys(range(8), 0)
-
-
-def test_nothing_is_claimed_in_the_store_of_the_group(
-    rocketmq: RocketMQ, run_handler: Run, seen: Seen, tmp_path: Path
-) -> None:
-    """A message of production with the same keys would be left out there."""
-    store = tmp_path / "claims.sqlite3"
-    rocketmq.create_topic("orders")
-    for body in ("one", "two"):
-        rocketmq.send("orders", body, keys="order-1")
-    run_handler(seen.take, topic="orders", group="mailer", deduplicate={"by": "keys", "url": str(store)})
-    assert sorted(seen.bodies) == [b"one", b"two"]  # of two queues
-    assert not store.exists()
 
 
 class Mailer:
@@ -181,25 +158,6 @@ def test_group_keys_are_those_of_the_configuration(rocketmq: RocketMQ, run_handl
     assert max(sizes) > 1
 
 
-@pytest.mark.parametrize(
-    ("keys", "text"),
-    [
-        ({"max_reconsume_time": 3}, "run_handler: groups.mailer.max_reconsume_time: unknown key; did you mean"),
-        ({"consume_timeout": 5}, "groups.mailer.consume_timeout: "),
-        ({"consume_mode": "pop", "message_model": "broadcasting"}, "groups.mailer.consume_mode: pop: broadcasting"),
-        ({"concurrency": 0}, "groups.mailer.handler.concurrency: "),
-        ({"expression": "a &&"}, "groups.mailer.subscriptions"),
-    ],
-)
-def test_a_wrong_key_gives_the_configurations_own_error(
-    rocketmq: RocketMQ, run_handler: Run, keys: dict[str, Any], text: str
-) -> None:
-    rocketmq.create_topic("orders")
-    with pytest.raises(RmqdError) as raised:
-        run_handler(lambda batch: None, topic="orders", group="mailer", **keys)
-    assert text in str(raised.value) or "expression" in keys
-
-
 def test_an_expression_filters_the_topic(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
     rocketmq.create_topic("orders")
     rocketmq.send("orders", "paid", tags="paid")
@@ -231,50 +189,6 @@ def test_a_topic_that_does_not_exist_is_told_at_once(run_handler: Run, seen: See
 
 class Broken(Exception):
     """Raised by the handlers below."""
-
-
-class BrokenConstructor:
-    """Cannot be made."""
-
-    def __init__(self) -> None:
-        raise Broken("in the constructor") from KeyError("the cause")
-
-    def handle(self, batch: Batch) -> None:
-        """Never called."""
-
-
-class BrokenStart:
-    """Cannot be started."""
-
-    async def start(self) -> None:
-        raise Broken("in start") from KeyError("the cause")
-
-    def handle(self, batch: Batch) -> None:
-        """Never called."""
-
-
-class BrokenStop:
-    """Cannot be stopped."""
-
-    def handle(self, batch: Batch) -> None:
-        """Fine."""
-
-    def stop(self) -> None:
-        raise Broken("in stop") from KeyError("the cause")
-
-
-@pytest.mark.parametrize(
-    ("handler", "where"), [(BrokenConstructor, "the constructor"), (BrokenStart, "start"), (BrokenStop, "stop")]
-)
-def test_what_its_constructor_start_or_stop_raises_comes_out_in_the_test(
-    rocketmq: RocketMQ, run_handler: Run, handler: type, where: str
-) -> None:
-    rocketmq.create_topic("orders")
-    with pytest.raises(Broken, match=f"in {where}") as raised:
-        run_handler(handler, topic="orders", group="mailer")
-    assert isinstance(raised.value.__cause__, KeyError)
-    # and the kit goes on
-    assert run_handler(lambda batch: None, topic="orders", group="mailer").attempts == ()
 
 
 def test_what_a_handler_raises_is_in_the_result(rocketmq: RocketMQ, run_handler: Run) -> None:
@@ -309,26 +223,6 @@ def test_a_handler_that_does_not_end_is_told_with_its_message(rocketmq: RocketMQ
     assert "has not returned" in text
     # and the message is there for the next run
     assert len(run_handler(lambda batch: None, topic="orders", group="mailer").acked) == 1
-
-
-def test_a_thread_that_does_not_end_is_left_behind(rocketmq: RocketMQ, run_handler: Run) -> None:
-    rocketmq.send("orders", "one", keys="order-1")
-    let_go = threading.Event()
-    try:
-        with pytest.raises(StillBusyError, match="keys order-1"):
-            run_handler(lambda batch: let_go.wait(), topic="orders", group="mailer", timeout=0.3)
-    finally:
-        let_go.set()
-
-
-def test_waiting_for_the_kit_in_its_own_loop_is_refused(rocketmq: RocketMQ, run_handler: Run) -> None:
-    rocketmq.send("orders", "one")
-
-    async def ask(batch: Batch) -> None:
-        rocketmq.send("answers", "blocks")
-
-    (error,) = run_handler(ask, topic="orders", group="mailer", max_reconsume_times=0).errors
-    assert "await asyncio.to_thread" in str(error)
 
 
 def test_a_handler_may_send(rocketmq: RocketMQ, run_handler: Run) -> None:
@@ -376,29 +270,3 @@ def test_a_mock_as_a_handler(rocketmq: RocketMQ, run_handler: Run, kind: Callabl
     handler = kind(side_effect=[Broken("once"), None])
     run_handler(handler, topic="orders", group="mailer")
     assert [call.args[0][0].keys for call in handler.call_args_list] == ["order-1", "order-1"]
-
-
-def test_a_condition_of_sql_filters_the_topic(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
-    rocketmq.create_topic("orders")
-    for amount in ("50", "150"):
-        rocketmq.send("orders", amount, properties={"amount": amount})
-    run_handler(seen.take, group="mailer", subscriptions={"orders": {"sql": "amount > 100"}})
-    assert seen.bodies == [b"150"]
-
-
-def test_what_fails_in_a_broadcasting_group_is_dropped(rocketmq: RocketMQ, run_handler: Run) -> None:
-    rocketmq.send("orders", "one", keys="order-1")
-
-    def fail(batch: Batch) -> None:
-        raise Broken("once")
-
-    result = run_handler(fail, topic="orders", group="mailer", message_model="broadcasting")
-    assert [one.outcome for one in result.attempts_of("order-1")] == ["dropped"]
-    assert result.acked == []
-
-
-def test_broadcasting_keeps_its_offsets_too(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
-    rocketmq.send("orders", "one")
-    run_handler(seen.take, topic="orders", group="mailer", message_model="broadcasting")
-    assert run_handler(seen.take, topic="orders", group="mailer", message_model="broadcasting").attempts == ()
-    assert seen.bodies == [b"one"]

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from rmqd.config.model.root import RootConfig
-from rmqd.consumer.pauses import PauseScope
-from rmqd.errors import ConfigError
 from tests.config.configs import config
 from tests.daemon.fakes import FakeClient, FakeEngine
 from tests.daemon.groups.test_local_groups import by_name, running
@@ -40,18 +36,6 @@ async def test_there_is_a_client_for_each_cluster_that_a_group_is_on() -> None:
         assert not any(one.running for one in engine.clients)
 
 
-async def test_a_cluster_without_groups_is_not_connected_to() -> None:
-    engine = FakeEngine()
-    async with running(two("near"), engine) as (groups, _):
-        assert [one.options.instance_name for one in engine.clients] == ["here"]
-        await groups.apply(two("near", "far"))
-        await eventually(lambda: client(engine, "there").running, "the new client runs")
-        await groups.apply(two("near"))
-        assert not client(engine, "there").running
-        assert client(engine, "here").running
-        assert len(engine.clients) == 2
-
-
 async def test_new_keys_of_one_cluster_are_told_to_its_client_alone() -> None:
     engine = FakeEngine()
     async with running(two(), engine) as (groups, _):
@@ -59,17 +43,6 @@ async def test_new_keys_of_one_cluster_are_told_to_its_client_alone() -> None:
         changes = await groups.apply(new)
         assert changes.unchanged == ("near", "far")
         assert client(engine, "there").secured == [new.clusters["tokyo"].client_options()]
-        assert client(engine, "here").secured == []
-
-
-async def test_keys_that_are_refused_with_their_configuration_are_taken_back() -> None:
-    engine = FakeEngine(refused_plugins={"missing"})
-    old = two()
-    async with running(old, engine) as (groups, _):
-        wrong: dict[str, dict[str, Any]] = {**FAR, "audit": {"handler": {"plugin": "missing"}}}
-        with pytest.raises(ConfigError):
-            await groups.apply(two("near", "far", "audit", far=wrong, access_key="a", secret_key="b"))
-        assert client(engine, "there").secured[-1] == old.clusters["tokyo"].client_options()
         assert client(engine, "here").secured == []
 
 
@@ -92,41 +65,3 @@ async def test_a_group_moves_to_another_cluster() -> None:
         assert (changes.unchanged, changes.restarted) == (("near",), ("far",))
         assert by_name(groups)["far"].cluster == "default"
         assert not client(engine, "there").running
-
-
-async def test_a_new_client_that_nobody_will_use_is_closed() -> None:
-    engine = FakeEngine(refused_plugins={"missing"})
-    async with running(two("near"), engine) as (groups, _):
-        with pytest.raises(ConfigError):
-            await groups.apply(two("near", "far", far={"far": {"cluster": "tokyo", "handler": {"plugin": "missing"}}}))
-        assert client(engine, "there").closed
-        assert client(engine, "here").running
-
-
-async def test_what_an_operator_pauses_is_named_as_brokers_know_it() -> None:
-    """And what the daemon shows is as the operator knows it, over a restart of the group too."""
-    engine = FakeEngine()
-    settings = config("mailer", client={"namespace": "shop"})
-    async with running(settings, engine) as (groups, _):
-        await groups.pause("mailer", PauseScope(topic="orders"))
-        assert engine.last("shop%mailer").pauses.scopes == (PauseScope(topic="shop%orders"),)
-        shown = by_name(groups)["mailer"]
-        assert shown.pauses == (PauseScope(topic="orders"),)
-        changed = config("mailer", client={"namespace": "shop"}, changes={"mailer": {"queue_handover_timeout": "9s"}})
-        assert (await groups.apply(changed)).restarted == ("mailer",)
-        assert engine.last("shop%mailer").pauses.scopes == (PauseScope(topic="shop%orders"),)
-
-
-async def test_a_filter_that_brokers_refuse_is_told_by_the_configurations_name() -> None:
-    """At its place, though the broker speaks of another topic."""
-    engine = FakeEngine(refused_filters={"price >"})
-    async with running(config("mailer", client={"namespace": "shop"}), engine) as (groups, _):
-        wrong = config(
-            "mailer",
-            client={"namespace": "shop"},
-            changes={"mailer": {"subscriptions": {"orders": {"sql": "price >"}}}},
-        )
-        with pytest.raises(ConfigError) as refused:
-            await groups.apply(wrong)
-    (problem,) = refused.value.problems
-    assert "groups.mailer.subscriptions.orders: broker-a refuses price >" in str(problem)

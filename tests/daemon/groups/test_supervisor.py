@@ -81,28 +81,6 @@ async def test_counters_never_fall_over_a_restart() -> None:
         assert group.snapshot().topics[0].received == 12
 
 
-async def test_a_consumer_that_ends_by_itself_is_a_failure() -> None:
-    """Nothing may end silently."""
-    build = Factory()
-    async with supervised(build, rest=0.05) as (group, _):
-        await build.made[0].running.wait()
-        build.made[0].end()
-        await eventually(lambda: group.snapshot().state == "failed", "the end is noticed")
-        assert "although nobody stopped it" in (group.snapshot().failure or "")
-
-
-async def test_a_consumer_that_cannot_be_built_again_is_tried_again() -> None:
-    """Such as a handler whose constructor needs a database that is away."""
-    build = Factory()
-    async with supervised(build) as (group, _):
-        await build.made[0].running.wait()
-        build.error = OSError("database is away")
-        build.made[0].fail(ValueError())
-        await eventually(lambda: group.snapshot().failure == "OSError: database is away", "the newer reason is shown")
-        build.error = None
-        await eventually(lambda: group.snapshot().state == "running", "it runs again")
-
-
 async def test_stop_drains() -> None:
     """The supervisor ends when the consumer has drained, and not before."""
     build = Factory()
@@ -145,17 +123,6 @@ async def test_a_consumer_that_does_not_end_is_hurried_and_then_given_up(monkeyp
         assert consumer.ended
 
 
-async def test_stop_while_resting_ends_at_once() -> None:
-    """A failed group does not hold up the end."""
-    build = Factory()
-    async with supervised(build, rest=1000) as (group, running):
-        await build.made[0].running.wait()
-        build.made[0].fail(ValueError())
-        await eventually(lambda: group.snapshot().state == "failed", "the failure is shown")
-        group.stop()
-        await asyncio.wait_for(running, 25)
-
-
 async def test_a_pause_holds_over_a_restart() -> None:
     """An operator's pause is not undone by a failure."""
     build = Factory()
@@ -168,22 +135,3 @@ async def test_a_pause_holds_over_a_restart() -> None:
         assert build.made[1].pauses.scopes == (WHOLE_GROUP, PauseScope("orders"))
         group.resume()
         assert not build.made[1].pauses.scopes
-
-
-async def test_a_group_that_is_cancelled_by_its_own_code_comes_back() -> None:
-    """Nobody asked for its end, so it is a failure like any other."""
-
-    class Cancelled(FakeConsumer):
-        async def run(self) -> None:
-            if len(made) == 1:
-                raise asyncio.CancelledError
-            await super().run()
-
-    made: list[FakeConsumer] = []
-
-    def build() -> FakeConsumer:
-        made.append(Cancelled("mailer"))
-        return made[-1]
-
-    async with supervised(build):
-        await eventually(lambda: len(made) == 2, "it is made anew")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import replace
 
 from rmqd.consumer.stats.snapshot import GroupSnapshot
 from rmqd.daemon.groups.host import HostView
 from rmqd.daemon.history.recorder import Recorder
-from rmqd.daemon.history.series import POINTS, STEP_SECONDS, GroupSeries
+from rmqd.daemon.history.series import STEP_SECONDS
 from rmqd.daemon.history.totals import totals_of
 from rmqd.daemon.metrics.totals import ProcessSnapshot
 from rmqd.diagnosis.causes import Problem
@@ -72,29 +71,6 @@ def test_what_is_asked_for_is_all_that_comes() -> None:
     assert {name: len(columns["lag"]) for name, columns in newer["groups"].items()} == {"audit": 1}
 
 
-def test_an_hour_is_kept_in_the_same_memory() -> None:
-    """The oldest points give way, and the ring does not grow; a group that is gone is forgotten."""
-    daemon = Daemon()
-    for number in range(POINTS + 7):
-        daemon.step(group_snapshot(received=number), group_snapshot("audit", received=number))
-    document = daemon.recorder.document()
-    assert len(document["times"]) == POINTS
-    assert document["times"] == sorted(document["times"])
-    assert document["groups"]["mailer"]["received"] == [1 / STEP_SECONDS] * POINTS
-    daemon.step(group_snapshot("audit"))
-    assert list(daemon.recorder.document()["groups"]) == ["audit"]
-
-
-def test_a_group_that_comes_later_has_no_values_before() -> None:
-    """And a process that does not answer leaves a gap, not a zero."""
-    daemon = Daemon()
-    daemon.step(group_snapshot("audit"))
-    daemon.step(group_snapshot("audit"), group_snapshot(queues=(queue_snapshot(0),)))
-    daemon.recorder.take(HostView((), missing=("worker 1 is being restarted",)))
-    daemon.step(group_snapshot("audit"), group_snapshot(queues=(queue_snapshot(0),)))
-    assert daemon.recorder.document()["groups"]["mailer"]["lag"] == [None, 40, None, 40]
-
-
 def test_rates_are_those_of_the_last_seconds() -> None:
     """Of ten seconds or a little more; latency of the last minute, so that an old slow spell does not stay."""
     daemon = Daemon()
@@ -107,14 +83,6 @@ def test_rates_are_those_of_the_last_seconds() -> None:
     assert recent.rates["received"] == (1950 - 1700) / 12.5
     assert recent.latency is not None
     assert recent.latency.count == 20
-
-
-def test_counters_that_fall_are_no_negative_rates() -> None:
-    """As where a group moves to the other engine."""
-    daemon = Daemon()
-    daemon.step(group_snapshot(received=500))
-    daemon.step(group_snapshot(received=5))
-    assert daemon.recorder.document()["groups"]["mailer"]["received"] == [None, 0]
 
 
 def test_findings_have_a_beginning_and_an_end() -> None:
@@ -140,18 +108,3 @@ def test_findings_have_a_beginning_and_an_end() -> None:
         ("subscription_mismatch", "ended", round(daemon.clock.wall(), 3)),
         ("no_permission", "ended", round(daemon.clock.wall(), 3)),
     }
-
-
-def test_memory_of_a_group_is_bounded() -> None:
-    """60 KB of points, however long it runs."""
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        series = GroupSeries()
-        for number in range(3 * POINTS):
-            series.put(number, {"lag": float(number)})
-        taken = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert taken < 60_000
-    assert series.column("lag", range(3 * POINTS - 1, 3 * POINTS)) == [3 * POINTS - 1]

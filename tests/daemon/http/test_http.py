@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import resource
 import socket
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,7 +17,7 @@ import pytest
 from rmqd.clock import SystemClock
 from rmqd.config.model.root import RootConfig
 from rmqd.consumer.pauses import PauseScope
-from rmqd.consumer.stats.snapshot import BatchesSnapshot, HandlerRates, LastError
+from rmqd.consumer.stats.snapshot import LastError
 from rmqd.daemon.groups.health import LoopMonitor
 from rmqd.daemon.groups.host import GroupChanges, GroupHost, HostView
 from rmqd.daemon.groups.local_groups import LocalGroups
@@ -28,7 +26,6 @@ from rmqd.daemon.history.recorder import Recorder
 from rmqd.daemon.http import server as http_server
 from rmqd.daemon.http.access import AccessPolicy
 from rmqd.daemon.http.api import HttpApi
-from rmqd.daemon.http.endpoint import HttpEndpoint
 from rmqd.daemon.http.listener import address_of, listen_on
 from rmqd.daemon.http.server import HttpServer
 from rmqd.daemon.http.status import DaemonAbout
@@ -321,29 +318,6 @@ def test_without_a_token_only_this_machine_may_change_something(client: str, all
 
 
 @pytest.mark.parametrize(
-    "header",
-    [
-        {"X-Forwarded-For": "203.0.113.7"},
-        {"x-forwarded-proto": "https"},
-        {"Forwarded": "for=203.0.113.7"},
-        {"Via": "1.1 proxy"},
-        {"X-Real-IP": "203.0.113.7"},
-    ],
-)
-async def test_a_proxy_on_this_machine_is_not_its_operator(served: Served, header: dict[str, str]) -> None:
-    """Its connection comes from loopback, and whoever it asks for does not; with the token it may."""
-    answer = await served.client.post("/api/v1/groups/mailer/pause", headers=header)
-    assert answer.status_code == 403
-    assert "http.token" in answer.json()["error"]
-    assert not served.engine.last("mailer").paused
-    served.access = AccessPolicy("secret", frozenset())
-    answer = await served.client.post(
-        "/api/v1/groups/mailer/pause", headers={**header, "Authorization": "Bearer secret"}
-    )
-    assert answer.status_code == 200
-
-
-@pytest.mark.parametrize(
     ("host", "origin", "status"),
     [
         ("localhost:{port}", "http://localhost:{port}", 200),
@@ -383,45 +357,6 @@ async def test_an_endpoint_for_everybody_without_a_token_is_warned_of(
         assert len(running.events("http.unprotected")) == warned
 
 
-@pytest.mark.slow
-async def test_an_endpoint_that_cannot_be_loaded_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Who asked meanwhile gets an answer then."""
-    clock = SystemClock()
-    monitor = LoopMonitor(clock)
-    host = LocalGroups(config(), FakeEngine(), clock, monitor)
-    sock = listen_on("127.0.0.1:0")
-    endpoint = HttpEndpoint(sock)
-    async with httpx.AsyncClient(trust_env=False, verify=False, timeout=30) as client:
-        monkeypatch.setitem(sys.modules, "rmqd.daemon.http.api", None)  # as where a file of a package is missing
-        served = Served(host, monitor, FakeEngine(), endpoint.address, client, Recorder(clock, host.view), config())
-        serving = asyncio.create_task(endpoint.serve(served))
-        asked = asyncio.create_task(client.get(f"http://{endpoint.address}/livez"))
-        await eventually(lambda: "http.failed" in capsys.readouterr().out, "it is logged")
-        assert not asked.done()
-        monkeypatch.undo()
-        assert (await asked).status_code == 200
-    endpoint.stop()
-    await serving
-    endpoint.close()
-
-
-async def test_where_all_come_at_once_nobody_is_closed_unheard(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each gets its answer, though they are more than may be connected."""
-    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 6)
-    answers = await asyncio.gather(*(raw(served.address, PROBE) for _ in range(12)))
-    assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
-
-
-def test_the_address_that_was_connected_to_is_a_name_of_ours() -> None:
-    """A daemon that listens on 0.0.0.0 is reached by its addresses."""
-    policy = AccessPolicy("", frozenset())
-    assert policy.check_names("10.0.0.7:9464", None, "10.0.0.7") is None
-    assert policy.check_names("10.0.0.8:9464", None, "10.0.0.7") is not None
-    assert policy.check_names(None, None, "10.0.0.7") is not None
-
-
 async def test_reload_answers_with_what_it_did(served: Served) -> None:
     """Or with 500 and every reason."""
     answer = await served.client.post("/api/v1/reload")
@@ -452,17 +387,6 @@ async def test_the_page_shows_the_groups_and_runs_no_script_of_others(served: Se
         assert (await served.client.get(other)).status_code == 404
 
 
-async def test_only_groups_that_are_open_are_shown_whole(served: Served) -> None:
-    """So that hundreds of queues do not come again and again."""
-    queues = tuple(queue_snapshot(number) for number in range(30))
-    shown = replace(served.engine.last("audit").snapshot(), queues=queues)
-    served.engine.last("audit").snapshot = lambda: shown  # type: ignore[method-assign]
-    for path, is_whole in (("/", False), ("/live", False), ("/?open=audit", True), ("/live?open=audit", True)):
-        text = (await served.client.get(path)).text
-        assert "group-audit" in text
-        assert ("Committed" in text) is is_whole, path
-
-
 async def test_status_metrics_and_page_tell_what_stands_still_and_why(served: Served) -> None:
     """One queue's stall, one problem of the group."""
     stall = Problem("no_permission", "the topic may not be <read>", "let it be read")
@@ -482,38 +406,6 @@ async def test_status_metrics_and_page_tell_what_stands_still_and_why(served: Se
         assert part in page
     assert "others subscribe to more" in page
     assert "make them equal" in page
-
-
-async def test_a_handler_that_fails_at_everything_is_red(served: Served) -> None:
-    """In the status and on the page, with the rates and the last error; not only a lag of 0."""
-    error = LastError(1.7e9, "KeyError('<city>')", "orders", "A1")
-    failing = Problem("failing_handler", "the handler fails at everything", "mend it")
-    (topic,) = served.engine.last("audit").snapshot().topics
-    shown = replace(
-        served.engine.last("audit").snapshot(),
-        topics=(replace(topic, errors=(error,)),),
-        problems=(failing,),
-        rates=HandlerRates(handled=3.0, failed=3.0, retried=2.5, dead_lettered=0.5),
-        batches=BatchesSnapshot(HistogramSnapshot((), (0,), 0.0), {}, None, lost=2, retired_queues=0, late_rows=3),
-    )
-    served.engine.last("audit").snapshot = lambda: shown  # type: ignore[method-assign]
-    (well, group) = (await served.client.get("/api/v1/status")).json()["groups"]
-    assert (well["failing"], well["last_error"], well["left_out"]) == (False, None, None)
-    assert group["failing"]
-    assert group["left_out"] == {"late_rows": 3, "lost_messages": 2}
-    assert group["per_second"] == {"handled": 3.0, "failed": 3.0, "retried": 2.5, "dead_lettered": 0.5}
-    assert group["last_error"] == {"at": 1.7e9, "error": "KeyError('<city>')", "topic": "orders", "msg_id": "A1"}
-    page = (await served.client.get("/")).text
-    assert 'class="group bad" id="group-audit"' in page
-    for part in ("KeyError(&#39;&lt;city&gt;&#39;)", "2023-11-14 22:13:20 UTC", "message <code>A1</code>", "mend it"):
-        assert part in page
-    metrics = (await served.client.get("/metrics")).text
-    assert 'rmqd_group_problems{cause="failing_handler",engine="local",group="audit"} 1.0' in metrics
-
-
-def _large_snapshot(served: Served) -> Any:
-    shown = replace(served.engine.last("audit").snapshot(), failure="x" * 20_000_000)
-    return lambda: shown
 
 
 def _failing_snapshot(served: Served) -> Any:
@@ -546,20 +438,6 @@ async def test_a_large_body_is_refused(served: Served, rest: bytes) -> None:
     assert answer.startswith(b"HTTP/1.1 413")
 
 
-async def test_a_body_within_the_limit_is_read_and_ignored(served: Served) -> None:
-    """curl -d '' and the like."""
-    assert (await served.client.post("/api/v1/reload", content=b"x" * 60_000)).status_code == 200
-
-
-@pytest.mark.parametrize("size", [17_000, 60_000])
-async def test_a_large_header_is_refused(served: Served, size: int) -> None:
-    """Whether it comes in one piece or not."""
-    answer = await raw(
-        served.address, b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\nA: " + b"x" * size + b"\r\n\r\n"
-    )
-    assert answer.split(b"\r\n")[0].split()[1] in (b"400", b"431")
-
-
 @pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\nHost: x\r\n"])
 async def test_a_header_that_does_not_come_ends_the_connection(
     served: Served, monkeypatch: pytest.MonkeyPatch, sent: bytes
@@ -567,72 +445,6 @@ async def test_a_header_that_does_not_come_ends_the_connection(
     """After 10 seconds, here shortened."""
     monkeypatch.setattr(http_server, "HEADER_SECONDS", 0.05)
     assert await raw(served.address, sent) == b""
-
-
-async def test_a_slow_second_header_ends_the_connection_too(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep-alive is no way around."""
-    monkeypatch.setattr(http_server, "HEADER_SECONDS", 0.2)
-    host, port = served.address.split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (await reader.read(1000)).startswith(b"HTTP/1.1 200")
-    writer.write(b"GET /livez HTTP/1.1\r\nHo")
-    async with asyncio.timeout(2):  # shorter than the keep-alive timeout, which is for silence
-        assert await reader.read() == b""
-    writer.close()
-
-
-CHUNKS = b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
-
-
-@pytest.mark.parametrize("comes_later", [False, True])
-async def test_a_malformed_body_is_refused_once_and_nothing_is_carried_out(
-    served: Served, caplog: pytest.LogCaptureFixture, comes_later: bool
-) -> None:
-    """Whether it comes with the header or after it: one answer, no reload, and no error in the log."""
-    host, _, port = served.address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    async with asyncio.timeout(5):
-        if comes_later:
-            writer.write(CHUNKS + b"Expect: 100-continue\r\n\r\n")
-            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-            writer.write(b"no size\r\n")
-        else:
-            writer.write(CHUNKS + b"\r\nno size\r\n")
-        answer = await reader.read()
-    writer.close()
-    assert [line.split()[1] for line in answer.split(b"\r\n") if line.startswith(b"HTTP/")] == [b"400"]
-    assert served.reloads == 0
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
-
-
-async def test_a_malformed_body_of_head_is_refused_without_a_text(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An answer to HEAD has none."""
-    answer = await raw(served.address, CHUNKS.replace(b"POST", b"HEAD") + b"\r\nno size\r\n")
-    assert answer.split()[1] == b"400"
-    assert answer.endswith(b"\r\n\r\n")
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
-
-
-async def test_a_request_whose_body_is_cut_off_is_not_carried_out(served: Served) -> None:
-    """Who hangs up in the middle of a body may have meant something else."""
-    host, _, port = served.address.rpartition(":")
-    _, writer = await asyncio.open_connection(host, int(port))
-    writer.write(HALF_BODY)
-    await writer.drain()
-    writer.close()
-    await writer.wait_closed()
-    assert b" 200 " in (await raw(served.address, PROBE)).split(b"\r\n")[0]  # comes later, and is answered later
-    assert served.reloads == 0
-
-
-async def test_a_body_that_does_not_come_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """408 after 10 seconds, here shortened."""
-    monkeypatch.setattr(http_server, "BODY_SECONDS", 0.05)
-    request = b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc"
-    assert b" 408 " in (await raw(served.address, request)).split(b"\r\n")[0]
 
 
 @contextlib.asynccontextmanager
@@ -670,87 +482,6 @@ async def test_a_probe_is_answered_while_others_hold_every_connection(
     async with connections(served.address, 3, sent):
         for _ in range(5):
             assert (await raw(served.address, PROBE)).startswith(b"HTTP/1.1 200")
-
-
-async def test_the_connection_that_waits_longest_gives_way(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no other."""
-    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2)
-    async with (
-        connections(served.address, 1) as (oldest,),
-        connections(served.address, 1, HALF_BODY) as (younger,),
-        connections(served.address, 1, PROBE.replace(b"Connection: close\r\n", b"")) as (newest,),
-    ):
-        assert b"200 OK" in await newest.read(1000)
-        assert await oldest.read() == b""
-        assert not younger.at_eof()
-
-
-async def test_a_client_that_does_not_read_is_let_go(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 10 seconds, here shortened, even where nobody else wants its place."""
-    monkeypatch.setattr(http_server, "UNREAD_SECONDS", 0.05)
-    served.engine.last("audit").snapshot = _large_snapshot(served)  # type: ignore[method-assign]
-    request = b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    async with connections(served.address, 1, request) as (answer,):
-        assert (await answer.read(100)).startswith(b"HTTP/1.1 200")
-        await eventually(lambda: not _is_established(served.address), "the daemon has closed it")
-
-
-def _is_established(address: str) -> bool:
-    """Whether a connection that came in at this address is open; what is left of a closed one the kernel may send."""
-    host, port = address.split(":")
-    local = f"{int.from_bytes(socket.inet_aton(host), 'little'):08X}:{int(port):04X}"
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
-    return any(row[1] == local and row[3] == "01" for row in rows)
-
-
-async def test_many_who_ask_for_much_do_not_hold_up_a_probe(served: Served) -> None:
-    """Answers that take work have their turns; /livez has not to wait for one."""
-    turn = asyncio.Event()
-
-    async def slow_view() -> HostView:
-        await turn.wait()
-        return await host_view()
-
-    host_view, served.host.view = served.host.view, slow_view  # type: ignore[method-assign]
-    status = b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    async with connections(served.address, 30, status) as answers:
-        assert (await raw(served.address, PROBE)).startswith(b"HTTP/1.1 200")
-        turn.set()
-        for answer in answers:
-            assert (await answer.read(100)).startswith(b"HTTP/1.1 200")
-
-
-async def test_connections_leave_descriptors_to_the_rest(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 64 that the process may open a quarter."""
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
-    async with connections(served.address, 17) as (oldest, *others):
-        assert await oldest.read() == b""
-        assert (await raw(served.address, PROBE)).startswith(b"HTTP/1.1 200")
-        assert sum(one.at_eof() for one in others) < 3
-
-
-async def test_two_lengths_of_one_body_are_refused(served: Served) -> None:
-    """What comes after it may be somebody else's request, as a proxy sees it: the connection ends."""
-    head = b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
-    answer = await raw(served.address, head + b"0\r\n\r\n" + UNREAD)
-    assert answer.startswith(b"HTTP/1.1 400")
-    assert answer.count(b"HTTP/1.1 ") == 1
-
-
-@pytest.mark.parametrize(
-    ("target", "host", "status"),
-    [
-        (b"http://localhost:9464/api/v1/status", b"localhost", b"200"),
-        (b"HTTP://localhost/api/v1/status?a=b", b"evil.example", b"200"),
-        (b"http://evil.example/api/v1/status", b"localhost", b"403"),
-        (b"http://localhost", b"localhost", b"200"),
-        (b"http://localhost/nothing", b"localhost", b"404"),
-    ],
-)
-async def test_a_target_with_a_host_is_understood(served: Served, target: bytes, host: bytes, status: bytes) -> None:
-    """As through a proxy; its host counts, not the header."""
-    request = b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
-    assert (await raw(served.address, request)).startswith(b"HTTP/1.1 " + status)
 
 
 def test_the_limits_are_those_of_the_contract() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rmqd.consumer.circuit import CircuitSnapshot, CircuitState
 from rmqd.daemon.metrics import catalogue as metric_catalogue
 from rmqd.daemon.metrics.exposition import DaemonFacts, render
 from rmqd.daemon.metrics.totals import ProcessSnapshot
@@ -58,14 +57,6 @@ def test_every_result_and_reason_exists_at_zero() -> None:
             assert found[f"rmqd_flow_control_total{{{labels},reason={reason},topic=orders}}"] == 0
 
 
-@pytest.mark.parametrize(("state", "value"), [("closed", 0), ("half_open", 1), ("open", 2)])
-def test_a_circuit_is_a_number_where_there_is_one(state: CircuitState, value: int) -> None:
-    name = "rmqd_circuit_state{engine=local,group=mailer}"
-    assert name not in series(process())
-    broken = replace(group_snapshot(), circuit=CircuitSnapshot(state, 1.0, "", None))
-    assert series(replace(process(), groups=(broken,)))[name] == value
-
-
 def test_a_histogram_is_cumulative_in_seconds() -> None:
     """Buckets up to and with their bound, then the sum and the count."""
     found = series(process())
@@ -89,19 +80,6 @@ def test_a_queue_that_is_given_away_takes_its_series_along() -> None:
     assert after[f"rmqd_offset_committed{{{labels},topic=orders}}"] == 60
 
 
-def test_a_queue_that_is_read_from_a_slave_is_seen() -> None:
-    """Of one that nobody was asked about yet, nothing is said."""
-    group = process(0, 1, 2).groups[0]
-    asked = (
-        replace(group.queues[0], pulled_from="10.0.0.1:10911"),
-        replace(group.queues[1], pulled_from="10.0.0.3:10911", at_slave=True),
-        group.queues[2],
-    )
-    found = series(replace(process(0), groups=(replace(group, queues=asked),)))
-    shown = {name: value for name, value in found.items() if name.startswith("rmqd_queue_at_slave{")}
-    assert [(name.partition("queue=")[2][0], value) for name, value in sorted(shown.items())] == [("0", 0), ("1", 1)]
-
-
 def test_exactly_one_state_of_a_queue_is_one() -> None:
     """The others are there, at zero."""
     states = {name: value for name, value in series(process(0)).items() if name.startswith("rmqd_queue_state{")}
@@ -111,28 +89,12 @@ def test_exactly_one_state_of_a_queue_is_one() -> None:
     ]
 
 
-def test_what_is_not_known_yet_has_no_series() -> None:
-    """An unknown lag is not 0."""
-    group = process(0).groups[0]
-    unknown = replace(group.queues[0], lag=None, committed=None, last_commit=None)
-    found = series(replace(process(0), groups=(replace(group, queues=(unknown,)),)))
-    assert not [name for name in found if name.startswith(("rmqd_consumer_lag_messages{", "rmqd_offset_committed{"))]
-    assert [name for name in found if name.startswith("rmqd_consumer_lag_seconds{")]
-
-
 def test_request_codes_have_their_names() -> None:
     """As RocketMQ calls them."""
     found = series(process())
     assert found["rmqd_broker_request_duration_seconds_count{code=PULL_MESSAGE}"] == 0
     assert found["rmqd_broker_request_failures_total{code=PULL_MESSAGE,reason=timeout}"] == 2
     assert found["rmqd_broker_up{broker=10.0.0.9:10911}"] == 1
-
-
-def test_process_and_garbage_collector_are_there() -> None:
-    """What every Python service shows."""
-    found = series(process())
-    assert found["process_resident_memory_bytes{}"] > 0
-    assert "python_gc_collections_total{generation=0}" in found
 
 
 @pytest.mark.parametrize("version", ["1.0.0 ]", "x", "1.\u00b2", "9" * 5000])

@@ -1,0 +1,64 @@
+"""A group that fails comes back; one that is stopped does not.
+
+The core of these tests is in tests/daemon/groups/test_supervisor.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.daemon.fakes import FakeConsumer
+from tests.daemon.groups.test_supervisor import Factory, supervised
+from tests.waiting import eventually
+
+
+async def test_a_consumer_that_ends_by_itself_is_a_failure() -> None:
+    """Nothing may end silently."""
+    build = Factory()
+    async with supervised(build, rest=0.05) as (group, _):
+        await build.made[0].running.wait()
+        build.made[0].end()
+        await eventually(lambda: group.snapshot().state == "failed", "the end is noticed")
+        assert "although nobody stopped it" in (group.snapshot().failure or "")
+
+
+async def test_a_consumer_that_cannot_be_built_again_is_tried_again() -> None:
+    """Such as a handler whose constructor needs a database that is away."""
+    build = Factory()
+    async with supervised(build) as (group, _):
+        await build.made[0].running.wait()
+        build.error = OSError("database is away")
+        build.made[0].fail(ValueError())
+        await eventually(lambda: group.snapshot().failure == "OSError: database is away", "the newer reason is shown")
+        build.error = None
+        await eventually(lambda: group.snapshot().state == "running", "it runs again")
+
+
+async def test_stop_while_resting_ends_at_once() -> None:
+    """A failed group does not hold up the end."""
+    build = Factory()
+    async with supervised(build, rest=1000) as (group, running):
+        await build.made[0].running.wait()
+        build.made[0].fail(ValueError())
+        await eventually(lambda: group.snapshot().state == "failed", "the failure is shown")
+        group.stop()
+        await asyncio.wait_for(running, 25)
+
+
+async def test_a_group_that_is_cancelled_by_its_own_code_comes_back() -> None:
+    """Nobody asked for its end, so it is a failure like any other."""
+
+    class Cancelled(FakeConsumer):
+        async def run(self) -> None:
+            if len(made) == 1:
+                raise asyncio.CancelledError
+            await super().run()
+
+    made: list[FakeConsumer] = []
+
+    def build() -> FakeConsumer:
+        made.append(Cancelled("mailer"))
+        return made[-1]
+
+    async with supervised(build):
+        await eventually(lambda: len(made) == 2, "it is made anew")

@@ -1,0 +1,59 @@
+"""What the daemon remembers of its groups.
+
+The core of these tests is in tests/daemon/history/test_recorder.py.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from rmqd.daemon.groups.host import HostView
+from rmqd.daemon.history.series import POINTS, STEP_SECONDS, GroupSeries
+from tests.daemon.fakes import group_snapshot, queue_snapshot
+from tests.daemon.history.test_recorder import Daemon
+
+
+def test_an_hour_is_kept_in_the_same_memory() -> None:
+    """The oldest points give way, and the ring does not grow; a group that is gone is forgotten."""
+    daemon = Daemon()
+    for number in range(POINTS + 7):
+        daemon.step(group_snapshot(received=number), group_snapshot("audit", received=number))
+    document = daemon.recorder.document()
+    assert len(document["times"]) == POINTS
+    assert document["times"] == sorted(document["times"])
+    assert document["groups"]["mailer"]["received"] == [1 / STEP_SECONDS] * POINTS
+    daemon.step(group_snapshot("audit"))
+    assert list(daemon.recorder.document()["groups"]) == ["audit"]
+
+
+def test_a_group_that_comes_later_has_no_values_before() -> None:
+    """And a process that does not answer leaves a gap, not a zero."""
+    daemon = Daemon()
+    daemon.step(group_snapshot("audit"))
+    daemon.step(group_snapshot("audit"), group_snapshot(queues=(queue_snapshot(0),)))
+    daemon.recorder.take(HostView((), missing=("worker 1 is being restarted",)))
+    daemon.step(group_snapshot("audit"), group_snapshot(queues=(queue_snapshot(0),)))
+    assert daemon.recorder.document()["groups"]["mailer"]["lag"] == [None, 40, None, 40]
+
+
+def test_counters_that_fall_are_no_negative_rates() -> None:
+    """As where a group moves to the other engine."""
+    daemon = Daemon()
+    daemon.step(group_snapshot(received=500))
+    daemon.step(group_snapshot(received=5))
+    assert daemon.recorder.document()["groups"]["mailer"]["received"] == [None, 0]
+
+
+def test_memory_of_a_group_is_bounded() -> None:
+    """60 KB of points, however long it runs."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        series = GroupSeries()
+        for number in range(3 * POINTS):
+            series.put(number, {"lag": float(number)})
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken < 60_000
+    assert series.column("lag", range(3 * POINTS - 1, 3 * POINTS)) == [3 * POINTS - 1]

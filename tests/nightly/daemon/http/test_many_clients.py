@@ -1,0 +1,85 @@
+"""The HTTP endpoint over real sockets: who may ask for what, and what too much or too slow meets.
+
+The core of these tests is in tests/daemon/http/test_http.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.daemon_process import daemon, write_config
+from tests.daemon.http.test_http import PROBE, UNREAD, connections, raw
+
+
+@pytest.mark.process
+async def test_256_silent_clients_do_not_keep_a_probe_from_the_daemon(tmp_path: Path) -> None:
+    """The real program, its real limit."""
+    async with daemon(write_config(tmp_path, "mailer")) as running:
+        address = (await running.event("daemon.started"))["http"]
+        async with connections(address, 128), connections(address, 140, UNREAD):
+            for _ in range(3):
+                assert (await raw(address, PROBE)).startswith(b"HTTP/1.1 200")
+        assert await running.event("http.connections_full")
+
+
+PROBER = """
+import sys, time, urllib.request
+end, worst, probes = time.monotonic() + 8, 0.0, 0
+while time.monotonic() < end:
+    begin = time.monotonic()
+    with urllib.request.urlopen(sys.argv[1], timeout=1) as answer:
+        assert answer.status == 200
+    worst, probes = max(worst, time.monotonic() - begin), probes + 1
+    time.sleep(0.05)
+print(probes, worst)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.slow
+async def test_300_clients_that_send_a_byte_a_second_do_not_keep_a_probe_from_the_daemon(tmp_path: Path) -> None:
+    """The probe is a process of its own, and waits a second for each answer; clients that were closed come again."""
+    async with daemon(write_config(tmp_path, "mailer")) as running:
+        address = (await running.event("daemon.started"))["http"]
+        slow = [_connected(address) for _ in range(300)]
+        prober = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PROBER, f"http://{address}/livez", stdout=PIPE, stderr=PIPE
+        )
+        probed = asyncio.create_task(prober.communicate())
+        while not probed.done():
+            slow = [sock for sock in slow if _takes_a_byte(sock)]
+            slow += [_connected(address) for _ in range(300 - len(slow))]
+            await asyncio.wait({probed}, timeout=1)
+        for sock in slow:
+            sock.close()
+        out, err = await probed
+        assert prober.returncode == 0, err.decode()
+        assert int(out.split()[0]) > 50, "it probed all the time"
+        assert await running.event("http.connections_full")
+
+
+def _connected(address: str) -> socket.socket:
+    host, port = address.split(":")
+    sock = socket.create_connection((host, int(port)))
+    sock.setblocking(False)
+    return sock
+
+
+def _takes_a_byte(sock: socket.socket) -> bool:
+    """Send one more byte of a request line, unless the other end has closed; then close this end too."""
+    try:
+        sock.send(b"a")
+        is_open = sock.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        is_open = False
+    if not is_open:
+        sock.close()
+    return is_open

@@ -1,0 +1,67 @@
+"""Sums over processes: counters add up, and gauges are of the living.
+
+The core of these tests is in tests/daemon/metrics/test_totals.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rmqd.consumer.circuit import CircuitSnapshot, CircuitState
+from rmqd.consumer.stats.snapshot import MOST_REASONS, OTHER_REASONS, BatchesSnapshot, LastError
+from rmqd.daemon.metrics.totals import ProcessSnapshot, add_counters, merge_processes, retired
+from tests.daemon.fakes import EMPTY, group_snapshot, queue_snapshot
+from tests.daemon.metrics.test_totals import process
+
+
+def test_the_circuit_of_a_group_is_the_one_of_its_workers_that_is_open() -> None:
+    """One that ended has none."""
+    states: tuple[CircuitState, ...] = ("closed", "open", "half_open")
+    groups = [replace(group_snapshot(), circuit=CircuitSnapshot(state, 1.0, "", None)) for state in states]
+    processes = [process(number, group) for number, group in enumerate(groups)]
+    circuit = merge_processes(processes).groups[0].circuit
+    assert circuit is not None
+    assert circuit.state == "open"
+    assert retired(processes[1]).groups[0].circuit is None
+
+
+def test_figures_of_one_engine_are_not_added_to_the_others() -> None:
+    """Their series have other labels."""
+    now = replace(group_snapshot(received=1), engine="spark")
+    assert add_counters(now, group_snapshot(received=5)) == now
+    assert add_counters(now, replace(group_snapshot(received=5), engine="spark")).topics[0].received == 6
+
+
+def test_figures_of_micro_batches_add_up() -> None:
+    batches = BatchesSnapshot(EMPTY, {"handling": 1.5}, 10.0, 2, 1)
+    now = replace(group_snapshot(), engine="spark", batches=replace(batches, last_end=None))
+    past = replace(group_snapshot(), engine="spark", batches=batches)
+    assert add_counters(now, past).batches == BatchesSnapshot(EMPTY, {"handling": 3.0}, 10.0, 4, 2)
+    assert add_counters(replace(now, batches=None), past).batches == batches
+
+
+def test_workers_that_pop_the_same_queue_show_it_once_with_what_they_have_together() -> None:
+    one, two = (replace(queue_snapshot(-1, state=state), popped=True) for state in ("waiting", "handling"))
+    merged = merge_processes([process(1, group_snapshot(queues=(one,))), process(2, group_snapshot(queues=(two,)))])
+    [queue] = merged.groups[0].queues
+    assert (queue.number, queue.state, queue.cached, queue.handling, queue.lag) == ("any", "handling", 14, 4, 40)
+
+
+def test_errors_and_reasons_of_workers_come_together_within_bounds() -> None:
+    """The newest errors, the most frequent reasons, and the rest in one number."""
+
+    def told(worker: int, errors: range, reasons: dict[str, int]) -> ProcessSnapshot:
+        group = group_snapshot()
+        last = tuple(LastError(float(at), f"error {at}", "orders", "A1") for at in errors)
+        topic = replace(group.topics[0], errors=last, dead_letter_reasons=reasons)
+        return process(worker, replace(group, topics=(topic,), members=(f"m{worker}",), member_count=2))
+
+    rare = {f"no customer {number}": 1 for number in range(MOST_REASONS)}
+    merged = merge_processes(
+        [told(1, range(4), {"not JSON": 2} | rare), told(2, range(4, 8), {"not JSON": 3, OTHER_REASONS: 1})]
+    )
+    (group,) = merged.groups
+    assert [error.at for error in group.topics[0].errors] == [3.0, 4.0, 5.0, 6.0, 7.0]
+    reasons = group.topics[0].dead_letter_reasons
+    assert (reasons["not JSON"], reasons[OTHER_REASONS], len(reasons)) == (5, 2, MOST_REASONS + 1)
+    assert (group.members, group.member_count) == (("m1", "m2"), 2)
