@@ -88,7 +88,7 @@ GOOD = (
 
 
 @pytest.fixture(autouse=True)
-def _in_the_folder(folder: UserFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_the_folder(folder: UserFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.path)
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.delitem(sys.modules, "handlers_of_cases", raising=False)
