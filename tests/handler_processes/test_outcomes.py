@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from rmqd.consumer.handling.failures import give_up, is_named
-from rmqd.consumer.handling.threads import UnusableHandlerError
 from rmqd.consumer.handling.verdict import default_decision, rest_asked_for
 from rmqd.handler_api import Batch, ManualBatch
 from rmqd.loaded_handler import LoadedHandler
@@ -18,7 +17,7 @@ from rmqd.plain_text import describe, text_of, traceback_of, traceback_tail
 from rmqd.plugins.handlers import load_handler
 from rmqd.testing import make_batch, make_message
 from tests.handler_processes.pools import GROUP, group_config, pooled
-from tests.handler_processes.scripted_handler import ASYNC, SYNC, TYPED
+from tests.handler_processes.scripted_handler import ASYNC, SYNC
 
 pytestmark = pytest.mark.process
 
@@ -127,25 +126,6 @@ async def test_in_both_ways_the_engine_sees_the_same(plugin: str) -> None:
             for lines in rows:
                 expected = await called(here, batch_of(lines, mode))
                 assert await called(there, batch_of(lines, mode)) == expected, lines
-
-
-async def test_so_it_does_of_typed_handlers_and_of_bodies_that_are_none() -> None:
-    rows = [("pass", "raise OwnError(3)", "pass"), ("raise Retry(3)", "pass", "raise DeadLetter('w')")]
-    here = load_handler(GROUP, group_config(TYPED))
-    async with pooled(TYPED) as there:
-        for mode in ({}, {"consume_mode": "orderly"}):
-            for lines in rows:
-                expected = await called(here, batch_of(lines, mode, as_json=True))
-                assert await called(there, batch_of(lines, mode, as_json=True)) == expected, lines
-            expected = await called(here, batch_of(("no JSON", "none"), mode))
-            assert await called(there, batch_of(("no JSON", "none"), mode)) == expected
-            assert "InvalidPayloadError" in str(expected["decided"])
-
-
-async def test_a_handler_that_nobody_awaits_ends_the_group_and_not_its_messages() -> None:
-    async with pooled(f"{__name__}:forgotten") as handler:
-        with pytest.raises(UnusableHandlerError, match="returned a coroutine that nobody awaits"):
-            await handler.handle(make_batch())
 
 
 def forgotten(batch: Batch) -> Any:

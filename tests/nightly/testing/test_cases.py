@@ -11,10 +11,10 @@ import pytest
 
 from tests.cli import command
 from tests.cli.in_process import rmqd
-from tests.testing.test_cases import GOOD, GROUP, HANDLERS, in_the_folder, cases
+from tests.testing.test_cases import GOOD, GROUP, HANDLERS, cases, in_the_folder
 from tests.testing.user_folder import TOP, UserFolder
 
-__all__ = ["in_the_folder", "cases"]
+__all__ = ["cases", "in_the_folder"]
 
 
 def test_chaos_looks_at_the_state_that_a_file_of_cases_names(cases: UserFolder) -> None:

@@ -1,0 +1,36 @@
+"""What becomes of a batch is the same, whether its handler is called in the daemon or in a worker process.
+
+The core of these tests is in tests/handler_processes/test_outcomes.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.consumer.handling.threads import UnusableHandlerError
+from rmqd.plugins.handlers import load_handler
+from rmqd.testing import make_batch
+from tests.handler_processes.pools import GROUP, group_config, pooled
+from tests.handler_processes.scripted_handler import TYPED
+from tests.handler_processes.test_outcomes import batch_of, called
+
+pytestmark = pytest.mark.process
+
+
+async def test_so_it_does_of_typed_handlers_and_of_bodies_that_are_none() -> None:
+    rows = [("pass", "raise OwnError(3)", "pass"), ("raise Retry(3)", "pass", "raise DeadLetter('w')")]
+    here = load_handler(GROUP, group_config(TYPED))
+    async with pooled(TYPED) as there:
+        for mode in ({}, {"consume_mode": "orderly"}):
+            for lines in rows:
+                expected = await called(here, batch_of(lines, mode, as_json=True))
+                assert await called(there, batch_of(lines, mode, as_json=True)) == expected, lines
+            expected = await called(here, batch_of(("no JSON", "none"), mode))
+            assert await called(there, batch_of(("no JSON", "none"), mode)) == expected
+            assert "InvalidPayloadError" in str(expected["decided"])
+
+
+async def test_a_handler_that_nobody_awaits_ends_the_group_and_not_its_messages() -> None:
+    async with pooled(f"{__name__}:forgotten") as handler:
+        with pytest.raises(UnusableHandlerError, match="returned a coroutine that nobody awaits"):
+            await handler.handle(make_batch())
