@@ -42,6 +42,7 @@ LEFT_OUT = "no real RocketMQ"  # a property of the report, which comes from pyte
 _numbers = itertools.count(1)
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever asks for a cluster carries the marker; not who has a fixture of his own by the same name."""
     for item in items:

@@ -35,6 +35,7 @@ REAL: Final = "real"  # the group of tests on a real RocketMQ or on Spark
 LEFT_OUT = "no server"  # a property of the report, which comes from pytest-xdist's workers too
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of each kind of server into one group. A test that uses two kinds joins their groups."""
     kinds_used = {item: kinds for item in items if (kinds := _kinds_used(item))}

@@ -45,6 +45,7 @@ def pytest_configure() -> None:
         os.environ.setdefault(name, SHORT_LIFE)
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever asks for the session carries the marker."""
     for item in items:
