@@ -111,12 +111,17 @@ async def daemon_here(
     """
     mains: list[Coroutine[Any, Any, int]] = []
     output = io.StringIO()
+
+    def keep(main: Coroutine[Any, Any, int]) -> int:
+        mains.append(main)
+        return 0
+
     with (
         patch.dict(os.environ, environment or {}),
         patch.object(sys, "path", [(environment or {}).get("PYTHONPATH", ""), *sys.path]),
         contextlib.redirect_stderr(output),
         # the test's loop runs what `run_daemon` gives to a loop of its own, and no name server is waited for
-        patch("rmqd.daemon.daemon.run_in_loop", lambda main: mains.append(main) or 0),
+        patch("rmqd.daemon.daemon.run_in_loop", keep),
         patch("rmqd.process.logs.logs.repeats", RepeatLimiter()),
         patch("rmqd.daemon.daemon.START_PATIENCE_SECONDS", 0.02),
     ):

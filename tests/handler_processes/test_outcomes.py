@@ -126,12 +126,3 @@ async def test_in_both_ways_the_engine_sees_the_same(plugin: str) -> None:
             for lines in rows:
                 expected = await called(here, batch_of(lines, mode))
                 assert await called(there, batch_of(lines, mode)) == expected, lines
-
-
-def forgotten(batch: Batch) -> Any:
-    """A plugin that gives back what would still have to be run."""
-
-    async def work() -> None:
-        """Never begun."""
-
-    return work()

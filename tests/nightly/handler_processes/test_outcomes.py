@@ -5,9 +5,12 @@ The core of these tests is in tests/handler_processes/test_outcomes.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rmqd.consumer.handling.threads import UnusableHandlerError
+from rmqd.handler_api import Batch
 from rmqd.plugins.handlers import load_handler
 from rmqd.testing import make_batch
 from tests.handler_processes.pools import GROUP, group_config, pooled
@@ -34,3 +37,12 @@ async def test_a_handler_that_nobody_awaits_ends_the_group_and_not_its_messages(
     async with pooled(f"{__name__}:forgotten") as handler:
         with pytest.raises(UnusableHandlerError, match="returned a coroutine that nobody awaits"):
             await handler.handle(make_batch())
+
+
+def forgotten(batch: Batch) -> Any:
+    """A plugin that gives back what would still have to be run."""
+
+    async def work() -> None:
+        """Never begun."""
+
+    return work()
