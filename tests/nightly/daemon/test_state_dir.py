@@ -17,6 +17,7 @@ from rmqd.exit_codes import ExitCode
 from tests.consumer.offsets.disks import small_disk
 from tests.daemon.daemon_process import daemon, write_config
 from tests.daemon.test_state_dir import BROADCASTING, load
+from tests.daemon.workers.test_workers import both_run
 
 
 @pytest.mark.process
@@ -59,7 +60,7 @@ async def test_with_workers_the_first_one_has_it(tmp_path: Path) -> None:
     config = write_config(tmp_path, "mailer", more=BROADCASTING)
     lock = tmp_path / "state" / "offsets" / "process.lock"
     async with daemon(config, "--workers", "2") as first:
-        client = await first.started()
+        client = await both_run(first)
         workers = (await client.get("/api/v1/status")).json()["workers"]
         owner = next(worker["pid"] for worker in workers if worker["worker"] == 1)
         assert lock.read_text() == f"{owner} on {os.uname().nodename}\n"
