@@ -18,6 +18,11 @@ endif
 # What a run has compiled, the next one takes: half of the time of collecting the tests, where an image forbids it.
 unexport PYTHONDONTWRITEBYTECODE
 
+# A run of tests ends with the make that started it, even if make is killed: tests/run_guard.py.
+ifndef RMQD_TEST_ENDS_WITH
+export RMQD_TEST_ENDS_WITH := $(shell echo $$PPID)
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help venv spark demo unit test nightly check format bench bench-spark simulate campaign conformance peer-tests
 

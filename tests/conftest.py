@@ -10,7 +10,6 @@ from typing import Any
 
 import hypothesis
 import pytest
-from _pytest.nodeid import coerce_node_id
 
 from rmqd.process import structlog_without_rich  # noqa: F401  rich takes a tenth of a second to draw a traceback
 
@@ -57,14 +56,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """pytest-xdist 3.8 writes a test's group into `_nodeid`, which pytest 9.2 does not read: groups had no effect."""
-    for item in items:
-        if (grouped := getattr(item, "_nodeid", None)) is not None and grouped != item.nodeid:
-            item._id = coerce_node_id(grouped)
 
 
 @pytest.hookimpl(wrapper=True)
