@@ -39,13 +39,6 @@ def test_the_life_of_a_service(manager_socket: socket.socket) -> None:
     assert lines(manager_socket) == ["STOPPING=1", "EXTEND_TIMEOUT_USEC=45000000", "STATUS=draining"]
 
 
-def test_without_systemd_nothing_happens() -> None:
-    """No socket, no watchdog, no error."""
-    manager = ServiceManager({})
-    manager.ready("up")
-    assert manager.watchdog_seconds is None
-
-
 @pytest.mark.parametrize(("pid", "seconds"), [(os.getpid(), 30.0), (1, None)], ids=["this", "another"])
 def test_the_watchdog_is_for_the_named_process(pid: int, seconds: float | None) -> None:
     """A wrapper's watchdog is not ours to feed."""

@@ -241,22 +241,3 @@ async def test_a_client_that_fails_is_raised() -> None:
     with pytest.raises(ExceptionGroup) as failure:
         await groups.run()
     assert failure.value.subgroup(OSError)
-
-
-async def test_workers_divide_limits_and_have_names_of_their_own() -> None:
-    """The parts add up to the whole, and a broadcasting group runs once."""
-    limits, names = [], []
-    for worker in (1, 2, 3):
-        engine = FakeEngine()
-        settings = config(
-            "mailer",
-            "all",
-            changes={"mailer": {"pull_rate_limit": 10}, "all": {"message_model": "broadcasting"}},
-            client={"instance_name": "shop"},
-        )
-        async with running(settings, engine, WorkerShare(worker, 3)) as (groups, _):
-            limits.append(engine.options["mailer"].pull_rate_limit)
-            names.append(engine.clients[0].options.instance_name)
-            assert groups.names == (("mailer", "all") if worker == 1 else ("mailer",))
-    assert limits == [4, 3, 3]
-    assert names == ["shop-1", "shop-2", "shop-3"]

@@ -32,3 +32,10 @@ def test_children_do_not_inherit_the_right_to_speak() -> None:
 def test_a_socket_that_is_gone_is_no_failure() -> None:
     """The daemon outlives its manager."""
     ServiceManager({"NOTIFY_SOCKET": "/nowhere/notify"}).ready("up")
+
+
+def test_without_systemd_nothing_happens() -> None:
+    """No socket, no watchdog, no error."""
+    manager = ServiceManager({})
+    manager.ready("up")
+    assert manager.watchdog_seconds is None
