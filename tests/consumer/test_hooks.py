@@ -199,23 +199,6 @@ async def test_what_is_left_out_counts_as_consumed(broker: ScriptedBroker, queue
     assert {(one.group, one.message_queue, one.outcome) for one in told} == {(GROUP, queue, None)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("is_async", [True, False])
-async def test_a_group_with_a_broken_hook_consumes_as_without(
-    broker: ScriptedBroker, queue: MessageQueue, is_async: bool
-) -> None:
-    """Sync handlers' hooks run in the handlers' threads."""
-    seen = Seen()
-    await broker.store(queue, b"1", b"2", b"3")
-    recording = Recording("after")
-    async with Consuming(broker, seen.handler(is_async=is_async), hook(recording), is_async=is_async) as consumer:
-        await broker.committed(GROUP, queue, 3)
-        await eventually(lambda: consumer.snapshot().hook_failures == {"recording": 3}, "the failures are counted")
-    assert sorted(seen.bodies) == [b"1", b"2", b"3"]
-    assert (threading.get_ident() in recording.threads) is is_async
-    assert broker.sent_back == []
-
-
 async def test_a_batch_cut_short_at_its_deadline_is_told(broker: ScriptedBroker, queue: MessageQueue) -> None:
     recording = Recording()
 

@@ -91,22 +91,6 @@ async def test_a_changed_filter_is_told_to_the_broker_before_the_first_pull_by_i
     assert RequestCode.UNREGISTER_CLIENT not in {request.code for request in broker.peer.requests[:-5]}
 
 
-async def test_each_change_raises_the_version_though_the_clock_stands_still(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Brokers keep the highest version: a lower one would leave the old filter in force."""
-    async with member(broker.peer.address, seen, subscriptions={TOPIC: "a"}) as m:
-        await eventually(lambda: broker.pulled_offsets(queue) == [0], "a held pull")
-        monkeypatch.setattr("rmqd.clock.SystemClock.wall", lambda self: 1_000_000.0)
-        for expression in ("b", "c", "a"):
-            await change(m, expression)
-        versions = [subscribed(command).sub_version for command in broker.peer.got(RequestCode.HEART_BEAT)]
-        expressions = [subscribed(command).sub_string for command in broker.peer.got(RequestCode.HEART_BEAT)]
-    changed = [versions[expressions.index("a")], versions[expressions.index("b")], versions[expressions.index("c")]]
-    assert [*changed, versions[-1]] == sorted({*changed, versions[-1]})
-    assert expressions[-1] == "a"
-
-
 async def test_cached_messages_that_the_new_tags_do_not_match_are_let_go(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
@@ -129,59 +113,6 @@ async def test_cached_messages_that_the_new_tags_do_not_match_are_let_go(
         blocked.release.set()
         await seen.has(b"b", b"a", b"a")
         await broker.committed(GROUP, queue, 6)
-
-
-async def test_what_a_pause_holds_back_is_let_go_too(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    """Messages that are cached in a paused group go by the new filter when it goes on."""
-    blocked, values = Blocked(), {"concurrency": 1}
-
-    async def handle(batch: Batch) -> None:
-        await blocked(batch)
-        await seen(batch)
-
-    await store(broker, queue, "b", "a", "b", "a")
-    async with member(broker.peer.address, handle, subscriptions={TOPIC: "a || b"}, concurrency=1) as m:
-        await at_work(m, cached=4)
-        m.consumer.pause()
-        blocked.release.set()
-        await change(m, "a", **values)
-        m.consumer.resume()
-        await seen.has(b"b", b"a", b"a")
-
-
-async def test_an_orderly_group_goes_on_by_the_new_filter_too(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
-) -> None:
-    """Its queues stay locked meanwhile, and the order is kept."""
-    values: dict[str, Any] = {"consume_mode": "orderly", "persist_consumer_offset_interval_seconds": 0.05}
-    blocked = Blocked()
-
-    async def handle(batch: Batch) -> None:
-        await blocked(batch)
-        await seen(batch)
-
-    await store(broker, queue, "b", "a", "b", "a")
-    async with member(broker.peer.address, handle, subscriptions={TOPIC: "a || b"}, **values) as m:
-        await at_work(m, cached=4)
-        await change(m, "a || c", **values)
-        await store(broker, queue, "c", "b", "a")
-        blocked.release.set()
-        await seen.has(b"b", b"a", b"a", b"c", b"a")
-        await broker.committed(GROUP, queue, 7)
-        assert len(broker.peer.got(RequestCode.UNLOCK_BATCH_MQ)) == 0
-
-
-async def test_a_queue_that_is_held_back_goes_on_when_its_cache_is_let_go(
-    broker: ScriptedBroker, queue: MessageQueue
-) -> None:
-    await store(broker, queue, *["b"] * 40, "a")
-    blocked = Blocked()
-    values: dict[str, Any] = {"concurrency": 1, "pull_threshold_for_queue": 10}
-    async with member(broker.peer.address, blocked, subscriptions={TOPIC: "a || b"}, **values) as m:
-        await eventually(lambda: (q := m.queue()) and q.state == "flow_controlled", "it is held back")
-        await change(m, "a", **values)
-        await eventually(lambda: broker.pulled_offsets(queue)[-1] == 41, "all is pulled")
-        blocked.release.set()
 
 
 @pytest.mark.parametrize(
@@ -230,35 +161,6 @@ async def test_a_reset_told_in_the_answer_to_a_pull_that_counts_no_more_is_obeye
         assert broker.commits_of(queue) == [1, 3]
 
 
-async def test_what_a_late_answer_brings_is_not_handled_twice(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
-) -> None:
-    """Messages in the answer to a pull that was asked anew come once, by the pull in its place."""
-    broker.answer_pull(queue, None)
-    async with member(broker.peer.address, seen, subscriptions={TOPIC: "a || b"}) as m:
-        await eventually(lambda: broker.pulled_offsets(queue) == [0], "a pull that is not answered")
-        await change(m, "a || c")
-        await store(broker, queue, "a", "b", "c")
-        await seen.has(b"a", b"c")
-        assert broker.pulled_offsets(queue)[:2] == [0, 0]
-
-
-@pytest.mark.parametrize("code", [ResponseCode.FILTER_DATA_NOT_EXIST, ResponseCode.FILTER_DATA_NOT_LATEST])
-@pytest.mark.usefixtures("hasty")
-async def test_a_broker_without_the_sql_expression_gets_a_heartbeat(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode
-) -> None:
-    """27 and 28: the pull is repeated at the same place."""
-    broker.answer_pull(queue, Reply(code))
-    async with member(broker.peer.address, seen, subscriptions={TOPIC: SQL}):
-        await store(broker, queue, "a")
-        await seen.has(b"a")
-    assert broker.pulled_offsets(queue)[:2] == [0, 0]
-    codes = [request.code for request in broker.peer.requests if request.ext_fields.get("topic", TOPIC) == TOPIC]
-    first, second = [at for at, code in enumerate(codes) if code == RequestCode.PULL_MESSAGE][:2]
-    assert RequestCode.HEART_BEAT in codes[first:second]
-
-
 async def test_an_expression_that_is_none_changes_nothing(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
@@ -301,12 +203,6 @@ async def test_tags_are_not_asked_about(broker: ScriptedBroker, queue: MessageQu
     async with member(broker.peer.address, seen, subscriptions={TOPIC: "a"}):
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
     assert broker.peer.got(RequestCode.CHECK_CLIENT_CONFIG) == []
-
-
-async def test_a_broker_that_is_busy_refuses_nothing(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    broker.peer.on(RequestCode.CHECK_CLIENT_CONFIG, Reply(ResponseCode.SYSTEM_BUSY))
-    async with member(broker.peer.address, seen, subscriptions={TOPIC: SQL}):
-        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
 
 
 # --- limits

@@ -213,23 +213,6 @@ async def test_a_reset_reaches_a_queue_that_is_just_being_taken(
         await seen.has(b"2", b"3", b"4")
 
 
-async def test_a_reset_does_not_wait_for_a_queue_that_another_member_has(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That member has moved it, and gone on: whoever has it long after goes on from there."""
-    monkeypatch.setattr("rmqd.consumer.pull.assigned_queue.MOVE_SECONDS", 0.0)
-    await broker.store(queue, *[b"%d" % number for number in range(5)])
-    broker.offsets[GROUP, queue] = 3
-    broker.locks[GROUP, queue] = "somebody else"
-    async with member(broker.peer.address, seen, consume_mode="orderly") as m:
-        await eventually(lambda: queue in m.consumer._rebalance.assigned, "it waits for the lock")
-        await broker.peer.push(RESET, reset_fields(), as_map({queue: 0}), oneway=True)
-        await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
-        del broker.locks[GROUP, queue]
-        await seen.has(b"3", b"4")
-    assert 0 not in broker.commits_of(queue)
-
-
 async def test_a_reset_that_cannot_be_read_changes_nothing(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
@@ -320,35 +303,6 @@ async def test_running_info_has_every_option_under_javas_name(broker: ScriptedBr
     )
     client, tools, twice, unset = 9, 6, 1, 5
     assert len(found) == len(fields(ConsumerOptions)) + client + tools + twice - unset
-
-
-async def test_running_info_shows_what_is_cached(broker: ScriptedBroker, queue: MessageQueue) -> None:
-    await broker.store(queue, *[b"%d" % number for number in range(9)])
-    handle = Blocked()
-    async with member(broker.peer.address, handle, concurrency=1) as m:
-        await eventually(lambda: (held := m.queue()) is not None and held.cached == 9, "all are cached")
-        before, info = m.consumer._context.clock.wall() * 1000, (await running_info(broker)).mq_table[queue]
-        handle.release.set()
-    assert (info.commit_offset, info.cached_msg_count) == (0, 9)
-    assert (info.cached_msg_min_offset, info.cached_msg_max_offset) == (0, 8)
-    assert not info.dropped
-    assert before - 10_000 < info.last_pull_timestamp <= info.last_consume_timestamp + 1
-    assert info.last_consume_timestamp < before + 10_000
-
-
-async def test_running_info_has_our_stacks_where_they_are_asked_for(
-    broker: ScriptedBroker, queue: MessageQueue
-) -> None:
-    """Where each task waits, down to the handler's line; and the threads."""
-    await broker.store(queue, b"0")
-    handle = Holding()
-    async with member(broker.peer.address, handle):
-        await handle.begun.wait()
-        jstack = (await running_info(broker, jstack=True)).jstack or ""
-        handle.release.set()
-    assert "Blocked.__call__" in jstack
-    assert f"pull loop:{queue}" in jstack
-    assert "MainThread" in jstack
 
 
 async def test_what_is_asked_of_an_unknown_group_or_with_an_unknown_code_is_refused(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rmqd.broker_errors import BrokerError
 from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.stall import Stall
@@ -26,33 +28,36 @@ FAILED = Problem("failing_handler", "it is sent back when a later call succeeds"
 HELD = Problem("corrupt_message", "a message is corrupt", "skip it")
 
 
+SIGHTS: list[tuple[dict[str, Any], str, str]] = [
+    ({"stuck": HELD, "paused": True, "in_flight": 1}, "corrupt_message", "a message is corrupt"),
+    ({"paused": True, "failure": refusal(ResponseCode.NO_PERMISSION)}, "paused", "operator"),
+    ({"circuit": OPEN, "pending": 3, "in_flight": 1}, "circuit_open", "5 calls in a row"),
+    ({"circuit": OPEN, "paused": True, "pending": 3}, "paused", "operator"),
+    ({"circuit": OPEN, "locked_out": True}, "held_lock", "another member"),
+    ({"locked_out": True, "pending": 3}, "held_lock", "another member"),
+    ({"started": False}, "held_lock", "another member"),
+    ({"started": False, "failure": RemotingConnectError("b:1", "refused")}, "broker_unreachable", "b:1: refused"),
+    ({"in_flight": 1, "pending": 99, "call_seconds": 25.0}, "slow_handler", "25 s; first unfinished is message M"),
+    ({"pending": 5, "slots": 2, "busy_slots": 2, "longest_call_seconds": 40.0}, "slow_handler", "all 2 slots"),
+    ({"in_flight": 2, "call_seconds": 0.5, "slots": 9, "busy_slots": 2}, "slow_handler", "2 batches"),
+    ({"retrying": 1, "slots": 2, "busy_slots": 2}, "retry_refused", "message M"),
+    ({"in_flight": 1, "slots": 2}, "retry_refused", "message M"),
+    ({"in_flight": 1, "slots": 2, "kept": FAILED}, "failing_handler", "sent back when"),
+    ({"in_flight": 1, "call_seconds": 0.1, "in_place": True}, "poison_message", "message M"),
+    ({"in_flight": 1, "call_seconds": 30.0, "in_place": True}, "slow_handler", "message M"),
+    ({"in_flight": 1, "in_place": True}, "slow_handler", "has not come back"),
+    ({"uncommitted": 1000, "in_place": True}, "slow_handler", "1000 messages are handled"),
+    ({"retrying": 1, "in_place": True}, "poison_message", "message M"),
+    ({"pending": 1, "slots": 2}, "stalled_queue", "nothing holds"),
+    ({"waits_for_rate": True}, "rate_limit", "pull_rate_limit"),
+    ({"unanswered_seconds": 30.0, "broker_down": True, "broker": "broker-a"}, "broker_unreachable", "broker-a"),
+    ({"unanswered_seconds": 30.0}, "stalled_queue", "30 s ago"),
+    ({}, "stalled_queue", "nothing holds"),
+]
+
+
 def test_each_sight_has_its_cause() -> None:
-    for seen, cause, evidence in [
-        ({"stuck": HELD, "paused": True, "in_flight": 1}, "corrupt_message", "a message is corrupt"),
-        ({"paused": True, "failure": refusal(ResponseCode.NO_PERMISSION)}, "paused", "operator"),
-        ({"circuit": OPEN, "pending": 3, "in_flight": 1}, "circuit_open", "5 calls in a row"),
-        ({"circuit": OPEN, "paused": True, "pending": 3}, "paused", "operator"),
-        ({"circuit": OPEN, "locked_out": True}, "held_lock", "another member"),
-        ({"locked_out": True, "pending": 3}, "held_lock", "another member"),
-        ({"started": False}, "held_lock", "another member"),
-        ({"started": False, "failure": RemotingConnectError("b:1", "refused")}, "broker_unreachable", "b:1: refused"),
-        ({"in_flight": 1, "pending": 99, "call_seconds": 25.0}, "slow_handler", "25 s; first unfinished is message M"),
-        ({"pending": 5, "slots": 2, "busy_slots": 2, "longest_call_seconds": 40.0}, "slow_handler", "all 2 slots"),
-        ({"in_flight": 2, "call_seconds": 0.5, "slots": 9, "busy_slots": 2}, "slow_handler", "2 batches"),
-        ({"retrying": 1, "slots": 2, "busy_slots": 2}, "retry_refused", "message M"),
-        ({"in_flight": 1, "slots": 2}, "retry_refused", "message M"),
-        ({"in_flight": 1, "slots": 2, "kept": FAILED}, "failing_handler", "sent back when"),
-        ({"in_flight": 1, "call_seconds": 0.1, "in_place": True}, "poison_message", "message M"),
-        ({"in_flight": 1, "call_seconds": 30.0, "in_place": True}, "slow_handler", "message M"),
-        ({"in_flight": 1, "in_place": True}, "slow_handler", "has not come back"),
-        ({"uncommitted": 1000, "in_place": True}, "slow_handler", "1000 messages are handled"),
-        ({"retrying": 1, "in_place": True}, "poison_message", "message M"),
-        ({"pending": 1, "slots": 2}, "stalled_queue", "nothing holds"),
-        ({"waits_for_rate": True}, "rate_limit", "pull_rate_limit"),
-        ({"unanswered_seconds": 30.0, "broker_down": True, "broker": "broker-a"}, "broker_unreachable", "broker-a"),
-        ({"unanswered_seconds": 30.0}, "stalled_queue", "30 s ago"),
-        ({}, "stalled_queue", "nothing holds"),
-    ]:
+    for seen, cause, evidence in SIGHTS:
         problem = Stall(**{"oldest": "message M"} | seen).explain()
 
         assert problem.cause == cause

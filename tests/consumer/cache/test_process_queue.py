@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
@@ -385,7 +385,7 @@ def take(queue: ProcessQueue, most: int) -> list[Message]:
     return queue.take(most) if queue.pending else []
 
 
-@pytest.mark.slow
+@settings(max_examples=40)
 @given(st.data())
 def test_any_order_of_finishing_keeps_the_offset_right(data: st.DataObject) -> None:
     """Against the plain definition: the smallest offset that is wanted and not finished, else the next one to pull."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rmqd.consumer.dead_letters.choice import Choice
 from rmqd.consumer.dead_letters.letter import Letter
 from rmqd.testing import make_message
@@ -20,25 +22,28 @@ def letter(**more: str) -> Letter:
     return Letter(message, "g")
 
 
+CHOICES: list[tuple[bool, dict[str, Any]]] = [
+    (True, {}),
+    (True, {"since_ms": AT, "until_ms": AT + 1}),
+    (False, {"since_ms": AT + 1}),
+    (False, {"until_ms": AT}),
+    (True, {"keys": frozenset({"k2", "k9"})}),
+    (False, {"keys": frozenset({"k"})}),
+    (True, {"tags": frozenset({"paid", "refunded"})}),
+    (False, {"tags": frozenset({"refunded"})}),
+    (True, {"properties": (("shop", "a"), ("TAGS", "paid"))}),
+    (False, {"properties": (("shop", "a"), ("TAGS", "refunded"))}),
+    (True, {"ids": frozenset({ID})}),
+    (False, {"ids": frozenset({"another"})}),
+    (True, {"reason": "toolate: BY"}),
+    (True, {"reason": "Max_Reconsume"}),
+    (False, {"reason": "Traceback"}),
+    (False, {"keys": frozenset({"k1"}), "tags": frozenset({"refunded"})}),
+]
+
+
 def test_all_that_is_asked_for_must_hold() -> None:
-    for taken, choice in [
-        (True, {}),
-        (True, {"since_ms": AT, "until_ms": AT + 1}),
-        (False, {"since_ms": AT + 1}),
-        (False, {"until_ms": AT}),
-        (True, {"keys": frozenset({"k2", "k9"})}),
-        (False, {"keys": frozenset({"k"})}),
-        (True, {"tags": frozenset({"paid", "refunded"})}),
-        (False, {"tags": frozenset({"refunded"})}),
-        (True, {"properties": (("shop", "a"), ("TAGS", "paid"))}),
-        (False, {"properties": (("shop", "a"), ("TAGS", "refunded"))}),
-        (True, {"ids": frozenset({ID})}),
-        (False, {"ids": frozenset({"another"})}),
-        (True, {"reason": "toolate: BY"}),
-        (True, {"reason": "Max_Reconsume"}),
-        (False, {"reason": "Traceback"}),
-        (False, {"keys": frozenset({"k1"}), "tags": frozenset({"refunded"})}),
-    ]:
+    for taken, choice in CHOICES:
         assert Choice(**choice).takes(letter()) is taken
 
 

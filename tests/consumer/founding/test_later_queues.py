@@ -57,7 +57,6 @@ def know(broker: ScriptedBroker, *queues: MessageQueue, retries: bool = True) ->
         broker.offsets[GROUP, MessageQueue(RETRY, broker.name, 0)] = 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("where", WHERES)
 async def test_nothing_is_passed_over_where_the_topic_of_a_running_group_grows(
     broker: ScriptedBroker, seen: Seen, where: str
@@ -80,40 +79,6 @@ async def test_nothing_is_passed_over_where_the_topic_of_a_running_group_grows(
     assert starts_in(logs)[str(later)] == (0, why)
 
 
-async def test_nothing_is_passed_over_where_the_topic_grows_while_the_group_is_away(
-    broker: ScriptedBroker, seen: Seen
-) -> None:
-    """From its first kept message, also where the first ones are gone."""
-    queues = broker.create_topic(TOPIC, 3)
-    broker.first[queues[2]] = 100
-    for queue in queues:
-        await broker.store(queue, b"old")
-    know(broker, *queues[:2])
-    with capture_logs() as logs:
-        async with member(broker.peer.address, seen, **QUICK):
-            await seen.has(b"old")
-            await broker.committed(GROUP, queues[2], 101)
-    starts = starts_in(logs)
-    assert [starts[str(queue)] for queue in queues] == [(1, "committed"), (1, "committed"), (100, "later_queue")]
-
-
-@pytest.mark.slow
-async def test_nothing_is_passed_over_in_a_topic_that_is_made_while_the_group_waits_for_it(
-    broker: ScriptedBroker, seen: Seen
-) -> None:
-    """In a group that is new everywhere: its other topic begins at the end."""
-    [other] = broker.create_topic("other")
-    await broker.store(other, b"old")
-    async with member(broker.peer.address, seen, subscriptions=[TOPIC, "other"], **QUICK) as one:
-        await eventually(lambda: one.owned() == {("other", 0)}, "it has what there is")
-        made = MessageQueue(TOPIC, broker.name, 0)
-        broker.messages[made] = []
-        await broker.store(made, b"first")
-        broker.create_topic(TOPIC)
-        await seen.has(b"first")
-
-
-@pytest.mark.slow
 async def test_nothing_is_passed_over_at_a_broker_that_is_added(two: Two, seen: Seen) -> None:
     """While the group runs, and while it is away."""
     [queue] = two.a.create_topic(TOPIC)
@@ -149,20 +114,6 @@ async def test_a_new_group_is_founded_in_all_queues_at_once(broker: ScriptedBrok
         assert order.index(MessageQueue(RETRY, broker.name, 0)) > max(order.index(queue) for queue in queues)
 
 
-async def test_a_founder_that_is_under_way_is_waited_for_where_the_order_does_not_show_it(
-    broker: ScriptedBroker, seen: Seen
-) -> None:
-    """Two topics of one queue each: the offset of the first one alone may be all that a known group has."""
-    [done], [missing] = broker.create_topic("done"), broker.create_topic(TOPIC)
-    await broker.store(missing, b"old")
-    know(broker, done, retries=False)
-    async with member(broker.peer.address, seen, subscriptions=["done", TOPIC], **QUICK):
-        await broker.peer.received(RequestCode.QUERY_CONSUMER_OFFSET, 8)
-        know(broker, missing)
-        await eventually(lambda: broker.pulled_offsets(missing), "the queue is pulled")
-    assert broker.pulled_offsets(missing)[0] == 1
-
-
 async def test_a_founder_writes_over_nothing(broker: ScriptedBroker, seen: Seen) -> None:
     """Another member had a queue first, and consumed on while the founder was busy with the others."""
     queues = broker.create_topic(TOPIC, 2)
@@ -177,27 +128,6 @@ async def test_a_founder_writes_over_nothing(broker: ScriptedBroker, seen: Seen)
     async with member(broker.peer.address, seen, **QUICK):
         await broker.committed(GROUP, queues[0], 2)
     assert seen.bodies == [b"old"]
-
-
-async def test_a_known_group_is_asked_for_one_offset_a_queue(broker: ScriptedBroker, seen: Seen) -> None:
-    """A restart costs what it must, and founds nothing."""
-    queues = broker.create_topic(TOPIC, 4)
-    know(broker, *queues)
-    async with member(broker.peer.address, seen, **QUICK):
-        await eventually(lambda: all(map(broker.pulled_offsets, queues)), "all queues are pulled")
-        asked = len(broker.peer.got(RequestCode.QUERY_CONSUMER_OFFSET))
-    assert asked <= len(queues) + 1  # and the retry topic's
-
-
-async def test_an_offset_below_zero_is_none(broker: ScriptedBroker, seen: Seen) -> None:
-    """Groups may commit it, and a broker that tells it means nothing by it."""
-    [queue] = broker.create_topic(TOPIC)
-    await broker.store(queue, b"old")
-    know(broker)
-    broker.offsets[GROUP, queue] = -1
-    async with member(broker.peer.address, seen, **QUICK):
-        await seen.has(b"old")
-    assert min(broker.pulled_offsets(queue)) == 0
 
 
 async def test_a_queue_of_which_a_slave_knows_no_offset_waits_for_its_master(
@@ -219,7 +149,6 @@ async def test_a_queue_of_which_a_slave_knows_no_offset_waits_for_its_master(
     assert seen.bodies == [b"new"]
 
 
-@pytest.mark.slow
 async def test_a_queue_that_the_broker_lost_goes_on_where_this_member_left_it(
     broker: ScriptedBroker, seen: Seen
 ) -> None:

@@ -219,6 +219,27 @@ async def test_what_tells_nothing_of_the_handler_does_not_open_the_circuit(pool:
     assert queue.in_flight == 0
 
 
+async def test_such_a_probe_is_followed_by_another(pool: StartPool, broker: ScriptedBroker) -> None:
+    clock, database = ManualClock(), Database(away=True)
+    late = asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        if late.is_set() and database.away:
+            database.away = False
+            raise DeadLetter("bad")
+        await database(batch)
+
+    with capture_logs() as logs:
+        async with pool(handle, clock=clock, concurrency=4, circuit=circuit(3)) as running:
+            queue = running.queue(30)
+            await eventually(lambda: "circuit.opened" in events(logs), "the circuit opens")
+            late.set()
+            await clock.advance(OPEN_FOR)
+            await clock.until(done(queue), "all is handled")
+    assert events(logs) == ["circuit.opened", "circuit.half_open", "circuit.closed"]
+    assert handled(queue) == {"acked": 29, "dead_lettered": 1}
+
+
 async def test_one_bad_message_of_a_batch_is_no_failed_call(pool: StartPool, broker: ScriptedBroker) -> None:
     """Where the handler says so: it has handled the others."""
     bad = ValueError("bad")

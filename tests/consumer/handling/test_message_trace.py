@@ -12,7 +12,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions, TraceOptions
 from rmqd.client.sending import trace_dispatcher
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.handler_api import Batch, DeadLetter, Retry, Suspend
+from rmqd.handler_api import Batch, DeadLetter, ManualBatch, Retry, Suspend
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options, handler_of
@@ -141,12 +141,15 @@ async def test_what_a_handler_decided_message_by_message_is_told_so(
     assert codes == {"ID0": (True, SUCCESS), "ID1": (False, EXCEPTION), "ID2": (False, EXCEPTION)}
 
 
-async def test_a_call_past_its_deadline_has_timed_out(broker: ScriptedBroker, queue: MessageQueue) -> None:
+async def test_what_is_rolled_back_has_failed(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    async def handle(batch: Batch) -> None:
+        assert isinstance(batch, ManualBatch)
+        batch.rollback()
+
     await broker.store(queue, b"1")
-    async with Traced(broker, Blocked(), consume_timeout_seconds=0.01) as traced:
+    async with Traced(broker, handle, consume_mode="orderly", auto_commit=False) as traced:
         await eventually(lambda: traced.records("SubAfter"), "it is traced")
-    first = traced.records("SubAfter")[0]
-    assert (first["success"], first["code"]) == (False, TIME_OUT)
+    assert {(one["success"], one["code"]) for one in traced.records("SubAfter")} == {(False, FAILED)}
 
 
 async def test_what_a_handler_has_is_told_before_it_ends(broker: ScriptedBroker, queue: MessageQueue) -> None:
@@ -161,6 +164,17 @@ async def test_what_a_handler_has_is_told_before_it_ends(broker: ScriptedBroker,
     assert [one["request"] for one in traced.records("SubAfter")] == [
         one["request"] for one in traced.records("SubBefore")
     ]
+
+
+async def test_records_that_are_too_many_are_dropped(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_dispatcher, "MOST_WAITING_CHARACTERS", 0)
+    await broker.store(queue, b"1", b"2")
+    async with Traced(broker, seen) as traced:
+        await seen.has(b"1", b"2")
+        await eventually(lambda: traced.consumer.snapshot().trace_records["full"] == 4, "the loss is counted")
+    assert traced.records("SubBefore") == []
 
 
 async def test_the_end_of_a_group_sends_what_waits(

@@ -105,7 +105,6 @@ async def test_a_queue_that_another_member_holds_is_waited_for_without_end(
         await seen.has(b"2", b"3")
 
 
-@pytest.mark.slow
 async def test_queues_move_between_members_without_duplicates_and_without_two_handlers_at_once(
     broker: ScriptedBroker,
 ) -> None:

@@ -198,7 +198,6 @@ async def test_a_resting_queue_keeps_no_slot_from_the_others(pool: StartPool) ->
     assert handle.offsets == [0, 0, 1, 2, 3, 4, 0, 1, 2]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "attempts"), [(0, 1), (2, 3)])
 async def test_the_last_attempt_ends_in_the_dead_letters(
     pool: StartPool, broker: ScriptedBroker, limit: int, attempts: int

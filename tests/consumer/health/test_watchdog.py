@@ -102,35 +102,20 @@ async def test_a_slow_handler_is_named_with_its_message(
         await goes_on(m, logs, "slow_handler")
 
 
-async def test_what_arrives_behind_a_slow_handler_is_no_progress(
-    broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock
-) -> None:
-    """Nothing is finished, though a message comes every second."""
-    handle = Blocked()
-    await broker.store(queue, b"0")
-    async with member(broker.peer.address, handle, clock=flowing, concurrency=1) as m:
-        for number in range(1, int(2 * STALL_SECONDS)):
-            await broker.store(queue, b"%d" % number)
-            await flowing.sleep(1)
-        problem = stall(m)
-        assert problem is not None
-        assert problem.cause == "slow_handler"
-        handle.release.set()
-        await goes_on(m, logs, "slow_handler")
-
-
-async def test_a_queue_of_which_nothing_is_cached_stands_still_too(
+async def test_a_pause_is_told_and_keeps_its_state(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
-    """As one that is paused before its first pull: the broker tells that messages wait."""
-    await broker.store(queue, b"0")
+    """Nothing more is wrong: it is told as information."""
     async with member(broker.peer.address, seen, clock=flowing) as m:
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
         m.consumer.pause()
+        await broker.store(queue, b"0", b"1")
         await stands_still(m, logs, "paused")
-        snapshot = m.queue()
-        assert snapshot is not None
-        assert (snapshot.cached, snapshot.lag) == (0, 1)
-        assert not seen.bodies
+        assert state(m) == "paused"
+        m.consumer.resume()
+        await seen.has(b"0", b"1")
+        await goes_on(m, logs, "paused")
+    assert events(logs, "queue.stalled")[0]["log_level"] == "info"
 
 
 async def test_messages_that_no_broker_takes_back_are_told(
@@ -228,20 +213,18 @@ async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
     assert broker.pulled_offsets(queue)[:2] == [0, 0]
 
 
-async def test_queues_that_stand_still_together_are_one_line(
-    broker: ScriptedBroker, logs: Logs, flowing: ManualClock
+async def test_a_queue_that_cannot_be_taken_over_is_shown(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
-    """And one line only, while the cause is the same."""
-    queues = broker.create_topic(TOPIC, 3)
-    handle = Blocked()
-    for queue in queues:
-        await broker.store(queue, b"0", b"1")
-    async with member(broker.peer.address, handle, clock=flowing, concurrency=3) as m:
-        await eventually(lambda: all(stall(m, number) for number in range(3)), "all are seen to stand still")
-        await flowing.sleep(TICK_SECONDS * 3)
-        handle.release.set()
-    [entry] = events(logs, "queue.stalled")
-    assert (entry["topic"], entry["queues"]) == (TOPIC, [0, 1, 2])
+    """It has no offset, and so would not be shown at all."""
+    broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.NO_PERMISSION, "not for you"))
+    await broker.store(queue, b"0")
+    async with member(broker.peer.address, seen, clock=flowing) as m:
+        await stands_still(m, logs, "no_permission")
+        assert state(m) == "stuck"
+        broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, broker.query)
+        await seen.has(b"0")
+        await goes_on(m, logs, "no_permission")
 
 
 async def test_a_topic_that_nobody_knows_is_a_problem_of_the_group(

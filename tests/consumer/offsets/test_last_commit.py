@@ -28,7 +28,6 @@ async def handle(batch: Batch) -> None:
     """Finish at once."""
 
 
-@pytest.mark.slow
 async def test_the_last_commit_does_not_overtake_one_that_a_slow_broker_has(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
@@ -92,7 +91,6 @@ async def test_what_a_stop_cannot_commit_counts_as_handled_twice(
         assert only.topic().duplicates == {"stopped": 50}
 
 
-@pytest.mark.slow
 async def test_a_group_that_fails_commits_what_is_finished_and_gives_its_locks_back(
     broker: ScriptedBroker, flowing: ManualClock
 ) -> None:

@@ -14,11 +14,10 @@ from structlog.testing import capture_logs
 
 from rmqd.consumer.offsets.local_file_store import REMIND_SECONDS, LocalFileOffsetStore
 from rmqd.consumer.offsets.offsets_file import OffsetsFile
-from rmqd.errors import InUseError, OffsetStoreError
+from rmqd.errors import OffsetStoreError
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock
-from tests.consumer.offsets.disks import disk_error, small_disk
-from tests.consumer.offsets.test_process_lock import holder
+from tests.consumer.offsets.disks import disk_error
 
 A, B = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
 
@@ -246,36 +245,6 @@ async def test_a_reset_holds_although_it_could_not_be_stored_yet(
     assert on_disk(tmp_path) == {A: 3}
 
 
-@pytest.mark.process
-async def test_a_real_disk_fills_up_turns_read_only_and_recovers(tmp_path: Path, clock: ManualClock) -> None:
-    with small_disk(tmp_path / "disk") as disk:
-        store = LocalFileOffsetStore(str(disk.path / "offsets"), "g", clock)
-        await store.open()
-        await store.commit(A, 1)
-        disk.fill()
-        assert not await store.persist({A: 2})
-        disk.empty()
-        assert await store.persist({A: 3})
-        disk.read_only(True)
-        assert not await store.persist({A: 4})
-        disk.read_only(False)
-        assert await store.persist({A: 5})
-        await store.close()
-
-        assert OffsetsFile(disk.path / "offsets" / "g").load() == {A: 5}
-
-
-@pytest.mark.process
-async def test_a_start_on_a_full_disk_goes_on_from_the_file(tmp_path: Path, clock: ManualClock) -> None:
-    with small_disk(tmp_path / "disk") as disk:
-        OffsetsFile(disk.path / "offsets" / "g").save({A: 1})
-        disk.fill()
-        store = LocalFileOffsetStore(str(disk.path / "offsets"), "g", clock)
-        await store.open()
-
-        assert await store.read(A) == 1
-
-
 async def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path, clock: ManualClock) -> None:
     (tmp_path / "file").write_bytes(b"")
     store = LocalFileOffsetStore(str(tmp_path / "file" / "offsets"), "g", clock)
@@ -290,16 +259,6 @@ async def test_damage_to_both_files_is_told(tmp_path: Path, clock: ManualClock) 
 
     with pytest.raises(OffsetStoreError, match="is damaged: it is empty"):
         await LocalFileOffsetStore(str(tmp_path / "offsets"), "g", clock).open()
-
-
-@pytest.mark.process
-async def test_two_processes_do_not_share_a_directory(tmp_path: Path, clock: ManualClock) -> None:
-    directory = tmp_path / "offsets"
-    directory.mkdir()
-    store = LocalFileOffsetStore(str(directory), "g", clock)
-    with holder(directory / "process.lock") as other, pytest.raises(InUseError, match=f"process {other.pid} on"):
-        await store.open()
-    await store.open()
 
 
 async def test_two_groups_of_a_process_do(tmp_path: Path, clock: ManualClock) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from rmqd.consumer.offsets import process_lock
 from rmqd.errors import InUseError
-from tests.consumer.offsets.disks import disk_error, small_disk
+from tests.consumer.offsets.disks import disk_error
 
 FORKER = """
 import os, sys
@@ -189,27 +189,6 @@ def test_the_holders_name_may_be_missing_where_the_disk_is_full(
 
 
 @pytest.mark.process
-def test_looking_leaves_it_free(path: Path) -> None:
-    process_lock.check_free(path)
-
-    with holder(path):
-        pass
-
-
-@pytest.mark.process
-def test_a_full_disk_leaves_the_lock_without_a_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
-        raise disk_error()
-
-    monkeypatch.setattr(Path, "write_text", full)
-    process_lock.hold(path)
-    with pytest.raises(subprocess.CalledProcessError) as caught:
-        subprocess.run([sys.executable, "-c", HOLDER, str(path)], check=True, capture_output=True, text=True)
-
-    assert "in use by another process" in caught.value.stderr
-
-
-@pytest.mark.process
 def test_a_forked_child_does_not_keep_it(path: Path) -> None:
     """A handler's pool of processes may outlive us by a moment: the next rmqd must not wait for it."""
     reader, writer = os.pipe()
@@ -224,19 +203,3 @@ def test_a_forked_child_does_not_keep_it(path: Path) -> None:
 def test_a_folder_that_is_missing_is_the_callers_problem(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         process_lock.hold(tmp_path / "missing" / "lock")
-
-
-@pytest.mark.process
-def test_a_disk_that_is_read_only_from_the_start_is_the_callers_problem(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk") as disk:
-        (disk.path / "lock").touch()
-        disk.read_only(True)
-        with pytest.raises(OSError, match="Read-only file system"):
-            process_lock.hold(disk.path / "lock")
-
-
-@pytest.mark.process
-def test_the_lock_does_not_keep_a_disk_from_being_made_read_only(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk") as disk:
-        process_lock.hold(disk.path / "lock")
-        disk.read_only(True)

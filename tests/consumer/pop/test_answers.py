@@ -141,7 +141,6 @@ async def test_a_static_topic_is_refused_by_name(pop: PopBroker, broker: Scripte
     assert not pop.peer.got(RequestCode.POP_MESSAGE)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"messageQueueAssignments":null}'])
 async def test_an_answer_that_tells_nothing_changes_nothing_and_is_asked_for_again(
     pop: PopBroker, seen: Seen, body: bytes
@@ -160,7 +159,6 @@ async def test_an_answer_that_tells_nothing_changes_nothing_and_is_asked_for_aga
         await seen.has(b"x")
 
 
-@pytest.mark.slow
 async def test_an_answer_without_queues_ends_the_popping(pop: PopBroker, seen: Seen) -> None:
     async with member(pop.address, seen, consume_mode="pop") as one:
         await eventually(lambda: popping(one), "it pops")
@@ -169,7 +167,6 @@ async def test_an_answer_without_queues_ends_the_popping(pop: PopBroker, seen: S
         await eventually(lambda: not one.consumer.snapshot().queues, "it has none")
 
 
-@pytest.mark.slow
 async def test_a_member_without_queues_tells_brokers_of_pop_retries_as_the_others_do(
     pop: PopBroker, broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +409,16 @@ async def test_what_cannot_be_decoded_is_left_alone_and_costs_no_connection(
     assert (0, 4, 5) not in pop.acked()
 
 
+async def test_a_broker_that_takes_0_for_the_year_1970_is_told_the_time(pop: PopBroker, seen: Seen) -> None:
+    pop.pops.append(Reply(ResponseCode.POLLING_TIMEOUT, "the broker pop message is timeout too much"))
+    pop.add(4)
+    async with member(pop.address, seen, consume_mode="pop"):
+        await seen.has(b"x")
+        first, second = (await pop.peer.received(RequestCode.POP_MESSAGE, 2))[:2]
+    assert first.ext_fields["bornTime"] == "0"
+    assert int(second.ext_fields["bornTime"]) > 1_600_000_000_000
+
+
 async def test_a_member_that_has_enough_pops_no_more_until_something_is_done(pop: PopBroker) -> None:
     handler = Blocked()
     pop.add(*range(4, 8))
@@ -439,3 +446,37 @@ async def test_a_paused_member_pops_nothing(pop: PopBroker, seen: Seen, flowing:
         assert not seen.bodies
         one.consumer.resume()
         await seen.has(b"x")
+
+
+async def test_what_stands_still_is_said_with_its_cause_and_when_it_goes_on(
+    pop: PopBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("TICK_SECONDS", 0.02), ("STALL_SECONDS", 0.1)):
+        monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}", seconds)
+    monkeypatch.setattr("rmqd.consumer.assigned.stall.SLOW_CALL_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pop.loop.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.backoff.EXCEPTION_DELAY_SECONDS", 0.05)
+    handler = Blocked()
+
+    with capture_logs() as logs:
+
+        def told() -> list[tuple[str, str]]:
+            stalls = [entry for entry in logs if entry["event"] in ("queue.stalled", "queue.recovered")]
+            return [(entry["event"], entry["cause"]) for entry in stalls]
+
+        async with member(pop.address, handler, consume_mode="pop") as one:
+            await eventually(lambda: popping(one), "it pops")
+            pop.add(4)
+            expected = [("queue.stalled", "slow_handler")]
+            await eventually(lambda: told() == expected, "the handler does not come back")
+            handler.release.set()
+            expected += [("queue.recovered", "slow_handler")]
+            await eventually(lambda: told() == expected, "it does")
+            pop.peer.on(RequestCode.POP_MESSAGE, Reply(ResponseCode.NO_PERMISSION, "not you"))
+            pop.add(5)
+            expected += [("queue.stalled", "no_permission")]
+            await eventually(lambda: told() == expected, "pops are refused")
+            queue = one.queue(-1)
+            assert queue is not None
+            assert queue.stall is not None
+            assert (queue.state, queue.stall.cause) == ("stuck", "no_permission")

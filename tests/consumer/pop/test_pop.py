@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.client.api.admin import create_topic
 from rmqd.client.api.group import consumer_running_info
@@ -63,6 +64,20 @@ async def test_every_message_is_handled_once_and_acknowledged(pop: Popping, seen
     assert await pop.lag() == 0
 
 
+async def test_what_no_handler_has_in_time_is_left_to_others(pop: Popping) -> None:
+    first = Blocked()
+    second = Seen()
+    await pop.send(*BODIES[:10])
+    with capture_logs() as logs:
+        async with pop.member(first, concurrency=1, pop_invisible_time_seconds=10.0) as one:
+            await eventually(lambda: one.topic().received == 10, "it has popped all")
+            async with pop.member(second, pop_invisible_time_seconds=10.0):
+                await eventually(lambda: len(second.bodies) == 9, "the others went to the second member", LONG_SECONDS)
+                first.release.set()
+                await eventually(lambda: one.topic().handled["acked"] == 1, "its own is done")
+    assert sum(entry["messages"] for entry in logs if entry["event"] == "pop.left_to_others") >= 9
+
+
 async def test_a_failed_message_comes_again_and_ends_in_the_dead_letters(
     pop: Popping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,43 +98,29 @@ async def test_a_failed_message_comes_again_and_ends_in_the_dead_letters(
     assert await pop.lag(pop_retry_topic(GROUP, TOPIC)) == 0
 
 
-async def test_a_member_that_leaves_shows_the_others_what_it_did_not_begin(pop: Popping) -> None:
+@pytest.mark.usefixtures("looks_often")
+async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: Popping) -> None:
     first, second = Blocked(), Seen()
     await pop.send(*BODIES[:20])
-    async with pop.member(first, concurrency=1) as one:
+    async with pop.member(first, concurrency=1, pop_invisible_time_seconds=10.0) as one:
         await eventually(lambda: one.topic().received == 20, "it has popped all")
-        stopping = asyncio.create_task(one.stop())
-        async with pop.member(second):
-            await eventually(lambda: len(second.bodies) == 19, "long before the invisible time is over", LONG_SECONDS)
-            first.release.set()
-            await stopping
-            assert len(set(second.bodies)) == 19
-    assert one.topic().handled["acked"] == 1
-
-
-@pytest.mark.usefixtures("looks_often")
-async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_retried(
-    pop: Popping, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the pop retry topic, and once more from the group's own retry topic, where a failed one goes."""
-    monkeypatch.setattr("rmqd.consumer.pop.send_back.DELAY_SECONDS", (0.1,))
-    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.APART_SECONDS", 0.0)  # the group pulls before that is over
-    attempts: list[tuple[str, str]] = []
-
-    async def fail(batch: Batch) -> None:
-        attempts.extend((message.topic, message.message_queue.topic) for message in batch)
-        if len(attempts) == 1:
-            await pop.set_mode("PULL")
-            running.consumer.on_consumer_ids_changed()
-        if len(attempts) < 3:
-            raise Retry(delay_level=1)
-
-    await pop.send(b"x")
-    async with pop.member(fail) as running:
-        await eventually(lambda: len(attempts) == 3, "it was handled three times", LONG_SECONDS)
-        await eventually(lambda: running.topic(is_retry=True).handled["acked"] == 1, "it is done")
-    retry = pop_retry_topic(GROUP, TOPIC)
-    assert attempts == [(TOPIC, TOPIC), (TOPIC, retry), (TOPIC, f"%RETRY%{GROUP}")]
+        await one.die()
+    await pop.set_mode("PULL")
+    async with pop.member(second, pop_invisible_time_seconds=10.0) as two:
+        await eventually(lambda: set(second.bodies) == set(BODIES[:20]), "all of it is handled", LONG_SECONDS)
+        topics = [queue.topic for queue in two.consumer.snapshot().queues]
+        assert pop_retry_topic(GROUP, TOPIC) in topics
+        await eventually(
+            lambda: pop_retry_topic(GROUP, TOPIC) not in [one.topic for one in two.consumer.snapshot().queues],
+            "it was empty for as long as messages are hidden",
+            LONG_SECONDS,
+        )
+        assert two.queue(0) is not None
+        await pop.set_mode("POP")
+        two.consumer.on_consumer_ids_changed()
+        await eventually(lambda: two.queue(-1) is not None, "it pops", LONG_SECONDS)
+        await pop.send(b"popped")
+        await eventually(lambda: b"popped" in second.bodies, "it handles what it pops")
 
 
 async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(pop: Popping) -> None:

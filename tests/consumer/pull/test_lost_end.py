@@ -76,7 +76,6 @@ async def test_a_doubted_queue_that_gets_as_far_again_is_looked_at(
         await broker.committed(GROUP, queue, 3 + len(others))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 9])
 async def test_a_queue_that_is_made_anew_begins_at_its_first_message(
     broker: ScriptedBroker, seen: Seen, count: int, flowing: ManualClock

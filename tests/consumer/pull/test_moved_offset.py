@@ -63,7 +63,6 @@ async def test_a_restarted_queue_goes_on_where_it_was(broker: ScriptedBroker, qu
     assert broker.pulled_offsets(queue)[:3] == [0, 1, 1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("why", ["count", "paused"])
 async def test_a_reset_reaches_a_queue_that_is_held_back(broker: ScriptedBroker, queue: MessageQueue, why: str) -> None:
     """It asks for one message now and then, without waiting and without taking it."""
@@ -94,7 +93,6 @@ def cached(m: Member) -> int:
     return 0 if held is None else held.cached
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("why", ["count", "paused"])
 async def test_what_was_pulled_is_handled_though_the_broker_let_it_go(
     broker: ScriptedBroker, queue: MessageQueue, why: str
@@ -150,34 +148,6 @@ async def test_an_offset_that_is_moved_nowhere_is_asked_for_again_after_a_while(
         broker.forget_answers(queue)
         await broker.store(queue, b"2")
         await broker.committed(GROUP, queue, 3)
-
-
-@pytest.mark.slow
-async def test_a_queue_whose_broker_lost_its_end_goes_on_there_after_what_is_in_memory(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
-) -> None:
-    """Other messages get the offsets of those that were lost: none of them is passed by a commit."""
-    await broker.store(queue, *[b"%d" % number for number in range(6)])
-    release = asyncio.Event()
-
-    async def handle(batch: Batch) -> None:
-        await release.wait()
-        await seen(batch)
-
-    options: dict[str, Any] = {"pull_threshold_for_queue": 5, "persist_consumer_offset_interval_seconds": 0.05}
-    async with member(broker.peer.address, handle, concurrency=1, **options) as m:
-        await eventually(lambda: cached(m) == 6, "all are in memory")
-        del broker.messages[queue][3:]
-        await eventually(lambda: (q := m.queue()) and q.position == 3, "the next pull is to begin at the end")
-        await broker.store(queue, b"new3", b"new4")
-        pulled = len(broker.pulled_offsets(queue))
-        release.set()
-        await seen.has(*[b"%d" % number for number in range(6)], b"new3", b"new4")
-        await broker.committed(GROUP, queue, 5)
-    assert 3 in broker.pulled_offsets(queue)[pulled:]
-    commits = broker.commits_of(queue)
-    assert commits == sorted(commits)
-    assert not {4, 6} & set(commits)
 
 
 @pytest.mark.parametrize(("low", "high", "offered"), [(0, 10, 2**63 - 1), (6, 10, 7)])

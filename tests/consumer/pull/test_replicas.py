@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -141,39 +140,6 @@ async def test_a_dead_master_that_the_route_still_names_is_passed_over_and_retur
     assert seen.bodies == [b"0", b"1", b"2"]
 
 
-async def test_a_master_that_is_gone_leaves_its_slave_the_commits_too_and_gets_them_when_it_is_back(
-    cluster: Replicated, seen: Seen
-) -> None:
-    """As Java: with no master in the route the slave takes offsets. The master comes back with what it had on its
-    disk, and the next round of commits lifts that, though nothing was consumed since."""
-    broker, queue = cluster.broker, cluster.queue
-    on_slave: list[int] = []
-
-    def update_at_slave(command: RemotingCommand) -> Reply:
-        if command.ext_fields["topic"] == TOPIC:
-            on_slave.append(int(command.ext_fields["commitOffset"]))
-        return Reply()
-
-    cluster.slave.on(UPDATE, update_at_slave)
-    await broker.store(queue, b"0", b"1")
-    async with cluster.member(seen) as m:
-        await seen.has(b"0", b"1")
-        await broker.committed(GROUP, queue, 2)
-        cluster.route({1: cluster.slave.address})
-        await cluster.master.down()
-        await broker.store(queue, b"2")
-        await seen.has(b"0", b"1", b"2")
-        await eventually(lambda: on_slave and on_slave[-1] == 3, "the slave has the offset")
-        broker.offsets[GROUP, queue] = 1  # what was flushed
-        await cluster.master.listen()
-        cluster.route({0: cluster.master.address, 1: cluster.slave.address})
-        await broker.committed(GROUP, queue, 3)
-        await broker.store(queue, b"3")
-        await seen.has(b"0", b"1", b"2", b"3")
-        assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
-    assert min(cluster.pulls_at(cluster.slave), key=lambda pull: pull.queue_offset).queue_offset >= 2
-
-
 async def test_a_broker_that_moves_is_followed_at_once(cluster: Replicated, seen: Seen) -> None:
     """The old address still takes connections, and holds a pull; it is left, and the new one hears of us first."""
     broker, queue = cluster.broker, cluster.queue
@@ -192,38 +158,6 @@ async def test_a_broker_that_moves_is_followed_at_once(cluster: Replicated, seen
         await broker.store(queue, b"1")
         await seen.has(b"0", b"1")
         await broker.committed(GROUP, queue, 2)
-
-
-async def test_a_new_connection_carries_a_heartbeat_before_a_pull(cluster: Replicated, seen: Seen) -> None:
-    """A broker that was restarted knows no group: what is pulled there at once is refused."""
-    broker, queue = cluster.broker, cluster.queue
-    await broker.store(queue, b"0")
-    async with cluster.member(seen):
-        await seen.has(b"0")
-        cluster.slave.on(PULL, None)
-        refused, known = 0, False
-
-        async def slow_heartbeat(_: RemotingCommand) -> Reply:
-            nonlocal known
-            await asyncio.sleep(0.2)
-            known = True
-            return Reply()
-
-        def gate(command: RemotingCommand) -> Reply | None:
-            nonlocal refused
-            if command.code == PULL and not known:
-                refused += 1
-                return Reply(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
-            return None
-
-        cluster.master.on(RequestCode.HEART_BEAT, slow_heartbeat)
-        cluster.master.gate = gate
-        pulled = len(cluster.pulls_at(cluster.master))
-        cluster.master.cut()
-        await broker.store(queue, b"1")
-        await cluster.pulled_at(cluster.master, pulled)
-        await seen.has(b"0", b"1")
-        assert not refused
 
 
 async def test_a_slave_that_has_not_got_as_far_is_asked_patiently(

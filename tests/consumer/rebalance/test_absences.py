@@ -36,7 +36,6 @@ def held(member: Member) -> dict[str, int]:
     return dict(Counter(queue.broker for queue in member.consumer.snapshot().queues))
 
 
-@pytest.mark.slow
 async def test_queues_of_a_dead_broker_wait_for_it_and_go_on_where_they_were(
     two: Two, seen: Seen, flowing: ManualClock
 ) -> None:
@@ -68,7 +67,6 @@ async def test_queues_of_a_dead_broker_wait_for_it_and_go_on_where_they_were(
     assert two.b.commits_of(queue) == sorted(two.b.commits_of(queue))
 
 
-@pytest.mark.slow
 async def test_what_a_handler_finishes_while_its_broker_is_away_is_committed_later(
     two: Two, flowing: ManualClock
 ) -> None:
@@ -93,7 +91,6 @@ async def test_what_a_handler_finishes_while_its_broker_is_away_is_committed_lat
     assert bodies == [b"b0"]
 
 
-@pytest.mark.slow
 async def test_a_broker_that_is_away_for_long_is_given_up(two: Two, seen: Seen, flowing: ManualClock) -> None:
     async with two.member(seen, clock=flowing) as m:
         await eventually(lambda: len(m.owned()) == 1 and len(m.consumer.snapshot().queues) == 4, "it has all queues")
@@ -106,7 +103,6 @@ async def test_a_broker_that_is_away_for_long_is_given_up(two: Two, seen: Seen, 
         await eventually(lambda: held(m) == {"a": 2}, "they are given up")
 
 
-@pytest.mark.slow
 async def test_a_broker_that_serves_the_topic_no_more_is_given_up(two: Two, seen: Seen, flowing: ManualClock) -> None:
     """It is there, and other routes name it: whoever took the topic from it meant it."""
     async with two.member(seen, clock=flowing, heartbeat_seconds=30.0) as m:
@@ -182,7 +178,6 @@ async def test_a_silent_broker_delays_no_commit_to_another_one(
         await two.b.peer.down()  # or it would be waited for at the end
 
 
-@pytest.mark.slow
 async def test_members_are_asked_of_a_broker_that_answers(two: Two, seen: Seen, flowing: ManualClock) -> None:
     """Where one is down, it is not waited for."""
     async with two.member(seen, clock=flowing) as m:
@@ -197,7 +192,6 @@ async def test_members_are_asked_of_a_broker_that_answers(two: Two, seen: Seen, 
         assert not [entry for entry in logs if entry["event"] == "rebalance.members_unknown"]
 
 
-@pytest.mark.slow
 async def test_a_broker_that_is_back_for_a_moment_is_not_believed_about_who_is_gone(
     broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:

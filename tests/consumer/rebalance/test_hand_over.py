@@ -43,7 +43,6 @@ def owners(*members: Member) -> list[int]:
     return [len(one.owned()) for one in members]
 
 
-@pytest.mark.slow
 async def test_a_joining_member_waits_for_the_old_owners_commit(broker: ScriptedBroker) -> None:
     """Nothing that was finished is handled again, although the handlers are slow and offsets are persisted rarely."""
     queues = broker.create_topic(TOPIC, QUEUES)
@@ -147,7 +146,6 @@ async def test_an_owner_that_does_not_give_up_is_waited_for_until_the_time_is_ov
     assert entry["queue"] == str(queue)
 
 
-@pytest.mark.slow
 async def test_who_is_alone_waits_for_nobody(broker: ScriptedBroker, flowing: ManualClock) -> None:
     """A lock of a member that nobody knows can only be of one that has gone: it ends by itself, and is then taken."""
     [queue] = broker.create_topic(TOPIC)
@@ -178,7 +176,6 @@ async def test_who_is_listed_again_is_waited_for_though_nobody_told(
         assert new.consumer.snapshot().handover_timeouts == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["handed over", "stopped"])
 async def test_a_former_owner_commits_only_upward(broker: ScriptedBroker, way: str) -> None:
     """A Java member does not wait, and may have committed more already."""
@@ -200,7 +197,6 @@ async def test_a_former_owner_commits_only_upward(broker: ScriptedBroker, way: s
     assert [broker.offsets[GROUP, queue] for queue in queues] == [15, 15]
 
 
-@pytest.mark.slow
 async def test_a_queue_that_comes_back_while_it_is_given_up_is_taken_again(broker: ScriptedBroker) -> None:
     """And the rebalance is counted and logged once a change, not once a second."""
     queues = broker.create_topic(TOPIC, 2)
@@ -230,7 +226,6 @@ async def test_a_queue_that_comes_back_while_it_is_given_up_is_taken_again(broke
     assert [broker.offsets[GROUP, queue] for queue in queues] == [1, 1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["handed over", "stopped"])
 async def test_the_commits_of_a_queue_come_one_after_the_other(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, way: str

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import pytest
-
 from rmqd.client.routing.route_table import REFRESH_INTERVAL_SECONDS
 from rmqd.codes import RequestCode
 from tests.clock import ManualClock
@@ -19,16 +15,15 @@ LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 NOTICE = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
 
-@pytest.mark.slow
-async def test_many_notices_bring_one_pass_a_second(broker: ScriptedBroker, seen: Seen) -> None:
+async def test_many_notices_bring_one_pass_a_second(broker: ScriptedBroker, seen: Seen, flowing: ManualClock) -> None:
     """A deployment replaces members one by one, and brokers tell every other one of each change."""
     broker.create_topic(TOPIC)
-    async with member(broker.peer.address, seen) as m:
+    async with member(broker.peer.address, seen, clock=flowing) as m:
         await eventually(lambda: m.owned() == {(TOPIC, 0)}, "it runs")
         asked = len(broker.peer.got(LIST))
         for _ in range(100):
             await broker.peer.push(NOTICE, {"consumerGroup": GROUP}, oneway=True)
-            await asyncio.sleep(0.01)
+            await flowing.sleep(0.01)
         await broker.peer.received(LIST, asked + 1)
         assert len(broker.peer.got(LIST)) - asked <= 12, "three passes, each over the topic and its retry topic"
 

@@ -88,7 +88,6 @@ FAILURES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "expected"), FAILURES.values(), ids=FAILURES)
 async def test_a_strategy_that_fails_leaves_the_queues_and_is_reported(
     broker: ScriptedBroker, answer: Callable[[Sequence[MessageQueue]], Any], expected: str
@@ -113,7 +112,6 @@ async def test_a_strategy_that_fails_leaves_the_queues_and_is_reported(
     assert found.evidence.startswith(f"allocate_strategy cannot divide the queues of {TOPIC}: {expected}")
 
 
-@pytest.mark.slow
 async def test_a_group_whose_strategy_never_answers_is_not_ready_and_says_why(broker: ScriptedBroker) -> None:
     """It has no queue, and asks again."""
     broker.create_topic(TOPIC)
@@ -154,7 +152,6 @@ async def test_who_names_no_retry_queue_is_told(broker: ScriptedBroker, topics: 
     assert [line["topic"] for line in logs if line["event"] == "rebalance.retries_left_out"] == [RETRY] * told
 
 
-@pytest.mark.slow
 async def test_a_member_that_no_broker_lists_gets_no_queue_and_says_so(broker: ScriptedBroker) -> None:
     """As Java; a heartbeat is tried before."""
     broker.create_topic(TOPIC)
@@ -167,7 +164,6 @@ async def test_a_member_that_no_broker_lists_gets_no_queue_and_says_so(broker: S
     assert any(line["event"] == "rebalance.not_listed" for line in logs)
 
 
-@pytest.mark.slow
 async def test_an_empty_list_of_members_changes_nothing(broker: ScriptedBroker) -> None:
     """Java's strategies throw at one, and what is held is kept."""
     broker.create_topic(TOPIC)

@@ -25,6 +25,39 @@ __all__ = ["broker", "two"]
 pytestmark = pytest.mark.usefixtures("unpaced")
 
 
+async def test_nothing_is_passed_over_where_the_topic_grows_while_the_group_is_away(
+    broker: ScriptedBroker, seen: Seen
+) -> None:
+    """From its first kept message, also where the first ones are gone."""
+    queues = broker.create_topic(TOPIC, 3)
+    broker.first[queues[2]] = 100
+    for queue in queues:
+        await broker.store(queue, b"old")
+    know(broker, *queues[:2])
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, **QUICK):
+            await seen.has(b"old")
+            await broker.committed(GROUP, queues[2], 101)
+    starts = starts_in(logs)
+    assert [starts[str(queue)] for queue in queues] == [(1, "committed"), (1, "committed"), (100, "later_queue")]
+
+
+@pytest.mark.slow
+async def test_nothing_is_passed_over_in_a_topic_that_is_made_while_the_group_waits_for_it(
+    broker: ScriptedBroker, seen: Seen
+) -> None:
+    """In a group that is new everywhere: its other topic begins at the end."""
+    [other] = broker.create_topic("other")
+    await broker.store(other, b"old")
+    async with member(broker.peer.address, seen, subscriptions=[TOPIC, "other"], **QUICK) as one:
+        await eventually(lambda: one.owned() == {("other", 0)}, "it has what there is")
+        made = MessageQueue(TOPIC, broker.name, 0)
+        broker.messages[made] = []
+        await broker.store(made, b"first")
+        broker.create_topic(TOPIC)
+        await seen.has(b"first")
+
+
 async def test_a_message_that_makes_the_topic_as_the_group_starts_is_consumed(
     broker: ScriptedBroker, seen: Seen
 ) -> None:
@@ -83,6 +116,20 @@ async def test_offsets_of_another_client_make_a_known_group(
         await seen.has(b"old")
 
 
+async def test_a_founder_that_is_under_way_is_waited_for_where_the_order_does_not_show_it(
+    broker: ScriptedBroker, seen: Seen
+) -> None:
+    """Two topics of one queue each: the offset of the first one alone may be all that a known group has."""
+    [done], [missing] = broker.create_topic("done"), broker.create_topic(TOPIC)
+    await broker.store(missing, b"old")
+    know(broker, done, retries=False)
+    async with member(broker.peer.address, seen, subscriptions=["done", TOPIC], **QUICK):
+        await broker.peer.received(RequestCode.QUERY_CONSUMER_OFFSET, 8)
+        know(broker, missing)
+        await eventually(lambda: broker.pulled_offsets(missing), "the queue is pulled")
+    assert broker.pulled_offsets(missing)[0] == 1
+
+
 async def test_a_first_commit_that_the_broker_loses_is_made_again(broker: ScriptedBroker, seen: Seen) -> None:
     """RocketMQ answers two first commits that come at once with success, and keeps one of them."""
     queues = broker.create_topic(TOPIC, 4)
@@ -102,6 +149,27 @@ async def test_a_first_commit_that_the_broker_loses_is_made_again(broker: Script
         await eventually(lambda: len(one.owned()) == 2, "it has its share")
         await eventually(lambda: (GROUP, MessageQueue(RETRY, broker.name, 0)) in broker.offsets, "it is founded")
         assert [broker.offsets.get((GROUP, queue)) for queue in queues] == [1] * 4
+
+
+async def test_a_known_group_is_asked_for_one_offset_a_queue(broker: ScriptedBroker, seen: Seen) -> None:
+    """A restart costs what it must, and founds nothing."""
+    queues = broker.create_topic(TOPIC, 4)
+    know(broker, *queues)
+    async with member(broker.peer.address, seen, **QUICK):
+        await eventually(lambda: all(map(broker.pulled_offsets, queues)), "all queues are pulled")
+        asked = len(broker.peer.got(RequestCode.QUERY_CONSUMER_OFFSET))
+    assert asked <= len(queues) + 1  # and the retry topic's
+
+
+async def test_an_offset_below_zero_is_none(broker: ScriptedBroker, seen: Seen) -> None:
+    """Groups may commit it, and a broker that tells it means nothing by it."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"old")
+    know(broker)
+    broker.offsets[GROUP, queue] = -1
+    async with member(broker.peer.address, seen, **QUICK):
+        await seen.has(b"old")
+    assert min(broker.pulled_offsets(queue)) == 0
 
 
 async def test_a_broker_that_is_silent_while_the_group_is_founded_is_neither_lost_nor_repeated(

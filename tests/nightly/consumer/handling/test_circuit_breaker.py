@@ -9,33 +9,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.handler_api import Batch, DeadLetter
+from rmqd.handler_api import Batch
 from tests.clock import ManualClock
 from tests.consumer.handling.test_circuit_breaker import IDS, MODES, OPEN_FOR, Database, change, circuit, events, fill
-from tests.consumer.pool import TIMEOUT_SECONDS, StartPool, done, handled
-from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.pool import TIMEOUT_SECONDS, StartPool, done
 from tests.waiting import eventually
-
-
-async def test_such_a_probe_is_followed_by_another(pool: StartPool, broker: ScriptedBroker) -> None:
-    clock, database = ManualClock(), Database(away=True)
-    late = asyncio.Event()
-
-    async def handle(batch: Batch) -> None:
-        if late.is_set() and database.away:
-            database.away = False
-            raise DeadLetter("bad")
-        await database(batch)
-
-    with capture_logs() as logs:
-        async with pool(handle, clock=clock, concurrency=4, circuit=circuit(3)) as running:
-            queue = running.queue(30)
-            await eventually(lambda: "circuit.opened" in events(logs), "the circuit opens")
-            late.set()
-            await clock.advance(OPEN_FOR)
-            await clock.until(done(queue), "all is handled")
-    assert events(logs) == ["circuit.opened", "circuit.half_open", "circuit.closed"]
-    assert handled(queue) == {"acked": 29, "dead_lettered": 1}
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from rmqd.claims.opening import open_store
 from rmqd.claims.store import Terms
 from rmqd.consumer.handling.held_claims import LEASE_SECONDS
+from rmqd.consumer.handling.threads import HandlerNotAwaitedError
 from rmqd.consumer.options import DeduplicationOptions
 from rmqd.handler_api import Batch
 from tests.clock import ManualClock
@@ -102,50 +103,6 @@ async def test_a_store_that_goes_away_under_the_handler_is_waited_for_before_the
     await other.close()
 
 
-async def test_a_thread_that_is_left_to_itself_keeps_its_claim(
-    pool: StartPool, broker: ScriptedBroker, place: Place
-) -> None:
-    """Until it ends: its call may still have its effect."""
-    let_go, clock = threading.Event(), ManualClock()
-
-    def handle(_: Batch) -> None:
-        let_go.wait()
-
-    options = {"deduplication": place.options, "consume_timeout_seconds": 3.0, "concurrency": 2}
-    async with pool(handle, is_async=False, clock=clock, **options) as running, clock.flowing():
-        queue = queue_of(running, ["a"], {})
-        await eventually(done(queue), "it is sent back")
-        assert await place.standing("a") is HELD
-        running.give_keys(queue, ["a"])
-        await eventually(lambda: queue.retrying, "its copy waits")
-        let_go.set()
-        await eventually(done(queue), "and is handled then")
-    assert handled(queue) == {"expired": 1, "acked": 1}
-    assert await place.standing("a") is CONFIRMED
-
-
-@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-@pytest.mark.parametrize("is_async", [True, False])
-async def test_a_call_that_never_ends_keeps_its_claim_for_as_long_as_the_lease_is(
-    pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], is_async: bool
-) -> None:
-    """From other queues too, in any mode; then the next one of that key is handled."""
-    clock, hanging = ManualClock(), Hanging()
-    options = {"deduplication": place.options, "consume_timeout_seconds": 3.0, "concurrency": 2, **mode}
-    function = hanging.function(is_async)
-    async with pool(function, is_async=is_async, clock=clock, **options) as running, hanging:
-        queue_of(running, ["a"], mode, 0)
-        await eventually(lambda: hanging.calls, "it is called")
-        other = queue_of(running, ["a"], mode, 1)
-        await clock.advance(20)
-        await eventually(lambda: running.service.abandoned, "it is left to itself")
-        await clock.advance(5)
-        assert hanging.calls == [0]
-        async with clock.flowing():
-            await eventually(done(other), "it is handled when the lease is over")
-    assert hanging.calls == [0, 1]
-
-
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_what_a_hanging_call_has_acknowledged_by_itself_is_confirmed(
@@ -221,6 +178,20 @@ async def test_a_store_that_is_back_is_told_of_where_nothing_is_to_be_handled(po
         await eventually(lambda: running.service.problem is None, "it is told no more")
 
 
+async def test_a_handler_that_nobody_awaits_confirms_nothing(pool: StartPool, place: Place) -> None:
+    async def handle(_: Batch) -> object:
+        return asyncio.sleep(0)
+
+    async def run() -> None:
+        async with pool(handle, deduplication=place.options) as running:
+            queue_of(running, ["a"], {})
+            await running.task
+
+    with pytest.raises(HandlerNotAwaitedError):
+        await run()
+    assert await place.standing("a") is OURS
+
+
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
 async def test_what_is_handled_of_a_lost_queue_is_confirmed_for_its_next_owner(
     pool: StartPool, place: Place, mode: dict[str, Any]
@@ -245,35 +216,6 @@ async def test_what_is_handled_of_a_lost_queue_is_confirmed_for_its_next_owner(
     assert (handled(queue), deduplicated(queue)) == ({}, 0)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-@pytest.mark.parametrize("what", ["group", "queue"])
-async def test_nothing_begins_in_what_an_operator_paused_while_the_store_was_away(
-    pool: StartPool, place: Place, mode: dict[str, Any], what: str
-) -> None:
-    handle, clock = Noting(), ManualClock()
-    place.path.parent.mkdir()
-    place.break_it()
-    async with pool(handle, clock=clock, deduplication=place.options, **mode) as running, clock.flowing():
-        queue = queue_of(running, ["a", "b"], mode)
-        await eventually(lambda: running.service.problem, "it waits for the store")
-        if what == "group":
-            running.service.pause()
-        else:
-            queue.pause()
-        place.mend_it()
-        await eventually(lambda: queue.retrying or len(queue.paused) == 2, "it is put back")
-        await clock.advance(10)
-        assert not handle.keys
-        if what == "group":
-            running.service.resume()
-        else:
-            queue.resume()
-            running.service.submit(queue)
-        await eventually(done(queue), "it goes on")
-    assert sorted(map(str, handle.keys)) == ["a", "b"]
-    assert handled(queue) == {"acked": 2}
-
-
 async def test_batches_that_are_left_out_are_no_calls(pool: StartPool, place: Place) -> None:
     """Their time would make a handler look quick, or slow where the store is."""
     other = place.member()
@@ -285,26 +227,37 @@ async def test_batches_that_are_left_out_are_no_calls(pool: StartPool, place: Pl
 
 
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-async def test_the_end_of_a_group_confirms_what_a_call_has_acknowledged_by_itself(
+async def test_the_end_of_a_group_confirms_what_it_was_about_to(
     pool: StartPool, place: Place, mode: dict[str, Any]
 ) -> None:
-    """The end cuts the call short: its effect is there. In order nothing is confirmed that stands behind another.
+    """Its confirmation waited for a store that is back by then."""
 
-    With `order_by` a batch has no two of one key.
-    """
-    began = asyncio.Event()
+    async def refuse(_: Batch) -> None:
+        place.refuse_to_confirm()
 
-    async def handle(batch: Batch) -> None:
-        batch.ack(batch[0])
-        batch.ack(batch[2])
-        began.set()
-        await asyncio.Event().wait()
+    handle, clock = Noting(refuse), ManualClock()
+    async with pool(handle, deduplication=place.options, clock=clock, **mode) as running:
+        queue_of(running, ["a"], mode)
+        await eventually(lambda: running.service.problem, "its confirmation waits for the store")
+        place.confirm_again()
+    assert handle.keys == ["a"]
+    assert await place.standing("a") is CONFIRMED
 
-    options = {"deduplication": place.options, "consume_message_batch_max_size": 3, **mode}
-    async with pool(handle, **options) as running:
-        queue_of(running, ["a", "b", "c"], mode)
-        await began.wait()
-    assert [await place.standing(key) for key in "abc"] == [CONFIRMED, OURS, OURS if mode is IN_ORDER else CONFIRMED]
+
+async def test_what_a_group_could_not_confirm_at_its_end_is_left_to_the_lease(
+    pool: StartPool, place: Place, flowing: ManualClock
+) -> None:
+    """It is not given up: the handler has done its work."""
+
+    async def refuse(_: Batch) -> None:
+        place.refuse_to_confirm()
+
+    with capture_logs() as logs:
+        async with pool(Noting(refuse), clock=flowing, deduplication=place.options) as running:
+            queue_of(running, ["a"], {})
+            await eventually(lambda: running.service.problem, "its confirmation waits for the store")
+    assert await place.standing("a") is HELD
+    assert [one["messages"] for one in logs if one["event"] == "claims.left"] == [1]
 
 
 @pytest.mark.parametrize("mode", [IN_ORDER, BY_KEY], ids=["orderly", "by key"])

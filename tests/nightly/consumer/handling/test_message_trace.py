@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from rmqd.client.options import TraceOptions
-from rmqd.client.sending import trace_dispatcher
-from rmqd.handler_api import Batch, ManualBatch
 from rmqd.wire.message_queue import MessageQueue
-from tests.consumer.groups import GROUP
-from tests.consumer.handling.test_message_trace import FAILED, Traced, trace_queue
+from tests.consumer.groups import GROUP, Blocked
+from tests.consumer.handling.test_message_trace import TIME_OUT, Traced, trace_queue
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
@@ -17,15 +13,12 @@ from tests.waiting import eventually
 __all__ = ["trace_queue"]
 
 
-async def test_what_is_rolled_back_has_failed(broker: ScriptedBroker, queue: MessageQueue) -> None:
-    async def handle(batch: Batch) -> None:
-        assert isinstance(batch, ManualBatch)
-        batch.rollback()
-
+async def test_a_call_past_its_deadline_has_timed_out(broker: ScriptedBroker, queue: MessageQueue) -> None:
     await broker.store(queue, b"1")
-    async with Traced(broker, handle, consume_mode="orderly", auto_commit=False) as traced:
+    async with Traced(broker, Blocked(), consume_timeout_seconds=0.01) as traced:
         await eventually(lambda: traced.records("SubAfter"), "it is traced")
-    assert {(one["success"], one["code"]) for one in traced.records("SubAfter")} == {(False, FAILED)}
+    first = traced.records("SubAfter")[0]
+    assert (first["success"], first["code"]) == (False, TIME_OUT)
 
 
 async def test_a_retried_message_says_how_often(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
@@ -47,14 +40,3 @@ async def test_a_group_without_a_trace_topic_consumes_as_without_trace(
         await eventually(lambda: traced.consumer.snapshot().trace_records["failed"], "the loss is counted")
     counts = traced.consumer.snapshot().trace_records
     assert (counts["sent"], counts["full"], counts["failed"]) == (0, 0, 60)
-
-
-async def test_records_that_are_too_many_are_dropped(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trace_dispatcher, "MOST_WAITING_CHARACTERS", 0)
-    await broker.store(queue, b"1", b"2")
-    async with Traced(broker, seen) as traced:
-        await seen.has(b"1", b"2")
-        await eventually(lambda: traced.consumer.snapshot().trace_records["full"] == 4, "the loss is counted")
-    assert traced.records("SubBefore") == []

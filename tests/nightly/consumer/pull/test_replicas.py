@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply
 from tests.clock import ManualClock
-from tests.consumer.groups import GROUP
+from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
-from tests.consumer.pull.test_replicas import UPDATE, Replicated, cluster
+from tests.consumer.pull.test_replicas import PULL, UPDATE, Replicated, cluster
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
@@ -45,6 +48,39 @@ async def test_a_silent_master_is_passed_over(
         await seen.has(b"0", b"1")
 
 
+async def test_a_master_that_is_gone_leaves_its_slave_the_commits_too_and_gets_them_when_it_is_back(
+    cluster: Replicated, seen: Seen
+) -> None:
+    """As Java: with no master in the route the slave takes offsets. The master comes back with what it had on its
+    disk, and the next round of commits lifts that, though nothing was consumed since."""
+    broker, queue = cluster.broker, cluster.queue
+    on_slave: list[int] = []
+
+    def update_at_slave(command: RemotingCommand) -> Reply:
+        if command.ext_fields["topic"] == TOPIC:
+            on_slave.append(int(command.ext_fields["commitOffset"]))
+        return Reply()
+
+    cluster.slave.on(UPDATE, update_at_slave)
+    await broker.store(queue, b"0", b"1")
+    async with cluster.member(seen) as m:
+        await seen.has(b"0", b"1")
+        await broker.committed(GROUP, queue, 2)
+        cluster.route({1: cluster.slave.address})
+        await cluster.master.down()
+        await broker.store(queue, b"2")
+        await seen.has(b"0", b"1", b"2")
+        await eventually(lambda: on_slave and on_slave[-1] == 3, "the slave has the offset")
+        broker.offsets[GROUP, queue] = 1  # what was flushed
+        await cluster.master.listen()
+        cluster.route({0: cluster.master.address, 1: cluster.slave.address})
+        await broker.committed(GROUP, queue, 3)
+        await broker.store(queue, b"3")
+        await seen.has(b"0", b"1", b"2", b"3")
+        assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
+    assert min(cluster.pulls_at(cluster.slave), key=lambda pull: pull.queue_offset).queue_offset >= 2
+
+
 async def test_a_slave_that_becomes_master_at_its_own_address(
     cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
 ) -> None:
@@ -74,6 +110,38 @@ async def test_a_replica_that_is_missing_in_the_route_is_not_hung_up_on(cluster:
         assert m.client.remoting.connected(cluster.master.address) is not None
         cluster.route({0: cluster.slave.address})
         await eventually(lambda: m.client.remoting.connected(cluster.master.address) is None, "now it has moved")
+
+
+async def test_a_new_connection_carries_a_heartbeat_before_a_pull(cluster: Replicated, seen: Seen) -> None:
+    """A broker that was restarted knows no group: what is pulled there at once is refused."""
+    broker, queue = cluster.broker, cluster.queue
+    await broker.store(queue, b"0")
+    async with cluster.member(seen):
+        await seen.has(b"0")
+        cluster.slave.on(PULL, None)
+        refused, known = 0, False
+
+        async def slow_heartbeat(_: RemotingCommand) -> Reply:
+            nonlocal known
+            await asyncio.sleep(0.2)
+            known = True
+            return Reply()
+
+        def gate(command: RemotingCommand) -> Reply | None:
+            nonlocal refused
+            if command.code == PULL and not known:
+                refused += 1
+                return Reply(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+            return None
+
+        cluster.master.on(RequestCode.HEART_BEAT, slow_heartbeat)
+        cluster.master.gate = gate
+        pulled = len(cluster.pulls_at(cluster.master))
+        cluster.master.cut()
+        await broker.store(queue, b"1")
+        await cluster.pulled_at(cluster.master, pulled)
+        await seen.has(b"0", b"1")
+        assert not refused
 
 
 async def test_an_orderly_queue_goes_on_where_it_was_when_its_broker_has_lost_lock_and_offset(

@@ -28,6 +28,32 @@ __all__ = ["place"]
 pytestmark = pytest.mark.usefixtures("unpaced")
 
 
+async def test_messages_may_be_given_up_one_by_one(broker: ScriptedBroker, queue: MessageQueue, place: Place) -> None:
+    await broker.store(queue, b"a", b"b", b"c")
+
+    async def handle(batch: Batch) -> None:
+        for message in batch:
+            if message.body == b"b":
+                batch.retry(message)
+
+    async with member(broker.peer.address, handle, **place(consume_message_batch_max_size=3)) as running:
+        await place.has(queue, 3)
+        counted = running.topic().handled
+
+    assert (counted["acked"], counted["dead_lettered"]) == (2, 1)
+
+
+async def test_a_handler_that_takes_too_long_loses_its_message(
+    broker: ScriptedBroker, queue: MessageQueue, place: Place
+) -> None:
+    await broker.store(queue, b"slow")
+    async with member(broker.peer.address, Blocked(), **place(consume_timeout_seconds=0.1)) as running:
+        await place.has(queue, 1)
+        assert running.topic().handled["dead_lettered"] == 1
+
+    assert broker.sent_back == []
+
+
 async def test_an_orderly_group_without_a_limit_repeats_for_ever(
     broker: ScriptedBroker, queue: MessageQueue, place: Place
 ) -> None:
@@ -44,6 +70,21 @@ async def test_an_orderly_group_without_a_limit_repeats_for_ever(
         await eventually(lambda: len(seen) == 20, "it is repeated")
         assert set(seen) == {b"bad"}
         assert place.stored() == {queue: 0}
+
+
+async def test_a_graceful_stop_repeats_nothing(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
+) -> None:
+    """Also where no persist came between."""
+    await broker.store(queue, b"a", b"b")
+    for _ in range(2):
+        options = place(persist_consumer_offset_interval_seconds=3600.0)
+        async with member(broker.peer.address, seen, **options) as running:
+            await eventually(lambda: seen.bodies[-1:] == [b"b"], "all is handled")
+            await running.stop()
+    await broker.store(queue, b"c")
+    async with member(broker.peer.address, seen, **place()):
+        await seen.has(b"a", b"b", b"c")
 
 
 async def test_kill_9_repeats_what_was_not_stored_and_loses_nothing(

@@ -51,7 +51,6 @@ async def test_a_commit_of_another_member_is_no_reset(
         assert m.topic().falls["operator"] == 0
 
 
-@pytest.mark.slow
 async def test_a_reset_in_the_late_answer_to_a_former_owners_pull_is_obeyed(
     broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:

@@ -1,0 +1,80 @@
+"""Offsets in replies to pulls that contradict themselves or the pull: nothing is lost by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import ResponseCode
+from rmqd.wire.message_queue import MessageQueue
+from tests.consumer.groups import GROUP
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.seen import Seen
+from tests.waiting import eventually
+
+NOT_FOUND, RETRY_IMMEDIATELY = ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY
+OFTEN: dict[str, Any] = {"persist_consumer_offset_interval_seconds": 0.05}
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+def bodies(low: int, high: int) -> list[bytes]:
+    """Of the messages at these offsets."""
+    return [b"m%d" % number for number in range(low, high)]
+
+
+@pytest.mark.parametrize("next_offset", [72, 0, 31, 2**62])
+async def test_a_wrong_place_to_go_on_at_loses_nothing(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, next_offset: int
+) -> None:
+    """Above what the records reach to, or below, within the queue or beyond."""
+    await broker.store(queue, *bodies(0, 100))
+    broker.answer_pull(queue, broker.found(queue, broker.records(queue, 0, 32), next_offset))
+    async with member(broker.peer.address, seen, concurrency=1, **OFTEN):
+        await seen.has(*bodies(0, 100))
+        await broker.committed(GROUP, queue, 100)
+
+
+@pytest.mark.parametrize("code", [NOT_FOUND, RETRY_IMMEDIATELY])
+async def test_an_end_beyond_the_queues_end_is_never_committed(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode
+) -> None:
+    """If it is said again and again, the queue is stuck and says why; it goes on when the broker does."""
+    await broker.store(queue, b"0", b"1")
+    broker.answer_pull(queue, broker.found(queue, broker.records(queue), 2))
+    broker.answer_pull(queue, *[broker.nothing(queue, code, 2**63 - 1)] * 10_000)
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, **OFTEN) as m:
+            await broker.committed(GROUP, queue, 2)
+            await eventually(lambda: (q := m.queue()) and q.state == "stuck", "it is stuck")
+            assert set(broker.pulled_offsets(queue)) == {0, 2}
+            broker.forget_answers(queue)
+            await broker.store(queue, b"2")
+            await seen.has(b"0", b"1", b"2")
+            await broker.committed(GROUP, queue, 3)
+            await eventually(lambda: (q := m.queue()) and q.state == "waiting", "it is not stuck any more")
+    told = [entry["error"] for entry in logs if entry["event"] == "pull.failed"]
+    assert f"is to go on at {2**63 - 1}, though the queue ends at 2" in told[0]
+
+
+async def test_gaps_that_the_broker_has_are_believed_when_it_says_so_twice(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """As in a compacted topic: all gaps of a reply cost one more pull together."""
+    await broker.store(queue, *bodies(0, 40))
+    kept = [0, 3, 4, 9, 20]
+
+    def answer(low: int) -> bytes:
+        return b"".join(broker.records(queue, offset, offset + 1) for offset in kept if offset >= low)
+
+    broker.answer_pull(queue, *[broker.found(queue, answer(low), 30) for low in (0, 1)])
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, concurrency=1, **OFTEN):
+            await seen.has(*[b"m%d" % offset for offset in kept], *bodies(30, 40))
+            await broker.committed(GROUP, queue, 40)
+    gaps = [(entry["offset"], entry["missing"]) for entry in logs if entry["event"] == "queue.gap_found"]
+    assert gaps == [(1, 2), (5, 4), (10, 10), (21, 9)]
+    assert broker.pulled_offsets(queue)[:3] == [0, 1, 30]

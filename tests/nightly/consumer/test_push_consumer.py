@@ -1,0 +1,70 @@
+"""A whole consumer against a scripted broker: its life, and what it counts."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmqd.codes import RequestCode
+from rmqd.handler_api import Batch
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import WAIT_SECONDS, eventually
+
+pytestmark = pytest.mark.usefixtures("unpaced")
+
+
+async def test_a_stop_does_not_wait_for_servers_that_are_down(broker: ScriptedBroker) -> None:
+    """While the group still tries to join."""
+    broker.peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, None)
+
+    async def handle(batch: Batch) -> None:
+        pass
+
+    async with member(broker.peer.address, handle) as m:
+        await broker.peer.received(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        assert not m.consumer.snapshot().ready
+        async with asyncio.timeout(WAIT_SECONDS):
+            await m.stop(shutdown_timeout_seconds=3600)
+        assert m.consumer.snapshot().state == "stopped"
+
+
+@pytest.mark.slow
+async def test_a_broker_that_forgot_its_members_is_told_again(broker: ScriptedBroker) -> None:
+    """As one that was restarted: without its own id in the list a member would have no queue."""
+    broker.create_topic(TOPIC, 2)
+
+    async def handle(batch: Batch) -> None:
+        pass
+
+    async with member(broker.peer.address, handle) as m:
+        await eventually(lambda: len(m.owned()) == 2, "the queues are taken")
+        rebalances, lists = (
+            m.consumer.snapshot().rebalances,
+            len(broker.peer.got(RequestCode.GET_CONSUMER_LIST_BY_GROUP)),
+        )
+        broker.members[GROUP].clear()
+        await broker.peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": GROUP}, oneway=True)
+        await broker.peer.received(RequestCode.GET_CONSUMER_LIST_BY_GROUP, lists + 4)
+        await eventually(lambda: broker.members[GROUP] == [m.client.client_id], "the broker knows it")
+        assert m.consumer.snapshot().rebalances == rebalances
+        assert len(m.owned()) == 2
+
+
+async def test_a_group_with_one_topic_counts_retries_under_it(broker: ScriptedBroker) -> None:
+    """With `is_retry`, queue included."""
+    broker.redelivers = True
+    [queue] = broker.create_topic(TOPIC)
+
+    async def handle(batch: Batch) -> None:
+        if not batch[0].reconsume_times:
+            raise RuntimeError("not yet")
+
+    async with member(broker.peer.address, handle) as m:
+        await broker.store(queue, b"o")
+        await eventually(lambda: m.topic(is_retry=True).handled["acked"] == 1, "the retry is handled")
+        assert m.topic(is_retry=True).topic == TOPIC
+        [status] = [queue for queue in m.consumer.snapshot().queues if queue.is_retry]
+        assert (status.topic, status.position) == (TOPIC, 1)
