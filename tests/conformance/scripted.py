@@ -1,6 +1,7 @@
 """One script for two consumers: a Java listener and a handler of rmqd that do to each message what it says.
 
-The actions are those of `tests/rocketmq/java/ScriptedConsumer.java`.
+The actions are those of `tests/rocketmq/java/ScriptedConsumer.java`. A daily run has no Java, but for tests/smoke: rmqd
+is then compared with what the test itself expects.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rmqd import Batch, Retry, Suspend
 from rmqd.consumer.options import Subscription
 from tests.conformance.attempts import Attempt, Attempts
 from tests.consumer.members import Member, member
-from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq import RealCluster, offsets, release
 from tests.rocketmq.peers import JavaPeer, start_scripted
 from tests.waiting import eventually
 
@@ -95,11 +96,16 @@ class RmqdSide:
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """A Java consumer and rmqd over the same topics, in two groups."""
+    """A Java consumer and rmqd over the same topics, in two groups; without Java, rmqd stands in its place too."""
 
     cluster: RealCluster
-    java: JavaSide
+    java: JavaSide | RmqdSide
     rmqd: RmqdSide
+
+    @property
+    def is_beside_java(self) -> bool:
+        """Whether there is a Java consumer."""
+        return isinstance(self.java, JavaSide)
 
     async def handled(self, attempts: int, timeout_seconds: float = 30.0) -> None:
         """Wait until each was handed so many messages."""
@@ -131,7 +137,8 @@ class Both:
     async def stop(self) -> tuple[Attempts, Attempts]:
         """End both in order; what each was handed, Java's first."""
         await self.rmqd.member.stop()
-        await asyncio.to_thread(self.java.peer.stop)
+        if isinstance(self.java, JavaSide):
+            await asyncio.to_thread(self.java.peer.stop)
         return self.java.attempts, self.rmqd.attempts
 
 
@@ -163,11 +170,14 @@ async def both(
     persist = {"persist_consumer_offset_interval_seconds": PERSIST_MILLIS / 1000}
     names = names or (f"{group}_java", f"{group}_rmqd")
     nameserver = nameserver or cluster.nameserver
-    with await asyncio.to_thread(start_scripted, nameserver, names[0], directory, **options) as peer:
-        async with member(
-            nameserver, handler, group=names[1], subscriptions=subscriptions, **{**persist, **rmqd}
-        ) as one:
-            yield Both(cluster, JavaSide(names[0], path, peer), RmqdSide(names[1], handler, one))
+    async with contextlib.AsyncExitStack() as stack:
+        java_side = None
+        if not (cluster.spec.version == release.EMBEDDED and release.is_without_java()):
+            started = await asyncio.to_thread(start_scripted, nameserver, names[0], directory, **options)
+            java_side = JavaSide(names[0], path, stack.enter_context(started))
+        running = member(nameserver, handler, group=names[1], subscriptions=subscriptions, **{**persist, **rmqd})
+        rmqd_side = RmqdSide(names[1], handler, await stack.enter_async_context(running))
+        yield Both(cluster, java_side or rmqd_side, rmqd_side)
 
 
 def _lines(subscriptions: list[str] | Mapping[str, str | Subscription]) -> str:

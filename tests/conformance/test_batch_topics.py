@@ -65,10 +65,10 @@ async def test_a_group_goes_on_in_the_middle_of_a_batch(rocketmq: RealCluster, g
     topic, names, middle = batch_topic(rocketmq, group), (f"{group}_java", f"{group}_rmqd"), SIZE + 2
     [queue] = offsets.queues(rocketmq, topic)
     for name in names:
-        rocketmq.admin("updateSubGroup", "-c", "DefaultCluster", "-g", name)
+        rocketmq.create_group(name, {})
         offsets.commit(rocketmq, name, topic, queue, middle)
-    by_java = KEYS[SIZE:]
     async with both(rocketmq, group, tmp_path, [topic], names=names) as sides:
+        by_java = KEYS[SIZE:] if sides.is_beside_java else KEYS[middle:]
         await eventually(lambda: set(sides.java.attempts.keys) >= set(by_java), "Java is handed its part")
         await eventually(lambda: offsets.lag(rocketmq, sides.rmqd.group, topic) == 0, "rmqd commits the rest")
         java, rmqd = await sides.stop()

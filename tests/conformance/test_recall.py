@@ -1,11 +1,9 @@
-"""Timer messages that are taken back before their time: by Java what rmqd sent, and the other way round."""
+"""Timer messages that are taken back before their time."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -16,11 +14,7 @@ from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.wire.recall import RecallHandle
 from tests.client.running import running
 from tests.conformance import behaviour
-from tests.conformance.scripted import both
 from tests.rocketmq import RealCluster
-from tests.rocketmq.peers import start_program
-
-DELAY_MS = 15_000  # longer than a Java program takes to start, on a busy machine too
 
 
 @contextlib.asynccontextmanager
@@ -29,48 +23,6 @@ async def client_of(cluster: RealCluster) -> AsyncIterator[ClientInstance]:
     client = ClientInstance(ClientOptions(nameservers=(cluster.nameserver,)))
     async with running(client.run()):
         yield client
-
-
-async def by_java(cluster: RealCluster, topic: str, directory: Path, **options: object) -> str:
-    """What Java's producer prints: the handle of what it sent, or the id of what it took back."""
-    options = {"namesrv": cluster.nameserver, "topic": topic, **options}
-    with await asyncio.to_thread(start_program, "Recaller", directory, options) as peer:
-        return peer.client_id
-
-
-@behaviour(
-    "sending",
-    "A message that waits for its time is taken back by the handle that came with its send",
-    java="SendResult.getRecallHandle, DefaultMQProducer.recallMessage",
-    rmqd="SendResult.recall_handle and Producer.recall; `rmqd send -o json` shows the handle",
-    checked="Java recalls what rmqd sent, and the other way round; consumers of both see what was not recalled alone",
-    since="5.5",
-    long=True,
-)
-async def test_what_is_recalled_never_comes(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
-    """Two messages by each side, one of which the other side recalls."""
-    wait = {"delay_millis": DELAY_MS}
-    async with client_of(rocketmq) as client:
-        sent = {}
-        for key in ("rmqd-recalled", "rmqd-kept"):
-            message = OutgoingMessage(topic, b"waits", keys=key, delay_ms=DELAY_MS)
-            sent[key] = await client.producer.send(message)
-        handles = {key: result.recall_handle for key, result in sent.items()}
-        recalled = sent["rmqd-recalled"]
-        assert handles["rmqd-recalled"] is not None
-        handle = RecallHandle.parse(handles["rmqd-recalled"])
-        assert (handle.topic, handle.broker_name, handle.msg_id) == (topic, "broker-a", recalled.msg_id)
-        assert str(handle) == handles["rmqd-recalled"]
-        assert await by_java(rocketmq, topic, tmp_path, handle=handles["rmqd-recalled"]) == recalled.msg_id
-
-        java_handle = await by_java(rocketmq, topic, tmp_path, key="java-recalled", **wait)
-        assert await client.producer.recall(topic, java_handle) == RecallHandle.parse(java_handle).msg_id
-        await by_java(rocketmq, topic, tmp_path, key="java-kept", **wait)
-
-    async with both(rocketmq, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
-        java, rmqd = await sides.finish(topic, attempts=2, timeout_seconds=60)
-
-    assert sorted(map(str, java.keys)) == sorted(map(str, rmqd.keys)) == ["java-kept", "rmqd-kept"]
 
 
 @behaviour(

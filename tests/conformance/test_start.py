@@ -61,11 +61,12 @@ async def test_a_new_group_starts_where_it_says(
                 producer.send(key=f"new{number}")
             everything = {"early", "late", "new"}
             expected = everything if rocketmq.spec.version == "4.9.7" else wanted
-            await eventually(lambda: len(sides.java.attempts) >= 12, "Java handled all that there is")
+            if sides.is_beside_java:
+                await eventually(lambda: len(sides.java.attempts) >= 12, "Java handled all that there is")
             await eventually(lambda: len(sides.rmqd.attempts) >= 4 * len(expected), f"rmqd handled {expected}")
             seen_by_java, seen_by_rmqd = await sides.stop()
 
-    assert kinds(seen_by_java) == everything
+    assert kinds(seen_by_java) == (everything if sides.is_beside_java else expected)
     assert kinds(seen_by_rmqd) == expected
     assert len(seen_by_rmqd.by_keys()) == 4 * len(expected)
     assert offsets.committed(rocketmq, sides.rmqd.group, topic) == offsets.stored(rocketmq, topic)

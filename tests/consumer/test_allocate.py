@@ -17,13 +17,10 @@ from rmqd.consumer.allocate import (
     sorted_client_ids,
 )
 from rmqd.wire.message_queue import MessageQueue
-from tests.conformance import behaviour
 from tests.consumer.allocate_cases import (
     RECORDED_OTHERS,
     RECORDED_SHARES,
     STRATEGIES,
-    generated,
-    java_answers,
     recorded,
 )
 
@@ -44,24 +41,6 @@ def test_as_java_in_every_recorded_case(strategy: str) -> None:
     assert len([1 for _, answer in cases if answer]) == RECORDED_SHARES
     assert len([1 for _, answer in cases if not answer]) == RECORDED_OTHERS
     for case, answer in cases:
-        assert case.ask() == answer, case
-
-
-@behaviour(
-    "strategies",
-    "All six allocate strategies give each member the queues that Java's give it",
-    java="AllocateMessageQueueAveragely, ...ByCircle, ConsistentHash, ByConfig, ByMachineRoom, MachineRoomNearby",
-    rmqd="the same",
-    checked="Java's classes are asked, 400 generated cases each",
-)
-@pytest.mark.rocketmq
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_as_java_in_hundreds_of_cases(strategy: str) -> None:
-    """The classes themselves, asked now."""
-    cases = generated(strategy, seed=2, number=400)
-    answers = java_answers(cases)
-    assert len(answers) == len(cases)
-    for case, answer in zip(cases, answers, strict=True):
         assert case.ask() == answer, case
 
 

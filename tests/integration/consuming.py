@@ -1,14 +1,15 @@
-"""What the tests of the engine against a real RocketMQ share: looks at the dead letters."""
+"""What the tests of the engine at a broker share: looks at the dead letters, and moments for resets."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 
 from tests.consumer.members import member
 from tests.rocketmq import ClusterError, RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.seen import Handled, Seen
-from tests.waiting import eventually
+from tests.waiting import eventually, wait_until
 
 
 def dead_letter_count(cluster: RealCluster, group: str) -> int:
@@ -26,3 +27,17 @@ async def dead_letters(cluster: RealCluster, group: str, count: int) -> list[Han
     async with member(cluster.nameserver, seen, group=reader, subscriptions=[topic], consume_from_where="first_offset"):
         await eventually(lambda: len(seen.attempts) >= count, "the dead letters are read")
     return seen.attempts
+
+
+def now_ms() -> int:
+    """The time, in a millisecond of its own: what was stored before is before it, what comes now is not."""
+    begin = time.time_ns() // 1_000_000
+    wait_until(lambda: time.time_ns() // 1_000_000 > begin + 1, "the millisecond is over")
+    moment = time.time_ns() // 1_000_000
+    wait_until(lambda: time.time_ns() // 1_000_000 > moment + 1, "that one too")
+    return moment
+
+
+def one_in_each_queue(rocketmq: RealCluster) -> int:
+    """RocketMQ 4 may find the message before the one that is looked for, and the last one for a time after it."""
+    return 8 if rocketmq.spec.version.startswith("4") else 0

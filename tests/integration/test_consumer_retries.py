@@ -14,13 +14,11 @@ from rmqd.wire.command import RemotingCommand
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
 from tests.integration.consuming import dead_letter_count, dead_letters
-from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq import RealCluster
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
 from tests.seen import Seen
 from tests.waiting import eventually
-
-pytestmark = pytest.mark.rocketmq
 
 
 @pytest.fixture
@@ -41,61 +39,6 @@ def counts(one: Member) -> dict[tuple[str, bool], dict[str, int]]:
         (topic.topic, topic.is_retry): {result: count for result, count in topic.handled.items() if count}
         for topic in one.consumer.snapshot().topics
     }
-
-
-async def test_failing_messages_are_retried_with_growing_levels_and_end_in_the_dead_letters(
-    cluster: RealCluster, topic: str, group: str
-) -> None:
-    """N reconsume times make N + 1 attempts, at the levels 3, 4, … The others are handled once."""
-    other = cluster.create_topic(fresh_name("second", "topic"), 1)
-    seen = Seen()
-
-    async def handle(batch: Batch) -> None:
-        await seen(batch)
-        if batch[0].keys in ("bad", "worse"):
-            raise ValueError("cannot be handled")
-
-    with Producer(cluster.broker.address, topic, 4) as first, Producer(cluster.broker.address, other, 1) as second:
-        for number in range(20):
-            first.send(key=f"good{number}")
-        first.send(b"bad body", key="bad", tags="T", properties={"colour": "red"})
-        second.send(key="worse")
-    options: dict[str, Any] = {"subscriptions": [topic, other], "max_reconsume_times": 2}
-    async with member(cluster.nameserver, handle, group=group, **options, consume_from_where="first_offset") as one:
-        await eventually(lambda: len(seen.of("bad")) == len(seen.of("worse")) == 3, "both were tried three times")
-        letters = {letter.key: letter for letter in await dead_letters(cluster, group, 2)}
-        handled = counts(one)
-        exceptions = {t.topic: t.exceptions for t in one.consumer.snapshot().topics if t.is_retry}
-        await one.stop()
-
-    for key, name in (("bad", topic), ("worse", other)):
-        attempts = seen.of(key)
-        assert [attempt.reconsume_times for attempt in attempts] == [0, 1, 2]
-        assert [attempt.delay_level for attempt in attempts] == [None, "3", "4"]
-        assert {attempt.topic for attempt in attempts} == {name}
-        assert attempts[1].queue.topic == f"%RETRY%{group}"
-        letter = letters[key]
-        assert letter.reconsume_times == 2
-        assert letter.properties["RETRY_TOPIC"] == name
-        assert letter.properties["RMQD_REASON"] == "max_reconsume_times reached"
-        assert letter.properties["RMQD_EXCEPTION"].strip().endswith("ValueError: cannot be handled")
-        assert letter.properties["RMQD_GROUP"] == group
-    first_attempt, letter = seen.of("bad")[0], letters["bad"]
-    assert letter.body == b"bad body"
-    assert letter.properties["ORIGIN_MESSAGE_ID"] == seen.of("bad")[1].properties["ORIGIN_MESSAGE_ID"]
-    assert {"KEYS": "bad", "TAGS": "T", "colour": "red"}.items() <= letter.properties.items()
-    assert first_attempt.properties["colour"] == "red"
-    assert len(seen.keys) == 20 + 3 + 3
-
-    assert handled == {
-        (topic, False): {"acked": 20, "retried": 1},
-        (other, False): {"retried": 1},
-        (topic, True): {"retried": 1, "dead_lettered": 1},
-        (other, True): {"retried": 1, "dead_lettered": 1},
-    }
-    assert exceptions == {topic: {"ValueError": 2}, other: {"ValueError": 2}}
-    for name in (topic, other, f"%RETRY%{group}"):
-        assert offsets.committed(cluster, group, name) == offsets.stored(cluster, name), "what was given back is done"
 
 
 async def test_each_message_of_a_batch_goes_its_own_way(cluster: RealCluster, topic: str, group: str) -> None:
@@ -206,49 +149,3 @@ async def test_where_send_back_fails_nothing_reaches_the_dead_letters_early(
     assert sorted(attempt.reconsume_times for attempt in seen.attempts) == [0] * 8 + [1] * 8 + [2] * 8
     assert [attempt.delay_level for attempt in seen.of("m0")] == [None, "3", "4"]
     assert {attempt.topic for attempt in seen.attempts} == {topic}
-
-
-@behaviour(
-    "retries",
-    "A handler past consume_timeout has its batch sent back at level 3",
-    java="looked for once per consumeTimeout, so after up to twice that; its thread goes on, and its result is ignored",
-    rmqd="at the deadline; an asynchronous handler is cancelled, a thread is left behind",
-    checked="the broker's copy, and the other queues' pace meanwhile",
-)
-async def test_a_handler_that_hangs_loses_its_batch_at_the_deadline_and_harms_no_other_queue(
-    cluster: RealCluster, topic: str, group: str
-) -> None:
-    """It is sent back at level 3 and comes again; meanwhile the other queues are handled and heartbeats go out."""
-    seen = Seen()
-
-    async def handle(batch: Batch) -> None:
-        await seen(batch)
-        if batch[0].keys == "hangs" and not batch[0].reconsume_times:
-            await asyncio.Event().wait()
-
-    options: dict[str, Any] = {"subscriptions": [topic], "consume_timeout_seconds": 2.0, "concurrency": 2}
-    async with member(cluster.nameserver, handle, group=group, heartbeat_seconds=0.25, **options) as one:
-        await eventually(lambda: len(one.owned()) == 4, "the queues are taken")
-        with Producer(cluster.broker.address, topic, 4) as producer:
-            producer.send(key="hangs", queue=0)
-            await eventually(lambda: seen.of("hangs"), "it hangs")
-            begin = asyncio.get_running_loop().time()
-            beats = one.client.snapshot().requests[RequestCode.HEART_BEAT].count
-            sent: dict[str, float] = {}
-            while one.topic().handled["expired"] == 0:
-                for queue in (1, 2, 3):
-                    key = f"m{len(sent)}"
-                    sent[key] = asyncio.get_running_loop().time()
-                    producer.send(key=key, queue=queue)
-                await asyncio.sleep(0.1)
-        waited = asyncio.get_running_loop().time() - begin
-        beats = one.client.snapshot().requests[RequestCode.HEART_BEAT].count - beats
-        await eventually(lambda: len(seen.of("hangs")) == 2, "it came again")
-        await eventually(lambda: sent.keys() <= set(seen.keys), "the others are handled")
-        await eventually(lambda: one.topic(is_retry=True).handled["acked"] == 1, "it is handled")
-        handled = counts(one)
-    assert 1.9 < waited < 3.0
-    assert beats >= waited / 0.25 * 0.7
-    assert max(seen.of(key)[0].at - at for key, at in sent.items()) < 0.5, "nobody waited for it"
-    assert seen.of("hangs")[1].delay_level == "3"
-    assert handled == {(topic, False): {"acked": len(sent), "expired": 1}, (topic, True): {"acked": 1}}

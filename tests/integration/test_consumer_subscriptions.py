@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from rmqd.consumer.options import Subscription
 from rmqd.handler_api import Batch
 from tests.conformance import behaviour
@@ -15,8 +13,6 @@ from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
 from tests.seen import Seen
 from tests.waiting import eventually
-
-pytestmark = pytest.mark.rocketmq
 
 PERSIST_SECONDS = 0.2
 

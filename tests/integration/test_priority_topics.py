@@ -1,25 +1,18 @@
-"""Priority topics (message.type=PRIORITY): which queue brokers choose, and what is handed out first, beside Java."""
+"""Priority topics (message.type=PRIORITY): which queue brokers choose."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from tests.conformance import behaviour
 from tests.consumer.members import member
-from tests.rocketmq import RealCluster, ledger
+from tests.rocketmq import RealCluster
 from tests.rocketmq.fixtures import fresh_name
-from tests.rocketmq.peers import PeerOptions, start_consumer
 from tests.rocketmq.producer import Producer
 from tests.seen import Seen
-from tests.waiting import eventually
-
-pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]
 
 QUEUES = 4
 PRIORITIES = 6  # two more than there are queues
@@ -37,64 +30,6 @@ def priority_topic(rocketmq: RealCluster, request: pytest.FixtureRequest) -> str
             queue, _ = producer.send(key=f"{number}", properties={PRIORITY: f"{priority}"})
             assert queue == min(priority, QUEUES - 1)
     return topic
-
-
-def in_queues(keys: list[str]) -> list[int]:
-    """The queues of the messages with these keys, one after the other."""
-    return [min(int(key) % PRIORITIES, QUEUES - 1) for key in keys]
-
-
-@behaviour(
-    "pop",
-    "Of a priority topic (message.type=PRIORITY), the messages of the highest priority are popped first",
-    java="by the queue: the broker stores priority N in queue N, or in the last one, and pops the last one first",
-    rmqd="the same",
-    checked="a Java consumer that pops beside it: the order in which 24 messages of six priorities come to one thread",
-    since="5.5",
-)
-async def test_the_highest_priority_is_popped_first(
-    rocketmq: RealCluster, priority_topic: str, group: str, tmp_path: Path
-) -> None:
-    seen, theirs, java = Seen(), tmp_path / "java", fresh_name("java", "group")
-    for name in (group, java):
-        rocketmq.set_consume_mode(priority_topic, name, "POP")
-    options: dict[str, Any] = {"consume_mode": "pop", "consume_from_where": "first_offset", "concurrency": 1}
-
-    def begun() -> list[str]:
-        return [entry.key for entry in ledger.read(theirs) if entry.event == ledger.START]
-
-    with start_consumer(PeerOptions(rocketmq.nameserver, priority_topic, theirs), java, pop=True, threads=1):
-        async with member(rocketmq.nameserver, seen, group=group, subscriptions=[priority_topic], **options):
-            await eventually(lambda: len(seen.keys) == len(begun()) == PRIORITIES * EACH, "all are handled", 60)
-    assert seen.keys == begun()
-    assert in_queues(seen.keys) == sorted(in_queues(seen.keys), reverse=True)
-
-
-@behaviour(
-    "messages",
-    "Of a priority topic, a group that pulls gets all queues side by side, whatever their priority",
-    java="queues are pulled as those of any topic; Message.getPriority reads the property _SYS_MSG_PRIORITY_",
-    rmqd="the same; the property is among those that a handler sees",
-    checked="a Java consumer beside it: the messages, and the order in each queue",
-    since="5.5",
-)
-async def test_pulled_queues_know_no_priority(
-    rocketmq: RealCluster, priority_topic: str, group: str, tmp_path: Path
-) -> None:
-    seen, theirs = Seen(), tmp_path / "java"
-    options: dict[str, Any] = {"subscriptions": [priority_topic], "consume_from_where": "first_offset"}
-    with start_consumer(PeerOptions(rocketmq.nameserver, priority_topic, theirs), fresh_name("java", "group")):
-        async with member(rocketmq.nameserver, seen, group=group, consume_mode="orderly", **options):
-
-            def java() -> list[str]:
-                return [entry.key for entry in ledger.read(theirs) if entry.event == ledger.FINISH]
-
-            await eventually(lambda: len(seen.keys) == len(java()) == PRIORITIES * EACH, "all are handled", 60)
-    assert Counter(seen.keys) == Counter(java())
-    assert all(one.properties[PRIORITY] == str(int(one.key) % PRIORITIES) for one in seen.attempts)
-    for queue in range(QUEUES):
-        numbers = [int(one.key) for one in seen.attempts if one.queue.queue_id == queue]
-        assert numbers == sorted(numbers)
 
 
 @behaviour(

@@ -1,8 +1,11 @@
-"""pytest fixtures over a real RocketMQ: one cluster a run, fresh names a test; loud where there is no Java.
+"""pytest fixtures over a RocketMQ: one cluster a run, fresh names a test; loud where there is no Java.
 
-A test that uses one is marked `rocketmq`. Without Java, Maven or a way to the jars it is skipped, and the summary says
-so; where CI is set it fails, because a green run there must mean that everything ran. Where the embedded RocketMQ is
-tested in place of the real one, that is so for tests whose counterpart is a Java program.
+Which RocketMQ that is: the one that RMQD_TEST_ROCKETMQ names. Where it is not set, a real 5.5.0 if tests of
+tests/nightly are asked for, else the embedded one; tests/smoke has a real one in any case.
+
+A test that uses a real one is marked `rocketmq`. Without Java, Maven or a way to the jars it is skipped, and the
+summary says so; where CI is set it fails, because a green run there must mean that everything ran. Where the embedded
+RocketMQ is asked for, that is so for tests whose counterpart is a Java program.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import re
 import time
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +38,7 @@ STARTED_BY = {  # the fixtures that tests ask for, and those that start their cl
     "rocketmq_short_delays": "rocketmq_short_delays",
     "rocketmq_static": "rocketmq_pair",
 }
+NIGHTLY = Path(__file__).parents[1] / "nightly"
 DELAY_LEVELS = 18
 SHORT_DELAYS = {"messageDelayLevel": " ".join(["1s"] * DELAY_LEVELS)}
 OF_KINDS = {**SHORT_DELAYS, "enableLmq": "true", "enableMultiDispatch": "true"}
@@ -42,12 +47,19 @@ LEFT_OUT = "no real RocketMQ"  # a property of the report, which comes from pyte
 _numbers = itertools.count(1)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose what tests have as RocketMQ where RMQD_TEST_ROCKETMQ is not set."""
+    asked_for = [Path(argument.split("::")[0]).absolute() for argument in config.args]
+    release.be_daily(not any(path.is_relative_to(NIGHTLY) for path in asked_for))
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever asks for a cluster carries the marker; not who has a fixture of his own by the same name."""
+    mark = pytest.mark.process if release.wanted() == release.EMBEDDED else pytest.mark.rocketmq
     for item in items:
         if clusters_used(item):
-            item.add_marker(pytest.mark.rocketmq)
+            item.add_marker(mark)
         if item.get_closest_marker("rocketmq"):  # one worker of pytest-xdist has them all, and one cluster
             item.add_marker(pytest.mark.xdist_group("real"))
 
@@ -78,7 +90,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave out what needs a RocketMQ that is not there."""
     reason = item.config.stash.get(UNAVAILABLE, None)
-    if reason is not None and item.get_closest_marker("rocketmq") and release.wanted() != release.EMBEDDED:
+    if reason is not None and item.get_closest_marker("rocketmq"):
         item.user_properties.append((LEFT_OUT, reason))
         _leave_out(reason)
 
@@ -126,7 +138,7 @@ def _faulty_cluster() -> Iterator[RealCluster]:
 def rocketmq_faulty(_faulty_cluster: RealCluster) -> Iterator[RealCluster]:
     """Another cluster, whose nodes may be killed, paused and restarted; mended before the next test sees it."""
     yield _faulty_cluster
-    _mend(_faulty_cluster)
+    mend(_faulty_cluster)
 
 
 @pytest.fixture(scope="session")
@@ -143,10 +155,11 @@ def _replicated_cluster() -> Iterator[RealCluster]:
 def rocketmq_replicated(_replicated_cluster: RealCluster) -> Iterator[RealCluster]:
     """A master with a slave that may be read from; both may be killed, paused and restarted."""
     yield _replicated_cluster
-    _mend(_replicated_cluster)
+    mend(_replicated_cluster)
 
 
-def _mend(cluster: RealCluster) -> None:
+def mend(cluster: RealCluster) -> None:
+    """Have all its nodes run again."""
     for node in cluster.nodes:
         if node.state == "paused":
             cluster.resume(node.name)
@@ -156,8 +169,7 @@ def _mend(cluster: RealCluster) -> None:
 @pytest.fixture(scope="session")
 def rocketmq_short_delays() -> Iterator[RealCluster]:
     """A third one, whose 18 delay levels are all of one second; a message's DELAY property still tells its level."""
-    settings = {"messageDelayLevel": " ".join(["1s"] * DELAY_LEVELS)}
-    with RealCluster.start(ClusterSpec(heap="384m", settings=settings)) as cluster:
+    with RealCluster.start(ClusterSpec(heap="384m", settings=SHORT_DELAYS)) as cluster:
         yield cluster
 
 

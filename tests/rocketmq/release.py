@@ -31,6 +31,7 @@ class Release:
 _SERVERS = ("broker", "namesrv", "tools", "client")
 DEFAULT = "5.5.0"
 EMBEDDED = "embedded"  # `rmqd broker`
+_daily = False
 RELEASES = {
     release.version: release
     for release in (
@@ -60,9 +61,25 @@ def named(version: str) -> Release:
         raise RocketMqUnavailable(f"no RocketMQ {version} is known here; accepted: {known}") from None
 
 
+def asked_for() -> str:
+    """What RMQD_TEST_ROCKETMQ names; empty where it is not set."""
+    return os.environ.get(ENVIRONMENT, "")
+
+
 def wanted() -> str:
-    """The version of every cluster that does not name its own: RMQD_TEST_ROCKETMQ, else 5.5.0."""
-    return os.environ.get(ENVIRONMENT) or DEFAULT
+    """The version of every cluster that does not name its own: the one asked for, else 5.5.0, else the embedded one."""
+    return asked_for() or (EMBEDDED if _daily else DEFAULT)
+
+
+def be_daily(daily: bool = True) -> None:
+    """From now on, a cluster is the embedded one where nothing else is asked for, and nothing beside it is Java."""
+    global _daily
+    _daily = daily
+
+
+def is_without_java() -> bool:
+    """Whether tests go without Java's programs. Those of tests/smoke have them always."""
+    return _daily and not asked_for()
 
 
 def is_4() -> bool:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rmqd.broker.filter.lexer import ExpressionError
 from rmqd.broker.filter.parser import compile_condition
 from rmqd.broker.filter.values import plain_text
-from tests.broker.conditions import LITERALS, NAMES, VALUES, WORDS, evaluate
+from tests.nightly.broker.conditions import LITERALS, NAMES, VALUES, WORDS, evaluate
 
 PARSE = "org.apache.rocketmq.filter.parser.ParseException: "
 LEXICAL = "org.apache.rocketmq.filter.parser.TokenMgrError: Lexical error at line "

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tests.integration.fault_proxy import FaultProxy
 from tests.nightly.campaigns.bad_line import BadLine
 from tests.nightly.campaigns.fault_scene import Scene
+from tests.nightly.integration.fault_proxy import FaultProxy
 from tests.rocketmq import ClusterSpec, RealCluster, rpc
 from tests.waiting import wait_until
 

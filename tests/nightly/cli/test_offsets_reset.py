@@ -12,7 +12,7 @@ import pytest
 from rmqd.wire.topics import retry_topic
 from tests.cli.command import Ended
 from tests.cli.in_process import rmqd
-from tests.integration.test_resets import now_ms, one_in_each_queue
+from tests.integration.consuming import now_ms, one_in_each_queue
 from tests.nightly.cli.test_lag import commit
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.secured_world import WRONG_SECRET, World, secrets_in
+from tests.nightly.integration.secured_world import WRONG_SECRET, World, secrets_in
 from tests.rocketmq import RealCluster, offsets
 from tests.spark.needed import need
 from tests.waiting import wait_until

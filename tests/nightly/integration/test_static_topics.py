@@ -15,7 +15,7 @@ from tests.conformance import behaviour
 from tests.conformance.attempts import differing, steps
 from tests.conformance.scripted import both
 from tests.consumer.members import member
-from tests.integration.static_topics import LOGICAL, QUEUES, send, static_topic
+from tests.nightly.integration.static_topics import LOGICAL, QUEUES, send, static_topic
 from tests.rocketmq import ClusterError, RealCluster, ledger
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.peers import PeerOptions, start_consumer

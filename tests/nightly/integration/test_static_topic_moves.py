@@ -16,7 +16,7 @@ from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS
 from rmqd.handler_api import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
-from tests.integration.static_topics import EVERYWHERE, QUEUES, remap, send, static_topic
+from tests.nightly.integration.static_topics import EVERYWHERE, QUEUES, remap, send, static_topic
 from tests.rocketmq import RealCluster, ledger
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.peers import PeerOptions, start_consumer, start_producer

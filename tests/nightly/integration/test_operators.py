@@ -15,10 +15,11 @@ from rmqd.wire.messages.message import Message
 from tests.conformance import behaviour
 from tests.consumer.members import member
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.test_resets import finished, send, switch, times_handled, until_done
+from tests.nightly.integration.test_resets import switch
 from tests.rocketmq import RealCluster, offsets, peers, rpc
 from tests.rocketmq.producer import Producer
 from tests.seen import Seen
+from tests.smoke.test_resets import finished, send, times_handled, until_done
 from tests.waiting import eventually, wait_until
 
 PERSIST_SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""One group of rmqd's and Java's members where brokers have it otherwise: in a namespace, and popped."""
+"""A member with the Java client in rmqd's group: queues go to it and come back, and nothing comes twice."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pytest
 
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.rocketmq import RealCluster, ledger, offsets, release
+from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.peers import PeerOptions, start_consumer
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.rocketmq
 
 PATIENCE_SECONDS = 90
 FAIL_EVERY = 20  # what fails is popped again after ten seconds
@@ -50,22 +52,6 @@ def test_in_a_namespace_rmqd_and_java_share_queues_and_retries(
         wait_until(lambda: owned() == 8, "rmqd has all queues again", PATIENCE_SECONDS)
         assert rmqd.terminate()[0] == 0
     assert offsets.lag(rocketmq, stored_group, stored_topic) == 0
-
-
-@pytest.mark.skipif(release.is_4(), reason="RocketMQ 4.9 has no POP")
-def test_rmqd_and_java_pop_from_one_group(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
-    """What one of them fails at may be popped by the other; what was acknowledged comes to neither again."""
-    rocketmq.set_consume_mode(topic, group, "POP")
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    settings = ledger_group(topic, ours, "rmqd", handler_options={"fail_every": FAIL_EVERY}, consume_mode="pop")
-    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: settings}) as rmqd:
-        rmqd.wait_ready()
-        peer = PeerOptions(rocketmq.nameserver, topic, theirs)
-        with start_consumer(peer, group, pop=True, fail_every=FAIL_EVERY) as java:
-            check_shared_load(rocketmq, topic, ours, theirs)
-            assert {event["event"] for event in rmqd.events() if event["level"] == "error"} == {"handler.failed"}
-            assert java.stop() in (0, 143)
-        assert rmqd.terminate()[0] == 0
 
 
 def check_shared_load(cluster: RealCluster, topic: str, ours: Path, theirs: Path) -> None:

@@ -1,82 +1,34 @@
-"""mqadmin resetOffsetByTime on a group that runs: as brokers do it since 5, and as those before push it to members."""
+"""mqadmin resetOffsetByTime on groups that are idle, busy, held back, restarted and ending."""
 
 from __future__ import annotations
 
-import re
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests.conformance import behaviour
+from tests.integration.consuming import now_ms, one_in_each_queue
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.rocketmq import RealCluster, ledger, offsets
+from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.producer import Producer
 from tests.rocketmq.settings import CLUSTER_NAME
+from tests.smoke.test_resets import (
+    MARGIN_SECONDS,
+    PULLING_SECONDS,
+    Way,
+    finished,
+    moved,
+    reset,
+    send,
+    times_handled,
+)
 from tests.waiting import wait_until
 
-PULLING_SECONDS = 2.0  # until a reset holds on a queue that is pulling, from the end of mqadmin's command
 HELD_SECONDS = 12.0  # ... that is held back: it is asked for every 10 s
 IDLE_SECONDS = 25.0  # ... where a broker holds a pull: a reset on the broker does not wake it
 WATCHED_SECONDS = 10.0  # ... that a pull of a former connection was told of: two rounds of commits see it
-MARGIN_SECONDS = 7.0  # of a busy machine; pushed to Java, a reset takes 10 s
-
-Way = str
-
-
-def finished(path: Path) -> list[str]:
-    """The keys that were handled, in order."""
-    return [entry.key for entry in ledger.read(path) if entry.event == ledger.FINISH]
-
-
-def times_handled(path: Path, prefix: str) -> set[int]:
-    """How often the keys with a prefix were handled: one number if all as often."""
-    keys = finished(path)
-    return {keys.count(key) for key in set(keys) if key.startswith(prefix)}
-
-
-def send(rocketmq: RealCluster, topic: str, prefix: str, messages: int) -> None:
-    with Producer(rocketmq.broker.address, topic) as producer:
-        for number in range(messages):
-            producer.send(key=f"{prefix}{number}")
-
-
-def now_ms() -> int:
-    """The time, in a millisecond of its own: what was stored before is before it, what comes now is not."""
-    begin = time.time_ns() // 1_000_000
-    wait_until(lambda: time.time_ns() // 1_000_000 > begin + 1, "the millisecond is over")
-    moment = time.time_ns() // 1_000_000
-    wait_until(lambda: time.time_ns() // 1_000_000 > moment + 1, "that one too")
-    return moment
-
-
-def until_done(rocketmq: RealCluster, *command: str) -> str:
-    """What mqadmin prints once it succeeds: RocketMQ 4 refuses a group that has no offset in some queue yet."""
-    if not rocketmq.spec.version.startswith("4"):
-        return rocketmq.admin(*command)
-    failed = re.compile("Exception")
-    return wait_until(
-        lambda: "" if failed.search(output := rocketmq.admin(*command, check=False)) else output or " ",
-        f"mqadmin {' '.join(command)} succeeds",
-    )
-
-
-def one_in_each_queue(rocketmq: RealCluster) -> int:
-    """RocketMQ 4 may find the message before the one that is looked for, and the last one for a time after it."""
-    return 8 if rocketmq.spec.version.startswith("4") else 0
-
-
-def reset(rocketmq: RealCluster, group: str, topic: str, to: int | str) -> None:
-    output = until_done(rocketmq, "resetOffsetByTime", "-g", group, "-t", topic, "-s", str(to))
-    assert output.count("broker-a") == 8, output
-
-
-def moved(rmqd: RmqdProcess, way: Way) -> set[str]:
-    """The queues of the topic that went to where the operator wanted them."""
-    events = rmqd.events("offset.moved") if way == "pushed" else rmqd.events("offset.corrected")
-    return {event["queue"] for event in events if way == "pushed" or event["remark"] == "OFFSET_RESET"}
 
 
 @behaviour(
@@ -139,30 +91,6 @@ def test_group_that_was_restarted_goes_back(rocketmq: RealCluster, topic: str, g
         )
         wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "and committed")
     assert times_handled(path, "m") == {2}
-
-
-@behaviour(
-    "operators",
-    "`resetOffsetByTime` moves a group back that pulls, and has batches under way",
-    java="with the next pull of each queue; pushed: after 10 s",
-    rmqd="with the next pull of each queue; pushed: at once; what handlers have then counts no more",
-    checked="mqadmin, by the broker and pushed, under load, within 2 s",
-    differs="always pushed",
-)
-def test_pulling_group_goes_back(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way) -> None:
-    """While messages come all the time, with batches under way."""
-    path = tmp_path / "ledger"
-    send(rocketmq, topic, "early", 400)
-    config = ledger_group(topic, path, "a", handler_options={"seconds": 0.01}, consume_from_where="first_offset")
-    with (
-        RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd,
-        Load(rocketmq, topic, 100_000, per_second=200),
-    ):
-        wait_until(lambda: times_handled(path, "early") == {1} and len(finished(path)) > 800, "it keeps up")
-        reset(rocketmq, group, topic, 0)
-        wait_until(lambda: len(moved(rmqd, way)) == 8, "all queues went back", PULLING_SECONDS + MARGIN_SECONDS)
-        wait_until(lambda: times_handled(path, "early") == {2}, "all from the beginning is handled again")
-    assert times_handled(path, "early") == {2}
 
 
 @behaviour(

@@ -1,7 +1,4 @@
-"""SQL92 conditions: what they mean for which properties, and what is said of those that are none.
-
-Conditions are made up, and RocketMQ 5.5.0 and rmqd are asked about each.
-"""
+"""SQL92 conditions beside a real broker: it chooses the same messages, and refuses with the same words."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.properties import format_properties
-from tests.broker.conditions import LITERALS, NAMES, VALUES, WORDS, evaluate
+from tests.nightly.broker.conditions import LITERALS, NAMES, VALUES, WORDS, evaluate
 from tests.rocketmq import RealCluster, rpc
 
 CONDITIONS = int(os.environ.get("RMQD_TEST_CONDITIONS", "600"))

@@ -1,4 +1,4 @@
-"""The client against an Apache RocketMQ: what a scripted peer cannot vouch for."""
+"""The client at a real RocketMQ: what a scripted peer cannot vouch for."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tests.rocketmq.cluster import RealCluster
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.rocketmq
+
 of_5 = pytest.mark.skipif(release.is_4(), reason="asks for what only a RocketMQ 5 answers, or answers so")
 
 

@@ -19,8 +19,8 @@ from rmqd.diagnosis.causes import Problem
 from rmqd.handler_api import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
-from tests.integration.fault_proxy import FaultProxy
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
+from tests.nightly.integration.fault_proxy import FaultProxy
 from tests.rocketmq import RealCluster, offsets, release, rpc
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer

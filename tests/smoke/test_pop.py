@@ -12,7 +12,7 @@ from tests.conformance.scripted import both
 from tests.rocketmq import RealCluster
 from tests.rocketmq.producer import Producer
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(240)]
 
 SCRIPTS = {"good": "ok", "later": "later,ok", "thrown": "throw,ok", "index": "ok"}
 FIRST_DELAY_SECONDS = 10

@@ -1,22 +1,20 @@
-"""Brokers and name servers that end, hang and come back, and lines that are cut: rmqd goes on by itself."""
+"""A broker that is killed and comes back: rmqd goes on by itself."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.integration.fault_proxy import FaultProxy
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.waiting import wait_until
 
-PAUSE_SECONDS = 20
+pytestmark = pytest.mark.rocketmq
 
 
 def handled(path: Path) -> set[str]:
@@ -54,36 +52,3 @@ def test_broker_restart(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
     with loaded_daemon(rocketmq_faulty, tmp_path, rocketmq_faulty.nameserver, 2000):
         rocketmq_faulty.kill("broker")
         rocketmq_faulty.restart("broker")
-
-
-def test_name_server_restart(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
-    """Without its name server the daemon goes on with the routes that it has."""
-    with loaded_daemon(rocketmq_faulty, tmp_path, rocketmq_faulty.nameserver, 2000) as (_, _, path):
-        rocketmq_faulty.kill("namesrv")
-        seen = len(handled(path))
-        wait_until(lambda: len(handled(path)) > seen + 300, "messages are handled without a name server", 10)
-        rocketmq_faulty.restart("namesrv")
-        rocketmq_faulty.wait_ready()
-
-
-@pytest.mark.slow
-def test_broker_pause(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
-    """A broker that hangs with open connections, as in a long garbage collection, loses nothing and is found again."""
-    with loaded_daemon(rocketmq_faulty, tmp_path, rocketmq_faulty.nameserver, 2000):
-        rocketmq_faulty.pause("broker")
-        time.sleep(PAUSE_SECONDS)
-        rocketmq_faulty.resume("broker")
-
-
-def test_line_cut_inside_a_frame(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
-    """Half a pull's answer is thrown away with its connection; the queue goes on where it was."""
-    broker = rocketmq_faulty.broker.address
-    with (
-        FaultProxy(broker) as line,
-        FaultProxy(rocketmq_faulty.nameserver, {broker: line.address}) as names,
-        loaded_daemon(rocketmq_faulty, tmp_path, names.address, 3000) as (rmqd, _, _),
-    ):
-        for _ in range(5):
-            line.cut_inside_next_frame(above_bytes=250)
-            wait_until(lambda: not line.armed, "the line is cut inside a frame", 20)
-            wait_until(lambda: rmqd.metric("rmqd_broker_up") >= 1, "rmqd is connected again", 20)

@@ -17,7 +17,7 @@ from tests.certificates import CA, CLIENT_EXPIRED, OTHER_CA, certificate, key
 from tests.cli.command import rmqd as command
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.secured_world import NEXT_SECRET, WRONG_SECRET, World, secrets_in
+from tests.nightly.integration.secured_world import NEXT_SECRET, WRONG_SECRET, World, secrets_in
 from tests.rocketmq import RealCluster, offsets, release
 from tests.rocketmq.peers import PeerOptions, start_consumer
 from tests.rocketmq.users import update_user

@@ -5,72 +5,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from rmqd.consumer.offsets.offsets_file import OffsetsFile
 from tests.conformance import behaviour
 from tests.consumer.offsets.disks import small_disk
 from tests.integration.load import Load
-from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.rocketmq import ClusterError, RealCluster, ledger, offsets
-from tests.rocketmq.peers import JavaPeer, PeerOptions, start_consumer
-from tests.rocketmq.producer import Producer
+from tests.rocketmq import RealCluster, ledger, offsets
+from tests.smoke.test_broadcasting import JAVA_SECONDS, PERSIST_SECONDS, Member, java_member, keys, send
 from tests.waiting import wait_until
 
 MESSAGES = int(os.environ.get("RMQD_TEST_BROADCAST_MESSAGES", "3000"))
-PERSIST_SECONDS = 1.0
 WRITE_SECONDS = 5.0  # what a write may take on a busy machine, and the turn of the loop before it
-JAVA_SECONDS = 60.0  # for a JVM on a busy machine
 NAMES = ("a", "b", "c")
-
-
-class Member:
-    """An rmqd daemon with a state_dir of its own."""
-
-    def __init__(self, cluster: RealCluster, topic: str, group: str, directory: Path, **settings: Any) -> None:
-        self.ledger = directory / "ledger"
-        self.file = OffsetsFile(directory / "state" / "offsets" / group)
-        options = {"message_model": "broadcasting", "persist_consumer_offset_interval": f"{PERSIST_SECONDS:g}s"}
-        options["consume_from_where"] = "first_offset"  # what was sent before is part of what is compared
-        directory.mkdir(parents=True, exist_ok=True)
-        config = ledger_group(topic, self.ledger, directory.name, **(options | settings))
-        self.rmqd = RmqdProcess(directory, cluster.nameserver, {group: config})
-
-    def handled(self) -> Counter[str]:
-        return Counter(entry.key for entry in ledger.read(self.ledger) if entry.event == ledger.FINISH)
-
-    def stored(self) -> dict[int, int]:
-        return {queue.queue_id: offset for queue, offset in self.file.load().items()}
-
-
-def java_member(cluster: RealCluster, topic: str, group: str, directory: Path, **options: object) -> JavaPeer:
-    """The official client, with a home of its own, where it keeps its offsets."""
-    directory.mkdir(parents=True, exist_ok=True)
-    peer = PeerOptions(cluster.nameserver, topic, directory / "ledger", version=cluster.spec.version)
-    return start_consumer(peer, group, model="BROADCASTING", **options)
 
 
 def java_file(directory: Path, client_id: str, group: str) -> OffsetsFile:
     return OffsetsFile(directory / ".rocketmq_offsets" / client_id / group)
-
-
-def keys(path: Path) -> list[str]:
-    return [entry.key for entry in ledger.read(path) if entry.event == ledger.FINISH]
-
-
-def send(cluster: RealCluster, topic: str, numbers: Iterable[int]) -> set[str]:
-    """A message for each number, in turn to the queues; their keys."""
-    with Producer(cluster.broker.address, topic) as producer:
-        for number in numbers:
-            producer.send(key=f"m{number}")
-    return {f"m{number}" for number in numbers}
 
 
 @behaviour(
@@ -158,39 +113,6 @@ def test_a_file_moves_from_java_to_rmqd_and_back(rocketmq: RealCluster, topic: s
     with java_member(rocketmq, topic, group, tmp_path / "java"):
         wait_until(lambda: set(keys(tmp_path / "java" / "ledger")) >= third, "Java has the third part", JAVA_SECONDS)
     assert Counter(keys(tmp_path / "java" / "ledger")) == Counter(first | third)
-
-
-@behaviour(
-    "broadcasting",
-    "What a handler fails at is dropped",
-    java="a log line; no retry topic, no dead letters",
-    rmqd="the same, and counted as dead_lettered",
-    checked="a Java member and rmqd, whose handlers fail at the same messages; their ledgers, and the retry topic",
-)
-def test_failures_are_dropped(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
-    member = Member(rocketmq, topic, group, tmp_path / "rmqd", handler_options={"fail_every": 3})
-    with java_member(rocketmq, topic, group, tmp_path / "java", fail_every=3), member.rmqd as rmqd:
-        rmqd.wait_ready()
-        sent = send(rocketmq, topic, range(120))
-        outcomes = [Counter[tuple[str, str]](), Counter[tuple[str, str]]()]
-
-        def all_came() -> bool:
-            for number, path in enumerate((member.ledger, tmp_path / "java" / "ledger")):
-                ends = (entry for entry in ledger.read(path) if entry.event != ledger.START)
-                outcomes[number] = Counter((entry.event, entry.key) for entry in ends)
-            return all(outcome.total() >= len(sent) for outcome in outcomes)
-
-        wait_until(all_came, "each has tried everything", JAVA_SECONDS)
-        ends = {queue.queue_id: offset for queue, offset in offsets.stored(rocketmq, topic).items()}
-        wait_until(lambda: member.stored() == ends, "what was dropped is consumed")
-        failed = rmqd.metric("rmqd_messages_handled_total", group=group, result="dead_lettered")
-        assert len(rmqd.events("message.dropped")) >= 1
-    ours, javas = outcomes
-    assert ours == javas
-    assert set(ours.values()) == {1}
-    assert failed == sum(event == ledger.FAIL for event, _ in ours) > 20
-    with contextlib.suppress(ClusterError):  # there is no such topic
-        assert sum(offsets.stored(rocketmq, f"%RETRY%{group}").values()) == 0
 
 
 @behaviour(

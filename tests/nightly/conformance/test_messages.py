@@ -1,0 +1,77 @@
+"""A Java listener and a handler of rmqd see the same messages, field by field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import behaviour
+from tests.conformance.attempts import differing
+from tests.conformance.scripted import both
+from tests.rocketmq import RealCluster, release
+from tests.rocketmq.peers import PeerOptions, start_producer, start_program
+from tests.rocketmq.producer import Producer
+
+
+@behaviour(
+    "messages",
+    "A message has the same fields, properties and body",
+    java="adds MIN_OFFSET, MAX_OFFSET and CONSUME_START_TIME to the properties, and clears sysFlag's compressed bit",
+    rmqd="the same fields by the same names; properties and sys_flag as stored",
+    checked="a Java consumer beside it: every field of messages by a Java producer (compressed too) and in a batch",
+)
+async def test_a_message_has_the_fields_that_java_shows(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Among them ids, offsets, sizes, checksums, hosts and times."""
+    peer = PeerOptions(rocketmq.nameserver, topic, tmp_path / "sent")
+    with Producer(rocketmq.broker.address, topic) as producer:
+        producer.send("käse".encode(), key="one two", tags="T", properties={"colour": "röt", "empty": ""}, queue=1)
+        producer.send_batch(["b0", "b1", "b2"], b"body")
+    for prefix, size in ("small-", 64), ("large-", 10_000):  # the client compresses above 4 KiB
+        with start_producer(peer, messages=4, prefix=prefix, bytes=size, tags="TagA") as java:
+            assert java.wait() == 0
+
+    async with both(rocketmq, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
+        await sides.handled(12)
+        seen_by_java, seen_by_rmqd = await sides.stop()
+
+    expected = {key: attempt.without() for key, attempt in seen_by_java.by_keys().items()}
+    shown = {key: attempt.without() for key, attempt in seen_by_rmqd.by_keys().items()}
+    assert differing(expected, shown) == {}
+    assert len(expected) == 12
+    assert {len(attempt.body) for attempt in seen_by_rmqd if (attempt.keys or "").startswith("large")} == {10_000}
+
+
+@behaviour(
+    "messages",
+    "A message of a transaction is handed over once it is committed, with its transaction_id",
+    java="the message's unique key; null where it was not sent in a transaction, and where it was popped",
+    rmqd="the same, and None for null; also where it was popped",
+    checked="a Java TransactionMQProducer commits and rolls back, a Java consumer beside it: every field",
+    embedded="left out: it refuses transactions",
+)
+async def test_a_committed_message_has_its_transaction_id(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """What was rolled back never comes, and a plain message has none."""
+    if rocketmq.spec.version == release.EMBEDDED:
+        pytest.skip("it refuses transactions")
+    options: dict[str, object] = {"namesrv": rocketmq.nameserver, "topic": topic, "keys": "commit1,roll1,commit2"}
+    with start_program("TransactionProducer", tmp_path, options) as producer:
+        assert producer.wait() == 0
+    with Producer(rocketmq.broker.address, topic) as plain:
+        plain.send(b"plain", key="plain", properties={"UNIQ_KEY": "PLAIN"})
+
+    async with both(rocketmq, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
+        java, rmqd = await sides.finish(topic, attempts=3)
+
+    assert sorted(str(attempt.keys) for attempt in rmqd) == ["commit1", "commit2", "plain"]
+    expected = {key: attempt.without() for key, attempt in java.by_keys().items()}
+    assert differing(expected, {key: attempt.without() for key, attempt in rmqd.by_keys().items()}) == {}
+    assert {attempt.keys: attempt.transaction_id == attempt.msg_id for attempt in rmqd} == {
+        "commit1": True,
+        "commit2": True,
+        "plain": False,
+    }

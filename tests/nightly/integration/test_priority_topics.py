@@ -1,0 +1,91 @@
+"""Priority topics (message.type=PRIORITY): what is handed out first, beside Java."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance import behaviour
+from tests.consumer.members import member
+from tests.integration.test_priority_topics import EACH, PRIORITIES, PRIORITY, QUEUES
+from tests.rocketmq import RealCluster, ledger
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.peers import PeerOptions, start_consumer
+from tests.rocketmq.producer import Producer
+from tests.seen import Seen
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]
+
+
+@pytest.fixture
+def priority_topic(rocketmq: RealCluster, request: pytest.FixtureRequest) -> str:
+    """A topic in which each message has one of six priorities, its key being the message's number."""
+    topic = rocketmq.create_topic(fresh_name(request.node.name, "topic"), QUEUES, message_type="PRIORITY")
+    with Producer(rocketmq.broker.address, topic, QUEUES) as producer:
+        for number in range(PRIORITIES * EACH):
+            priority = number % PRIORITIES
+            queue, _ = producer.send(key=f"{number}", properties={PRIORITY: f"{priority}"})
+            assert queue == min(priority, QUEUES - 1)
+    return topic
+
+
+def in_queues(keys: list[str]) -> list[int]:
+    """The queues of the messages with these keys, one after the other."""
+    return [min(int(key) % PRIORITIES, QUEUES - 1) for key in keys]
+
+
+@behaviour(
+    "pop",
+    "Of a priority topic (message.type=PRIORITY), the messages of the highest priority are popped first",
+    java="by the queue: the broker stores priority N in queue N, or in the last one, and pops the last one first",
+    rmqd="the same",
+    checked="a Java consumer that pops beside it: the order in which 24 messages of six priorities come to one thread",
+    since="5.5",
+)
+async def test_the_highest_priority_is_popped_first(
+    rocketmq: RealCluster, priority_topic: str, group: str, tmp_path: Path
+) -> None:
+    seen, theirs, java = Seen(), tmp_path / "java", fresh_name("java", "group")
+    for name in (group, java):
+        rocketmq.set_consume_mode(priority_topic, name, "POP")
+    options: dict[str, Any] = {"consume_mode": "pop", "consume_from_where": "first_offset", "concurrency": 1}
+
+    def begun() -> list[str]:
+        return [entry.key for entry in ledger.read(theirs) if entry.event == ledger.START]
+
+    with start_consumer(PeerOptions(rocketmq.nameserver, priority_topic, theirs), java, pop=True, threads=1):
+        async with member(rocketmq.nameserver, seen, group=group, subscriptions=[priority_topic], **options):
+            await eventually(lambda: len(seen.keys) == len(begun()) == PRIORITIES * EACH, "all are handled", 60)
+    assert seen.keys == begun()
+    assert in_queues(seen.keys) == sorted(in_queues(seen.keys), reverse=True)
+
+
+@behaviour(
+    "messages",
+    "Of a priority topic, a group that pulls gets all queues side by side, whatever their priority",
+    java="queues are pulled as those of any topic; Message.getPriority reads the property _SYS_MSG_PRIORITY_",
+    rmqd="the same; the property is among those that a handler sees",
+    checked="a Java consumer beside it: the messages, and the order in each queue",
+    since="5.5",
+)
+async def test_pulled_queues_know_no_priority(
+    rocketmq: RealCluster, priority_topic: str, group: str, tmp_path: Path
+) -> None:
+    seen, theirs = Seen(), tmp_path / "java"
+    options: dict[str, Any] = {"subscriptions": [priority_topic], "consume_from_where": "first_offset"}
+    with start_consumer(PeerOptions(rocketmq.nameserver, priority_topic, theirs), fresh_name("java", "group")):
+        async with member(rocketmq.nameserver, seen, group=group, consume_mode="orderly", **options):
+
+            def java() -> list[str]:
+                return [entry.key for entry in ledger.read(theirs) if entry.event == ledger.FINISH]
+
+            await eventually(lambda: len(seen.keys) == len(java()) == PRIORITIES * EACH, "all are handled", 60)
+    assert Counter(seen.keys) == Counter(java())
+    assert all(one.properties[PRIORITY] == str(int(one.key) % PRIORITIES) for one in seen.attempts)
+    for queue in range(QUEUES):
+        numbers = [int(one.key) for one in seen.attempts if one.queue.queue_id == queue]
+        assert numbers == sorted(numbers)

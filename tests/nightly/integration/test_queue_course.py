@@ -1,0 +1,152 @@
+"""What may happen to a queue while a group consumes it, on a real broker: it comes, goes, closes, and moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.conformance import behaviour
+from tests.consumer.members import member
+from tests.integration.test_queue_course import PERSIST_SECONDS, POLL_SECONDS, all_handled, send
+from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq.fixtures import fresh_name
+from tests.seen import Seen
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.rocketmq
+
+
+@behaviour(
+    "queues",
+    "A topic that is created after the start is consumed",
+    java="at the next refresh of the route, within 30 s, and the next rebalance, within 20 s",
+    rmqd="within seconds, from its first message; until then the group is not ready, and says what it waits for",
+    checked="a group of two topics, one of which comes later",
+)
+async def test_a_topic_that_is_created_after_the_start_is_consumed_within_seconds(
+    rocketmq: RealCluster, group: str
+) -> None:
+    """Until then the group is not ready, and says what it waits for; the other topic is consumed."""
+    late, early = fresh_name("late", "topic"), rocketmq.create_topic(fresh_name("early", "topic"), 2)
+    seen = Seen()
+    async with member(rocketmq.nameserver, seen, group=group, subscriptions=[late, early]) as m:
+        keys = send(rocketmq, early, 2, "early", 10)
+        await all_handled(seen, keys)
+        await asyncio.sleep(12)  # the delays between questions have grown
+        snapshot = m.consumer.snapshot()
+        assert not snapshot.ready
+        assert late in (snapshot.not_ready_reason or "")
+        rocketmq.create_topic(late, 4)
+        keys |= send(rocketmq, late, 4, "late", 20)
+        await all_handled(seen, keys)
+        assert m.consumer.snapshot().ready
+
+
+@behaviour(
+    "queues",
+    "A topic or a broker without write permission is consumed to its end",
+    java="queues are those that may be read",
+    rmqd="the same",
+    checked="updateTopicPerm and wipeWritePerm on a running group",
+)
+async def test_a_topic_that_is_only_read_is_consumed_to_its_end(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """Permission 4, and a broker that was wiped of its write permission, keep nobody from reading."""
+    seen = Seen()
+    keys = send(rocketmq, topic, 8, "before", 80)
+    rocketmq.create_topic(topic, permission=4)
+    async with member(
+        rocketmq.nameserver,
+        seen,
+        group=group,
+        subscriptions=[topic],
+        poll_seconds=POLL_SECONDS,
+        persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+        consume_from_where="first_offset",
+    ) as m:
+        await all_handled(seen, keys)
+        rocketmq.create_topic(topic, permission=6)
+        arguments = ("-b", rocketmq.broker.spec.broker_name, "-n", rocketmq.nameserver)
+        await asyncio.to_thread(rocketmq.admin, "wipeWritePerm", *arguments)
+        try:
+            await asyncio.sleep(2 * POLL_SECONDS)
+            keys |= send(rocketmq, topic, 8, "wiped", 80)  # by a producer with an old route
+            await all_handled(seen, keys)
+            assert len(m.owned()) == 8
+        finally:
+            await asyncio.to_thread(rocketmq.admin, "addWritePerm", *arguments)
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+
+
+@behaviour(
+    "queues",
+    "A topic that may only be written waits, and is consumed when it may be read",
+    java="its pulls fail with NO_PERMISSION until its route has gone",
+    rmqd="the same, and the group says why nothing comes",
+    checked="updateTopicPerm on a running group",
+    long=True,
+)
+async def test_a_topic_that_is_only_written_waits_and_is_consumed_when_it_may_be_read(
+    rocketmq: RealCluster, topic: str, group: str
+) -> None:
+    """Nothing is lost, nothing comes twice, and the group says why nothing comes."""
+    seen = Seen()
+    async with member(
+        rocketmq.nameserver,
+        seen,
+        group=group,
+        subscriptions=[topic],
+        poll_seconds=POLL_SECONDS,
+        persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+    ) as m:
+        keys = send(rocketmq, topic, 8, "open", 40)
+        await all_handled(seen, keys)
+        rocketmq.create_topic(topic, permission=2)
+        keys |= send(rocketmq, topic, 8, "closed", 40)
+        await eventually(lambda: m.consumer.snapshot().problems, "the group says that it may not read", 60)
+        [problem] = m.consumer.snapshot().problems
+        assert problem.cause == "no_permission"
+        handled = len(seen.keys)
+        rocketmq.create_topic(topic, permission=6)
+        await all_handled(seen, keys)
+        assert handled < len(keys)
+        await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+        await eventually(lambda: not m.consumer.snapshot().problems, "the problem is over")
+
+
+@behaviour(
+    "queues",
+    "A topic that is deleted and made again is consumed from its new beginning",
+    java="it goes on at the queue's end, past what came before it asked; the fall is only in its log",
+    rmqd="it goes on at the first new message; told in the log and counted",
+    checked="deleteTopic and updateTopic on a running group",
+    long=True,
+)
+async def test_a_topic_that_is_deleted_and_made_again_is_consumed_from_its_new_beginning(
+    rocketmq: RealCluster, group: str
+) -> None:
+    """Its offsets begin at 0 again, below what was committed: told, and counted as a fall."""
+    topic, seen = rocketmq.create_topic(fresh_name("again", "topic"), 1), Seen()
+    with capture_logs() as logs:
+        async with member(
+            rocketmq.nameserver,
+            seen,
+            group=group,
+            subscriptions=[topic],
+            poll_seconds=POLL_SECONDS,
+            persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+        ) as m:
+            keys = send(rocketmq, topic, 1, "old", 30)
+            await all_handled(seen, keys)
+            await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+            await asyncio.to_thread(rocketmq.admin, "deleteTopic", "-c", "DefaultCluster", "-t", topic)
+            rocketmq.create_topic(topic, 1)
+            keys |= send(rocketmq, topic, 1, "new", 10)
+            await eventually(lambda: keys <= set(seen.keys), "all is handled", 60)
+            await eventually(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+            falls = m.topic().falls
+    assert Counter(seen.keys) == Counter(keys)
+    assert sum(falls.values()) == 1, falls
+    assert [entry for entry in logs if entry["event"] in ("offset.corrected", "offset.fell")]
