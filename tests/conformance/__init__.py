@@ -1,8 +1,10 @@
 """The conformance suite: each behaviour of RocketMQ's push consumer, checked on a real broker, in docs/conformance.md.
 
-The same tests run against the embedded broker, which so shows that it can stand in for the real one.
+The same tests run against the embedded broker, which so shows that it can stand in for the real one. Those outside
+`tests/nightly` do so every day, and without Java: beside what a test compares with Java, it says what it expects. Those
+of `tests/smoke` have a real broker every day, with Java.
 
-A test says what it proves in a declaration beside it, wherever it lies (most are in `tests/integration`):
+A test says what it proves in a declaration beside it, wherever it lies:
 
     @behaviour(
         "retries",
@@ -20,7 +22,7 @@ A test says what it proves in a declaration beside it, wherever it lies (most ar
 - `differs="…"` says what is different on 4.9.7; the test asks `rocketmq.spec.version` where it expects another thing.
 - `embedded="…"` says what is different on rmqd's embedded broker, and why.
 - `since="5.0"` where an older broker has nothing of the kind: the test is skipped there, and the page says so.
-- `long=True` for a test above 20 seconds: `make conformance` runs it, `make test` does not.
+- `long=True` for a test above 20 seconds, in `tests/nightly`: `make conformance` alone runs it.
 
 The cluster comes from the fixture `rocketmq` (or another of `tests/rocketmq/fixtures.py`), whose version
 `RMQD_TEST_ROCKETMQ` names. `make conformance` runs every declared test and writes the page; `make conformance

@@ -103,7 +103,7 @@ def test_a_hung_synchronous_handler_delays_no_exit(
         "subscriptions": {topic: "*"},
         "consume_from_where": "first_offset",
         "handler": {
-            "plugin": "tests.integration.hanging_handler:HangingHandler",
+            "plugin": "tests.nightly.integration.hanging_handler:HangingHandler",
             "options": {"path": str(path), "hangs_at": "hang"},
             "concurrency": 2,
         },

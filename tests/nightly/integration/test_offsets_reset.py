@@ -31,7 +31,7 @@ from tests.client.running import running
 from tests.consumer.members import member
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
-from tests.integration.static_topics import static_topic
+from tests.nightly.integration.static_topics import static_topic
 from tests.rocketmq import RealCluster, ledger, offsets, release
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.peers import PeerOptions, start_consumer

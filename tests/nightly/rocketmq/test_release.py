@@ -21,6 +21,16 @@ def test_the_environment_names_the_version_of_every_cluster(monkeypatch: pytest.
     assert ClusterSpec(version="5.5.0").version == "5.5.0"
 
 
+def test_a_daily_run_has_the_embedded_broker_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And goes without Java then."""
+    monkeypatch.delenv(release.ENVIRONMENT, raising=False)
+    monkeypatch.setattr(release, "_daily", True)
+    assert (ClusterSpec().version, release.is_without_java()) == ("embedded", True)
+    for version in ("5.5.0", "embedded"):
+        monkeypatch.setenv(release.ENVIRONMENT, version)
+        assert (ClusterSpec().version, release.is_without_java()) == (version, False)
+
+
 def test_an_unknown_version_is_refused_by_name() -> None:
     """With what is accepted."""
     with pytest.raises(
