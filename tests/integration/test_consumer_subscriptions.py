@@ -16,6 +16,21 @@ from tests.waiting import eventually
 
 PERSIST_SECONDS = 0.2
 
+COMMITTED = behaviour(
+    "offsets",
+    "What was handled is committed within persist_consumer_offset_interval",
+    java="every 5 s, sent without waiting for an answer",
+    rmqd="every 5 s, and only where it changed",
+    checked="the broker's offsets, queue by queue",
+)
+HELD = behaviour(
+    "offsets",
+    "The committed offset is that of the first message that is not finished",
+    java="smallest cached offset, never lowered",
+    rmqd="the same",
+    checked="the broker's offsets under a handler that is stuck",
+)
+
 
 @behaviour(
     "filters",
@@ -75,6 +90,8 @@ async def test_sql_conditions_are_evaluated_by_the_broker(rocketmq: RealCluster,
     assert sorted(seen.keys) == ["m21", "m22", "m23", "m24", "m25", "tagged"]
 
 
+@COMMITTED
+@HELD
 async def test_broker_offsets_follow_what_was_handled(rocketmq: RealCluster, topic: str, group: str) -> None:
     """Queue by queue, up to the first message that is not finished; the end commits the rest of what is."""
     seen, release = Seen(), asyncio.Event()

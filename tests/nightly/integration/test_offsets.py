@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.conformance import behaviour
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
+from tests.integration.test_consumer_subscriptions import COMMITTED, HELD
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.offsets import Queue
 from tests.rocketmq.producer import Producer
@@ -17,13 +17,7 @@ MARGIN_SECONDS = 10.0
 BROKER = "broker-a"
 
 
-@behaviour(
-    "offsets",
-    "What was handled is committed within persist_consumer_offset_interval",
-    java="every 5 s, sent without waiting for an answer",
-    rmqd="every 5 s, and only where it changed",
-    checked="the broker's offsets, queue by queue",
-)
+@COMMITTED
 def test_offsets_after_five_seconds_equal_what_was_handled(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
@@ -48,13 +42,7 @@ def test_offsets_after_five_seconds_equal_what_was_handled(
     assert set(finished(path).values()) == {1}
 
 
-@behaviour(
-    "offsets",
-    "The committed offset is that of the first message that is not finished",
-    java="smallest cached offset, never lowered",
-    rmqd="the same",
-    checked="the broker's offsets under a handler that is stuck",
-)
+@HELD
 def test_unfinished_message_holds_its_queues_offset(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
