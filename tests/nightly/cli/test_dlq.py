@@ -18,7 +18,7 @@ from tests.rocketmq.peers import start_scripted
 from tests.rocketmq.producer import Producer
 from tests.waiting import eventually, wait_until
 
-pytestmark = pytest.mark.rocketmq
+pytestmark = pytest.mark.process
 
 
 def listed(cluster: RealCluster, group: str) -> dict[str, Any]:

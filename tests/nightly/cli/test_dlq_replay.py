@@ -26,7 +26,7 @@ from tests.rocketmq.peers import start_scripted
 from tests.rocketmq.producer import Producer
 from tests.waiting import eventually, wait_until
 
-pytestmark = pytest.mark.rocketmq
+pytestmark = pytest.mark.process
 
 
 async def test_letters_are_handled_again_by_their_group_alone(

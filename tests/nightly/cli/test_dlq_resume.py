@@ -20,7 +20,7 @@ from tests.nightly.cli.dead_letters import Commands, Seen, give_up, group_of, st
 from tests.rocketmq import offsets
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.rocketmq
+pytestmark = pytest.mark.process
 BROKER = "broker-a"
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 

@@ -41,7 +41,7 @@ def listed(ended: Ended, group: str) -> dict[str, Any]:
     return entry
 
 
-@pytest.mark.rocketmq
+@pytest.mark.process
 async def test_a_group_of_rmqd_is_listed_and_shown_with_its_member_and_places(
     rocketmq: RealCluster, topic: str, group: str
 ) -> None:
@@ -80,7 +80,7 @@ async def test_a_group_of_rmqd_is_listed_and_shown_with_its_member_and_places(
     assert re.search(rf"^{topic} +broker-a +0 +{re.escape(client_id)} +2 +2 +0 +0s$", table.out, re.MULTILINE)
 
 
-@pytest.mark.rocketmq
+@pytest.mark.process
 def test_a_java_group_is_shown_with_who_owns_which_queue(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
@@ -96,7 +96,7 @@ def test_a_java_group_is_shown_with_who_owns_which_queue(
     assert (one["client_id"], one["language"], one["version"]) == (java.client_id, "JAVA", "5.5.0")
 
 
-@pytest.mark.rocketmq
+@pytest.mark.process
 def test_a_group_s_lag_is_what_mqadmin_says(rocketmq: RealCluster, topic: str, group: str) -> None:
     """Without members, too: they are what is missing where a group is behind."""
     send(rocketmq, topic, 16)
@@ -118,7 +118,7 @@ def test_a_group_s_lag_is_what_mqadmin_says(rocketmq: RealCluster, topic: str, g
     assert (committed[0], committed[1]) == (1, 2)
 
 
-@pytest.mark.rocketmq
+@pytest.mark.process
 def test_a_group_that_nobody_knows_and_a_cluster_that_nobody_answers_for(rocketmq: RealCluster, group: str) -> None:
     unknown = rmqd("groups", "show", group, "-n", rocketmq.nameserver)
     assert (unknown.code, unknown.out) == (1, "")
@@ -131,7 +131,7 @@ def test_a_group_that_nobody_knows_and_a_cluster_that_nobody_answers_for(rocketm
         assert rmqd(*command, "-n", "127.0.0.1:1").code == 69, command
 
 
-@pytest.mark.rocketmq
+@pytest.mark.process
 def test_a_mode_is_set_once_it_is_asked_for(rocketmq: RealCluster, topic: str, group: str) -> None:
     """On every broker of the topic; nothing is set by `--dry-run`, nor without `--yes` where nobody can be asked."""
     if rocketmq.spec.version != release.EMBEDDED and rocketmq.spec.version.startswith("4."):
@@ -167,7 +167,7 @@ def test_a_mode_is_set_once_it_is_asked_for(rocketmq: RealCluster, topic: str, g
     assert modes() == {topic: "pull"}
 
 
-@pytest.mark.rocketmq
+@pytest.mark.process
 def test_the_plan_of_a_mode_says_that_no_broker_knows_the_group(rocketmq: RealCluster, topic: str, group: str) -> None:
     """It may be a typing error, or a group that is to start later."""
     if rocketmq.spec.version != release.EMBEDDED and rocketmq.spec.version.startswith("4."):
@@ -177,7 +177,7 @@ def test_the_plan_of_a_mode_says_that_no_broker_knows_the_group(rocketmq: RealCl
     assert (ended.code, ended.out) == (0, f"{group}, {topic}:\n{unknown}\nbroker-a: pull -> pop\n")
 
 
-@pytest.mark.rocketmq
+@pytest.mark.process
 async def test_a_group_that_was_set_to_pop_pops(rocketmq: RealCluster, topic: str, group: str) -> None:
     """`consume_mode: pop` needs no mqadmin."""
     if rocketmq.spec.version.startswith("4."):

@@ -14,7 +14,7 @@ from tests.cli.command import Ended, rmqd
 from tests.rocketmq import RealCluster
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.rocketmq
+pytestmark = pytest.mark.process
 
 
 def sent(cluster: RealCluster, topic: str, body: bytes, *options: str) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def resets(rocketmq: RealCluster, tmp_path: Path) -> Resets:
     return Resets(rocketmq, tmp_path)
 
 
-@pytest.mark.rocketmq
+@pytest.mark.process
 def test_a_group_that_nobody_runs_goes_where_it_is_sent_and_back(
     rocketmq: RealCluster, topic: str, group: str, resets: Resets, request: pytest.FixtureRequest
 ) -> None:
@@ -107,7 +107,7 @@ def test_a_group_that_nobody_runs_goes_where_it_is_sent_and_back(
         assert committed(rocketmq, who, one) == [4] * QUEUES
 
 
-@pytest.mark.rocketmq
+@pytest.mark.process
 def test_nothing_is_moved_before_it_is_asked_for(
     rocketmq: RealCluster, topic: str, group: str, resets: Resets, tmp_path: Path
 ) -> None:
@@ -132,7 +132,7 @@ def test_nothing_is_moved_before_it_is_asked_for(
     assert committed(rocketmq, group, topic)[:2] == [1, 2]
 
 
-@pytest.mark.rocketmq
+@pytest.mark.process
 def test_one_queue_goes_to_a_time(rocketmq: RealCluster, topic: str, group: str, resets: Resets) -> None:
     """To the first message that was stored then or later; the other queues stay."""
     send(rocketmq, topic, 24)
@@ -155,7 +155,7 @@ def test_one_queue_goes_to_a_time(rocketmq: RealCluster, topic: str, group: str,
     assert "has no such queue to read" in absent.err
 
 
-@pytest.mark.rocketmq
+@pytest.mark.process
 def test_what_cannot_be_moved_is_named(
     rocketmq: RealCluster, topic: str, group: str, resets: Resets, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.producer import Producer
 from tests.waiting import eventually, wait_until
 
-pytestmark = [pytest.mark.rocketmq, pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 HANDLER = """
 import time

@@ -17,7 +17,7 @@ from tests.rocketmq import RealCluster
 from tests.rocketmq.producer import Producer
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.rocketmq
+pytestmark = pytest.mark.process
 
 
 def test_it_ends_after_so_many_of_what_matches(rocketmq: RealCluster, topic: str) -> None:

@@ -10,7 +10,7 @@ from tests.rocketmq import RealCluster
 from tests.rocketmq.producer import Producer
 
 
-@pytest.mark.rocketmq
+@pytest.mark.process
 def test_a_topic_is_listed_and_shown_as_mqadmin_shows_it(rocketmq: RealCluster, topic: str, group: str) -> None:
     with Producer(rocketmq.broker.address, topic) as producer:
         for _ in range(10):
@@ -34,7 +34,7 @@ def test_a_topic_is_listed_and_shown_as_mqadmin_shows_it(rocketmq: RealCluster, 
     assert table.out.endswith(f"read by {group}\n")
 
 
-@pytest.mark.rocketmq
+@pytest.mark.process
 def test_topics_that_are_rocketmq_s_own_are_left_out(rocketmq: RealCluster, topic: str, group: str) -> None:
     commit(rocketmq, group, topic, {0: 0})
     some, every = (
@@ -46,7 +46,7 @@ def test_topics_that_are_rocketmq_s_own_are_left_out(rocketmq: RealCluster, topi
     assert not {name for name in some if name.startswith(("%", "rmq_sys", "RMQ_SYS"))}
 
 
-@pytest.mark.rocketmq
+@pytest.mark.process
 def test_a_topic_that_no_broker_has(rocketmq: RealCluster) -> None:
     ended = rmqd("topics", "show", "never_made", "-n", rocketmq.nameserver)
     assert (ended.code, ended.out) == (1, "")

@@ -19,7 +19,7 @@ from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.producer import Producer
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.rocketmq, pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 HANDLERS = """
 import ctypes, json, os, signal, time
