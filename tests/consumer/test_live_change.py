@@ -199,12 +199,6 @@ async def test_a_refused_sql_filter_fails_the_group_before_it_joins(
     assert (body.group, body.subscription_data.topic, body.subscription_data.sub_string) == (GROUP, TOPIC, "price > 1")
 
 
-async def test_tags_are_not_asked_about(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    async with member(broker.peer.address, seen, subscriptions={TOPIC: "a"}):
-        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
-    assert broker.peer.got(RequestCode.CHECK_CLIENT_CONFIG) == []
-
-
 # --- limits
 
 

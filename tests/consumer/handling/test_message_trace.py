@@ -15,7 +15,7 @@ from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler_api import Batch, DeadLetter, ManualBatch, Retry, Suspend
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.running import running
-from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options, handler_of
+from tests.consumer.groups import GROUP, Blocked, group_options, handler_of
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
@@ -186,11 +186,3 @@ async def test_the_end_of_a_group_sends_what_waits(
         await seen.has(b"1")
         assert traced.records("SubAfter") == []
     assert len(traced.records("SubAfter")) == 1
-
-
-async def test_a_group_without_trace_says_nothing(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
-    await broker.store(queue, b"1")
-    async with Traced(broker, seen, trace=None) as traced:
-        await seen.has(b"1")
-    assert traced.consumer.snapshot().trace_records == {}
-    assert [sent for sent in broker.sent if sent.header.topic != TOPIC] == []

@@ -148,19 +148,3 @@ async def test_an_offset_that_is_moved_nowhere_is_asked_for_again_after_a_while(
         broker.forget_answers(queue)
         await broker.store(queue, b"2")
         await broker.committed(GROUP, queue, 3)
-
-
-@pytest.mark.parametrize(("low", "high", "offered"), [(0, 10, 2**63 - 1), (6, 10, 7)])
-async def test_an_offer_that_contradicts_the_brokers_own_ends_is_not_believed(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, low: int, high: int, offered: int
-) -> None:
-    """It is told, and asked again."""
-    broker.first[queue] = low
-    await broker.store(queue, *[b"%d" % number for number in range(low, high)])
-    broker.offsets[GROUP, queue] = 5
-    broker.answer_pull(queue, broker.nothing(queue, MOVED, offered, "OFFSET_TOO_SMALL"))
-    with capture_logs() as logs:
-        async with member(broker.peer.address, seen):
-            await seen.has(*[b"%d" % number for number in range(max(5, low), high)])
-    [entry] = [entry for entry in logs if entry["event"] == "pull.failed"]
-    assert f"refuses offset 5 and offers {offered}" in entry["error"]

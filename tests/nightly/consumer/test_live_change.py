@@ -122,3 +122,9 @@ async def test_a_broker_that_is_busy_refuses_nothing(broker: ScriptedBroker, que
     broker.peer.on(RequestCode.CHECK_CLIENT_CONFIG, Reply(ResponseCode.SYSTEM_BUSY))
     async with member(broker.peer.address, seen, subscriptions={TOPIC: SQL}):
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
+
+
+async def test_tags_are_not_asked_about(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    async with member(broker.peer.address, seen, subscriptions={TOPIC: "a"}):
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
+    assert broker.peer.got(RequestCode.CHECK_CLIENT_CONFIG) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmqd.client.options import TraceOptions
 from rmqd.wire.message_queue import MessageQueue
-from tests.consumer.groups import GROUP, Blocked
+from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.handling.test_message_trace import TIME_OUT, Traced, trace_queue
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
@@ -40,3 +40,11 @@ async def test_a_group_without_a_trace_topic_consumes_as_without_trace(
         await eventually(lambda: traced.consumer.snapshot().trace_records["failed"], "the loss is counted")
     counts = traced.consumer.snapshot().trace_records
     assert (counts["sent"], counts["full"], counts["failed"]) == (0, 0, 60)
+
+
+async def test_a_group_without_trace_says_nothing(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    await broker.store(queue, b"1")
+    async with Traced(broker, seen, trace=None) as traced:
+        await seen.has(b"1")
+    assert traced.consumer.snapshot().trace_records == {}
+    assert [sent for sent in broker.sent if sent.header.topic != TOPIC] == []

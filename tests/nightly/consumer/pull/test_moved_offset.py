@@ -6,7 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from rmqd.codes import ResponseCode
 from rmqd.handler_api import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.groups import GROUP
@@ -45,3 +47,19 @@ async def test_a_queue_whose_broker_lost_its_end_goes_on_there_after_what_is_in_
     commits = broker.commits_of(queue)
     assert commits == sorted(commits)
     assert not {4, 6} & set(commits)
+
+
+@pytest.mark.parametrize(("low", "high", "offered"), [(0, 10, 2**63 - 1), (6, 10, 7)])
+async def test_an_offer_that_contradicts_the_brokers_own_ends_is_not_believed(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, low: int, high: int, offered: int
+) -> None:
+    """It is told, and asked again."""
+    broker.first[queue] = low
+    await broker.store(queue, *[b"%d" % number for number in range(low, high)])
+    broker.offsets[GROUP, queue] = 5
+    broker.answer_pull(queue, broker.nothing(queue, ResponseCode.PULL_OFFSET_MOVED, offered, "OFFSET_TOO_SMALL"))
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen):
+            await seen.has(*[b"%d" % number for number in range(max(5, low), high)])
+    [entry] = [entry for entry in logs if entry["event"] == "pull.failed"]
+    assert f"refuses offset 5 and offers {offered}" in entry["error"]

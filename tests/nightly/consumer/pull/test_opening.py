@@ -7,14 +7,11 @@ from typing import Any
 import pytest
 
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.compression import compress
-from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
+from rmqd.wire.messages.sys_flag import CompressionType
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member
-from tests.consumer.pop.popping import popping
 from tests.consumer.pull.test_opening import KINDS, MIB, Sizes, store
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -34,19 +31,3 @@ async def test_many_bodies_that_are_too_large_cost_one_more_pull(
         assert m.client.snapshot().doubted_replies == 1
     assert sorted(seen.sizes) == [10, 20, 30]
     assert broker.pulled_offsets(queue)[:3] == [0, 1, 32]
-
-
-@KINDS
-async def test_what_was_popped_is_opened_as_far_as_there_is_room(kind: CompressionType) -> None:
-    """The rest once handlers are done; nothing comes twice, and what is too large is corrupt."""
-    seen = Sizes()
-    sizes = [*[2 * MIB] * 10, 3 * MIB + 1]
-    async with popping(queues=1) as pop:
-        flag = compressed_flag(kind)
-        await pop.send(*[compress(bytes(size), kind) for size in sizes], sys_flag=flag)
-        options: dict[str, Any] = {"max_body_size_bytes": 3 * MIB, "on_corrupt_message": "skip"}
-        async with pop.member(seen, pull_threshold_size_for_queue_bytes=5 * MIB, **options) as one:
-            await eventually(lambda: len(seen.sizes) >= 10, "all are handled")
-            await eventually(pop.hides_nothing, "nothing will come again")
-            assert one.topic().handled["corrupt"] == 1
-    assert seen.sizes == [2 * MIB] * 10
