@@ -102,7 +102,7 @@ def test_the_real_broker_has_the_same_opinion(rocketmq: RealCluster, topic: str)
             matched += bool(wanted)
             assert pulled(link, topic, condition).keys() == wanted, condition
     assert min(wrong, matched) > CONDITIONS / 10  # or the inventor has become dull
-    print(f"{CONDITIONS} conditions, {wrong} wrong, {matched} with messages; seed {SEED}")  # noqa: T201 - for `-s`
+    print(f"{CONDITIONS} conditions, {wrong} wrong, {matched} with messages; seed {SEED}")
 
 
 def refusal(condition: str) -> str | None:

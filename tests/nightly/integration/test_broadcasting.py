@@ -76,7 +76,7 @@ def test_each_member_gets_everything_through_kills_and_stops(
     again = {key for key, times in members["b"].handled().items() if times > 1}
     begun = {entry.key: entry for entry in before if entry.event == ledger.START}
     above = {key for key, entry in begun.items() if entry.offset >= stored.get(entry.queue, 0)}
-    print(  # noqa: T201 - the figures, for who runs it with `-s`
+    print(
         f"{len(sent)} messages to each of 4 members; killed with -9: the file was {age_seconds:.2f} s old, "
         f"{len(again)} of {len(begun)} messages were handled again"
     )
