@@ -81,7 +81,7 @@ async def test_an_orderly_group_has_nothing_waiting_elsewhere() -> None:
 
 
 async def test_what_was_not_handled_is_counted_by_what_the_broker_has_committed() -> None:
-    config = config_of("tests.demo.endless_handler:handle", shutdown_timeout="0s")
+    config = config_of("tests.nightly.demo.endless_handler:handle", shutdown_timeout="0s")
 
     _, figures = await play(config, levels="1h " * 18, patience_seconds=0.05)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.embedded_cluster import embedded  # noqa: F401 - a fixture
+from tests.nightly.broker.embedded_cluster import embedded  # noqa: F401 - a fixture
 from tests.rocketmq import RealCluster, ledger, release, rpc
 from tests.rocketmq.admin_shell import ADMIN_FAILED, AdminShell
 from tests.rocketmq.fixtures import fresh_name

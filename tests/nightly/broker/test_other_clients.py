@@ -16,11 +16,12 @@ import pytest
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.pop import ANY_QUEUE
-from tests.broker.embedded_cluster import embedded  # noqa: F401 - a fixture
 from tests.conformance.attempts import Attempt
 from tests.consumer.members import member
 from tests.integration.consuming import dead_letter_count
-from tests.rocketmq import RealCluster, go_peers, ledger, rpc
+from tests.nightly.broker.embedded_cluster import embedded  # noqa: F401 - a fixture
+from tests.nightly.rocketmq import go_peers
+from tests.rocketmq import RealCluster, ledger, rpc
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.peers import Peer, PeerOptions, start_consumer, start_lite_pull, start_producer, start_scripted
 from tests.rocketmq.producer import Producer

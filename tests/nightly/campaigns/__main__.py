@@ -42,8 +42,9 @@ from tests.nightly.campaigns.spark_connect import SparkConnect
 from tests.nightly.campaigns.spark_moves import Moves, MovesPlan
 from tests.nightly.campaigns.spark_tables import Tables, TablesPlan
 from tests.nightly.fuzzing.targets import TARGETS
+from tests.nightly.rocketmq import go_peers
 from tests.nightly.spark.standalone_cluster import StandaloneCluster
-from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable, go_peers
+from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.fetch import say
 from tests.rocketmq.spec import FILE_NAME, ClusterSpec

@@ -14,10 +14,10 @@ from rmqd.client.remoting.client import RemotingClient
 from rmqd.wire.message_queue import MessageQueue
 from tests.nightly.campaigns.durability_load import pull
 from tests.nightly.campaigns.parquet_files import ParquetFiles
+from tests.nightly.servers.http_sink import HttpSink
 from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.offsets import Queue
 from tests.rocketmq.spec import ClusterSpec
-from tests.servers.http_sink import HttpSink
 from tests.servers.kafka import KafkaServer
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgresql import PostgresqlServer

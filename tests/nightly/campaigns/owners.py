@@ -15,7 +15,8 @@ from rmqd.wire.topics import retry_topic
 from tests.integration.rmqd_process import RmqdProcess
 from tests.nightly.campaigns.divisions import DIVISIONS, GO, JAVA, RMQD, ROOM_OF_SLOT, Division, written_down
 from tests.nightly.campaigns.members import JOIN, KILL, LEAVE
-from tests.rocketmq import ClusterError, RealCluster, go_peers, offsets
+from tests.nightly.rocketmq import go_peers
+from tests.rocketmq import ClusterError, RealCluster, offsets
 from tests.rocketmq.peers import Peer, start_program
 from tests.waiting import ASK_SECONDS
 

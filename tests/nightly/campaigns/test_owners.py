@@ -12,7 +12,8 @@ from tests.conformance import behaviour
 from tests.nightly.campaigns.divisions import BROKER_NAMES, DIVISIONS, ROOM_OF_SLOT, Division
 from tests.nightly.campaigns.members import JOIN, KILL, LEAVE
 from tests.nightly.campaigns.owners import Change, Owners, OwnersPlan, OwnersResult
-from tests.rocketmq import RealCluster, go_peers
+from tests.nightly.rocketmq import go_peers
+from tests.rocketmq import RealCluster
 from tests.rocketmq.spec import ClusterSpec
 
 # somebody of each language leaves and is killed in it

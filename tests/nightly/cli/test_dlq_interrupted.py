@@ -18,7 +18,7 @@ from rmqd.wire.bodies.route import BrokerData
 from rmqd.wire.bodies.stats import TopicOffset, TopicStatsTable
 from tests.client.peer import Peer, Reply
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
-from tests.demo.terminal import Terminal, on_terminal
+from tests.nightly.demo.terminal import Terminal, on_terminal
 
 pytestmark = pytest.mark.process
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.certificates import CA, CLIENT, certificate, key
+from tests.nightly.rocketmq.users import allow, create_user
 from tests.rocketmq import RealCluster, ledger, release, settings
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
-from tests.rocketmq.users import allow, create_user
 
 SECRET, NEXT_SECRET, WRONG_SECRET = "s3cret-of-a-test", "another-s3cret", "not-the-s3cret"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import rmqd
-from tests.demo.terminal import TOP, on_terminal
 from tests.integration.test_demo import check_sums, figure
+from tests.nightly.demo.terminal import TOP, on_terminal
 
 pytestmark = pytest.mark.process
 
@@ -59,7 +59,7 @@ def test_once_it_is_ending_a_ctrl_c_ends_it_at_once(limit: list[str], tmp_path: 
     config = tmp_path / "rmqd.yaml"
     config.write_text(
         "groups: {stuck: {subscriptions: {orders: '*'}, shutdown_timeout: 10m, "
-        "handler: {plugin: 'tests.demo.endless_handler:handle'}}}"
+        "handler: {plugin: 'tests.nightly.demo.endless_handler:handle'}}}"
     )
     with on_terminal([*DEMO, "--config", str(config), *limit]) as terminal:
         if not limit:

@@ -18,9 +18,9 @@ from tests.cli.command import rmqd as command
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.nightly.integration.secured_world import NEXT_SECRET, WRONG_SECRET, World, secrets_in
+from tests.nightly.rocketmq.users import update_user
 from tests.rocketmq import RealCluster, offsets, release
 from tests.rocketmq.peers import PeerOptions, start_consumer
-from tests.rocketmq.users import update_user
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(240)  # a cluster with TLS takes its time to start on a busy machine

@@ -19,7 +19,7 @@ from rmqd.daemon.page.words import rate as page_rate
 from rmqd.daemon.page.words import seconds
 from tests.cli.command import rmqd
 from tests.daemon.daemon_process import daemon
-from tests.demo.terminal import on_terminal
+from tests.nightly.demo.terminal import on_terminal
 from tests.nightly.spark.two_engines import write_config
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.waiting import eventually

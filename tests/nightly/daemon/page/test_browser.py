@@ -1,6 +1,6 @@
 """The status page in a real browser, of a daemon that works: Debian's chromium, driven by playwright, judged by axe.
 
-The core of these tests is in tests/daemon/page/test_browser.py.
+The core of these tests is in tests.nightly.daemon.page.test_live_page.py.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tests.daemon.page.browsing import chromium, working_daemon
+from tests.nightly.daemon.page.browsing import chromium, working_daemon
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     pass
 
-from tests.daemon.page.test_browser import Visit, visit
+from tests.nightly.daemon.page.test_live_page import Visit, visit
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 TOKEN = "correct horse"

@@ -1,4 +1,4 @@
-"""docs/top.svg: `python -m tests.docs.top_picture` draws rmqd top, by the status that a daemon under load once gave."""
+"""docs/top.svg from a recorded status: `python -m tests.nightly.docs.top_picture` draws rmqd top."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.console import Console
 
 from rmqd.cli.top.frame import Heard, Size, frame
 from rmqd.cli.top.state import State
-from tests.docs.demo_picture import THEME, without_fonts
+from tests.nightly.docs.demo_picture import THEME, without_fonts
 
-TOP: Final = Path(__file__).parents[2]
+TOP: Final = Path(__file__).parents[3]
 SIZE: Final = Size(126, 16)
 
 

@@ -1,4 +1,4 @@
-"""An HTTP server that notes what it gets, and misbehaves by chance: `python -m tests.servers.http_sink PORT FILE`."""
+"""An HTTP server that records requests and fails by chance: `python -m tests.nightly.servers.http_sink PORT FILE`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 from tests.servers.http_peer import CLOSE, HANG, OK, RESET, Answer, HttpPeer, Request, status
 from tests.servers.process import ServerProcess
 
-TOP: Final = Path(__file__).parent.parent.parent
+TOP: Final = Path(__file__).parents[3]
 FAULTS: Final = (
     status(503, "busy"),
     status(429, "slowly", Retry_After="0"),
@@ -35,7 +35,7 @@ class HttpSink(ServerProcess):
         self.url = f"http://127.0.0.1:{self.port}/"
 
     def command(self) -> Sequence[str | Path]:
-        return [sys.executable, "-m", "tests.servers.http_sink", str(self.port), self._file]
+        return [sys.executable, "-m", "tests.nightly.servers.http_sink", str(self.port), self._file]
 
     def is_ready(self) -> bool:
         try:

@@ -16,7 +16,7 @@ from rmqd.daemon.groups.supervisor import END_GRACE_SECONDS
 from tests.deploy.prometheus_process import RULES
 from tests.deploy.test_image import last
 
-TOP = Path(__file__).parent.parent.parent
+TOP = Path(__file__).parents[3]
 FOLDER = TOP / "deploy" / "kubernetes"
 BASE = FOLDER / "base"
 PAGE = TOP / "docs" / "kubernetes.md"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from tests.daemon.page.browsing import chromium, working_daemon
+from tests.nightly.daemon.page.browsing import chromium, working_daemon
 from tests.waiting import eventually
 
 if TYPE_CHECKING:

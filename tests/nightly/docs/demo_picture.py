@@ -1,4 +1,4 @@
-"""docs/demo.svg, from a real run: `python -m tests.docs.demo_picture` runs the demo for a while and writes it."""
+"""docs/demo.svg from a real run of the demo: `python -m tests.nightly.docs.demo_picture` writes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rmqd.demo.screen import LiveScreen
 from rmqd.demo.stage import Stage
 from rmqd.demo.view import ScreenSize, Setting, frame
 
-PICTURE: Final = Path(__file__).parents[2] / "docs" / "demo.svg"
+PICTURE: Final = Path(__file__).parents[3] / "docs" / "demo.svg"
 SECONDS: Final = 34.0  # past the second burst
 SIZE: Final = ScreenSize(126, 28)
 THEME: Final = TerminalTheme(

@@ -1,0 +1,5 @@
+"""The fixtures of `rmqd.testing`, in place of those of a real RocketMQ."""
+
+from tests.testing.conftest import rocketmq
+
+__all__ = ["rocketmq"]
