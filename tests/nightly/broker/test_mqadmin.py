@@ -28,7 +28,7 @@ VOLATILE = (
     (r"\d{4}-\d\d-\d\d[ #T]\d\d:\d\d:\d\d(?:[,:.]\d+)?", "TIME"),
     (r"\b20\d{12}\b", "TIME"),
     (r"\b1[6-9]\d{11}\b", "MILLIS"),
-    (r"(?i)(commit ?log ?offset[=: ]+|physicOffset[\": ]+|ID@)\d+", r"\1PLACE"),
+    (r"(?i)(commit ?log ?offset[=: ]+|physicOffset[\"=: ]+|ID@)\d+", r"\1PLACE"),
     (r"(TPS: )[\d.]+", r"\1RATE"),
     (r"\$\$Lambda\S+|@[0-9a-f]{5,8}\b", "HASH"),
     (r"(?m)^\tat .*\n", ""),
