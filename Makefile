@@ -99,7 +99,7 @@ campaign: $(if $(filter fuzz,$(NAME)),$(VENV)/.fuzz,venv) ## a long run with fau
 	$(PYTHON) -m tests.nightly.campaigns $(NAME) $(ARGS)
 
 conformance: venv ## each behaviour beside Java's, to docs/conformance.md; VERSION=embedded, or 4.9.7
-	RMQD_TEST_ROCKETMQ=$(VERSION) $(PYTHON) -m pytest --conformance -m behaviour tests tests/nightly $(ARGS)
+	RMQD_TEST_ROCKETMQ=$(VERSION) $(PYTHON) -m pytest -o norecursedirs='.*' --conformance -m behaviour $(ARGS)
 
 peer-tests: venv ## RocketMQ's own tests on the embedded broker, to docs/embedded-broker.md; ARGS="--real": on a real RocketMQ
 	$(PYTHON) -m tests.nightly.apache_tests $(ARGS)

@@ -55,6 +55,10 @@ class Part:
         return [sys.executable, "-m", *(argument.replace("{dir}", str(self.folder)) for argument in arguments)]
 
 
+EVERYTHING: Final = ("-o", "norecursedirs=.*", "tests")
+"""Options of pytest that collect the daily tests too. It would drop `tests/nightly` from `tests tests/nightly`."""
+
+
 def _pytest(*arguments: str) -> tuple[str, ...]:
     return ("pytest", "-q", *arguments)
 
@@ -66,7 +70,7 @@ def _campaign(*arguments: str) -> tuple[str, ...]:
 PARTS: Final = (
     Part(
         "rocketmq",
-        _pytest("-m", "rocketmq or behaviour", "tests", "tests/nightly"),
+        _pytest("-m", "rocketmq", *EVERYTHING),
         "every test against a real RocketMQ 5.5.0, with its Java, Go and C++ peers",
         {"RMQD_TEST_ROCKETMQ": "5.5.0"},
     ),
@@ -84,7 +88,7 @@ PARTS: Final = (
     ),
     Part(
         "embedded",
-        _pytest("-m", "behaviour", "tests", "tests/nightly"),
+        _pytest("-m", "behaviour", *EVERYTHING),
         "every behaviour of docs/conformance.md on the embedded broker",
         {"RMQD_TEST_ROCKETMQ": "embedded"},
     ),
