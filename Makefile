@@ -24,7 +24,7 @@ export RMQD_TEST_ENDS_WITH := $(shell echo $$PPID)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark demo unit test nightly check format bench bench-spark simulate campaign conformance peer-tests
+.PHONY: help venv spark demo unit slow test nightly check format bench bench-spark simulate campaign conformance peer-tests
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,11 +63,14 @@ $(VENV)/.fuzz: $(VENV)/.installed
 demo: $(if $(filter spark,$(ENGINE)),spark,venv) ## a RocketMQ, a producer and rmqd in one process, live; ENGINE=spark: the group on Spark; ARGS="--seconds 30" ends by itself
 	@if [ -t 0 ]; then set -m; fi; $(VENV)/bin/rmqd demo --engine $(ENGINE) $(ARGS)
 
-# Most of these wait for a socket or a timer most of the time, so that six workers suit two cores; each of them takes
-# two seconds to collect all tests. `make check` has the import rules. For a debugger: ARGS="-n 0".
+# The tests of tests/slow.txt are left out. `make check` has the import rules. For a debugger: ARGS="--forks 0 --pdb".
+UNIT := -q -n 0 -m 'not process and not rocketmq and not spark and not slow' --ignore tests/test_architecture.py
+
 unit: venv ## the tests that are quick and start no process; of one room: make unit ROOM=consumer/pull
-	$(PYTHON) -m pytest -q -n 6 --dist worksteal -m 'not process and not rocketmq and not spark and not slow' \
-		--hypothesis-profile unit --ignore tests/test_architecture.py $(addprefix tests/,$(ROOM)) $(ARGS)
+	$(PYTHON) -m pytest $(UNIT) --forks 4 --hypothesis-profile unit $(addprefix tests/,$(ROOM)) $(ARGS)
+
+slow: venv ## measure which tests make unit leaves out, to tests/slow.txt
+	$(PYTHON) -m pytest $(UNIT) --list-slow --hypothesis-profile unit
 
 # loadgroup: what needs a real RocketMQ stays on one worker, and so has one broker; the same for Spark.
 test: venv ## every test, or ROOM=wire, or ARGS="tests/wire -x"; those against a real RocketMQ need Java and Maven, those on Spark `make spark`

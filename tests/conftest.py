@@ -20,6 +20,8 @@ import structlog
 pytest_plugins = [
     "tests.servers.fixtures",  # pytest calls the last plugin first, and this one needs the groups of the others
     "tests.run_guard",
+    "tests.forks",
+    "tests.slow_tests",
     "tests.processes",
     "tests.rocketmq.fixtures",
     "tests.rocketmq.lifetimes",

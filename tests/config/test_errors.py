@@ -450,7 +450,6 @@ def test_what_is_no_configuration_at_all_is_told_with_its_place(subtests: pytest
             assert f"test.yaml:{expected}" in problems(text)
 
 
-@pytest.mark.slow
 def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
     bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
     for name, before in zip("bcdefghij", "abcdefghi", strict=True):

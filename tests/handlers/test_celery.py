@@ -36,7 +36,6 @@ def queued(client: Any, queue: str = "orders") -> list[tuple[str, Any]]:
     return [(one["headers"]["id"], one["headers"]["argsrepr"]) for one in found]
 
 
-@pytest.mark.slow
 async def test_a_worker_runs_what_a_message_is(redis_server: RedisServer, redis_client: Any) -> None:
     body = '{"id": 7, "cents": 1.10, "lines": [{"sku": "ü-1", "n": 0.5}], "none": null}'.encode()
     message = make_message(body, keys="order-7", properties={"colour": "grün"})

@@ -72,7 +72,6 @@ def test_ranges_are_handled_and_counted(broker: EmbeddedBroker) -> None:
     assert broker.offsets("shop", "orders") == {0: 30, 1: 30}
 
 
-@pytest.mark.slow
 def test_what_fails_comes_by_the_retry_topic(broker: EmbeddedBroker) -> None:
     """Which the same query reads, from its first message; at the limit it is a dead letter."""
     broker.create_topic("orders", 1)

@@ -117,7 +117,6 @@ async def test_a_driver_does_not_start_where_a_local_member_consumes(broker: Emb
         ]
 
 
-@pytest.mark.slow
 async def test_a_local_member_does_not_start_where_a_driver_has_the_group(broker: EmbeddedBroker) -> None:
     """It pulls nothing, says why, and leaves; and the driver stays."""
     seen = Seen()

@@ -180,7 +180,6 @@ def test_chaos_fails_a_case_whose_handler_is_not_repeatable(cases: UserFolder) -
     assert "self.total: 2, in place of 1" in ended.out
 
 
-@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("option", ["--chaos", "--chaos-kills"])
 def test_chaos_kills_the_process_of_a_case_s_handler_where_that_is_asked_for(cases: UserFolder, option: str) -> None:

@@ -46,7 +46,6 @@ def test_a_message_comes_as_it_was_sent(rocketmq: RocketMQ, run_handler: Run) ->
     assert (message.topic, message.msg_id, message.queue_offset) == ("orders", sent.msg_id, sent.queue_offset)
 
 
-@pytest.mark.slow
 def test_a_second_run_goes_on_where_the_first_committed(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
     rocketmq.create_topic("orders")
     rocketmq.send("orders", "one")

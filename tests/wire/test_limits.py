@@ -18,7 +18,6 @@ def route(brokers: int, queues_each: int) -> TopicRouteData:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_topic_at_the_limits_is_read(strict: bool) -> None:
     for large in (route(MOST_BROKERS, MOST_QUEUES // MOST_BROKERS), route(1, MOST_QUEUES)):

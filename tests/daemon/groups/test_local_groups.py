@@ -103,7 +103,6 @@ async def test_a_reload_touches_only_what_changed() -> None:
         assert engine.options["audit"].consume_message_batch_max_size == 10
 
 
-@pytest.mark.slow
 async def test_what_can_change_while_it_runs_restarts_nothing() -> None:
     """A filter and the rate limit are handed to the running consumer, and hold for those after it too."""
     engine = FakeEngine()

@@ -83,7 +83,7 @@ class Older:
 
     def _pytest(self, *arguments: str, capture: bool = False) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "pytest", "-m", CHOSEN, *arguments],
+            [sys.executable, "-m", "pytest", "-o", "norecursedirs=.*", "-m", CHOSEN, *arguments],
             cwd=TOP,
             env={**os.environ, release.ENVIRONMENT: self._version},
             stdout=subprocess.PIPE if capture else None,

@@ -32,7 +32,6 @@ MEMBERS = st.lists(
 )
 
 
-@pytest.mark.slow
 @given(MEMBERS)
 def test_batch_there_and_back(members: list[BatchMember]) -> None:
     assert decode_batch(encode_batch(members)) == members

@@ -66,7 +66,6 @@ def assert_same(message: Message, stored: StoredMessage) -> None:
     assert message.properties == stored.properties
 
 
-@pytest.mark.slow
 @given(st.lists(PLAIN, max_size=4))
 def test_there_and_back(stored: list[StoredMessage]) -> None:
     """Every field of every layout, several records in a row, with IPv4 and IPv6 in any mixture."""

@@ -111,7 +111,6 @@ def test_a_limit_below_what_is_opened_at_once_holds_there() -> None:
     assert len(block.corrupt) == 1
 
 
-@pytest.mark.slow
 def test_what_was_left_out_keeps_no_block_alive() -> None:
     """Else bodies that handlers are done with would wait for the garbage collector, whatever the thresholds say."""
     block = framed(packed(MIB, CompressionType.ZSTD, 0), packed(MIB, CompressionType.ZSTD, 1))

@@ -12,7 +12,6 @@ from rmqd.wire.messages.properties import format_properties, parse_properties
 WORD = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1)
 
 
-@pytest.mark.slow
 @given(st.dictionaries(WORD, WORD))
 def test_there_and_back(properties: dict[str, str]) -> None:
     text = format_properties(properties)

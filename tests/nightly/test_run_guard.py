@@ -15,7 +15,7 @@ import pytest
 from tests.run_guard import ENDS_WITH
 from tests.waiting import WAIT_SECONDS, wait_until
 
-TOP = Path(__file__).parents[1]
+TOP = Path(__file__).parents[2]
 RUN = """
 import os, subprocess, sys, tempfile, time
 from pathlib import Path
