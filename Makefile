@@ -67,7 +67,7 @@ demo: $(if $(filter spark,$(ENGINE)),spark,venv) ## a RocketMQ, a producer and r
 UNIT := -q -n 0 -m 'not process and not rocketmq and not spark and not slow' --ignore tests/test_architecture.py
 
 unit: venv ## the tests that are quick and start no process; of one room: make unit ROOM=consumer/pull
-	$(PYTHON) -m pytest $(UNIT) --forks 4 --hypothesis-profile unit $(addprefix tests/,$(ROOM)) $(ARGS)
+	$(PYTHON) -m pytest $(UNIT) --forks 3 --hypothesis-profile unit $(addprefix tests/,$(ROOM)) $(ARGS)
 
 slow: venv ## measure which tests make unit leaves out, to tests/slow.txt
 	$(PYTHON) -m pytest $(UNIT) --list-slow --hypothesis-profile unit
