@@ -38,7 +38,8 @@ class Lister:
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid] += report.duration
+        if type(report) is pytest.TestReport:  # a test's own time includes its subtests
+            self._seconds[report.nodeid] += report.duration
 
     def pytest_sessionfinish(self) -> None:
         slow = {function_of(test) for test, seconds in self._seconds.items() if seconds > SLOW_SECONDS}

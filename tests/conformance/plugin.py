@@ -11,9 +11,8 @@ RECORDER = "tests.nightly.conformance.recorder"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--conformance", action="store_true", help="run the long tests too, and write docs/conformance.md from results"
-    )
+    parser.addoption("--conformance", action="store_true", help="write docs/conformance.md; includes --long")
+    parser.addoption("--long", action="store_true", help="run the tests of minutes too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,8 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long tests to `make conformance`."""
-    if config.getoption("--conformance"):
+    """Leave the long tests to nightly runs and `make conformance`."""
+    if config.getoption("--conformance") or config.getoption("--long"):
         return
     left_out = [item for item in items if any(one.long for one in declared_by([*item.iter_markers(MARKER)]))]
     if left_out:

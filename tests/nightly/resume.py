@@ -21,16 +21,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class Recorder:
-    """Appends each test that passed, at its end."""
+    """Appends each test that passed, at its end. A test with a failed subtest has not passed."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._called: set[str] = set()
+        self._failed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and report.passed:
+        if report.failed:
+            self._failed.add(report.nodeid)
+        elif report.when == "call" and report.passed:
             self._called.add(report.nodeid)
-        elif report.when == "teardown" and report.passed and report.nodeid in self._called:
+        elif report.when == "teardown" and report.nodeid in self._called - self._failed:
             with self._file.open("a") as passed:
                 passed.write(f"{report.nodeid}\n")
 

@@ -62,6 +62,33 @@ def test_a_part_that_passed_runs_again_at_another_commit_only(
     assert "2 passed" in (part.folder / "log").read_text()
 
 
+@pytest.mark.process
+def test_a_failed_subtest_fails_the_part_each_time(part: night.Part) -> None:
+    cases = Path(part.arguments[-1])
+    cases.write_text(
+        "def test_rows(subtests):\n    for row in 1, 2:\n        with subtests.test():\n            assert row != 2\n"
+    )
+    assert not night.run(part).passed
+    assert not night.run(part).passed
+
+
+@pytest.mark.process
+def test_a_part_without_tests_does_not_pass(part: night.Part) -> None:
+    assert not night.run(night.Part("none", (*part.arguments, "-k", "nosuch"), "")).passed
+
+
+def test_a_part_that_is_killed_keeps_what_has_passed(part: night.Part, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> int:
+        (part.folder / "passed").write_text("test_cases.py::test_passes\n")
+        raise SystemExit
+
+    monkeypatch.setattr(night, "_call", killed)
+    with pytest.raises(SystemExit):
+        night.run(part)
+    night.Figures.load(part)
+    assert (part.folder / "passed").exists()
+
+
 def test_a_row_is_replaced_and_rows_are_in_the_order_of_the_night(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,6 @@
 """SQL92 conditions: what they mean for which properties, and what is said of those that are none.
 
-The tables are answers of RocketMQ 5.5.0. tests/broker/test_sql92.py compares random conditions with a real broker.
+The tables are answers of RocketMQ 5.5.0. test_sql92.py compares random conditions with a real broker.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ from pathlib import Path
 from tests.nightly.campaigns.churn import ChurnResult
 
 PAGE = Path(__file__).parents[3] / "docs" / "campaigns.md"
+DIRTY = "-dirty"
+"""What ends the name of a commit if files have changed since."""
 ACTIONS = ("join", "leave", "kill")
 
 
@@ -55,7 +57,7 @@ def commit() -> str:
     pages = ("docs/campaigns.md", "docs/planted-bugs.md", "docs/conformance.md", "docs/nightly.md")
     written = (*pages, "tests/nightly/conformance/results.json")
     changed = _git("status", "--porcelain", "--", ".", *(f":(exclude){path}" for path in written))
-    return _git("rev-parse", "--short=10", "HEAD") + ("-dirty" if changed else "")
+    return _git("rev-parse", "--short=10", "HEAD") + (DIRTY if changed else "")
 
 
 def _git(*arguments: str) -> str:

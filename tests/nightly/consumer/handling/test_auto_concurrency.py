@@ -25,10 +25,8 @@ KNEES = (4, 16, 64)
 
 
 def cases() -> Iterator[object]:
-    """The first is for `make unit`."""
-    for number, (before, after, deviation) in enumerate(product(KNEES, KNEES, (0.05, 0.2))):
-        marks = [pytest.mark.slow] if number else []
-        yield pytest.param(before, after, deviation, marks=marks, id=f"{before}-{after}-{deviation}")
+    for before, after, deviation in product(KNEES, KNEES, (0.05, 0.2)):
+        yield pytest.param(before, after, deviation, id=f"{before}-{after}-{deviation}")
 
 
 @pytest.mark.parametrize(("before", "after", "deviation"), list(cases()))

@@ -17,27 +17,22 @@ from tests.consumer.handling.odd_rows import DEAD, ERRORS, IN_A_THREAD, IN_THE_L
 __all__ = ["stage"]
 
 
-def rows(table: list[Any], quick: int | None = None) -> pytest.MarkDecorator:
-    """All are run by `make test`, and by `make unit` the first ones, as many as `quick` says."""
-    count = len(table) if quick is None else quick
-    slow = [pytest.param(row, marks=pytest.mark.slow) for row in table[count:]]
-    return pytest.mark.parametrize("row", [*table[:count], *slow], ids=lambda row: row[0])
+def rows(table: list[Any]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("row", table, ids=lambda row: row[0])
 
 
-async_or_not = pytest.mark.parametrize(
-    "is_async", [pytest.param(True, id="async"), pytest.param(False, id="sync", marks=pytest.mark.slow)]
-)
+async_or_not = pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
 
 
 @async_or_not
-@rows(RESULTS, quick=29)
+@rows(RESULTS)
 def test_what_becomes_of_the_message(stage: Stage, row: tuple[str, Odd, list[str]], is_async: bool) -> None:
     _, act, outcomes = row
     assert stage.play(act, is_async=is_async) == outcomes
 
 
 @async_or_not
-@rows(ERRORS, quick=3)
+@rows(ERRORS)
 def test_what_is_raised_is_a_failure(
     stage: Stage, row: tuple[str, Callable[[], BaseException]], is_async: bool
 ) -> None:
@@ -45,7 +40,7 @@ def test_what_is_raised_is_a_failure(
 
 
 @async_or_not
-@rows(ERRORS, quick=3)
+@rows(ERRORS)
 def test_at_the_last_attempt_it_is_a_dead_letter(
     stage: Stage, row: tuple[str, Callable[[], BaseException]], is_async: bool
 ) -> None:
@@ -55,7 +50,7 @@ def test_at_the_last_attempt_it_is_a_dead_letter(
     assert dead.properties["RMQD_EXCEPTION"]
 
 
-@rows(ERRORS, quick=3)
+@rows(ERRORS)
 def test_in_an_orderly_group_it_is_repeated_in_place(
     stage: Stage, row: tuple[str, Callable[[], BaseException]]
 ) -> None:
