@@ -72,6 +72,23 @@ async def test_a_group_is_listed_and_shown_with_its_member_and_places(cluster: C
     assert re.search(rf"^shown +broker-a +0 +{re.escape(client_id)} +4 +4 +0 +0s$", table, re.MULTILINE), table
 
 
+async def test_a_group_is_diagnosed(cluster: Cluster) -> None:
+    cluster.fill("diagnosed", 4)
+    options: dict[str, Any] = {
+        "group": "ill",
+        "subscriptions": {"diagnosed": "*"},
+        "consume_from_where": "first_offset",
+    }
+    async with member(cluster.nameserver, Seen(), **options, persist_consumer_offset_interval_seconds=0.05):
+        await eventually(lambda: sum(cluster.offsets("ill", "diagnosed").values()) == 16, "all is committed")
+        well = await asyncio.to_thread(cluster.json, "diagnose", "ill")
+    assert (well["healthy"], well["findings"]) == (True, [])
+    cluster.fill("diagnosed", 1)
+    ended = await asyncio.to_thread(cluster.ask, "diagnose", "ill", "-o", "json")
+    assert ended.code == 1
+    assert [finding["cause"] for finding in json.loads(ended.out)["findings"]] == ["no_members"]
+
+
 def test_a_group_without_members_has_its_lag_too(cluster: Cluster) -> None:
     """A group that is behind lacks them."""
     cluster.fill("behind", 2)
