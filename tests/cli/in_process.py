@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +16,19 @@ from tests.cli.command import Ended
 
 
 def rmqd(*arguments: str | Path, stdin: bytes = b"") -> Ended:
-    """Run `rmqd` with these arguments, in the test's folder."""
+    """Run `rmqd` with these arguments, in the test's folder.
+
+    A command that would leave the process without its threads only raises SystemExit: the threads are another test's.
+    """
     code: Any = 0
+    exit_at_once, os._exit = os._exit, lambda status: sys.exit(status)  # unittest.mock would import asyncio
     with CliRunner().isolation(stdin) as (out, err, _):
         try:
             _command()([str(argument) for argument in arguments], prog_name="rmqd")
         except SystemExit as end:
             code = end.code
+        finally:
+            os._exit = exit_at_once
         sys.stdout.flush()
         sys.stderr.flush()
         return Ended(code, out.getvalue().decode(), err.getvalue().decode())
