@@ -17,8 +17,12 @@ F = TypeVar("F", bound="asyncio.Future[Any]")
 
 
 def suspended_seconds() -> float:
-    """For how long the machine was suspended since its start. The monotonic clock does not count that time."""
-    return _boottime() - time.monotonic()
+    """For how long the machine was suspended since its start. The monotonic clock does not count that time.
+
+    In whole seconds: the two clocks are read one after the other, and what passes in between is not to be seen, or a
+    sum with the monotonic clock could go back.
+    """
+    return max(0.0, round(_boottime() - time.monotonic()))
 
 
 _boottime = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
