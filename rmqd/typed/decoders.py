@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,7 +39,7 @@ class Decoder:
         try:
             return self.decode(message)
         except Exception as error:
-            raise InvalidPayloadError(f"the body is no {self.shown}: {_fault(error)}") from error
+            raise InvalidPayloadError(f"the body is no {self.shown}: {_fault(error, self.target)}") from error
 
 
 def decoder_of(payload: Payload) -> Decoder:
@@ -138,11 +138,17 @@ def _is_struct(target: Any) -> bool:
     return inspect.isclass(target) and hasattr(target, "__struct_fields__") and hasattr(target, "__struct_config__")
 
 
-def _fault(error: Exception) -> str:
+def _fault(error: Exception, target: Any) -> str:
     """What is wrong with a body, without its values: they may be secrets, and reasons are read by many."""
     if isinstance(error, ValidationError):
+        declared = set(_names(TypeAdapter(target).core_schema))
         faults = [
-            _validation_fault(one["loc"], one["type"], one["msg"], one.get("ctx", {}))
+            _validation_fault(
+                [str(name) if isinstance(name, int) or name in declared else "[key]" for name in one["loc"]],
+                one["type"],
+                one["msg"],
+                one.get("ctx", {}),
+            )
             for one in error.errors(include_url=False, include_input=False)
         ]
         more = f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
@@ -150,10 +156,25 @@ def _fault(error: Exception) -> str:
     return _msgspec_fault(text_of(error)) if type(error).__module__ == "msgspec" else describe(error)
 
 
-def _validation_fault(place: tuple[int | str, ...], kind: str, text: str, context: Mapping[str, object]) -> str:
+def _names(schema: object) -> Iterator[str]:
+    """Every name in a schema of pydantic. Other names in the location of an error are keys of the body's mappings."""
+    if isinstance(schema, str):
+        yield schema
+    elif inspect.isclass(schema):
+        yield schema.__name__
+    elif isinstance(schema, Mapping):
+        for key, value in schema.items():
+            yield from _names(key)
+            yield from _names(value)
+    elif isinstance(schema, list | tuple):
+        for one in schema:
+            yield from _names(one)
+
+
+def _validation_fault(place: list[str], kind: str, text: str, context: Mapping[str, object]) -> str:
     if kind == "union_tag_invalid":  # its text has the tag of the body
         text = f"The tag {context['discriminator']} is none of {context['expected_tags']}"
-    return f"{'.'.join(map(str, place))}: {text}" if place else text
+    return f"{'.'.join(place)}: {text}" if place else text
 
 
 def _msgspec_fault(text: str) -> str:

@@ -103,8 +103,13 @@ def test_what_cannot_be_decoded_is_a_dead_letter_with_why(rocketmq: RocketMQ, ru
     [
         (Stated, {"state": "secret - at `x`"}, "Stated in JSON: Invalid enum value - at `$.state`"),
         (Tagged, {"state": "secret"}, "Paid | Sent in JSON: The tag 'state' is none of 'paid', 'sent'"),
+        (
+            dict[str, bool],
+            {"secret": 7},
+            "dict[str, bool] in JSON: [key]: Input should be a valid boolean, unable to interpret input",
+        ),
     ],
-    ids=["enum of msgspec", "tag of pydantic"],
+    ids=["enum of msgspec", "tag of pydantic", "key of pydantic"],
 )
 def test_why_a_body_cannot_be_decoded_is_told_without_its_values(
     rocketmq: RocketMQ, run_handler: Run, kind: Any, body: dict[str, Any], fault: str
