@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rmqd.handler_api import Batch
 from tests.conformance import behaviour
 from tests.conformance.attempts import differing
 from tests.conformance.scripted import both
+from tests.consumer.members import member
+from tests.integration.consuming import dead_letters
 from tests.rocketmq import RealCluster, release
 from tests.rocketmq.peers import PeerOptions, start_producer, start_program
 from tests.rocketmq.producer import Producer
@@ -75,3 +79,34 @@ async def test_a_committed_message_has_its_transaction_id(
         "commit2": True,
         "plain": False,
     }
+
+
+async def test_a_message_of_a_transaction_becomes_a_dead_letter(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """A copy that kept the property of a half message would be stored as one, and nobody would ever read it."""
+    if rocketmq.spec.version == release.EMBEDDED:
+        pytest.skip("it refuses transactions")
+    transaction: dict[str, object] = {"namesrv": rocketmq.nameserver, "topic": topic, "keys": "commit"}
+    with start_program("TransactionProducer", tmp_path, transaction) as producer:
+        assert producer.wait() == 0
+
+    async def fail(_: Batch) -> None:
+        raise ValueError
+
+    options: dict[str, Any] = {
+        "consume_mode": "orderly",
+        "consume_from_where": "first_offset",
+        "max_reconsume_times": 1,
+    }
+    async with member(
+        rocketmq.nameserver,
+        fail,
+        group=group,
+        subscriptions=[topic],
+        suspend_current_queue_time_seconds=0.05,
+        **options,
+    ):
+        (dead,) = await dead_letters(rocketmq, group, 1)
+
+    assert (dead.key, dead.body) == ("commit", b"commit")
