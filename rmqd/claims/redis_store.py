@@ -1,6 +1,7 @@
 """Claims in a Redis. A script runs alone: nobody sees half of a step, and leases are by the clock of the Redis.
 
-A key's value is the token of its claim, or `confirmed`. Redis deletes what is over by itself.
+A key's value is the token of its claim, and after the confirmation `confirmed` with that token. The token is kept
+because a confirmation whose response was lost is repeated. Redis deletes expired keys by itself.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from redis.exceptions import ReadOnlyError, RedisError
 from rmqd.claims.store import ClaimStoreError, Held, Key, Standing, Terms
 
 TIMEOUT_SECONDS: Final = 5.0
-CONFIRMED: Final = "confirmed"  # no token: those begin with an owner, which is a number
 
 _CLAIM: Final = """
 local token, owner, lease_ms = ARGV[1], ARGV[2], ARGV[3]
 local standings = {}
 for place, key in ipairs(KEYS) do
     local found = redis.call('GET', key)
-    if found == 'confirmed' then
+    if found and string.sub(found, 1, 9) == 'confirmed' then
         standings[place] = 'confirmed'
     elseif found and string.sub(found, 1, #owner) ~= owner then
         standings[place] = 'held'
@@ -35,11 +35,11 @@ end
 return standings
 """
 _CONFIRM: Final = """
-local lost = 0
+local lost, confirmed = 0, 'confirmed ' .. ARGV[1]
 for _, key in ipairs(KEYS) do
     local found = redis.call('GET', key)
-    if found and found ~= ARGV[1] then lost = lost + 1 end
-    redis.call('SET', key, 'confirmed', 'PX', ARGV[2])
+    if found and found ~= ARGV[1] and found ~= confirmed then lost = lost + 1 end
+    redis.call('SET', key, confirmed, 'PX', ARGV[2])
 end
 return lost
 """

@@ -148,14 +148,11 @@ async def test_who_was_too_late_hears_that_its_claim_was_lost_and_what_it_did_is
     assert await second.claim([A, B], "2:2") == [CONFIRMED, CONFIRMED]
 
 
-async def test_a_confirmation_that_is_repeated_as_its_answer_got_lost_has_lost_nothing(
-    open_one: Open, store_name: StoreName
-) -> None:
-    """But for Redis, which does not keep whose it was."""
+async def test_a_confirmation_that_is_repeated_after_a_lost_response_has_lost_nothing(open_one: Open) -> None:
     first, second = open_one("1", SOON), open_one("2")
     await first.claim([A, B], "1:1")
     await first.confirm([A, B], "1:1")
-    assert await first.confirm([A, B], "1:1") == (2 if store_name == "redis" else 0)
+    assert await first.confirm([A, B], "1:1") == 0
     await second.claim([C], "2:1")
     await second.confirm([C], "2:1")
     assert await first.confirm([C], "1:2") == 1

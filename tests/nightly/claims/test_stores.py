@@ -19,7 +19,7 @@ from tests.claims.test_stores import (
     C,
     open_one,
     test_a_confirmation_is_forgotten_after_its_time_and_purged,
-    test_a_confirmation_that_is_repeated_as_its_answer_got_lost_has_lost_nothing,
+    test_a_confirmation_that_is_repeated_after_a_lost_response_has_lost_nothing,
     test_a_lease_that_is_over_gives_the_claim_free_and_one_that_is_renewed_does_not,
     test_a_release_never_takes_a_confirmation_away,
     test_a_release_that_comes_late_leaves_the_next_claim_alone,
@@ -36,7 +36,7 @@ from tests.waiting import eventually
 __all__ = [
     "open_one",
     "test_a_confirmation_is_forgotten_after_its_time_and_purged",
-    "test_a_confirmation_that_is_repeated_as_its_answer_got_lost_has_lost_nothing",
+    "test_a_confirmation_that_is_repeated_after_a_lost_response_has_lost_nothing",
     "test_a_lease_that_is_over_gives_the_claim_free_and_one_that_is_renewed_does_not",
     "test_a_release_never_takes_a_confirmation_away",
     "test_a_release_that_comes_late_leaves_the_next_claim_alone",
