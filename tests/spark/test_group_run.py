@@ -96,6 +96,8 @@ async def test_a_stop_lets_the_batch_end_and_commits_before_it_leaves() -> None:
         assert one.parts.log == ["join", "start of Spark", "query 1", *END]
         assert one.state == "stopped"
         assert not query.pause_file.exists(), "the folder of the pause file is gone"
+        one.group.pause()
+        assert one.group.snapshot().paused
 
 
 async def test_a_batch_that_does_not_end_in_time_is_given_up() -> None:

@@ -7,6 +7,9 @@ method below creates or removes the file: after `stop` was set, `hold` has to be
 from __future__ import annotations
 
 import asyncio
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rmqd.consumer.pauses import Pauses, PauseScope
@@ -32,10 +35,16 @@ class BatchGate:
         assert self._file is not None
         return self._file
 
-    def keep_in(self, folder: Path) -> None:
-        """Keep the pause file in this folder."""
-        self._file = folder / "pause"
-        self._switch()
+    @contextmanager
+    def in_folder(self) -> Iterator[None]:
+        """Keep the pause file in a temporary folder. A pause after the end of the block needs no file."""
+        with tempfile.TemporaryDirectory(prefix="rmqd-spark-", ignore_cleanup_errors=True) as folder:
+            self._file = Path(folder) / "pause"
+            self._switch()
+            try:
+                yield
+            finally:
+                self._file = None
 
     def pause(self, scope: PauseScope) -> None:
         """Add a pause. Only one of the whole group keeps micro-batches from beginning."""

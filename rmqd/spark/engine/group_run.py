@@ -11,10 +11,8 @@ repeat.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
@@ -124,10 +122,8 @@ class GroupRun:
 
     async def _work(self) -> None:
         try:
-            with tempfile.TemporaryDirectory(prefix="rmqd-spark-", ignore_cleanup_errors=True) as folder:
-                self._gate.keep_in(Path(folder))
-                with suppress(_StoppedError):
-                    await self._take_part()
+            with self._gate.in_folder(), suppress(_StoppedError):
+                await self._take_part()
             self._state = "stopped"
         except asyncio.CancelledError:
             self._state = "stopped"
