@@ -18,7 +18,6 @@ from rmqd.exit_codes import ExitCode
 from rmqd.wire.bodies.cluster import ClusterInfo
 from tests.cli.in_process import rmqd
 from tests.client.peer import Peer, Reply
-from tests.deploy.missing import require
 
 
 def commands(command: Any = None, *path: str) -> Iterator[tuple[str, ...]]:
@@ -117,18 +116,6 @@ def test_a_command_imports_no_more_than_it_needs() -> None:
 
 def test_the_version_has_a_short_form() -> None:
     assert rmqd("-V").out == rmqd("--version").out != ""
-
-
-@pytest.mark.process
-def test_man_renders_the_page_without_complaint() -> None:
-    done = subprocess.run(
-        [require("groff", package="groff-base"), "-man", "-Tutf8", "-ww"],
-        input=rmqd("--man").out.encode(),
-        capture_output=True,
-        check=False,
-    )
-
-    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def completed(monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tests.deploy.prometheus_process import Prometheus
-
 FOLDER: Final = Path(__file__).parent.parent.parent / "deploy" / "grafana" / "dashboards"
 FILES: Final = tuple(sorted(FOLDER.glob("*.json")))
 ALL: Final = ".*"
-SCRAPES_IN_A_RATE: Final = 8  # Grafana takes four, which one late scrape on a busy machine makes too few
 
 
 def panels(path: Path) -> list[dict[str, Any]]:
@@ -33,15 +29,3 @@ def filled(query: str, seconds: float, values: Mapping[str, str]) -> str:
     """A query as Grafana sends it; what `values` lacks stands at All. `seconds` is what Grafana takes rates over."""
     query = re.sub(r"\$__(rate_)?interval", f"{seconds * 1000:.0f}ms", query)
     return re.sub(r"\$(\w+)", lambda found: values.get(found[1], ALL), query)
-
-
-def without_data(path: Path, prometheus: Prometheus, **values: str) -> list[str]:
-    """The queries that find nothing but NaN now, each with its panel's title."""
-    seconds = SCRAPES_IN_A_RATE * prometheus.interval_seconds
-    return [
-        f"{title}: {query}"
-        for title, query in queries(path)
-        if not any(
-            math.isfinite(float(series["value"][1])) for series in prometheus.find(filled(query, seconds, values))
-        )
-    ]

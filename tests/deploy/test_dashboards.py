@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from rmqd.daemon.metrics.catalogue import CATALOGUE
+from tests.deploy import RULES
 from tests.deploy.dashboards import FILES, FOLDER, filled, panels, queries
-from tests.deploy.prometheus_process import RULES
 
 LABELS = {metric.name: {*metric.labels, "instance", "job", "le"} for metric in CATALOGUE}
 ENDINGS = ("_bucket", "_sum", "_count")

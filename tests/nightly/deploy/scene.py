@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tests.deploy.prometheus_process import Prometheus
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess
+from tests.nightly.deploy.prometheus_process import Prometheus
 from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.producer import Producer
 from tests.waiting import wait_until

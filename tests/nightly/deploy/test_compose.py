@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.deploy.test_compose import FOLDER, broker_settings, services
 from tests.integration.rmqd_process import RmqdProcess
+from tests.nightly.deploy.test_compose_files import FOLDER, broker_settings, services
 from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.producer import Producer
 from tests.rocketmq.spec import ClusterSpec

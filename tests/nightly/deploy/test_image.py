@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.deploy.test_image import DOCKERFILE, TOP
+from tests.nightly.deploy.test_dockerfile import DOCKERFILE, TOP
 
 
 @pytest.mark.process

@@ -13,8 +13,8 @@ import yaml
 from rmqd.config.load import load_config
 from rmqd.config.model.root import RootConfig
 from rmqd.daemon.groups.supervisor import END_GRACE_SECONDS
-from tests.deploy.prometheus_process import RULES
-from tests.deploy.test_image import last
+from tests.deploy import RULES
+from tests.nightly.deploy.test_dockerfile import last
 
 TOP = Path(__file__).parents[3]
 FOLDER = TOP / "deploy" / "kubernetes"

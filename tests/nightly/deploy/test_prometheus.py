@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from rmqd.daemon.metrics.catalogue import CATALOGUE
-from tests.deploy.missing import require
-from tests.deploy.prometheus_process import FOLDER, RULES, Prometheus
+from tests.deploy import PROMETHEUS, RULES
 from tests.deploy.test_prometheus import family, rules
 from tests.integration.rmqd_process import RmqdProcess
+from tests.nightly.deploy.missing import require
+from tests.nightly.deploy.prometheus_process import Prometheus, shortened
 from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.producer import Producer
 from tests.waiting import wait_until
@@ -20,7 +22,7 @@ from tests.waiting import wait_until
 
 def promtool(*arguments: str) -> None:
     command = [require("promtool", package="prometheus"), *arguments]
-    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=PROMETHEUS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -33,6 +35,19 @@ def test_prometheus_takes_the_configuration_and_the_rules() -> None:
 @pytest.mark.process
 def test_the_rules_fire_when_they_should_and_only_then() -> None:
     promtool("test", "rules", "rmqd-alerts.test.yml")
+
+
+def test_rules_are_shortened_in_all_their_times() -> None:
+    """And in nothing else: tests with a real Prometheus use the very rules that are shipped."""
+    shipped, short = rules(), rules(shortened(RULES.read_text(), 30))
+    durations = re.compile(r"(?<=\[)\w+(?=\])|\d+(?= # seconds)")
+
+    by_name = {rule["alert"]: rule for rule in short}
+    assert by_name["RmqdLagGrowing"]["for"] == "20000ms"
+    assert "> 10 # seconds" in by_name["RmqdLagGrowing"]["expr"]
+    assert "[30000ms]" in by_name["RmqdLagGrowing"]["expr"]
+    assert [durations.sub("", rule["expr"]) for rule in short] == [durations.sub("", rule["expr"]) for rule in shipped]
+    assert [rule.get("for", "") == "" for rule in short] == [rule.get("for", "") == "" for rule in shipped]
 
 
 @pytest.fixture

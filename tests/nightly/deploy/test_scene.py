@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from tests.deploy.dashboards import FOLDER, without_data
+from tests.deploy.dashboards import FOLDER
 from tests.nightly.campaigns.alerts import FACTOR
+from tests.nightly.deploy.panels import without_data
 from tests.nightly.deploy.scene import Scene, tell
 from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.release import EMBEDDED

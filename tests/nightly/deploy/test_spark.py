@@ -12,7 +12,7 @@ from rmqd.spark.engine.ordering import order_of
 from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.session import session_conf
 from rmqd.spark.submit import submission, submitted
-from tests.deploy.test_spark import FOLDER, manifests
+from tests.nightly.deploy.test_spark_manifest import FOLDER, manifests
 
 
 @pytest.mark.spark

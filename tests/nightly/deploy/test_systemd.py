@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.missing import require
-from tests.deploy.test_systemd import UNIT
+from tests.nightly.deploy.missing import require
+from tests.nightly.deploy.test_unit import UNIT
 
 MOST_EXPOSURE = 2.0  # of 10; systemd calls what is below 2 "OK"
 

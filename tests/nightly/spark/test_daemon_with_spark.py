@@ -17,8 +17,9 @@ import pytest
 
 from rmqd.clock import SystemClock
 from tests.daemon.daemon_process import DaemonProcess, daemon
-from tests.deploy.dashboards import FOLDER, without_data
-from tests.deploy.prometheus_process import Prometheus
+from tests.deploy.dashboards import FOLDER
+from tests.nightly.deploy.panels import without_data
+from tests.nightly.deploy.prometheus_process import Prometheus
 from tests.nightly.spark.two_engines import write_config
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need

@@ -17,7 +17,7 @@ from rmqd.client.options import ClientOptions
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from tests.daemon.daemon_here import daemon_here
 from tests.daemon.daemon_process import daemon
-from tests.deploy.missing import missing
+from tests.nightly.deploy.missing import missing
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser

@@ -17,7 +17,7 @@ from tests.cli.daemon_here import daemon
 from tests.daemon.daemon_process import write_config
 from tests.rocketmq.spec import free_port
 
-TOP = Path(__file__).parent.parent.parent
+TOP = Path(__file__).parents[3]
 DOCKERFILE = TOP / "deploy" / "Dockerfile"
 
 

@@ -17,7 +17,7 @@ from tests.cli.in_process import rmqd
 from tests.daemon.daemon_process import write_config
 from tests.rocketmq.spec import free_port
 
-UNIT = Path(__file__).parent.parent.parent / "deploy" / "rmqd.service"
+UNIT = Path(__file__).parents[3] / "deploy" / "rmqd.service"
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from rmqd.demo.options import DemoOptions
 from rmqd.demo.play import SAMPLE, read_group
 from rmqd.demo.stage import Stage
 from rmqd.plugins.runnable import load_runnable
-from tests.demo import noting_handler
+from tests.nightly.demo import noting_handler
 
 ORDERS = 60  # among them 25, which is no JSON, 12 and 42, whose payment fails, and 40, whose payment always fails
 
@@ -54,7 +54,7 @@ async def test_the_sums_are_those_of_the_orders_themselves() -> None:
     noting_handler.acknowledged.clear()
     noting_handler.given_up.clear()
 
-    stage, figures = await play(config_of("tests.demo.noting_handler:handle"), levels="1h " * 18)
+    stage, figures = await play(config_of("tests.nightly.demo.noting_handler:handle"), levels="1h " * 18)
 
     acknowledged, given_up = set(noting_handler.acknowledged), set(noting_handler.given_up)
     everything = {f"order-{number}" for number in range(1, ORDERS + 1)}
@@ -92,7 +92,7 @@ async def test_what_was_not_handled_is_counted_by_what_the_broker_has_committed(
 def test_the_sample_is_the_group_of_the_sample_configuration() -> None:
     """Name and subscriptions; its handler and its haste are the demo's own."""
     shown = read_group(DemoOptions())
-    sample = load_config(Path(__file__).parents[2] / "config" / "rmqd.yaml", environ={})
+    sample = load_config(Path(__file__).parents[3] / "config" / "rmqd.yaml", environ={})
 
     assert list(shown.groups) == list(sample.groups)
     assert shown.groups["order-mailer"].subscriptions == sample.groups["order-mailer"].subscriptions

@@ -11,7 +11,7 @@ from rmqd.demo.ledger import AGE_BOUNDS
 from rmqd.demo.render import duration, spark
 from rmqd.demo.summary import Summary, percentile
 from rmqd.histogram import Histogram
-from tests.demo.figures import make_figures
+from tests.nightly.demo.figures import make_figures
 
 
 def summary(account: Account, *, is_filtered: bool = False, **changed: object) -> str:

@@ -9,9 +9,9 @@ import yaml
 
 from rmqd.config.load import load_config
 from tests.cli.in_process import rmqd
-from tests.deploy.prometheus_process import FOLDER as PROMETHEUS
+from tests.deploy import PROMETHEUS
 
-FOLDER = Path(__file__).parent.parent.parent / "deploy" / "compose"
+FOLDER = Path(__file__).parents[3] / "deploy" / "compose"
 
 
 def services() -> dict[str, dict[str, Any]]:

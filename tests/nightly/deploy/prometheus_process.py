@@ -16,11 +16,10 @@ from urllib.parse import quote
 import yaml
 
 from rmqd.config.model.quantities import parse_duration_seconds
-from tests.deploy.missing import require
+from tests.deploy import PROMETHEUS
+from tests.nightly.deploy.missing import require
 from tests.rocketmq.spec import free_port
 
-FOLDER: Final = Path(__file__).parent.parent.parent / "deploy" / "prometheus"
-RULES: Final = FOLDER / "rmqd-alerts.yml"
 LOOK_BACK_SECONDS: Final = 300
 STARTING: Final = 503
 
@@ -43,7 +42,7 @@ class Prometheus:
         folder.mkdir(parents=True, exist_ok=True)
         self._port = free_port(set(), (0,))
         self._folder = folder
-        document = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
+        document = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
         every = document["global"]
         self.interval_seconds = parse_duration_seconds(every["scrape_interval"]) / factor
         for name, duration in every.items():
@@ -51,7 +50,7 @@ class Prometheus:
         document["scrape_configs"][0]["static_configs"][0]["targets"] = list(targets)
         (folder / "prometheus.yml").write_text(yaml.safe_dump(document))
         for name in document["rule_files"]:
-            (folder / name).write_text(shortened((FOLDER / name).read_text(), factor))
+            (folder / name).write_text(shortened((PROMETHEUS / name).read_text(), factor))
         self._look_back = f"{LOOK_BACK_SECONDS * 1000 / factor:.0f}ms"
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -11,7 +11,7 @@ import yaml
 from rmqd.config.model.quantities import parse_duration_seconds
 from rmqd.spark.submit import submission
 
-TOP: Final = Path(__file__).parent.parent.parent
+TOP: Final = Path(__file__).parents[3]
 FOLDER: Final = TOP / "deploy" / "spark"
 DOCKERFILE: Final = (FOLDER / "Dockerfile").read_text()
 # Of the operator's v1beta2, config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml, August 2026.

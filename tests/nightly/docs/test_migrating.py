@@ -17,7 +17,7 @@ from rmqd.config.model.group import GroupConfig, HandlerConfig
 from rmqd.config.model.quantities import parse_duration_ms, parse_size_bytes
 from rmqd.config.model.root import ClientConfig, RootConfig, TlsConfig
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "migrating.md").read_text()
 SETTINGS = [
     name
