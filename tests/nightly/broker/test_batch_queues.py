@@ -15,12 +15,12 @@ from rmqd.broker.store.message_store import MessageStore
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.filter import java_hash
 from rmqd.wire.messages.encode import BatchMember, StoredMessage, encode_batch
-from tests.broker.asking import Asking
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import popped
 from tests.broker.records import letters, records
 from tests.broker.stores import bodies, in_folder, in_memory
 from tests.clock import ManualClock
+from tests.nightly.broker.asking import Asking
 
 BATCH, MAX_OFFSET, MIN_OFFSET = 320, 30, 31
 

@@ -22,8 +22,9 @@ from rmqd.errors import ProtocolError
 from rmqd.wire.command import decode_command, encode_request
 from rmqd.wire.frame import FrameDecoder
 from tests.broker.stores import bodies, in_folder, put
-from tests.broker.test_data_dir import crashed, full_disk, send_header
+from tests.broker.test_data_dir import crashed, send_header
 from tests.clock import ManualClock
+from tests.nightly.broker.test_unusable_folders import full_disk
 
 
 async def test_text_that_cannot_be_kept_spoils_nothing_else(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from rmqd.wire.lite import queue_of
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.pop import PopHandle, RetryFlag
-from tests.broker.asking import Asking, asking
 from tests.broker.peer import Peer, connected
 from tests.clock import ManualClock
+from tests.nightly.broker.asking import Asking, asking
 from tests.waiting import eventually
 
 PARENT, GROUP = "chats", "g"

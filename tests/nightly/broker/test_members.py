@@ -1,6 +1,6 @@
 """Who is in a group, and who is told of it: as recorded from RocketMQ 5.5.0.
 
-The core of these tests is in tests/broker/test_members.py.
+The core of these tests is in test_comings_and_goings.py.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from rmqd.broker.embedded import EmbeddedRocketMQ
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig
 from tests.broker.beats import UNREGISTER, beat, consumer, heard, members
 from tests.broker.peer import Peer
-from tests.broker.test_members import ids, peers
 from tests.consumer.members import Member, member
+from tests.nightly.broker.test_comings_and_goings import ids, peers
 from tests.seen import Seen
 from tests.waiting import eventually
 

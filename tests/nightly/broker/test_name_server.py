@@ -1,6 +1,6 @@
 """What the name server's side tells, in the words of a RocketMQ 5.5.0.
 
-The core of these tests is in tests/broker/test_name_server.py.
+The core of these tests is in test_name_server_routes.py.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from rmqd.broker.embedded import EmbeddedOptions
 from rmqd.broker.settings import BrokerSettings
 from rmqd.wire.bodies.cluster import TopicList
 from rmqd.wire.bodies.route import QueueData, TopicRouteData
-from tests.broker.asking import Asking, asking, body, told
-from tests.broker.test_name_server import (
+from tests.nightly.broker.asking import Asking, asking, body, told
+from tests.nightly.broker.test_name_server_routes import (
     ALL_TOPICS,
     DELETE_KV,
     GET_KV,

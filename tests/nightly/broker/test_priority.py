@@ -8,10 +8,10 @@ import pytest
 
 from rmqd.broker.embedded import EmbeddedRocketMQ
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig
-from tests.broker.asking import Asking
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import popped
 from tests.clock import ManualClock
+from tests.nightly.broker.asking import Asking
 
 PRIORITY = "_SYS_MSG_PRIORITY_"
 

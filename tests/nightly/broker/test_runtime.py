@@ -10,7 +10,7 @@ import pytest
 from rmqd.broker.embedded import EmbeddedOptions
 from rmqd.wire.bodies.cluster import KVTable
 from rmqd.wire.java_properties import dump_properties, load_properties
-from tests.broker.asking import Asking, asking, told
+from tests.nightly.broker.asking import Asking, asking, told
 
 UPDATE, GET, RUNTIME_INFO = 25, 26, 28
 # what a 5.5.0 tells beside these has a file's path or a delay level in its name

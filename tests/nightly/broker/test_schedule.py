@@ -1,6 +1,6 @@
 """Delay levels of the embedded broker: when messages come, that they come once, also after a restart.
 
-The core of these tests is in tests/broker/test_schedule.py.
+The core of these tests is in test_delay_levels.py.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from rmqd.wire.bodies.delay_offset import DelayOffsetSerializeWrapper
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import connected
 from tests.broker.stores import bodies, in_memory
-from tests.broker.test_schedule import delayed, running, service
 from tests.clock import ManualClock
+from tests.nightly.broker.test_delay_levels import delayed, running, service
 
 
 def test_levels_of_any_delay_are_delivered_in_time() -> None:

@@ -13,7 +13,7 @@ from rmqd.wire import loose_json
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.bodies.static_topic import LogicQueueMappingItem, TopicQueueMappingDetail, leaders
 from rmqd.wire.command import RemotingCommand
-from tests.broker.asking import Asking, asking, told
+from tests.nightly.broker.asking import Asking, asking, told
 
 CREATE, CONFIG = 513, 351
 EPOCH = 1_700_000_000_000

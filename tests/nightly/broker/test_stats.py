@@ -23,8 +23,8 @@ from rmqd.wire.bodies.stats import (
 )
 from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody
 from rmqd.wire.message_queue import MessageQueue
-from tests.broker.asking import Asking, asking, body, told
 from tests.broker.beats import beat, consumer
+from tests.nightly.broker.asking import Asking, asking, body, told
 
 TOPIC_STATS, CONSUMERS, PRODUCERS, CONSUME_STATS, ALL_PRODUCERS = 202, 203, 204, 208, 328
 GROUPS_OF_TOPIC, TIME_SPAN, COUNTER, ALL_CONSUME_STATS, CONSUME_QUEUE = 300, 303, 315, 317, 321

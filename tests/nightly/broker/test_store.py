@@ -1,6 +1,6 @@
 """MessageStore: what is stored, what a read gives, places in time, and what retention gives up.
 
-The core of these tests is in tests/broker/test_store.py.
+The core of these tests is in test_store_reads.py.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.message_store import MessageStore
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.stores import bodies, in_folder, in_memory, messages, put
-from tests.broker.test_store import Tagged
 from tests.clock import ManualClock
+from tests.nightly.broker.test_store_reads import Tagged
 
 
 async def test_a_filtered_read_looks_at_800_messages() -> None:

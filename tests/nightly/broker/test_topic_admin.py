@@ -11,7 +11,7 @@ import pytest
 from rmqd.broker.embedded import EmbeddedOptions
 from rmqd.wire.bodies.cluster import TopicList
 from rmqd.wire.bodies.settings import CreateTopicListRequestBody, TopicConfig, TopicConfigSerializeWrapper
-from tests.broker.asking import Asking, asking, body, told
+from tests.nightly.broker.asking import Asking, asking, body, told
 
 CREATE_LIST, ALL, DELETE, SYSTEM_TOPICS, GET = 18, 21, 215, 305, 351
 DONE = (0, "not set any response code")

@@ -1,6 +1,6 @@
 """`run_handler(..., chaos=True)`: what it catches, with which history, what passes, and what it says it cannot see.
 
-The core of these tests is in tests/testing/test_chaos.py.
+The core of these tests is in test_chaos_finds.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from rmqd import Batch, DeadLetter
 from rmqd.testing import NotRepeatableError
-from tests.testing.test_chaos import Keeps, Run, run, steps
+from tests.nightly.testing.test_chaos_finds import Keeps, Run, run, steps
 
 __all__ = ["run"]
 

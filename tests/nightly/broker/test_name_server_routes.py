@@ -9,8 +9,8 @@ import pytest
 from rmqd.broker.embedded import EmbeddedOptions
 from rmqd.wire.bodies.cluster import TopicList
 from rmqd.wire.bodies.route import TopicRouteData
-from tests.broker.asking import Asking, asking, body, told
 from tests.broker.peer import connected
+from tests.nightly.broker.asking import Asking, asking, body, told
 from tests.rocketmq.spec import free_port
 
 PUT_KV, GET_KV, DELETE_KV, KV_LIST = 100, 101, 102, 219

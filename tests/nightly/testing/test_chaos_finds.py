@@ -137,7 +137,7 @@ def test_one_that_is_cut_between_its_mark_and_its_effect_is_caught_at_the_line(r
     with pytest.raises(NotRepeatableError, match="the handler's effect") as caught:
         run(MarksFirst)
     first, second = steps(caught)
-    assert "cancelled at its await number 1 (test_chaos.py:" in first
+    assert "cancelled at its await number 1 (test_chaos_finds.py:" in first
     assert second.endswith("again: handled")
     assert "self.total: 0, in place of 1" in str(caught.value)
 
