@@ -30,6 +30,8 @@ PLACE = (
 
 # how a copy came to its topic, which says nothing about the message
 ON_ITS_WAY = ("DELAY", "REAL_TOPIC", "WAIT", "RECONSUME_TIME", "MAX_RECONSUME_TIMES")
+# what RocketMQ adds to each message that is sent by itself
+ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
 
 
 @pytest.fixture
@@ -112,6 +114,9 @@ async def test_failing_messages_go_java_s_way(
         for name, found in zip((sides.java.group, sides.rmqd.group), letters, strict=True)
     )
     assert by_java.keys() == {"never", "given_up", "chosen_then_given_up"}
+    sent = {"script": "later", "colour": "red", "UNIQ_KEY": f"{topic}.never", "KEYS": "never", "TAGS": "T"}
+    assert by_rmqd["never"] == (b"body of never", 3, sent | ADDED | {"RETRY_TOPIC": topic})
+    assert letters[1][0].properties.keys() >= {"ORIGIN_MESSAGE_ID", "RMQD_REASON", "RMQD_EXCEPTION", "RMQD_GROUP"}
     for key, (body, times, properties) in by_java.items():
         assert by_rmqd[key] == (body, times - counted, properties), key
 
