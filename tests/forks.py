@@ -7,6 +7,7 @@ end with each module here, so tests of shared servers are better off with pytest
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import pickle
@@ -22,6 +23,17 @@ INDEX_BYTES = 2
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--forks", type=int, default=0, metavar="N", help="run the tests in N forks of this process")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_forgotten() -> Iterator[None]:
+    """Free what a module's tests left in circles: a coroutine in one, which nobody awaited, fails the last of them.
+
+    pytest itself does so at the end of a session, of which forks and the workers of pytest-xdist report nothing.
+    """
+    yield
+    gc.collect()
+    gc.freeze()  # what is left lives long: the next module's end need not look through it
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -27,6 +27,15 @@ def test_crashes():
 """
 
 
+FORGETS = """\
+async def forgotten(): pass
+
+def test_forgets():
+    circle = [forgotten()]
+    circle.append(circle)
+"""
+
+
 def run(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run three modules of these cases in two forks."""
     for name in "abc":
@@ -60,3 +69,11 @@ def test_a_crash_names_the_test(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "a fork ended with 3 in test_" in done.stdout
     assert "::test_crashes" in done.stdout
+
+
+@pytest.mark.process
+def test_a_coroutine_that_is_forgotten_in_a_circle_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "test_forgets.py").write_text(FORGETS)
+    done = run(tmp_path, "-W", "error", "-k", "forgets")
+    assert "1 passed, 15 deselected, 1 error" in " ".join(done.stdout.split()), done.stdout
+    assert "coroutine 'forgotten' was never awaited" in done.stdout
