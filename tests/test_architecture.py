@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pytest
+
 TOP = Path(__file__).parent.parent
 ROOT = TOP / "rmqd"
 HANDLERS = TOP / "handlers"
@@ -107,11 +109,14 @@ PURE = set("access_refusal backoff codes errors exit_codes histogram plain_text 
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
 PUBLIC = set("AlreadyHandled Batch Message MessageQueue Retry DeadLetter Suspend handler Depends __version__".split())
 MOST_LINES = 400
+MOST_DAILY_LINES, MOST_DAILY_CASES = 70_000, 5_500
 
 MODULES = sorted(ROOT.rglob("*.py"))
 BY_NAME = {".".join(path.relative_to(TOP).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
 FOLDERS = [path for path in MODULES if path.name == "__init__.py" and path.parent != ROOT]
 HANDLER_MODULES = sorted(HANDLERS.rglob("*.py"))
+NIGHTLY = TESTS / "nightly"
+DAILY = [path for path in sorted(TESTS.rglob("*.py")) if NIGHTLY not in path.parents]
 
 
 @functools.cache
@@ -183,14 +188,20 @@ def test_handlers_use_public_names_only() -> None:
 
 def test_daily_tests_do_not_need_the_nightly_ones() -> None:
     """`tests/nightly` builds on `tests`, never the other way round, so that each daily test runs without it."""
-    nightly = TESTS / "nightly"
     complain(
         f"{path.relative_to(TOP)} imports {name}"
-        for path in sorted(TESTS.rglob("*.py"))
-        if nightly not in path.parents
+        for path in DAILY
         for name in imports(path)
         if name.startswith("tests.nightly")
     )
+
+
+def test_the_daily_tests_are_few(request: pytest.FixtureRequest) -> None:
+    """All of them run for every change. What does not guard against a likely regression belongs into tests/nightly."""
+    lines = sum(path.read_bytes().count(b"\n") for path in DAILY)
+    cases = sum(NIGHTLY not in item.path.parents for item in request.session.items)  # all of them in a run of all
+    assert lines <= MOST_DAILY_LINES
+    assert cases <= MOST_DAILY_CASES
 
 
 def test_modules_are_short() -> None:
