@@ -40,7 +40,7 @@ class Decision:
 
 
 ACK = Decision(Outcome.ACK)
-_AGAIN: Final = Decision(Outcome.AGAIN)
+AGAIN: Final = Decision(Outcome.AGAIN)
 _NOTHING_DECIDED: Mapping[int, Decision] = MappingProxyType({})
 _HIGHEST_LEVEL: Final = 2**31 - 1  # the field that carries it has 32 bits; brokers take the highest that they know
 
@@ -53,7 +53,8 @@ class Batch(Sequence["Message"]):
     afterwards.
     """
 
-    __slots__ = ("_messages", "_positions", "decided", "message_queue")
+    __slots__ = ("_messages", "_positions", "_whole", "decided", "message_queue")
+    _whole: Batch  # which this is a part of; without a value in others
 
     def __init__(self, messages: list[Message], message_queue: MessageQueue) -> None:
         # With batches of one message this runs for every message: nothing is allocated before a decision needs it.
@@ -107,6 +108,11 @@ class Batch(Sequence["Message"]):
         self._index_of(message)
         return False
 
+    def ends_at(self, index: int) -> bool:
+        """Whether no call is to follow behind this message, which was called alone; then what stands there waits."""
+        is_again = self.decisions().get(index, ACK).outcome is Outcome.RETRY
+        return (is_again or getattr(self, "closing", None) is not None) and self.wait_behind(self._messages[index])
+
     @property
     def ack_index(self) -> int:
         """RocketMQ's ackIndex: messages up to and including this index are acknowledged, the rest is retried.
@@ -122,18 +128,38 @@ class Batch(Sequence["Message"]):
     def ack_index(self, index: int) -> None:
         if index < -1:
             raise ValueError(f"ack_index {index} is below -1; -1 acknowledges nothing, 0 the first message, and so on")
-        retry = Decision(Outcome.RETRY)
-        self.decided = {i: ACK if i <= index else retry for i in range(len(self._messages))}
+        decided, retry = self.decisions(), Decision(Outcome.RETRY)
+        for place in range(len(self._messages)):
+            one = decided.get(place, ACK)
+            if one.error is None and one.outcome is not Outcome.AGAIN:  # else rmqd has decided it, and it stands
+                self.overrule(place, ACK if place <= index else retry)
 
     def decide(self, index: int, decision: Decision) -> None:
         """Decide about the message at this index, unless the handler has: for what stands around a handler."""
+        if index not in self.decisions():
+            self.overrule(index, decision)
+
+    def overrule(self, index: int, decision: Decision | None) -> None:
+        """Decide about the message at this index, whatever was decided; with None nothing is."""
         if self.decided is None:
             self.decided = {}
-        self.decided.setdefault(index, decision)
+        if decision is None:
+            self.decided.pop(index, None)
+        else:
+            self.decided[index] = decision
+        if (whole := getattr(self, "_whole", None)) is not None:
+            whole.overrule(whole._index_of(self._messages[index]), decision)
 
     def part(self, indexes: Sequence[int]) -> Batch:
-        """A batch of some of these messages, about which nothing is decided yet."""
-        return Batch([self._messages[index] for index in indexes], self.message_queue)
+        """A batch of some of these messages, about which nothing is decided yet. What is decided there, is so here."""
+        part = self._with([self._messages[index] for index in indexes])
+        part._whole = self
+        return part
+
+    def undecided(self) -> Batch:
+        """The part about which nothing is decided yet; this batch itself where nothing is."""
+        decided = self.decisions()
+        return self.part([i for i in range(len(self)) if i not in decided]) if decided else self
 
     def decisions(self) -> Mapping[int, Decision]:
         """The decisions so far, by the message's index in the batch, as the engine reads them."""
@@ -170,11 +196,11 @@ class Batch(Sequence["Message"]):
             "here, return to acknowledge the batch, or use batch.ack(message) and batch.retry(message)"
         )
 
+    def _with(self, messages: list[Message]) -> Batch:
+        return Batch(messages, self.message_queue)
+
     def _decide(self, message: Message, decision: Decision) -> None:
-        index = self._index_of(message)
-        if self.decided is None:
-            self.decided = {}
-        self.decided[index] = decision
+        self.overrule(self._index_of(message), decision)
 
     def _index_of(self, message: Message) -> int:
         if self._positions is None:
@@ -208,11 +234,11 @@ class OrderlyBatch(Batch):
 
     def wait_behind(self, message: Message) -> bool:
         for index in range(self._index_of(message) + 1, len(self)):
-            self.decide(index, _AGAIN)
+            self.decide(index, AGAIN)
         return True
 
-    def part(self, indexes: Sequence[int]) -> Batch:
-        return type(self)(self._lease, [self._messages[index] for index in indexes], self.message_queue)
+    def _with(self, messages: list[Message]) -> Batch:
+        return type(self)(self._lease, messages, self.message_queue)
 
 
 class Closing(enum.Enum):
@@ -233,10 +259,15 @@ class ManualBatch(OrderlyBatch):
         self.closing: Closing | None = None
 
     def commit(self) -> None:
-        self.closing = Closing.COMMIT
+        self.close(Closing.COMMIT)
 
     def rollback(self) -> None:
-        self.closing = Closing.ROLLBACK
+        self.close(Closing.ROLLBACK)
+
+    def close(self, closing: Closing | None) -> None:
+        self.closing = closing
+        if (whole := getattr(self, "_whole", None)) is not None:
+            whole.close(closing)
 
 
 class Retry(Exception):

@@ -21,6 +21,11 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 IDLE_SECONDS: Final = 30.0
+nobody_waits: Final[contextvars.ContextVar[Callable[[], bool]]] = contextvars.ContextVar(
+    "nobody_waits", default=lambda: False
+)
+"""Tells, in a thread that calls a handler, whether the call was left to itself, as past its deadline. What it has not
+begun with by then, others handle."""
 
 
 async def in_own_thread(function: Callable[[], T]) -> T:

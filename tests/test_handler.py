@@ -116,6 +116,21 @@ def test_ack_index_is_one_decision_among_others() -> None:
         batch.ack_index = -2
 
 
+def test_a_part_tells_the_whole_and_decides_about_nothing_else() -> None:
+    _, messages = make(4)
+    whole = ManualBatch(Held(), messages, QUEUE)
+    whole.dead_letter(messages[1], "by middleware")
+    whole.decide(3, Decision(Outcome.DEAD_LETTER, error=ValueError("by rmqd")))
+    part = whole.undecided().part([1])
+    part.ack_index = 0
+    assert (list(part), outcomes(whole)) == ([messages[2]], {1: "dead_letter", 3: "dead_letter", 2: "ack"})
+    assert isinstance(part, ManualBatch)
+    part.rollback()
+    assert whole.closing is Closing.ROLLBACK
+    whole.ack_index = 3
+    assert outcomes(whole) == {1: "ack", 3: "dead_letter", 2: "ack", 0: "ack"}
+
+
 class Held:
     """A queue's lock, as a batch sees it."""
 

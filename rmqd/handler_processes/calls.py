@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import structlog
@@ -14,7 +15,7 @@ from rmqd.config.model.group import GroupConfig
 from rmqd.consumer.handling.threads import UnusableHandlerError
 from rmqd.consumer.handling.verdict import EXPIRED_DELAY_LEVEL, PAST_DEADLINE
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.handler_api import ACK, Batch, Decision, ManualBatch, Outcome, decision_of
+from rmqd.handler_api import ACK, AGAIN, Batch, Decision, Outcome, decision_of
 from rmqd.handler_processes.handler_process import HandlerProcess
 from rmqd.handler_processes.order import Answer, HandlerOrder
 from rmqd.handler_processes.pool import HandlerPool
@@ -72,36 +73,19 @@ class PooledCalls:
                 continue
             part = batch.part([index])
             try:
-                is_passed = await self._called_alone(part, batch, index, has_whole_time=has_whole_time)
-            except asyncio.CancelledError:
-                self._take_over(part, batch, index)
-                for undecided in set(range(index, len(batch))).difference(batch.decisions()):
-                    batch.decide(undecided, Decision(Outcome.AGAIN))
+                await self._call(part, has_whole_time=has_whole_time)
+            except UnusableHandlerError:
                 raise
-            if not is_passed and batch.wait_behind(batch[index]):
+            except asyncio.CancelledError:
+                for behind in range(index, len(batch)):
+                    batch.decide(behind, AGAIN)
+                raise
+            except BaseException as error:  # noqa: BLE001  whatever a handler raises is its result
+                part.decide(0, replace(decision_of(error), error=error))
+            part.decide(0, ACK)
+            if batch.ends_at(index):
                 return
             has_whole_time = False
-
-    async def _called_alone(self, part: Batch, batch: Batch, index: int, *, has_whole_time: bool) -> bool:
-        """Have one message of a batch handled. Returns whether those behind it may be: it is not to come again."""
-        try:
-            await self._call(part, has_whole_time=has_whole_time)
-        except UnusableHandlerError:
-            raise
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001  whatever a handler raises is its result
-            meant = decision_of(error)
-            part.decide(0, Decision(meant.outcome, meant.delay_level, meant.reason, error))
-        part.decide(0, ACK)
-        self._take_over(part, batch, index)
-        return batch.decisions()[index].outcome is not Outcome.RETRY
-
-    def _take_over(self, part: Batch, batch: Batch, index: int) -> None:
-        for decision in part.decisions().values():
-            batch.decide(index, decision)
-        if isinstance(part, ManualBatch) and isinstance(batch, ManualBatch):
-            batch.closing = part.closing or batch.closing
 
     def _give_up(self, batch: Batch, index: int) -> bool:
         """Decide that a message is a dead letter, if too many processes were lost over it. Returns whether that is so.
@@ -111,8 +95,7 @@ class PooledCalls:
         error = self._suspects.verdict(batch[index])
         if error is None:
             return False
-        decision = Decision(Outcome.DEAD_LETTER, reason=str(error), error=error)
-        batch.decided = {**batch.decisions(), index: decision}
+        batch.overrule(index, Decision(Outcome.DEAD_LETTER, reason=str(error), error=error))
         self._suspects.clear(batch[index])
         return True
 

@@ -88,10 +88,8 @@ class Answer:
                 errors[id(one)] = raised(one, batch)
             return errors[id(one)]
 
-        if self.decisions or isinstance(batch, ManualBatch):
-            batch.decided = {
-                index: replace(one, error=standing_for(error)) for index, (one, error) in self.decisions.items()
-            }
+        for index, (one, error) in self.decisions.items():
+            batch.decide(index, replace(one, error=standing_for(error)))
         if isinstance(batch, ManualBatch):
-            batch.closing = self.closing
+            batch.close(self.closing)
         return standing_for(self.error)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from rmqd.consumer.handling.threads import HandlerNotAwaitedError, check_result
+from rmqd.handler_api import Batch
 from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.form import Fault, PluginFaultError, is_async, room, yields
@@ -92,11 +93,19 @@ def _make(index: int, name: str, *, in_loop: bool) -> Any:
 
 
 def _around(call: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
+    def call_next(batch: Batch) -> Any:
+        left = batch.undecided()  # what this middleware has decided is nobody else's business
+        return inner(left) if left else None
+
     @functools.wraps(inner)
-    def handle(batch: Any) -> Any:
-        return call(batch, inner)
+    def handle(batch: Batch) -> Any:
+        return call(batch, call_next)
 
     return handle
+
+
+async def _nothing() -> None:
+    """A call for no message."""
 
 
 def _around_async(name: str, call: Callable[..., Any], inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,8 +113,9 @@ def _around_async(name: str, call: Callable[..., Any], inner: Callable[..., Any]
     async def handle(batch: Any) -> Any:
         given: list[Coroutine[Any, Any, Any]] = []
 
-        def call_next(batch: Any) -> Any:
-            given.append(inner(batch))
+        def call_next(batch: Batch) -> Any:
+            left = batch.undecided()
+            given.append(inner(left) if left else _nothing())
             return given[-1]
 
         result = await call(batch, call_next)

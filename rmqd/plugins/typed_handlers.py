@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
 
+from rmqd.consumer.handling.threads import check_result
 from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.form import is_async, model_of, plugin_fault, yields
 from rmqd.plugins.lifecycle import Part, with_parts
@@ -56,7 +58,10 @@ class TypedForm:
         if form.named("options") is not None:
             dependencies.values["options"] = options
         on_invalid = handler.payload.on_invalid
-        calls = TypedCalls(handler.function, self.decoder, form, on_invalid, dependencies.values, is_async=is_coroutine)
+        check = partial(check_result, handler_name=name)
+        calls = TypedCalls(
+            handler.function, self.decoder, form, on_invalid, dependencies.values, check, is_async=is_coroutine
+        )
         loaded = LoadedHandler(name, calls.handler(), is_coroutine, *own)
         opened: Part = (dependencies.open, dependencies.close) if form.dependencies else (None, None)
         return with_parts(loaded, [opened])

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
+from rmqd.errors import RmqdError
 from rmqd.handler_api import (
     ACK,
+    AGAIN,
     Batch,
     Decision,
     InvalidPayloadError,
     Outcome,
     decision_of,
 )
+from rmqd.own_threads import nobody_waits
 from rmqd.typed.decoders import Decoder
 from rmqd.typed.decorator import OnInvalid
 from rmqd.typed.form import Form, Source
-from rmqd.wire.messages.message import Message
 
 _OUTCOMES: Final[Mapping[OnInvalid, Outcome]] = {
     "dead_letter": Outcome.DEAD_LETTER,
@@ -32,8 +36,9 @@ Call = tuple[Any, dict[str, Any]]
 class TypedCalls:
     """A function of payloads, as rmqd calls a handler: with batches.
 
-    A function of one payload is called for one message after the other. What it raises is about that message alone, and
-    the next ones are handled all the same; in an orderly group they wait, and are handed out again behind it.
+    A function of one payload is called for one message after the other, and owns that part of the batch. What it raises
+    is about that message alone, and the next ones are handled all the same; in an orderly group they wait, and are
+    handed out again behind it.
     """
 
     def __init__(
@@ -43,11 +48,14 @@ class TypedCalls:
         form: Form,
         on_invalid: OnInvalid,
         constants: Mapping[str, Any],
+        check: Callable[[object], None],
         *,
         is_async: bool,
     ) -> None:
-        """`constants` are the arguments that are the same in each call; read when one begins."""
+        """`constants` are the arguments that are the same in each call; read when one begins. `check` raises RmqdError
+        for a result that the function should have run."""
         self._function = function
+        self._check = check
         self._is_async = is_async
         self.decoder = decoder
         self.constants = constants
@@ -59,41 +67,43 @@ class TypedCalls:
 
     def handler(self) -> Callable[[Batch], Any]:
         """The function that takes batches. It raises what the author's raises about all that is not decided."""
-        function = self._function
+        function, check = self._function, self._check
 
         @functools.wraps(function)
-        def handle(batch: Batch) -> Any:
-            result, course = None, _Course(self, batch)
+        def handle(batch: Batch) -> None:
+            course = _Course(self, batch, nobody_waits.get())
             for payload, named in course.calls():
                 try:
-                    result = function(payload, **named)
+                    if (result := function(payload, **named)) is not None:
+                        check(result)
                 except BaseException as error:
                     if not course.goes_on_after(error):
                         raise
-            return result
 
         @functools.wraps(function)
-        async def handle_async(batch: Batch) -> Any:
-            result, course = None, _Course(self, batch)
+        async def handle_async(batch: Batch) -> None:
+            task = asyncio.current_task()
+            course = _Course(self, batch, lambda: task is not None and task.cancelling() > 0)
             for payload, named in course.calls():
                 try:
-                    result = await function(payload, **named)
+                    if (result := await function(payload, **named)) is not None:
+                        check(result)
                 except BaseException as error:
                     if not course.goes_on_after(error):
                         raise
-            return result
 
         return handle_async if self._is_async else handle
 
 
 class _Course:
-    """One batch, from its first call to its last."""
+    """One batch, from its first call to its last. At any time what is decided about it holds if the calls end there."""
 
-    def __init__(self, calls: TypedCalls, batch: Batch) -> None:
+    def __init__(self, calls: TypedCalls, batch: Batch, is_cut_off: Callable[[], bool]) -> None:
+        """`is_cut_off` tells whether the call of rmqd is past its deadline, though the function may have returned."""
         self._calls = calls
-        self._batch = batch
-        self._index = 0  # of the message that the function has
-        self._is_over = False
+        self._batch = batch.undecided()
+        self._part = self._batch  # what the function has
+        self._is_cut_off = is_cut_off
 
     def calls(self) -> Iterator[Call]:
         """What to call the function with, one call after the other."""
@@ -101,52 +111,48 @@ class _Course:
 
     def goes_on_after(self, error: BaseException) -> bool:
         """Note what a call raised, if it is about one of several messages; False if it is to be raised on."""
-        if self._calls.per_batch or len(self._batch) == 1:
+        if self._part is self._batch or self._is_cut_off():
             return False
-        if not isinstance(error, Exception):  # the end of the call, as by its deadline: what is done stays done
-            for index in range(self._index):
-                self._batch.decide(index, ACK)
+        if isinstance(error, RmqdError) or not isinstance(error, Exception):  # the end of all calls
             return False
-        decision = decision_of(error)
-        self._fail(self._index, Decision(decision.outcome, decision.delay_level, decision.reason, error))
+        self._part.decide(0, replace(decision_of(error), error=error))
         return True
 
     def _one_by_one(self) -> Iterator[Call]:
-        for index, message in enumerate(self._batch):
-            self._index = index
+        batch = self._batch
+        for index in range(1, len(batch)):
+            batch.decide(index, AGAIN)  # until its call begins
+        for index in range(len(batch)):
+            if len(batch) > 1:
+                batch.overrule(index, None)
+                self._part = batch.part([index])
             try:
-                payload = self._calls.decoder.payload(message)
+                payload = self._calls.decoder.payload(batch[index])
             except InvalidPayloadError as error:
-                self._fail(index, self._invalid(error))
+                self._part.decide(0, self._invalid(error))
             else:
-                yield payload, self._named([message])
-            if self._is_over:
+                yield payload, self._named(self._part)
+                if len(batch) == 1 or self._is_cut_off():
+                    return
+                self._part.decide(0, ACK)
+            if batch.ends_at(index):
                 return
 
     def _whole(self) -> Iterator[Call]:
         payloads: list[Any] = []
-        messages: list[Message] = []
         for index, message in enumerate(self._batch):
             try:
                 payloads.append(self._calls.decoder.payload(message))
             except InvalidPayloadError as error:
-                self._fail(index, self._invalid(error))
-                if self._is_over:
+                self._batch.decide(index, self._invalid(error))
+                if self._batch.ends_at(index):
                     break
-            else:
-                messages.append(message)
         if payloads:
-            yield payloads, self._named(messages)
+            yield payloads, self._named(self._batch.undecided())
 
-    def _named(self, messages: list[Message]) -> dict[str, Any]:
-        values: dict[Source, Any] = {"message": messages[0], "messages": messages, "batch": self._batch}
+    def _named(self, part: Batch) -> dict[str, Any]:
+        values: dict[Source, Any] = {"message": part[0], "messages": list(part), "batch": part}
         return {**self._calls.constants, **{name: values[source] for name, source in self._calls.varying}}
 
     def _invalid(self, error: InvalidPayloadError) -> Decision:
         return Decision(self._calls.invalid, reason=str(error), error=error)
-
-    def _fail(self, index: int, decision: Decision) -> None:
-        """Decide about a message. In an orderly group nothing passes one that is to be repeated."""
-        self._batch.decide(index, decision)
-        if decision.outcome is Outcome.RETRY:
-            self._is_over = self._batch.wait_behind(self._batch[index])

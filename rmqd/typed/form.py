@@ -16,8 +16,8 @@ from rmqd.typed.dependencies import Dependency, DependencyError, dependency_of
 from rmqd.wire.messages.message import Message
 
 Source = Literal["message", "messages", "batch", "options"]
-"""`message`: that of the payload; `messages`: those of the payloads; `batch`: all that were handed out, what was not
-decoded too; `options`: the handler's own, from the configuration."""
+"""`message`: that of the payload; `messages`: those of the payloads; `batch`: these as a part of the batch;
+`options`: the handler's own, from the configuration."""
 
 _EMPTY: Final = inspect.Parameter.empty
 _LISTS: Final = (list, Sequence)
@@ -123,7 +123,7 @@ def _source(handler: TypedHandler, parameter: inspect.Parameter, per_batch: bool
 def _unclear(parameter: inspect.Parameter, per_batch: bool) -> str:
     message = "list[Message] for the messages of the payloads" if per_batch else "Message for that of the payload"
     lacks = "no annotation" if parameter.annotation is _EMPTY else "an annotation that says nothing to rmqd"
-    others = "Batch for all that was handed out, Annotated[..., Depends(...)], the name options, or a default"
+    others = "Batch for the messages of the call, Annotated[..., Depends(...)], the name options, or a default"
     return f"the parameter {parameter.name} has {lacks}; accepted: {message}, {others}"
 
 

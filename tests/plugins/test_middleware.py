@@ -45,6 +45,18 @@ async def forgets(batch, call_next):
 async def passes_on(batch, call_next):
     await call_next(batch)
 
+async def decides(batch, call_next):
+    batch.dead_letter(batch[0], "known")
+    await call_next(batch)
+
+def decides_in_thread(batch, call_next):
+    batch.dead_letter(batch[0], "known")
+    call_next(batch)
+
+async def splits(batch, call_next):
+    for index in range(len(batch)):
+        await call_next(batch.part([index]))
+
 def drops_result(batch, call_next):
     call_next(batch)
 
@@ -104,6 +116,44 @@ def test_what_it_does_not_pass_on_is_acknowledged(rocketmq: RocketMQ, run_handle
     result = run_handler(handle, topic="orders", group="mailer", middleware=["around:drop"])
 
     assert (events, len(result.acked)) == ([], 1)
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
+def test_what_it_decides_stands_and_is_not_passed_on(rocketmq: RocketMQ, run_handler: Run, is_async: bool) -> None:
+    seen: list[list[str]] = []
+
+    def handle(batch: Batch) -> None:
+        seen.append([message.keys or "" for message in batch])
+        batch.ack_index = len(batch) - 1
+
+    async def handle_async(batch: Batch) -> None:
+        handle(batch)
+
+    rocketmq.create_topic("orders")
+    for number in range(4):
+        rocketmq.send("orders", "one", keys=str(number))
+    handler, name = (handle_async, "decides") if is_async else (handle, "decides_in_thread")
+    options = {"topic": "orders", "group": "mailer", "consume_message_batch_max_size": 3}
+    result = run_handler(handler, middleware=[f"around:{name}"] * 2, **options)
+
+    assert seen == [["2"]]  # of the fourth, which is a batch of its own, nothing was left to decide about
+    assert [letter.keys for letter in result.dead_letters] == ["0", "1", "3"]
+
+
+def test_what_is_decided_about_parts_is_decided_about_the_batch(
+    rocketmq: RocketMQ, run_handler: Run, events: list[str]
+) -> None:
+    async def handle(batch: Batch) -> None:
+        events.append(f"{batch[0].keys} of {len(batch)}")
+        if not batch[0].reconsume_times and batch[0].keys == "1":
+            batch.retry(batch[0])
+
+    rocketmq.create_topic("orders")
+    for number in range(2):
+        rocketmq.send("orders", "one", keys=str(number))
+    run_handler(handle, topic="orders", group="mailer", middleware=["around:splits"], consume_message_batch_max_size=2)
+
+    assert events == ["0 of 1", "1 of 1", "1 of 1"]
 
 
 @pytest.mark.parametrize("names", [["forgets"], ["passes_on", "forgets"], ["forgets", "passes_on"]], ids="-".join)

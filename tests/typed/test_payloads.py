@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -15,6 +17,7 @@ import pytest
 
 import rmqd
 from rmqd import Batch, DeadLetter, Message, Retry, Suspend
+from rmqd.consumer.handling.threads import HandlerNotAwaitedError
 from rmqd.testing import RocketMQ, RunResult
 
 Run = Callable[..., RunResult]
@@ -200,7 +203,7 @@ def test_a_batch_is_handled_at_once_without_what_cannot_be_decoded(rocketmq: Roc
     send(rocketmq, {"number": 1}, "oops", {"number": 3})
     result = run_handler(handle, topic="orders", group="mailer", consume_message_batch_max_size=10)
 
-    assert calls == [([1, 3], ["order-1", "order-3"], 3)]
+    assert calls == [([1, 3], ["order-1", "order-3"], 2)]
     assert [message.keys for message in result.acked] == ["order-1"]
     reasons = {letter.keys: letter.properties["RMQD_REASON"] for letter in result.dead_letters}
     assert reasons["order-3"] == "the last one"
@@ -337,3 +340,131 @@ def test_a_rest_that_one_message_asks_for_is_that_of_its_queue(rocketmq: RocketM
         handle, topic="orders", group="mailer", consume_mode="orderly", consume_message_batch_max_size=10
     )
     assert result.elapsed_seconds >= 20
+
+
+ALL_AT_ONCE: dict[str, Any] = {"topic": "orders", "group": "mailer", "consume_message_batch_max_size": 10}
+
+
+def send_queue(rocketmq: RocketMQ, *bodies: object) -> None:
+    """Send bodies into one queue, so that they are one batch."""
+    rocketmq.create_topic("orders")
+    send(rocketmq, *bodies)
+
+
+def test_each_call_is_to_run_what_it_returns(rocketmq: RocketMQ, run_handler: Run) -> None:
+    async def work() -> None: ...
+
+    @rmqd.handler(json=Model)
+    def handle(order: Model) -> object:
+        return work() if order.number == 1 else None
+
+    send_queue(rocketmq, {"number": 1}, {"number": 2})
+    with pytest.raises(HandlerNotAwaitedError, match="returned a coroutine that nobody awaits"):
+        run_handler(handle, **ALL_AT_ONCE)
+
+
+def test_a_batch_has_the_messages_of_the_call_alone(rocketmq: RocketMQ, run_handler: Run) -> None:
+    """What is decided about them as a whole says nothing of a body that cannot be decoded."""
+    calls: list[list[int]] = []
+
+    @rmqd.handler(json=Model)
+    async def handle(orders: list[Model], batch: Batch) -> None:
+        calls.append([order.number for order in orders])
+        batch.ack_index = len(batch) - 1
+        for index, order in enumerate(orders):
+            if order.number == 3 and not batch[index].reconsume_times:
+                batch.retry(batch[index])
+
+    send_queue(rocketmq, "oops", {"number": 2}, {"number": 3}, {"number": 4})
+    result = run_handler(handle, **ALL_AT_ONCE)
+
+    assert calls == [[2, 3, 4], [3]]
+    assert [letter.keys for letter in result.dead_letters] == ["order-1"]
+
+
+@pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "cancelled"])
+def test_what_no_call_has_begun_with_costs_no_attempt(rocketmq: RocketMQ, run_handler: Run, hangs: bool) -> None:
+    handled: list[int] = []
+
+    @rmqd.handler(json=Model)
+    async def handle(order: Model) -> None:
+        if order.number == 2:
+            if hangs:
+                await asyncio.Event().wait()
+            raise asyncio.CancelledError
+        handled.append(order.number)
+
+    send_queue(rocketmq, *({"number": number} for number in range(1, 5)))
+    options = {"consume_timeout": "100ms", "concurrency": 1, "max_reconsume_times": 0, **ALL_AT_ONCE}
+    result = run_handler(handle, **options)
+
+    assert handled == [1, 3, 4]
+    assert [letter.keys for letter in result.dead_letters] == ["order-2"]
+
+
+def test_a_thread_past_its_deadline_begins_no_further_call(rocketmq: RocketMQ, run_handler: Run) -> None:
+    """What is behind its message is handled by another one. What it said about its message stands."""
+    handled: list[tuple[int, str]] = []
+    others = threading.Event()
+
+    @rmqd.handler(json=Model)
+    def handle(order: Model, message: Message, batch: Batch) -> None:
+        if order.number == 1 and not message.reconsume_times:
+            batch.dead_letter(message, "known before it hung")
+            others.wait(10)
+        handled.append((order.number, threading.current_thread().name))
+        if order.number == 4:
+            others.set()
+
+    send_queue(rocketmq, *({"number": number} for number in range(1, 5)))
+    result = run_handler(handle, consume_timeout="100ms", concurrency=2, **ALL_AT_ONCE)
+
+    assert sorted(number for number, _ in handled) == [1, 2, 3, 4]
+    assert [letter.properties["RMQD_REASON"] for letter in result.dead_letters] == ["known before it hung"]
+    assert {key: len(result.attempts_of(f"order-{key}")) for key in range(1, 5)} == dict.fromkeys(range(1, 5), 1)
+
+
+def test_a_call_that_swallows_its_cancellation_is_the_last_one_of_its_batch(
+    rocketmq: RocketMQ, run_handler: Run
+) -> None:
+    calls: list[int] = []
+
+    @rmqd.handler(json=Model)
+    async def handle(order: Model) -> None:
+        calls.append(order.number)
+        if calls == [1]:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    send_queue(rocketmq, {"number": 1}, {"number": 2})
+    run_handler(handle, consume_timeout="100ms", concurrency=1, **ALL_AT_ONCE)
+
+    assert calls == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"), [("retry", [1, 2, 2, 3, 4]), ("rollback", [1, 2, 1, 2, 3, 4]), ("commit", [1, 2, 3, 3, 4])]
+)
+def test_in_order_a_call_ends_its_batch_where_nothing_may_follow(
+    rocketmq: RocketMQ, run_handler: Run, asked: str, expected: list[int]
+) -> None:
+    """What was committed is not rolled back by a later message, and what no call has begun with has had no attempt."""
+    calls: list[int] = []
+    attempts: dict[int, int] = {}
+
+    @rmqd.handler(json=Model)
+    async def handle(order: Model, message: Message, batch: Batch) -> None:
+        calls.append(order.number)
+        attempts[order.number] = message.reconsume_times
+        if calls == [1, 2] and asked == "retry":
+            batch.retry(message)
+        elif (asked, calls) in (("rollback", [1, 2]), ("commit", [1, 2, 3])):
+            batch.rollback()
+        elif order.number in (2, 4):
+            batch.commit()
+
+    send_queue(rocketmq, *({"number": number} for number in range(1, 5)))
+    run_handler(handle, consume_mode="orderly", auto_commit=False, **ALL_AT_ONCE)
+
+    assert calls == expected
+    assert attempts == {1: 0, 2: int(asked == "retry"), 3: 0, 4: 0}

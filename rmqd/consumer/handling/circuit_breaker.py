@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
@@ -30,14 +30,12 @@ from rmqd.consumer.handling.settlement import Settlement, report
 from rmqd.consumer.handling.verdict import HANDLED_BEFORE
 from rmqd.consumer.services import WaysBack
 from rmqd.diagnosis.causes import Problem, found
-from rmqd.handler_api import Batch, Decision, Outcome
+from rmqd.handler_api import AGAIN, Batch, Outcome
 from rmqd.plain_text import describe
 from rmqd.wire.messages.message import Message
 
 T = TypeVar("T")
 Settle = Callable[[ProcessQueue, Batch, BaseException | None], Awaitable[T]]
-
-_AGAIN: Final = Decision(Outcome.AGAIN)
 
 
 class CircuitBreaker(ABC):
@@ -166,7 +164,8 @@ class HeldBatches(CircuitBreaker):
 
     async def _hand_out_again(self, held: _Held) -> None:
         batch = held.batch
-        batch.decided = {**batch.decisions(), **dict.fromkeys(failures_of(batch, held.error), _AGAIN)}
+        for index in failures_of(batch, held.error):
+            batch.overrule(index, AGAIN)
         await self._settlement.settle(held.process_queue, batch, None, is_reported=True)
         held.process_queue.end_turn()
 

@@ -124,10 +124,8 @@ class Deduplication:
 
         def ended() -> None:
             called.claim.has_ended = True
-            if called.is_settled:
+            if called.is_settled:  # else the settlement says which of them are done with
                 self._claims.release(called.claim)
-            else:  # the settlement says which of them are done with
-                called.take_over()
 
         return ended
 
@@ -143,7 +141,6 @@ class Deduplication:
         try:
             return await call(called.part)
         finally:
-            called.take_over()
             if not claim.is_abandoned:
                 claim.has_ended = True
 
@@ -212,21 +209,13 @@ class _ClaimedCall:
     """One batch that the handler has, or a part of it, until it is settled."""
 
     def __init__(self, batch: Batch, claim: Claim) -> None:
-        decided = batch.decisions()
         self.claim = claim
         self.is_settled = False
         self._batch = batch
-        self._indexes = [index for index in range(len(batch)) if index not in decided]
-        self.part = batch if not decided else batch.part(self._indexes)
+        if batch.decided is None:
+            batch.decided = {}  # it is never taken for one without claims
+        self.part = batch.undecided()
         """What the handler gets."""
-
-    def take_over(self) -> None:
-        """Have the batch say what the handler has decided. It is never taken for one without claims."""
-        if self.part is not self._batch:
-            last_words = {self._indexes[place]: decision for place, decision in self.part.decisions().items()}
-            self._batch.decided = {**self._batch.decisions(), **last_words}
-        elif self._batch.decided is None:
-            self._batch.decided = {}
 
     def acknowledged(self, *, in_order: bool) -> Iterator[int]:
         """What the handler has acknowledged by itself.

@@ -81,11 +81,7 @@ class _GuardedCall:
         policy, batch, indexes = self._policy, self._batch, list(range(len(self._batch)))
         for number in itertools.count(1):
             part = batch if len(indexes) == len(batch) else batch.part(indexes)
-            try:
-                result, error = await self._called(part)
-            finally:  # a call that is cut short has decided something, too
-                if part is not batch:
-                    self._take_over(part, indexes)
+            result, error = await self._called(part)
             give_up(batch, error, policy.options.dead_letter_on)
             again = self._to_repeat(error)
             pause = doubled(policy.options.backoff_seconds, number, policy.options.max_backoff_seconds)
@@ -132,14 +128,9 @@ class _GuardedCall:
         decided = dict(self._batch.decisions())
         behind = [index for index, decision in decided.items() if decision.outcome is Outcome.AGAIN]
         indexes = sorted({*again, *behind})
-        self._batch.decided = {index: decision for index, decision in decided.items() if index not in indexes}
+        for index in indexes:
+            self._batch.overrule(index, None)
         return indexes
-
-    def _take_over(self, part: Batch, indexes: list[int]) -> None:
-        for place, decision in part.decisions().items():
-            self._batch.decide(indexes[place], decision)
-        if isinstance(part, ManualBatch) and isinstance(self._batch, ManualBatch):
-            self._batch.closing = part.closing
 
     def _can_repeat(self, pause: float) -> bool:
         """Whether one more call is of use: the deadline is not near, and the queue is not being given up.
@@ -182,8 +173,7 @@ def give_up(batch: Batch, error: BaseException | None, names: Collection[str]) -
     """Decide that messages are dead letters for which an exception of one of these names was raised."""
     for index, one in failures_of(batch, error).items():
         if is_named(one, names):
-            decision = Decision(Outcome.DEAD_LETTER, reason=describe(one), error=one)
-            batch.decided = {**batch.decisions(), index: decision}
+            batch.overrule(index, Decision(Outcome.DEAD_LETTER, reason=describe(one), error=one))
 
 
 def is_named(error: BaseException, names: Collection[str]) -> bool:

@@ -14,7 +14,7 @@ from rmqd.consumer.handling.settlement import ConfirmSettled, alone, count_ackno
 from rmqd.consumer.handling.verdict import EXPIRED, dead_letter_cause, default_decision, rest_asked_for
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import WaysBack
-from rmqd.handler_api import ACK, Batch, Closing, Decision, ManualBatch, Outcome
+from rmqd.handler_api import ACK, AGAIN, Batch, Closing, Decision, ManualBatch, Outcome
 from rmqd.wire.messages.message import Message
 
 log = structlog.get_logger(__name__)
@@ -115,7 +115,8 @@ class OrderlySettlement:
                     error = error or (decision.error if index in decisions else None)  # may ask for its own rest
                 again.append(message)
         self._finish(process_queue, [batch[index] for index in done], manual)
-        if again and wait_seconds and not failed:
+        is_committed = manual is not None and manual.closing is Closing.COMMIT
+        if again and (wait_seconds or is_committed) and not failed:
             self._rest(process_queue, again, wait_seconds)
             return True
         return self._repeat(process_queue, again, error)
@@ -173,8 +174,10 @@ class OrderlySettlement:
 
     def _roll_back(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Have everything since the handler's last commit repeated; as in Java that counts as no attempt."""
-        for message in batch:
-            process_queue.stats.of(message).count("expired" if error is EXPIRED else "retried")
+        decisions = batch.decisions()
+        for index, message in enumerate(batch):
+            if decisions.get(index) != AGAIN:  # the handler has had it
+                process_queue.stats.of(message).count("expired" if error is EXPIRED else "retried")
         return self._repeat(process_queue, [*process_queue.roll_back(), *batch], error)
 
     def _repeat(self, process_queue: ProcessQueue, messages: list[Message], error: BaseException | None) -> bool:

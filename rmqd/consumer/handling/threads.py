@@ -16,7 +16,7 @@ from rmqd.clock import Clock
 from rmqd.errors import RmqdError
 from rmqd.handler_api import Batch
 from rmqd.loaded_handler import LoadedHandler
-from rmqd.own_threads import call_either, call_in_loop
+from rmqd.own_threads import call_either, call_in_loop, nobody_waits
 from rmqd.plain_text import class_name, describe
 
 log = structlog.get_logger(__name__)
@@ -189,6 +189,7 @@ class _Line:
         self._handler = handler
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._at_end: Callable[[], None] = lambda: None
+        self._is_stopped = False
         # what the group binds to its log lines is bound in its handlers' threads too
         context = contextvars.copy_context()
         name = f"{handler.name}-{number}"
@@ -199,9 +200,11 @@ class _Line:
 
     def stop(self, at_end: Callable[[], None]) -> None:
         self._at_end = at_end
+        self._is_stopped = True
         self._jobs.put(None)
 
     def _run(self) -> None:
+        nobody_waits.set(lambda: self._is_stopped)
         while (job := self._jobs.get()) is not None:
             batch, future, loop = job
             error: BaseException | None = None

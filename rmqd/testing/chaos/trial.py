@@ -34,6 +34,7 @@ PATIENCE_SECONDS: Final = 10.0
 LEAST_PATIENCE_SECONDS: Final = 1.0
 CALLS_OF_PATIENCE: Final = 50  # a call that takes this many times as long as the longest hangs
 HUNG: Final = "never done: the call does not return"
+NOT_BEGUN: Final = "not begun"
 
 
 class RunsInLoop(Protocol):
@@ -212,13 +213,16 @@ class Trial:
             for index, message in enumerate(now):
                 fate = refused.get(index, "handled")
                 fate = HUNG if isinstance(called.error, DidNotReturnError) else fate
-                if fate == "again" and message.reconsume_times + 1 < self._most_attempts:
+                if fate == NOT_BEGUN:  # that is no attempt
+                    again.append(message)
+                elif fate == "again" and message.reconsume_times + 1 < self._most_attempts:
                     message.count_attempt()
                     again.append(message)
                 else:
                     self.fates[numbers[id(message)]] = "given up after every retry" if fate == "again" else fate
             if again:
-                failures.append(describe(called.error) if called.error is not None else "asked for a retry")
+                if "again" in refused.values():
+                    failures.append(describe(called.error) if called.error is not None else "asked for a retry")
                 waiting = (
                     [again, *waiting] if self._bench.options.repeats_in_place else [*([m] for m in again), *waiting]
                 )
@@ -238,7 +242,9 @@ class Trial:
             level = options.delay_level_when_next_consume if decision.delay_level is None else decision.delay_level
             is_dead = decision.outcome is Outcome.DEAD_LETTER or level == -1
             refused[index] = "dead-lettered" if is_dead else "again"
-            if options.message_model == "broadcasting":
+            if decision.outcome is Outcome.AGAIN:
+                refused[index] = NOT_BEGUN
+            elif options.message_model == "broadcasting":
                 refused[index] = "dropped"
         return called, refused
 
