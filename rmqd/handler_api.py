@@ -83,13 +83,13 @@ class Batch(Sequence["Message"]):
         """Take this message as done, whatever happens to the others. Raises ValueError for a foreign message."""
         self._decide(message, ACK)
 
-    def retry(self, message: Message, delay_level: int | None = None) -> None:
+    def retry(self, message: Message, delay_level: int | None = None, reason: object = "") -> None:
         """Have this message delivered again, after RocketMQ's `delay_level` (1 is 1 s, 18 is 2 h).
 
-        Without a level the group's `delay_level_when_next_consume` holds; 0 leaves it to the broker, and -1 sends the
-        message to the dead letters. Raises ValueError for a foreign message, and for what is no level.
+        Without a level the group's `delay_level_when_next_consume` holds; 0 leaves it to the broker, -1 sends it to the
+        dead letters, with the reason, as the last attempt does. Raises ValueError for a foreign message or level.
         """
-        self._decide(message, Decision(Outcome.RETRY, delay_level=checked_level(delay_level)))
+        self._decide(message, Decision(Outcome.RETRY, checked_level(delay_level), reason_text(reason)))
 
     def dead_letter(self, message: Message, reason: object = "") -> None:
         """Send this message to `%DLQ%group` now, with the reason. Raises ValueError for a foreign message.

@@ -18,11 +18,11 @@ ON_INVALID: Final[Any] = Field(
 
 
 def refuse(batch: Batch, message: Message, why: object, on_invalid: OnInvalid) -> None:
-    """Decide about a message that cannot be written; the reason goes to the dead letters or the log."""
+    """Decide about a message that cannot be written; the reason goes to the dead letters, also of the last attempt, or the log."""
     if on_invalid == "dead_letter":
         batch.dead_letter(message, why)
     elif on_invalid == "retry":
-        batch.retry(message)
+        batch.retry(message, reason=why)
     else:
         logger.warning("handler.skipped", extra={"msg_id": message.msg_id, "reason": str(why)})
         batch.ack(message)

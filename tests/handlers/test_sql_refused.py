@@ -106,9 +106,9 @@ async def test_on_invalid_says_what_becomes_of_it(shop: Shop) -> None:
         async with started(shop, on_invalid=on_invalid) as handler:
             await handler.handle(batch)
 
-        outcomes = {place: what for place, (what, _) in decided(batch).items()}
-        assert outcomes.pop(2, "ack") == "ack"
-        assert outcomes == {0: outcome, 1: outcome}
+        told = decided(batch)
+        assert told.pop(2, ("ack", ""))[0] == "ack"
+        assert [(what, bool(reason)) for what, reason in told.values()] == [(outcome, outcome == "retry")] * 2
 
 
 async def test_what_does_not_fit_the_database_fails_the_start(shop: Shop) -> None:

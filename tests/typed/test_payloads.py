@@ -140,6 +140,8 @@ def test_on_invalid_says_what_becomes_of_it(
     result = run_handler(handle, topic="orders", group="mailer", max_reconsume_times=2)
 
     assert [attempt.outcome for attempt in result.attempts] == outcomes
+    reasons = [letter.properties["RMQD_REASON"] for letter in result.dead_letters]
+    assert all(reason.startswith("the body is no Model in JSON: ") for reason in reasons)
 
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly", "pop"])

@@ -144,7 +144,7 @@ class Kafka:
     def _retry(self, batch: Batch, unknown: Sequence[Written], reason: str) -> None:
         logger.warning("handler.not_confirmed", extra={"messages": len(unknown), "reason": reason})
         for message, _ in unknown:
-            batch.retry(message)
+            batch.retry(message, reason=reason)
 
     def _not_confirmed(self, producer: KafkaProducer, failures: Sequence[Failure | None]) -> str:
         reasons = {str(failure) for failure in failures if failure is not None and is_unknown(failure)}

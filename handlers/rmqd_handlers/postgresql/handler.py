@@ -162,7 +162,8 @@ class PostgreSql:
                         raise
                     refused.append((message, row, error))
         for message, row, why in refused:
+            reason = told(why, self._table.names, row)
             if isinstance(why, ForeignKeyViolation):
-                batch.retry(message)  # what it refers to may be on its way
+                batch.retry(message, reason=reason)  # what it refers to may be on its way
             else:
-                refuse(batch, message, told(why, self._table.names, row), self._options.on_invalid)
+                refuse(batch, message, reason, self._options.on_invalid)

@@ -125,7 +125,7 @@ class Sql:
             if one.kind is Kind.ROW:
                 refuse(batch, one.message, one.why, self._options.on_invalid)
             elif one.kind is Kind.REFERENCE:
-                batch.retry(one.message)
+                batch.retry(one.message, reason=one.why)
             else:
                 unknown.append(one.why)
         for before in written.handled_before:

@@ -40,7 +40,7 @@ class KeyedSettlement(Settlement):
     ) -> str | None:
         level = self._delay_level if decision.delay_level is None else decision.delay_level
         reason = given_up(self._send_back, message, decision, level)
-        if reason is not None and await self._send_back.dead_letter(message, reason, error):
+        if reason is not None and await self._send_back.dead_letter(message, reason, decision.error or error):
             stats.of(message).dead_lettered(dead_letter_cause(decision, level), reason)
             return "dead_lettered"
         message.count_attempt()

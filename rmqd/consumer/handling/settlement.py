@@ -228,8 +228,8 @@ def given_up(send_back: WaysBack, message: Message, decision: Decision, level: i
     if decision.outcome in (Outcome.ACK, Outcome.AGAIN):
         return None
     if level == DEAD_LETTER_LEVEL:
-        return "delay level -1"
-    return send_back.limit if send_back.is_last_attempt(message) else None
+        return decision.reason or "delay level -1"
+    return decision.reason or send_back.limit if send_back.is_last_attempt(message) else None
 
 
 async def alone(message: Message, sending: Awaitable[T]) -> T | None:
