@@ -149,14 +149,17 @@ class PooledCalls:
             self._pool.lose(process, "")
             return
         try:
+            if (answer := await process.so_far()) is not None:
+                answer.take_over(batch)
             await process.kill_and_tell()
         finally:
+            undecided = [index for index in range(len(batch)) if index not in batch.decisions()]
             how = f"did not end its call in consume_timeout ({self._timeout_seconds:g} s), and was killed"
             loss = Loss(how, process.faults(), is_hang=True)
-            self._lose(process, "hung", batch, range(len(batch)), loss)
+            self._lose(process, "hung", batch, undecided or range(len(batch)), loss)
             if is_blamed:
                 error = loss.error()
-                for index in set(range(len(batch))).difference(batch.decisions()):
+                for index in undecided:
                     batch.decide(index, Decision(Outcome.RETRY, EXPIRED_DELAY_LEVEL, error=error))
 
     def _end_for_memory(

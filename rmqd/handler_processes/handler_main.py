@@ -119,6 +119,8 @@ async def _listen(
             request.argument.apply()
         elif request.action == "end_calls":
             calls.end_calls(working)
+        elif request.action == "so_far":
+            channel.post(ChildAnswer(request.number, calls.so_far()))
         else:
             if isinstance(request.argument, Call):  # here, for the lock may be lost before the task comes to the call
                 calls.lease = _Lease(valid=not request.argument.is_revoked)
@@ -141,7 +143,7 @@ class _HandlerCalls:
         self._handler = load_handler(order.name, order.settings)
         self._call = _caller(self._handler)
         self._clock = SystemClock()
-        self._is_called = False
+        self._called_with: Batch | None = None
         self._unusable = ""
 
     @property
@@ -149,9 +151,13 @@ class _HandlerCalls:
         """Whether the handler has `end_calls`."""
         return self._handler.end_calls is not None
 
+    def so_far(self) -> Answer | None:
+        """What is decided in the call that is under way."""
+        return None if self._called_with is None else Answer.of(self._called_with, None, is_limited=False)
+
     def end_calls(self, working: asyncio.Task[None]) -> None:
         """Have the handler end the call that it keeps open, in the task `working`. What it raises ends the group."""
-        if not self._is_called or self._handler.end_calls is None:
+        if self._called_with is None or self._handler.end_calls is None:
             return  # the call has ended meanwhile
         try:
             self._handler.end_calls()
@@ -183,9 +189,8 @@ class _HandlerCalls:
 
     async def _called(self, call: Call) -> Answer:
         """Call the handler. Raises UnusableHandlerError."""
-        batch = self._batch(call)
+        self._called_with = batch = self._batch(call)
         error: BaseException | None = None
-        self._is_called = True
         try:
             check_result(await self._call(batch), self._handler.name)
         except UnusableHandlerError:
@@ -193,7 +198,7 @@ class _HandlerCalls:
         except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
             error = raised
         finally:
-            self._is_called = False
+            self._called_with = None
         await take_cancellations_back()
         if self._unusable:
             raise UnusableHandlerError(self._unusable)

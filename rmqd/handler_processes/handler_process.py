@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Self
 
@@ -18,6 +19,7 @@ from rmqd.process.watched_child import NotUsable, WatchedChild, how_it_ended
 MODULE: Final = "rmqd.handler_processes.handler_main"
 BUILD_SECONDS: Final = 300.0
 STOP_SECONDS: Final = 30.0
+SO_FAR_SECONDS: Final = 1.0  # for the event loop of a process whose call hangs
 LOOK_SECONDS: Final = 0.2  # at the lock of an orderly batch, while it is handled
 
 
@@ -80,6 +82,14 @@ class HandlerProcess(WatchedChild):
             raise UnusableHandlerError(answer.reason)
         assert isinstance(answer, Answer)
         return answer
+
+    async def so_far(self) -> Answer | None:
+        """What is decided in the call that is under way; None where the process cannot say, as its event loop hangs."""
+        with suppress(ChildGoneError, TimeoutError):
+            async with asyncio.timeout(SO_FAR_SECONDS):
+                answer: Answer | None = await self.ask("so_far")
+                return answer
+        return None
 
     async def _call_under_lock(self, batch: OrderlyBatch, call: Call, clock: Clock) -> object:
         """Call, and tell the handler when the queue's lock is lost meanwhile."""

@@ -21,7 +21,7 @@ _LENGTH = struct.Struct(">I")
 
 Action = Literal[
     "build", "call", "check", "run", "snapshot", "pause", "resume", "apply", "stop", "hurry", "start", "revoke", "log",
-    "end_calls",
+    "end_calls", "so_far",
 ]  # fmt: skip
 
 
