@@ -204,6 +204,26 @@ class TestOfWhatIsWrittenElsewhere:
         assert warned[0].filename == __file__
 
 
+class FailsOnce:
+    """Handles each order at its second attempt."""
+
+    def __init__(self) -> None:
+        self.failed: set[str | None] = set()
+        self.rows: set[str | None] = set()
+
+    @rmqd.handler(json=dict[str, int])
+    async def handle(self, order: dict[str, int], message: rmqd.Message) -> None:
+        if message.keys not in self.failed:
+            self.failed.add(message.keys)
+            raise ConnectionError
+        self.rows.add(message.keys)
+
+
+def test_what_no_call_has_begun_with_has_had_no_attempt(run: Run) -> None:
+    options = {"consume_mode": "orderly", "consume_message_batch_max_size": 3, "max_reconsume_times": 1}
+    run(FailsOnce, **options)
+
+
 def test_what_it_refuses(rocketmq: RocketMQ, run: Run, run_handler: Run) -> None:
     async def state() -> int:
         return 1
