@@ -18,7 +18,7 @@ ON_INVALID: Final[Any] = Field(
 
 
 def refuse(batch: Batch, message: Message, why: object, on_invalid: OnInvalid) -> None:
-    """Decide about a message that cannot be written; the reason goes to the dead letters, also of the last attempt, or the log."""
+    """Decide about a message that cannot be written; the reason goes to the dead letters or the log."""
     if on_invalid == "dead_letter":
         batch.dead_letter(message, why)
     elif on_invalid == "retry":

@@ -45,6 +45,8 @@ def _each_alone(
             yield _ACKED
         elif reason is not None:
             yield _given_up(reason, options)
+        elif decision.outcome is Outcome.AGAIN:  # no call has begun with it
+            yield Verdict("retried", rest_seconds=decision.seconds)
         elif options.order_by:
             yield Verdict("retried", rest_seconds=rest_seconds(error, options.suspend_current_queue_time_seconds))
         else:

@@ -12,6 +12,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.consumer.assembly import assemble
 from rmqd.consumer.handling.apart import batch_apart
+from rmqd.handler_api import AGAIN
 from rmqd.testing import make_message
 from rmqd.trying.order import Verdict
 from rmqd.trying.verdicts import is_failure, verdicts_of
@@ -78,6 +79,16 @@ async def test_an_orderly_group_repeats_in_place() -> None:
     again = Verdict("retried", rest_seconds=1.0)
     assert await told(one_fails, consume_mode="orderly") == (ACKED, again, again)
     assert await told(suspend, 0, consume_mode="orderly") == (Verdict("retried", rest_seconds=5),)
+
+
+async def test_what_no_call_has_begun_with_comes_again_at_once() -> None:
+    def cut_short(batch: Batch) -> None:
+        batch.ack(batch[0])
+        batch.decide(2, AGAIN)
+        raise Retry(7)
+
+    expected = (ACKED, Verdict("retried", delay_level=7), Verdict("retried", rest_seconds=0))
+    assert await told(cut_short) == expected
 
 
 async def test_a_rollback_repeats_all() -> None:
