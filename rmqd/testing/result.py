@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from rmqd.consumer.handling.verdict import default_decision
+from rmqd.consumer.handling.verdict import EXPIRED, default_decision
 from rmqd.consumer.hooks import Hook, HookContext
-from rmqd.handler_api import Batch
+from rmqd.handler_api import Batch, Decision
 from rmqd.handler_api import Outcome as Decided
 from rmqd.wire.messages.message import Message
 
@@ -89,7 +89,7 @@ class Recorder:
     comes_again: bool
     """Whether messages that fail in the group are delivered again."""
     calls: list[_Call] = field(default_factory=list)
-    handling: dict[int, tuple[Batch, float]] = field(default_factory=dict)
+    handling: dict[int, tuple[Batch, float, Sequence[_Call]]] = field(default_factory=dict)
     """The batches that handlers have now, with the start of the call, by the batch's `id`."""
 
     def hook(self) -> Hook:
@@ -98,6 +98,8 @@ class Recorder:
 
     def result(self, dead_letters: Iterable[Message], elapsed_seconds: float) -> RunResult:
         """The result. The last attempt of a message decided about it; the attempts before it were retried."""
+        for batch, _, calls in list(self.handling.values()):  # past their deadline, and they have not come back
+            _note(batch, calls, None, default_decision(EXPIRED, batch))
         dead = tuple(dead_letters)
         dead_ids, last = {message.msg_id for message in dead}, {}
         calls = [call for call in self.calls if call.is_attempt]
@@ -116,14 +118,17 @@ class Recorder:
         calls = [_Call(message, message.reconsume_times + 1, now) for message in batch]
         context.values["calls"] = calls
         self.calls.extend(calls)
-        self.handling[id(batch)] = (batch, now)
+        self.handling[id(batch)] = (batch, now, calls)
 
     def _after(self, batch: Batch, context: HookContext) -> None:
         self.handling.pop(id(batch), None)
-        calls: Sequence[_Call] = context.values["calls"]
-        decisions, rest = batch.decisions(), default_decision(context.exception, batch)
-        for index, call in enumerate(calls):
-            decision = decisions.get(index, rest)
-            call.error = decision.error or context.exception
-            call.is_acked = decision.outcome is Decided.ACK
-            call.is_attempt = decision.outcome is not Decided.AGAIN
+        _note(batch, context.values["calls"], context.exception, default_decision(context.exception, batch))
+
+
+def _note(batch: Batch, calls: Sequence[_Call], error: BaseException | None, rest: Decision) -> None:
+    decisions = batch.decisions()
+    for index, call in enumerate(calls):
+        decision = decisions.get(index, rest)
+        call.error = decision.error or error
+        call.is_acked = decision.outcome is Decided.ACK
+        call.is_attempt = decision.outcome is not Decided.AGAIN

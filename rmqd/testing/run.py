@@ -130,7 +130,7 @@ class HandlerRun:
 
     def _pending(self) -> Iterator[str]:
         handling = list(self._recorder.handling.values())
-        for batch, since in handling[:MOST_SHOWN]:
+        for batch, since, _ in handling[:MOST_SHOWN]:
             held = self._clock.wall() - since
             yield f"the handler has had {batch[0]!r} (keys {batch[0].keys}) for {held:.1f} s and has not returned"
         if len(handling) > MOST_SHOWN:
