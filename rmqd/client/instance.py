@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from rmqd.client.remoting.client import Reply
     from rmqd.client.remoting.connection import RemotingConnection
     from rmqd.wire.command import RemotingCommand
+    from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
 UNREGISTER_DEADLINE_SECONDS = 3.0
+OFFSET_REQUESTS: Final = 32  # under way at once at one broker
 
 # The header field in which a broker's request names the group that it is for.
 GROUP_FIELDS = {
@@ -81,6 +83,7 @@ class ClientInstance:
             vip_channel_enabled=options.vip_channel_enabled,
             unit_mode=options.unit_mode,
         )
+        self._offset_requests: dict[str, asyncio.Semaphore] = {}  # by broker name
         self._stop = asyncio.Event()
         for code in GROUP_FIELDS:
             self.remoting.on_request(code, self._asked)
@@ -135,6 +138,15 @@ class ClientInstance:
         if not self.heartbeat.is_known_on(connection):
             await self.heartbeat.beat_address(address)
         return connection
+
+    def offset_request(self, queue: MessageQueue) -> asyncio.Semaphore:
+        """Hold this around a request about a queue's offsets; at most OFFSET_REQUESTS are under way at its broker.
+
+        The others wait, without a deadline. A group of thousands of queues would otherwise ask for all of them at once.
+        A busy machine cannot read so many answers before their deadlines, and all the requests would be repeated.
+        """
+        broker = self.routes.endpoint(queue)
+        return self._offset_requests.setdefault(broker, asyncio.Semaphore(OFFSET_REQUESTS))
 
     def send_address(self, address: str) -> str:
         """The address for messages, send-backs and locks: the broker's VIP channel if that is enabled, else its own."""

@@ -20,6 +20,7 @@ from rmqd.consumer.services import ConsumeMessageService, OffsetStore, Ownership
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.consumer.stats.problem import GroupProblems
 from rmqd.diagnosis.causes import Problem, found
+from rmqd.errors import RmqdError
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import unwrap_namespace
@@ -60,6 +61,7 @@ class GroupContext:
     revision: int = 0  # raised whenever options, subscriptions or the rate limit changed while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
     floors: dict[MessageQueue, Floor] = field(default_factory=dict)  # of queues given up since
+    start_failures: dict[str, dict[MessageQueue, RmqdError]] = field(default_factory=dict)  # by broker; to be logged
     pauses: Pauses = field(default_factory=Pauses)
     move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # by an operator; whether it is held here
     ends: Mapping[MessageQueue, int] = field(default_factory=dict)  # where queues are pulled no further, if anywhere

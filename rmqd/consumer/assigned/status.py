@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from typing import Any
 
 from rmqd.consumer.assigned.loop import Loop
 from rmqd.consumer.assigned.stall import Stall
@@ -54,8 +55,8 @@ class AssignmentStatus(ABC):
         """Whether there is something to do, or it cannot even be told."""
 
     @abstractmethod
-    async def measure(self) -> None:
-        """Ask the broker how far behind the group is, unless its answers tell."""
+    def measure(self) -> Coroutine[Any, Any, None] | None:
+        """Ask the broker how far behind the group is; None if its answers tell."""
 
     def tick(self) -> None:
         """Note when the state changed; called every second or so."""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import structlog
 
 from rmqd.client.api.offset import earliest_store_time, get_max_offset, get_min_offset, search_offset
 from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.client import RemotingClient
 from rmqd.consumer.options import ConsumeFromWhere
 from rmqd.errors import BrokerAwayError
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
 log = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Why = Literal["committed", "last_offset", "first_offset", "timestamp", "later_queue"]
 
@@ -59,7 +64,7 @@ class StartPolicy:
         if where == "last_offset" and await self._came_after_start(queue):
             return Start(await self._first(queue), "later_queue")
         if where == "last_offset" or is_retry:
-            return Start(await get_max_offset(self.client.remoting, self._address(queue), queue), where)
+            return Start(await self._ask(get_max_offset, queue), where)
         return Start(await self.search(queue, self.timestamp_ms), where)
 
     async def of_later_queue(self, queue: MessageQueue) -> Start:
@@ -72,7 +77,7 @@ class StartPolicy:
         Where the queue is another one, of a topic that was made anew, it has messages below that are newer than all
         that was pulled; or it ends below.
         """
-        end = await get_max_offset(self.client.remoting, self._address(queue), queue)
+        end = await self._ask(get_max_offset, queue)
         unseen = await self.search(queue, stored_ms + 1) if stored_ms else committed
         if min(end, unseen) >= committed:
             return Start(committed, "committed")
@@ -80,17 +85,24 @@ class StartPolicy:
 
     async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first message that was stored at a time, or after it. Raises RmqdError."""
-        return await search_offset(self.client.remoting, self._address(queue), queue, timestamp_ms)
+        return await self._ask(search_offset, queue, timestamp_ms)
 
     async def _first(self, queue: MessageQueue) -> int:
-        return max(0, await get_min_offset(self.client.remoting, self._address(queue), queue))
+        return max(0, await self._ask(get_min_offset, queue))
 
     async def _came_after_start(self, queue: MessageQueue) -> bool:
-        stored_ms = await earliest_store_time(self.client.remoting, self._address(queue), queue)
+        stored_ms = await self._ask(earliest_store_time, queue)
         return stored_ms is not None and stored_ms >= self.started_ms
 
-    def _address(self, queue: MessageQueue) -> str:
-        address = self.client.routes.address(self.client.routes.endpoint(queue))
-        if address is None:
-            raise BrokerAwayError(queue.topic, queue.broker_name)
-        return address
+    async def _ask(
+        self,
+        question: Callable[Concatenate[RemotingClient, str, MessageQueue, P], Awaitable[T]],
+        queue: MessageQueue,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        async with self.client.offset_request(queue):
+            address = self.client.routes.address(self.client.routes.endpoint(queue))
+            if address is None:
+                raise BrokerAwayError(queue.topic, queue.broker_name)
+            return await question(self.client.remoting, address, queue, *args, **kwargs)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -222,15 +223,26 @@ class RemoteBrokerOffsetStore:
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
         """Commit many offsets side by side. Returns whether all were taken; the next round tries again what was not."""
-        wanted = [(queue, offset, self._epoch(queue)) for queue, offset in offsets.items()]
-        results = await asyncio.gather(*(self._try_commit(*commit) for commit in wanted))
-        return all(results)
+        now = self._clock.monotonic()
+        due = [(queue, offset) for queue, offset in offsets.items() if self._is_due(queue, offset, now)]
+        results = await asyncio.gather(*(self._try_commit(queue, offset, self._epoch(queue)) for queue, offset in due))
+        failed: dict[str, list[tuple[MessageQueue, int, RmqdError]]] = {}
+        for (queue, offset), error in zip(due, results, strict=True):
+            if error is not None and not error.is_reported:
+                failed.setdefault(self._client.routes.endpoint(queue), []).append((queue, offset, error))
+        for broker, failures in failed.items():
+            queue, offset, error = failures[0]
+            facts = {"broker": broker, "queue": str(queue), "queues": len(failures)}
+            log.warning("offset.commit_failed", **facts, offset=offset, error=str(error))
+        return not any(results)
 
     def _epoch(self, queue: MessageQueue) -> int:
         return self._epochs.get(queue, 0)
 
-    def _turn(self, queue: MessageQueue) -> asyncio.Lock:
-        return self._turns.setdefault(queue, asyncio.Lock())
+    @contextlib.asynccontextmanager
+    async def _turn(self, queue: MessageQueue) -> AsyncIterator[None]:
+        async with self._turns.setdefault(queue, asyncio.Lock()), self._client.offset_request(queue):
+            yield
 
     async def _send(self, queue: MessageQueue, work: Coroutine[None, None, bool]) -> bool:
         """Run a commit to its end, also if the caller is cancelled."""
@@ -310,6 +322,11 @@ class RemoteBrokerOffsetStore:
                 self._client.routes.refresh_soon([queue.topic])
             raise
 
+    def _is_due(self, queue: MessageQueue, offset: int, now: float) -> bool:
+        """Whether a round must look at the stored offset or commit. Most queues of a wide group are idle."""
+        watch = self._watches.get(queue)
+        return self._is_news(queue, offset) or (watch is not None and not watch.is_over(now))
+
     def _is_news(self, queue: MessageQueue, offset: int) -> bool:
         known = self.committed.get(queue)
         if known is None or offset > known or queue in self._resets:
@@ -319,14 +336,12 @@ class RemoteBrokerOffsetStore:
         is_old = self._clock.monotonic() - self._written[queue].at >= REPEAT_SECONDS
         return is_old or self.may_be_lost(queue) or bool(self._unheard.offsets(queue))
 
-    async def _try_commit(self, queue: MessageQueue, offset: int, epoch: int) -> bool:
+    async def _try_commit(self, queue: MessageQueue, offset: int, epoch: int) -> RmqdError | None:
         try:
             await self._send(queue, self._in_turn(queue, offset, epoch))
         except RmqdError as error:
-            if not error.is_reported:
-                log.warning("offset.commit_failed", queue=str(queue), offset=offset, error=str(error))
-            return False
-        return True
+            return error
+        return None
 
     def _connection(self, queue: MessageQueue) -> RemotingConnection | None:
         """The connection to the broker that stores the queue's offset; None while there is none."""

@@ -58,7 +58,8 @@ class OffsetPersistence:
                 and not one.is_leaving
                 and context.ownership.holds(one.message_queue)
             }
+            measures = filter(None, [one.status.measure() for one in assigned])
             # side by side: a commit may have to wait for one whose broker is slow
-            await asyncio.gather(context.store.persist(offsets), *(one.status.measure() for one in assigned))
+            await asyncio.gather(context.store.persist(offsets), *measures)
         finally:
             self._busy.discard(broker_name)

@@ -37,9 +37,24 @@ async def until_answered(context: GroupContext, queue: MessageQueue, ask: Callab
             return await ask()
         except RmqdError as error:
             if not error.is_reported:
-                log.warning("queue.start_failed", queue=str(queue), error=str(error))
+                _note(context, queue, error)
             context.client.routes.refresh_soon([queue.topic])
             await context.clock.sleep(after_error())
+
+
+def _note(context: GroupContext, queue: MessageQueue, error: RmqdError) -> None:
+    """Log a failed start, in one line with all others at the queue's broker within a second."""
+    broker = context.client.routes.endpoint(queue)
+    failures = context.start_failures.setdefault(broker, {})
+    if not failures:
+        context.clock.call_later(EXCEPTION_DELAY_SECONDS, _tell, context, broker)
+    failures[queue] = error
+
+
+def _tell(context: GroupContext, broker: str) -> None:
+    failures = context.start_failures.pop(broker)
+    queue, error = next(iter(failures.items()))
+    log.warning("queue.start_failed", broker=broker, queue=str(queue), queues=len(failures), error=str(error))
 
 
 class PullBackoff:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -80,16 +81,19 @@ class QueueStatus(AssignmentStatus):
             at_slave=not loop.request.at_master,
         )
 
-    async def measure(self) -> None:
+    def measure(self) -> Coroutine[Any, Any, None] | None:
         """Ask for the queue's end where no pull tells it: it is held back, or its first pull has no answer yet."""
-        loop, client, message_queue = self.loop, self._context.client, self._message_queue
-        if loop is None or not (loop.max_offset is None or self._is_stale(loop)):
-            return
+        loop = self.loop
+        return None if loop is None or not (loop.max_offset is None or self._is_stale(loop)) else self._measure(loop)
+
+    async def _measure(self, loop: PullLoop) -> None:
+        client, message_queue = self._context.client, self._message_queue
         address = client.routes.address(client.routes.endpoint(message_queue))
         if address is None:
             return
         try:
-            loop.max_offset = await get_max_offset(client.remoting, address, message_queue)
+            async with client.offset_request(message_queue):
+                loop.max_offset = await get_max_offset(client.remoting, address, message_queue)
             loop.measured_at = self._context.clock.monotonic()
         except RmqdError as error:
             log.debug("lag.unknown", queue=str(message_queue), error=str(error))

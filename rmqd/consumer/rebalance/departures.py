@@ -22,6 +22,7 @@ from typing import Final
 import structlog
 
 from rmqd.client.api.group import HEARTBEAT_TIMEOUT_SECONDS, get_consumer_list
+from rmqd.client.coalesce import Coalesced
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.errors import RmqdError
@@ -44,6 +45,8 @@ class Departures:
         self._lists: dict[str, frozenset[str]] = {}  # by broker address
         self._gone: dict[str, float] = {}  # client id -> when it was missed
         self._noticed_at = float("-inf")
+        self.hear = Coalesced(self._hear)
+        """Ask one broker now. Returns whether its list proves who has gone."""
 
     @property
     def gone(self) -> Mapping[str, float]:
@@ -62,7 +65,12 @@ class Departures:
     @property
     def is_alone(self) -> bool:
         """Whether the last lists have no other member, and those that were in them before are surely gone."""
-        return not self._present() - {self._client.client_id} and all(map(self.is_sure, self._gone))
+        return not self.has_others and all(map(self.is_sure, self._gone))
+
+    @property
+    def has_others(self) -> bool:
+        """Whether any broker's last list has another member."""
+        return bool(self._present() - {self._client.client_id})
 
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
         """Note the members that one broker lists now.
@@ -72,8 +80,7 @@ class Departures:
         others = self._note(address, client_ids)
         await asyncio.gather(*(self.hear(other) for other in others if not self._client.remoting.is_down(other)))
 
-    async def hear(self, address: str) -> bool:
-        """Ask one broker now. Returns whether its list proves who has gone."""
+    async def _hear(self, address: str) -> bool:
         client = self._client
         try:
             client_ids = await get_consumer_list(

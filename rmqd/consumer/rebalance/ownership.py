@@ -17,6 +17,7 @@ it is gone (`departures`), the others unlock in its name.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
@@ -33,6 +34,7 @@ log = structlog.get_logger(__name__)
 LOCK_NAME_SUFFIX: Final = "-rmqd-owner"
 CLAIM_SECONDS: Final = 1.0  # how soon a queue that is owned without its lock is locked once that is free
 POLL_SECONDS: Final = 0.05
+POLLED_AT_ONCE: Final = 100  # queues; where more wait, each of them is asked for less often
 
 
 class QueueOwnership:
@@ -48,6 +50,9 @@ class QueueOwnership:
         self._departures = Departures(client, group, clock)
         self._broken: dict[tuple[str, str], float] = {}  # (client id, topic) -> when who had these locks was missed
         self._to_break: dict[str, list[MessageQueue]] = {}  # by topic, where somebody may be gone
+        self._asking: dict[str, set[MessageQueue]] = defaultdict(set)  # by broker name; to be locked
+        self._leaving: dict[str, set[MessageQueue]] = defaultdict(set)  # the same; to be unlocked
+        self._waiting = 0  # queues that other members have
         self.timeouts = 0
 
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
@@ -87,22 +92,30 @@ class QueueOwnership:
         not have seen yet. While this member cannot reach the queue's broker, the wait does not count: the former owner
         may reach it, and nothing could begin here anyway. Returns False if the wait was given up.
         """
+        self._waiting += 1
+        try:
+            return await self._wait_for_former(queue, notice_seconds)
+        finally:
+            self._waiting -= 1
+
+    async def _wait_for_former(self, queue: MessageQueue, notice_seconds: float) -> bool:
         begun = self._clock.monotonic()
         waited = timed_out = False
-        while not await self._lock(queue):
-            now = self._clock.monotonic()
+        while True:
+            is_locked, now = await self._lock(queue), self._clock.monotonic()
             if self._is_out_of_reach(queue):
                 begun = now
-            elif now - begun >= SURE_SECONDS and await self._is_left_alone(queue):
-                break
             left = max(begun + notice_seconds, self._seen_by_all_at(queue)) + self._timeout - now
+            if is_locked or (now - begun >= SURE_SECONDS and await self._is_left_alone(queue)):
+                break
             if left <= 0:
                 self.timeouts += 1
                 timed_out = True
                 log.warning("queue.handover_timed_out", queue=str(queue), seconds=round(now - begun, 1))
                 break
             waited = True
-            await self._clock.sleep(min(left, CLAIM_SECONDS if self._locks.refused else POLL_SECONDS))
+            pause_seconds = CLAIM_SECONDS if self._locks.refused else POLL_SECONDS
+            await self._clock.sleep(min(left, max(pause_seconds, POLL_SECONDS * self._waiting / POLLED_AT_ONCE)))
         self._owned.add(queue)
         if waited:
             log.info("queue.handed_over", queue=str(queue))
@@ -113,8 +126,13 @@ class QueueOwnership:
         self._owned.discard(queue)
         self._locked.discard(queue)
         broker_name = self._locks.broker_of(queue)
+        leaving = self._leaving[broker_name]
+        leaving.add(queue)
         async with self._locks.turn(broker_name):
-            await self._locks.unlock(broker_name, [queue])
+            if queue in leaving:
+                queues = frozenset(leaving)
+                leaving.clear()
+                await self._locks.unlock(broker_name, queues)
 
     def linger(self, queue: MessageQueue) -> float:
         """Return 0: the next owner does not wait any longer either."""
@@ -183,6 +201,16 @@ class QueueOwnership:
         self._locked |= granted & self._owned
 
     async def _lock(self, queue: MessageQueue) -> bool:
-        granted = await self._locks.lock(self._locks.broker_of(queue), {queue}) or frozenset()
-        self._locked |= granted
-        return bool(granted)
+        """Ask for the queue's lock, in one request with all queues of its broker that are asked for meanwhile."""
+        broker_name = self._locks.broker_of(queue)
+        asking = self._asking[broker_name]
+        asking.add(queue)
+        try:
+            async with self._locks.turn(broker_name):
+                if queue in asking:
+                    queues = frozenset(asking)
+                    asking.clear()
+                    self._locked |= await self._locks.lock(broker_name, queues) or frozenset()
+        finally:
+            asking.discard(queue)
+        return queue in self._locked

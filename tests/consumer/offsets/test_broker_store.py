@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
+from structlog.testing import capture_logs
+
 from rmqd.broker_errors import BrokerError
-from rmqd.client.instance import ClientInstance
-from rmqd.codes import ResponseCode
-from rmqd.consumer.offsets.broker_store import REPEAT_SECONDS, RemoteBrokerOffsetStore
+from rmqd.client.instance import OFFSET_REQUESTS, ClientInstance
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.offsets.broker_store import OFFSET_TIMEOUT_SECONDS, REPEAT_SECONDS, RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply
@@ -308,3 +311,34 @@ async def test_a_commit_that_a_waiting_reset_keeps_out_is_not_believed(owner: Ow
     owner.broker.peer.on(UPDATE, Reply(remark="Offset has been previously reset"))
     await owner.persist(7)
     assert owner.store.committed[owner.queue] == 4
+
+
+@pytest.mark.parametrize("code", [RequestCode.QUERY_CONSUMER_OFFSET, UPDATE])
+async def test_few_requests_of_a_wide_group_are_under_way(owner: Owner, code: RequestCode) -> None:
+    """A busy machine would read most answers too late. The deadline of a request begins when it is sent."""
+    store, peer, go_on = owner.store, owner.broker.peer, asyncio.Semaphore(0)
+    await owner.persist(7)
+    peer.requests.clear()
+
+    async def slow(command: RemotingCommand) -> Reply:
+        await go_on.acquire()
+        return owner.broker.update(command) if code is UPDATE else owner.broker.query(command)
+
+    peer.on(code, slow)
+    queues = owner.broker.create_topic(TOPIC, 1 + 3 * OFFSET_REQUESTS)[1:]
+    work = asyncio.gather(*(store.commit(one, 1) if code is UPDATE else store.read(one) for one in queues))
+    for sent in range(OFFSET_REQUESTS, len(queues) + 1, OFFSET_REQUESTS):
+        await peer.received(code, sent)
+        assert len(peer.got(code)) == sent
+        owner.clock.turn(OFFSET_TIMEOUT_SECONDS - 1)
+        for _ in range(OFFSET_REQUESTS):
+            go_on.release()
+    await work
+
+
+async def test_failed_commits_of_a_round_are_one_line_for_a_broker(owner: Owner) -> None:
+    owner.broker.peer.on(UPDATE, Reply(ResponseCode.SYSTEM_ERROR, "not now"))
+    queues = owner.broker.create_topic(TOPIC, 5)
+    with capture_logs() as logs:
+        assert not await owner.store.persist(dict.fromkeys(queues, 7))
+    assert [(line["event"], line["broker"], line["queues"]) for line in logs] == [("offset.commit_failed", "a", 5)]

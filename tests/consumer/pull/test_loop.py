@@ -232,3 +232,18 @@ async def test_tags_are_checked_behind_the_brokers_hash_check(
         await broker.committed(GROUP, queue, 4)
         assert m.topic().received == 2
     assert broker.pulls[0].expression_type == "TAG"
+
+
+async def test_failed_starts_of_a_moment_are_one_line_for_a_broker(
+    broker: ScriptedBroker, seen: Seen, clock: ManualClock
+) -> None:
+    broker.create_topic(TOPIC, 8)
+    broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.SYSTEM_ERROR, "not now"))
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, clock=clock):
+            await clock.until(
+                lambda: len([x for x in logs if x["event"] == "queue.start_failed"]) == 3, "they are told"
+            )
+    told = [(line["broker"], line["queues"]) for line in logs if line["event"] == "queue.start_failed"]
+    assert {broker for broker, _ in told} == {"a"}
+    assert sum(queues for _, queues in told) > 8

@@ -14,13 +14,13 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.rebalance.departures import BACK_SECONDS, SURE_SECONDS
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.errors import RmqdError
-from rmqd.wire.bodies.lock import LockBatchRequestBody
+from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply, route_of, routes
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.waiting import eventually
-
 
 class Case:
     """One member's view of the others, with two brokers."""
@@ -244,3 +244,19 @@ async def test_a_broker_that_tells_no_list_proves_nothing(case: Case) -> None:
     await case.listed(case.first)
     case.second.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(ResponseCode.SYSTEM_ERROR, "later"))
     assert await case.broken() == {"other": {"a"}}
+
+
+async def test_a_wide_group_locks_and_unlocks_its_queues_together(case: Case) -> None:
+    """Not by a request for each queue: a lock has a deadline of a second, and a hand-over of a few."""
+
+    def grant(command: RemotingCommand) -> Reply:
+        return Reply(
+            body=LockBatchResponseBody(frozenset(LockBatchRequestBody.from_json(command.body).queues)).to_json()
+        )
+
+    case.first.on(RequestCode.LOCK_BATCH_MQ, grant)
+    queues = [MessageQueue(TOPIC, "a", number) for number in range(100)]
+    assert all(await asyncio.gather(*(case.ownership.acquire(queue, lambda: None) for queue in queues)))
+    await asyncio.gather(*map(case.ownership.release, queues))
+    for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
+        assert len(case.first.got(code)) <= 3
