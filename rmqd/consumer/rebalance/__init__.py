@@ -11,6 +11,7 @@ waits for the queue's lock, however long. docs/ownership.md has what brokers do,
     absences      Absences: queues whose broker is down are kept for it
     rivals        Rivals: members of the group's other engine; which of both leaves
     ownership     QueueOwnership: hand-over between rmqd members of a group that is not orderly
+    other_owners  OtherOwners: which queues members of other clients, such as Java, still have
     departures    Departures: which members are surely gone, by several brokers' lists
     queue_lock    QueueLock: an orderly group's locks, as Java's
     broker_locks  BrokerLocks: the requests for locks of one name

@@ -8,7 +8,7 @@ its last commit is answered; the next owner asks for it again and again (`acquir
 
 The lock is the broker's ordinary queue lock, under the group's name with a suffix. It must not be under the group's own
 name: while a group holds any lock of its own, the broker puts every retry that is *sent* for it into the dead letters.
-Members of other clients hold no such lock, and are not waited for.
+Members of other clients hold no such lock. They are asked whether they still have the queue (`other_owners`).
 
 A member that was killed leaves its locks behind, for up to a minute. Where several brokers' lists of members prove that
 it is gone (`departures`), the others unlock in its name.
@@ -27,6 +27,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.consumer.rebalance.broker_locks import RENEW_SECONDS, BrokerLocks
 from rmqd.consumer.rebalance.departures import SURE_SECONDS, Departures
+from rmqd.consumer.rebalance.other_owners import OtherOwners
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -34,6 +35,7 @@ log = structlog.get_logger(__name__)
 LOCK_NAME_SUFFIX: Final = "-rmqd-owner"
 CLAIM_SECONDS: Final = 1.0  # how soon a queue that is owned without its lock is locked once that is free
 POLL_SECONDS: Final = 0.05
+ASK_SECONDS: Final = 0.25  # how soon a member of another client is asked again
 POLLED_AT_ONCE: Final = 100  # queues; where more wait, each of them is asked for less often
 
 
@@ -48,6 +50,7 @@ class QueueOwnership:
         self._owned: set[MessageQueue] = set()
         self._locked: set[MessageQueue] = set()
         self._departures = Departures(client, group, clock)
+        self._others = OtherOwners(client, group, clock)
         self._broken: dict[tuple[str, str], float] = {}  # (client id, topic) -> when who had these locks was missed
         self._to_break: dict[str, list[MessageQueue]] = {}  # by topic, where somebody may be gone
         self._asking: dict[str, set[MessageQueue]] = defaultdict(set)  # by broker name; to be locked
@@ -106,7 +109,9 @@ class QueueOwnership:
             if self._is_out_of_reach(queue):
                 begun = now
             left = max(begun + notice_seconds, self._seen_by_all_at(queue)) + self._timeout - now
-            if is_locked or (now - begun >= SURE_SECONDS and await self._is_left_alone(queue)):
+            if is_locked and not await self._is_kept(queue, left):
+                break
+            if not is_locked and now - begun >= SURE_SECONDS and await self._is_left_alone(queue):
                 break
             if left <= 0:
                 self.timeouts += 1
@@ -114,12 +119,17 @@ class QueueOwnership:
                 log.warning("queue.handover_timed_out", queue=str(queue), seconds=round(now - begun, 1))
                 break
             waited = True
-            pause_seconds = CLAIM_SECONDS if self._locks.refused else POLL_SECONDS
+            pause_seconds = CLAIM_SECONDS if self._locks.refused else ASK_SECONDS if is_locked else POLL_SECONDS
             await self._clock.sleep(min(left, max(pause_seconds, POLL_SECONDS * self._waiting / POLLED_AT_ONCE)))
         self._owned.add(queue)
         if waited:
             log.info("queue.handed_over", queue=str(queue))
         return not timed_out
+
+    async def _is_kept(self, queue: MessageQueue, seconds: float) -> bool:
+        """Whether a member of another client still has the queue; True if that is unknown after so many seconds."""
+        address = self._client.routes.address(self._locks.broker_of(queue))
+        return self._departures.has_others and address is not None and await self._others.have(queue, address, seconds)
 
     async def release(self, queue: MessageQueue) -> None:
         """Unlock a queue, so that its next owner begins; the caller has committed before."""
@@ -140,6 +150,7 @@ class QueueOwnership:
 
     async def close(self, *, calls_left: bool) -> None:
         """Release everything that is still held, even while handlers run: nobody is to wait for a member that ended."""
+        self._others.close()
         await asyncio.gather(*(self.release(queue) for queue in list(self._owned)))
 
     def holds(self, queue: MessageQueue) -> bool:

@@ -13,6 +13,8 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode
 from rmqd.consumer.rebalance.departures import BACK_SECONDS, SURE_SECONDS
 from rmqd.handler_api import Batch
+from rmqd.wire.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
+from rmqd.wire.bodies.stats import Connection, ConsumerConnection
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
@@ -282,3 +284,26 @@ async def test_what_a_member_that_is_not_waited_for_commits_late_counts_as_handl
         await broker.store(queue, *[b"x"] * 8)
         await broker.committed(GROUP, queue, 18)
         assert 4 not in broker.commits_of(queue)
+
+
+async def test_a_member_begins_behind_the_last_commit_of_a_java_owner(
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
+) -> None:
+    """It handles what it has cached until it hears of the newcomer; then it commits, and drops the queue."""
+    await broker.store(queue, *[b"x"] * 3)
+    broker.offsets[GROUP, queue] = 0
+    await broker.gain(GROUP, "java")
+    ledger, hears_at = Ledger(), flowing.now + 2
+
+    def tell(_: RemotingCommand) -> Reply:
+        if flowing.now < hears_at:
+            return Reply(body=ConsumerRunningInfo({}, mq_table={queue: ProcessQueueInfo()}).to_json())
+        broker.offsets[GROUP, queue] = 2
+        return Reply(body=ConsumerRunningInfo({}).to_json())
+
+    view = ConsumerConnection((Connection("java", "", "JAVA"),), {})
+    broker.peer.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, Reply(body=view.to_json()))
+    broker.peer.on(RequestCode.GET_CONSUMER_RUNNING_INFO, tell)
+    async with member(broker.peer.address, ledger, clock=flowing):
+        await eventually(lambda: ledger.finished, "it begins")
+    assert broker.pulled_offsets(queue)[0] == 2

@@ -15,12 +15,17 @@ from rmqd.consumer.rebalance.departures import BACK_SECONDS, SURE_SECONDS
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.errors import RmqdError
 from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
+from rmqd.wire.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
+from rmqd.wire.bodies.stats import Connection, ConsumerConnection
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply, route_of, routes
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.waiting import eventually
+
+NEVER = float("inf")
+
 
 class Case:
     """One member's view of the others, with two brokers."""
@@ -260,3 +265,27 @@ async def test_a_wide_group_locks_and_unlocks_its_queues_together(case: Case) ->
     await asyncio.gather(*map(case.ownership.release, queues))
     for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
         assert len(case.first.got(code)) <= 3
+
+
+@pytest.mark.parametrize("seconds", [0.0, 2.0, 60.0, NEVER])
+async def test_a_java_owner_is_waited_for_until_it_has_released_the_queue(case: Case, seconds: float) -> None:
+    """Its running info lists the queue until its last commit is sent. rmqd members are not asked: they have locks."""
+    queue, since = MessageQueue(TOPIC, "a", 0), case.clock.now
+    languages = {"java": "JAVA", "rmqd": "PYTHON"}
+    view = ConsumerConnection(tuple(Connection(name, "", language) for name, language in languages.items()), {})
+
+    def tell(command: RemotingCommand) -> Reply | None:
+        assert command.ext_fields["clientId"] == "java"
+        if seconds == NEVER:
+            return None
+        has = {queue: ProcessQueueInfo()} if case.clock.now < since + seconds else {}
+        return Reply(body=ConsumerRunningInfo({}, mq_table=has).to_json())
+
+    case.first.on(RequestCode.LOCK_BATCH_MQ, Reply(body=LockBatchResponseBody(frozenset({queue})).to_json()))
+    case.first.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, Reply(body=view.to_json()))
+    case.first.on(RequestCode.GET_CONSUMER_RUNNING_INFO, tell)
+    await case.listed(case.first, *languages)
+    acquiring = asyncio.create_task(case.ownership.acquire(queue, lambda: None))
+    await case.clock.until(acquiring.done, "it is released, or the time for it is over")
+    assert case.clock.now - since >= min(seconds, 5.0)
+    assert (await acquiring, case.ownership.timeouts) == ((True, 0) if seconds < 5.0 else (False, 1))
