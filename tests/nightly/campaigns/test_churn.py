@@ -18,7 +18,7 @@ SEED = 70
     "rebalance",
     "Members of both kinds in one group share its queues, whoever comes, goes or dies",
     java="two owners for a moment at each change, so that messages are handled twice",
-    rmqd="the same towards a Java member; between rmqd members the new owner waits for the old one",
+    rmqd="the same where a Java member takes a queue; rmqd waits for the old owner, of either kind",
     checked="a Java consumer and two daemons under load, by a ledger",
 )
 @pytest.mark.slow
