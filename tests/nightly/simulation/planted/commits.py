@@ -221,7 +221,7 @@ def begins_at_the_end(patch: pytest.MonkeyPatch) -> None:
     from rmqd.consumer.founding.start_offset import StartPolicy
 
     async def first(self: StartPolicy, queue: MessageQueue) -> int:
-        return await get_max_offset(self.client.remoting, self._address(queue), queue)
+        return await self._ask(get_max_offset, queue)
 
     patch.setattr(StartPolicy, "_first", first)
 
