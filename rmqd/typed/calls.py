@@ -131,11 +131,13 @@ class _Course:
             except InvalidPayloadError as error:
                 self._part.decide(0, self._invalid(error))
             else:
+                if self._is_cut_off():
+                    return
                 yield payload, self._named(self._part)
                 if len(batch) == 1 or self._is_cut_off():
                     return
-                self._part.decide(0, ACK)
-            if batch.ends_at(index):
+                batch.decide(index, ACK)
+            if self._is_cut_off() or batch.ends_at(index):
                 return
 
     def _whole(self) -> Iterator[Call]:
@@ -147,7 +149,7 @@ class _Course:
                 self._batch.decide(index, self._invalid(error))
                 if self._batch.ends_at(index):
                     break
-        if payloads:
+        if payloads and not self._is_cut_off():
             yield payloads, self._named(self._batch.undecided())
 
     def _named(self, part: Batch) -> dict[str, Any]:

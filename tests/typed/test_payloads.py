@@ -428,6 +428,36 @@ def test_a_thread_past_its_deadline_begins_no_further_call(rocketmq: RocketMQ, r
     assert [attempt.outcome for attempt in result.attempts] == ["acked", "dead_lettered", "acked", "acked"]
 
 
+@pytest.mark.parametrize("at_once", [True, False], ids=["list", "one"])
+def test_what_is_decoded_after_the_deadline_is_not_handed_over(
+    rocketmq: RocketMQ, run_handler: Run, at_once: bool
+) -> None:
+    handled: list[str | None] = []
+    threads: list[threading.Thread] = []
+    let_go = threading.Event()
+
+    def decode(message: Message) -> str | None:
+        if not threads:
+            threads.append(threading.current_thread())
+            let_go.wait(10)
+        return message.keys
+
+    @rmqd.handler(decode=decode)
+    def handle(key: str | None) -> None:
+        handled.append(key)
+
+    @rmqd.handler(decode=decode)
+    def handle_all(keys: list[str | None]) -> None:
+        handled.extend(keys)
+
+    send_queue(rocketmq, {})
+    run_handler(handle_all if at_once else handle, consume_timeout="100ms", concurrency=2, **ALL_AT_ONCE)
+    let_go.set()
+    threads[0].join()
+
+    assert handled == ["order-1"]
+
+
 def test_a_call_that_swallows_its_cancellation_is_the_last_one_of_its_batch(
     rocketmq: RocketMQ, run_handler: Run
 ) -> None:
