@@ -84,7 +84,7 @@ FLOORS = {
     "| context | announcing assigned | pull | offsets pop rebalance | group_status health lite "
     "| admin assembly dead_letters live_change | push_consumer",
     "config": "problems | model | reading rules schema shown | load",
-    "typed": "annotations decorator | dependencies | form | avro | decoders | calls",
+    "typed": "annotations callables decorator | dependencies | form | avro | decoders | calls",
     "plugins": "entry_points lifecycle unknown_options | form hooks | typed_handlers "
     "| handler_plugin lookup strategies | middleware "
     "| consumer_options handlers pipelines | catalogue runnable",

@@ -91,9 +91,9 @@ def _first_line(target: object) -> str:
 
 
 def _options(plugin: HandlerPlugin | FrameFunction) -> tuple[OptionDescription, ...] | None:
-    if not plugin.takes_options:
+    if not plugin.options.takes:
         return ()
-    return None if plugin.options_model is None else tuple(_fields(plugin.options_model))
+    return None if plugin.options.model is None else tuple(_fields(plugin.options.model))
 
 
 def _fields(model: type[BaseModel]) -> list[OptionDescription]:

@@ -5,6 +5,7 @@ A problem with a plugin is a Fault. Its path begins below the key that names the
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from rmqd.config.model.kinds import Substituted, as_list
 from rmqd.config.problems import Path, unknown
 from rmqd.plugins.unknown_options import unknown_keys, unknown_options
 from rmqd.typed.annotations import AnnotationError, hint_of
+from rmqd.typed.callables import options_parameter, owner_of_unbound, parameters_of, room
+from rmqd.typed.decorator import TypedHandler
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,32 +45,81 @@ def plugin_fault(message: str) -> PluginFaultError:
     return PluginFaultError(Fault(("plugin",), message))
 
 
-def validated(kind: str, options: dict[str, Any], *, takes: bool, model: type[BaseModel] | None) -> Any:
-    """The options as the plugin gets them: an instance of its model, or the dict. Raises PluginFaultError.
+@dataclass(frozen=True, slots=True)
+class OptionsForm:
+    """Whether and how a plugin's function or constructor takes the options."""
 
-    `options` are those of the configuration, by which it is known what of them is not to be shown.
+    takes: bool
+    name: str = ""
+    """The parameter that gets them; "" if they are given by place, as the last argument."""
+    model: type[BaseModel] | None = None
+    needs: int = 0
+    """How many arguments it needs before the options."""
+    most: int = 0
+    """How many it takes before the options."""
+    default: str = ""
+    """The parameter with a default that stands where the options would."""
+
+    @classmethod
+    def of(cls, target: Callable[..., Any], place: int) -> OptionsForm:
+        """Inspect a callable with `place` arguments before its options. Raises ValueError, as `room` does."""
+        needs, most = room(target, ("options",))
+        taken = options_parameter(target, place)
+        if taken is None:
+            defaults = (one.name for one in parameters_of(target)[place:] if one.default is not one.empty)
+            return cls(False, needs=needs, most=most, default=next((one for one in defaults if one != "options"), ""))
+        by_place = taken.kind is taken.POSITIONAL_ONLY
+        if taken.kind is not taken.KEYWORD_ONLY:
+            needs, most = needs - (taken.default is taken.empty), most - 1
+        return cls(True, "" if by_place else taken.name, model_of(target, taken), needs, most)
+
+    def bound(self, target: Callable[..., Any], options: Any) -> Callable[..., Any]:
+        """The callable with its options, if it takes them; the arguments before them are left."""
+        if not self.takes:
+            return target
+        if self.name:
+            return functools.partial(target, **{self.name: options})
+        return functools.partial(_with_options, target, options)
+
+    def validated(self, kind: str, options: dict[str, Any]) -> Any:
+        """The options as the plugin gets them: an instance of its model, or the dict. Raises PluginFaultError.
+
+        `options` are those of the configuration, by which it is known what of them is not to be shown.
+        """
+        if not self.takes:
+            if options:
+                hint = f"; its parameter {self.default} has a default: call it options to get them"
+                message = f"the {kind} takes no options{hint if self.default else ''}; accepted: no options"
+                raise PluginFaultError(Fault(("options",), message, True))
+            return options
+        given = _plain(options)
+        if self.model is None:
+            return given
+        try:
+            made = self.model.model_validate(given)
+        except ValidationError as error:
+            invalid = [_option_fault(self.model, one, options) for one in error.errors(include_url=False)]
+            raise PluginFaultError(*invalid, *_unknown_faults(unknown_keys(given, self.model))) from None
+        faults = _unknown_faults(unknown_options(given, made))
+        if faults:
+            raise PluginFaultError(*faults)
+        return made
+
+
+def refuse_unbound(name: str, target: object, instead: str) -> None:
+    """Raise PluginFaultError for a method that was taken from its class: rmqd would give it a batch as `self`.
+
+    `instead` says what to write, with `{owner}` for `module:Class`.
     """
-    if not takes:
-        if options:
-            raise PluginFaultError(Fault(("options",), f"the {kind} takes no options; accepted: no options", True))
-        return options
-    given = _plain(options)
-    if model is None:
-        return given
-    try:
-        made = model.model_validate(given)
-    except ValidationError as error:
-        invalid = [_option_fault(model, one, options) for one in error.errors(include_url=False)]
-        raise PluginFaultError(*invalid, *_unknown_faults(unknown_keys(given, model))) from None
-    faults = _unknown_faults(unknown_options(given, made))
-    if faults:
-        raise PluginFaultError(*faults)
-    return made
+    function = target.function if isinstance(target, TypedHandler) else target
+    if owner := owner_of_unbound(function):
+        is_path = ":" in name and name.endswith(f".{function.__name__}")  # type: ignore[attr-defined]
+        owner = name.rpartition(".")[0] if is_path else f"{function.__module__}:{owner}"
+        raise plugin_fault(f"{name} is a method; {instead.format(owner=owner)}")
 
 
-def annotated_model(target: Callable[..., Any], place: int) -> type[BaseModel] | None:
-    """The pydantic model in the annotation of a function's parameter, counted from 0; None if there is none."""
-    return model_of(target, list(inspect.signature(target).parameters.values())[place])
+def _with_options(function: Callable[..., Any], options: Any, *first: Any) -> Any:
+    return function(*first, options)
 
 
 def model_of(
@@ -79,35 +131,6 @@ def model_of(
     except AnnotationError:
         return None
     return hint if inspect.isclass(hint) and issubclass(hint, BaseModel) else None
-
-
-def room(target: Callable[..., Any]) -> tuple[int, int]:
-    """How many positional arguments a callable needs, and takes. Raises ValueError if it needs keyword-only ones.
-
-    A builtin without a signature is taken to need and take one.
-    """
-    try:
-        parameters = list(inspect.signature(target).parameters.values())
-    except (ValueError, TypeError):
-        return 1, 1
-    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    required = [one for one in positional if one.default is one.empty]
-    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
-    if named:
-        raise ValueError(f"needs arguments by name that nobody gives: {', '.join(named)}")
-    takes_any = any(one.kind is one.VAR_POSITIONAL for one in parameters)
-    return len(required), max(len(positional), 1) if takes_any else len(positional)
-
-
-def yields(target: Callable[..., Any]) -> bool:
-    """Whether it is a generator function: calling one runs nothing of it."""
-    call = target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004 - its code is asked for
-    return any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in (target, call))
-
-
-def is_async(target: Callable[..., Any]) -> bool:
-    """Whether it is a coroutine function, or an object whose `__call__` is one."""
-    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004
 
 
 def with_article(word: str) -> str:

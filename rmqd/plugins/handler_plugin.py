@@ -9,7 +9,6 @@ of a class.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,16 +20,14 @@ from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.form import (
     Fault,
+    OptionsForm,
     PluginFaultError,
-    annotated_model,
-    is_async,
     plugin_fault,
-    room,
-    validated,
+    refuse_unbound,
     with_article,
-    yields,
 )
 from rmqd.plugins.typed_handlers import TypedForm
+from rmqd.typed.callables import is_async, parameters_of, room, yields
 from rmqd.typed.decorator import TypedHandler
 
 _ACCEPTED = "a function of (batch) or (batch, options), or a class with handle(self, batch)"
@@ -51,24 +48,24 @@ class HandlerPlugin:
 
     name: str
     target: Callable[..., Any]
-    takes_options: bool
-    options_model: type[BaseModel] | None
+    options: OptionsForm
     typed: TypedForm | None = None
 
     @classmethod
     def of(cls, name: str, target: object) -> HandlerPlugin:
         """Check the object of an entry point. Raises PluginFaultError if it is not a handler."""
+        refuse_unbound(name, target, "name the class: {owner}")
         if inspect.isclass(target):
             return cls(name, target, *_class_form(target))
         if isinstance(target, TypedHandler):
             return cls(name, target, *_typed_function_form(target))
         if callable(target):
-            return cls(name, target, *_function_form(target))
+            return cls(name, target, _function_form(target))
         raise _misfit(f"is {with_article(type(target).__name__)}, and no handler")
 
     def validated(self, options: dict[str, Any]) -> Any:
         """The options as the handler gets them: an instance of its model, or the dict. Raises PluginFaultError."""
-        return validated("handler", options, takes=self.takes_options, model=self.options_model)
+        return self.options.validated("handler", options)
 
     def call_limit(self, options: Any) -> CallLimit | None:
         """The limit that a class names by `calls_limited_by`; `options` come from `validated`."""
@@ -82,14 +79,13 @@ class HandlerPlugin:
             assert self.typed is not None
             return self.typed.loaded(self.name, self.target, options)
         if not inspect.isclass(self.target):
-            handle = functools.partial(_with_options, self.target, options) if self.takes_options else self.target
+            handle = self.options.bound(self.target, options)
             return LoadedHandler(self.name, handle, is_async(self.target), None, None)
-        make: Any = self.target
         try:
-            instance = make(options) if self.takes_options else make()
+            instance = self.options.bound(self.target, options)()
         except (Exception, SystemExit) as error:
             raise PluginFaultError(
-                Fault(("options",) if self.takes_options else ("plugin",), f"its constructor failed: {why(error)}")
+                Fault(("options",) if self.options.takes else ("plugin",), f"its constructor failed: {why(error)}")
             ) from error
         own = getattr(instance, "start", None), getattr(instance, "stop", None)
         if self.typed is not None:
@@ -99,16 +95,12 @@ class HandlerPlugin:
         return replace(loaded, end_calls=getattr(instance, "end_calls", None))
 
 
-def _with_options(function: Callable[..., Any], options: Any, batch: Any) -> Any:
-    return function(batch, options)
-
-
-def _typed_function_form(target: TypedHandler) -> tuple[bool, type[BaseModel] | None, TypedForm]:
+def _typed_function_form(target: TypedHandler) -> tuple[OptionsForm, TypedForm]:
     typed = TypedForm.of(target, is_bound=True)
-    return typed.takes_options(target), typed.options_model(target), typed
+    return OptionsForm(typed.takes_options(target), "options", typed.options_model(target)), typed
 
 
-def _class_form(target: type[Any]) -> tuple[bool, type[BaseModel] | None, TypedForm | None]:
+def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
     handle = getattr(target, "handle", None)
     if not callable(handle):
         raise _misfit(f"is the class {target.__name__} without a method handle")
@@ -121,6 +113,8 @@ def _class_form(target: type[Any]) -> tuple[bool, type[BaseModel] | None, TypedF
     else:
         _check_room("handle", handle, 1 if static else 2, "(self, batch)")
         _check_no_generator("handle", handle)
+        if any(one.name == "options" for one in parameters_of(handle)):
+            raise _misfit("has a method handle with options; a class gets them in its constructor")
     for name in ("start", "stop", "end_calls"):
         method = getattr(target, name, None)
         if method is not None and not callable(method):
@@ -131,22 +125,29 @@ def _class_form(target: type[Any]) -> tuple[bool, type[BaseModel] | None, TypedF
     model = getattr(target, "Options", None)
     if model is not None and not (inspect.isclass(model) and issubclass(model, BaseModel)):
         raise _misfit(f"has Options that are no pydantic.BaseModel but {with_article(type(model).__name__)}")
-    required, most = _room(target)
-    if required > 1:
-        raise _misfit(f"has a constructor that needs {required} arguments, and gets its options alone")
-    if most == 0 and model is not None:
-        raise _misfit("has Options, and a constructor that does not take them")
-    return most > 0, model, typed
+    options = _options_form(target, 0)
+    if options.needs:
+        needed = options.needs + options.takes
+        raise _misfit(f"has a constructor that needs {needed} arguments, and gets its options alone")
+    if model is not None and not options.takes:
+        hint = f": call its parameter {options.default} options" if options.default else ""
+        raise _misfit(f"has Options, and a constructor that does not take them{hint}")
+    return replace(options, model=model), typed
 
 
-def _function_form(target: Callable[..., Any]) -> tuple[bool, type[BaseModel] | None]:
+def _function_form(target: Callable[..., Any]) -> OptionsForm:
     _check_no_generator("handler", target)
-    required, most = _room(target)
-    if required > 2 or most == 0:
-        raise _misfit(f"takes {'no arguments' if most == 0 else f'{required} arguments'}")
-    if most == 1:
-        return False, None
-    return True, annotated_model(target, 1)
+    options = _options_form(target, 1)
+    if options.needs > 1 or options.most == 0:
+        raise _misfit(f"takes {f'{options.needs + options.takes} arguments' if options.most else 'no arguments'}")
+    return options
+
+
+def _options_form(target: Callable[..., Any], place: int) -> OptionsForm:
+    try:
+        return OptionsForm.of(target, place)
+    except ValueError as error:
+        raise _misfit(str(error)) from None
 
 
 def _room(target: Callable[..., Any]) -> tuple[int, int]:

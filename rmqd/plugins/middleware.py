@@ -18,9 +18,10 @@ from rmqd.consumer.handling.threads import HandlerNotAwaitedError, check_result
 from rmqd.handler_api import Batch
 from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.entry_points import why
-from rmqd.plugins.form import Fault, PluginFaultError, is_async, room, yields
+from rmqd.plugins.form import Fault, PluginFaultError, refuse_unbound
 from rmqd.plugins.lifecycle import with_parts
 from rmqd.plugins.lookup import object_at
+from rmqd.typed.callables import is_async, room, yields
 
 _ACCEPTED = "a function of (batch, call_next), or a class without arguments whose instances are called so"
 
@@ -65,6 +66,7 @@ def checked(handler: LoadedHandler) -> LoadedHandler:
 
 def _find(name: str) -> Any:
     target: Any = object_at(name)
+    refuse_unbound(name, target, "name the class: {owner}")
     call, arguments = target, 2
     if inspect.isclass(target):
         call, arguments = next((vars(one)["__call__"] for one in target.__mro__ if "__call__" in vars(one)), None), 3

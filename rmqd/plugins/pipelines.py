@@ -5,28 +5,23 @@ A pipeline is a function of a DataFrame and its SparkSession, which returns anot
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import BaseModel
-
 from rmqd.config.model.group import GroupConfig
 from rmqd.config.problems import ConfigProblem
 from rmqd.errors import ConfigError
 from rmqd.plugins.form import (
+    OptionsForm,
     PluginFaultError,
-    annotated_model,
-    is_async,
     plugin_fault,
-    room,
-    validated,
+    refuse_unbound,
     with_article,
-    yields,
 )
 from rmqd.plugins.lookup import find_object, located, object_at
+from rmqd.typed.callables import is_async, yields
 
 ENTRY_POINT_GROUP: Final = "rmqd.pipelines"
 
@@ -39,8 +34,7 @@ class FrameFunction:
     kind: str
     """The word for it in messages."""
     target: Callable[..., Any]
-    takes_options: bool
-    options_model: type[BaseModel] | None
+    options: OptionsForm
 
     @classmethod
     def of(cls, name: str, target: object, kind: str, form: str) -> FrameFunction:
@@ -49,31 +43,26 @@ class FrameFunction:
         if inspect.isclass(target) or not callable(target):
             what = "a class" if inspect.isclass(target) else with_article(type(target).__name__)
             raise plugin_fault(f"the plugin is {what}, and no {kind}; {accepted}")
+        refuse_unbound(name, target, accepted)
         if yields(target) or is_async(target):
             word = "with yield" if yields(target) else "with async"
             raise plugin_fault(f"the plugin is a function {word}, which would never run; {accepted}")
         try:
-            required, most = room(target)
+            options = OptionsForm.of(target, 2)
         except ValueError as error:
             raise plugin_fault(f"the plugin {error}; {accepted}") from None
-        if required > 3 or most < 2:
-            count = required if required > 3 else most
+        if options.needs > 2 or options.most < 2:
+            count = options.needs + options.takes if options.needs > 2 else options.most
             raise plugin_fault(f"the plugin takes {count} argument{'' if count == 1 else 's'}; {accepted}")
-        takes_options = most > 2
-        return cls(name, kind, target, takes_options, annotated_model(target, 2) if takes_options else None)
+        return cls(name, kind, target, options)
 
     def validated(self, options: dict[str, Any]) -> Any:
         """The options as the function gets them: an instance of its model, or the dict. Raises PluginFaultError."""
-        return validated(self.kind, options, takes=self.takes_options, model=self.options_model)
+        return self.options.validated(self.kind, options)
 
     def bound(self, options: dict[str, Any]) -> Callable[[Any, Any], Any]:
         """The function with its options bound, so that two arguments are left. Raises PluginFaultError."""
-        given = self.validated(options)
-        return functools.partial(_with_options, self.target, given) if self.takes_options else self.target
-
-
-def _with_options(function: Callable[..., Any], options: Any, frame: Any, other: Any) -> Any:
-    return function(frame, other, options)
+        return self.options.bound(self.target, self.validated(options))
 
 
 def find_pipeline(name: str) -> FrameFunction:

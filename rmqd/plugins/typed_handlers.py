@@ -12,8 +12,9 @@ from pydantic import BaseModel
 
 from rmqd.consumer.handling.threads import check_result
 from rmqd.loaded_handler import LoadedHandler
-from rmqd.plugins.form import is_async, model_of, plugin_fault, yields
+from rmqd.plugins.form import model_of, plugin_fault
 from rmqd.plugins.lifecycle import Part, with_parts
+from rmqd.typed.callables import is_async, yields
 from rmqd.typed.calls import TypedCalls
 from rmqd.typed.decoders import Decoder, decoder_of
 from rmqd.typed.decorator import TypedHandler

@@ -4,6 +4,7 @@
 which becomes a problem of the configuration.
 
     decorator       `handler` and the object that it makes of a function
+    callables       how functions, methods, partials and objects are inspected; all plugins use it
     annotations     what annotations stand for: evaluated one by one
     dependencies    what functions depend on: made once per process, and closed at its end
     form            which parameter of a function gets what

@@ -6,7 +6,9 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
+
+from rmqd.typed.callables import function_of
 
 
 class AnnotationError(ValueError):
@@ -22,16 +24,26 @@ def hint_of(target: Callable[..., Any], parameter: inspect.Parameter, names: Map
     return _evaluated(target, parameter.name, parameter.annotation, names)
 
 
+def without_extras(hint: Any) -> Any:
+    """The type in a hint, without what `Annotated` adds to it."""
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+
+
 def returned_by(function: Callable[..., Any]) -> Any:
-    """The type that a function says to return; Any if it does not say. Raises AnnotationError."""
-    hint = _evaluated(function, "return", inspect.signature(function).return_annotation)
-    return Any if hint is inspect.Signature.empty else hint
+    """The type that a callable says to return, a class itself; Any if it does not say. Raises AnnotationError."""
+    if inspect.isclass(function):
+        return function
+    try:
+        hint = inspect.signature(function).return_annotation
+    except (ValueError, TypeError):  # a builtin without one
+        return Any
+    return Any if hint is inspect.Signature.empty else _evaluated(function, "return", hint)
 
 
 def _evaluated(target: Callable[..., Any], name: str, hint: Any, names: Mapping[str, Any] | None = None) -> Any:
     if hint is inspect.Parameter.empty:
         return hint
-    function = inspect.unwrap(target if inspect.isroutine(target) else target.__call__)  # type: ignore[operator]
+    function = inspect.unwrap(function_of(target))
     holder = SimpleNamespace(__annotations__={name: hint})
     known = getattr(function, "__globals__", {})
     try:

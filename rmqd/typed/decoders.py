@@ -13,7 +13,8 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from rmqd.handler_api import InvalidPayloadError
 from rmqd.plain_text import describe, text_of
-from rmqd.typed.annotations import AnnotationError, hint_of, returned_by
+from rmqd.typed.annotations import hint_of, returned_by, without_extras
+from rmqd.typed.callables import is_async, owner_of_unbound, parameters_of, room, yields
 from rmqd.typed.decorator import Payload
 from rmqd.typed.form import HandlerFormError, name_of
 from rmqd.wire.messages.message import Message
@@ -100,20 +101,21 @@ _FORMATS: Final[dict[str, tuple[Callable[[Payload], Decode], str]]] = {
 
 def _by_function(function: Any) -> Decoder:
     accepted = "a function of (body) or of (message: Message)"
-    if not callable(function) or inspect.iscoroutinefunction(function):
+    if not callable(function) or is_async(function) or yields(function):
         raise HandlerFormError(f"decode={function!r} is no synchronous function; accepted: {accepted}")
-    shown = f"payload of {getattr(function, '__name__', 'decode')}"
-    if not inspect.isfunction(function):  # a class, a builtin, an object that can be called
-        return Decoder(function if inspect.isclass(function) else Any, lambda message: function(message.body), shown)
+    if owner := owner_of_unbound(function):
+        what = f"decode={owner}.{function.__name__} is a method without its object"
+        raise HandlerFormError(f"{what}; accepted: the method of an object, as in {owner}().{function.__name__}")
     try:
-        takes = [hint_of(function, parameter) for parameter in inspect.signature(function).parameters.values()]
+        needs, most = room(function)
+        takes_message = any(without_extras(hint_of(function, one)) is Message for one in parameters_of(function)[:1])
         made = returned_by(function)
-    except AnnotationError as error:
+    except ValueError as error:  # an AnnotationError too
         raise HandlerFormError(f"decode={function!r}: {error}; accepted: {accepted}") from None
-    if not takes:
-        raise HandlerFormError(f"decode={function!r} takes nothing; accepted: {accepted}")
-    decode: Callable[[Message], Any] = function if takes[:1] == [Message] else lambda message: function(message.body)
-    return Decoder(made, decode, shown)
+    if needs > 1 or not most:
+        raise HandlerFormError(f"decode={function!r} takes {needs or 'nothing'}; accepted: {accepted}")
+    decode: Callable[[Message], Any] = function if takes_message else lambda message: function(message.body)
+    return Decoder(made, decode, f"payload of {getattr(function, '__name__', 'decode')}")
 
 
 def _installed(module: str, extra: str) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from rmqd.handler_api import Batch
-from rmqd.typed.annotations import AnnotationError, hint_of
+from rmqd.typed.annotations import AnnotationError, hint_of, without_extras
 from rmqd.typed.decorator import TypedHandler
 from rmqd.typed.dependencies import Dependency, DependencyError, dependency_of
 from rmqd.wire.messages.message import Message
@@ -144,5 +144,4 @@ def _whole_hint(handler: TypedHandler, parameter: inspect.Parameter) -> Any:
 
 
 def _hint(handler: TypedHandler, parameter: inspect.Parameter) -> Any:
-    hint = _whole_hint(handler, parameter)
-    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+    return without_extras(_whole_hint(handler, parameter))

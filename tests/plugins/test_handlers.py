@@ -20,6 +20,7 @@ from rmqd.plugins.runnable import load_runnable
 from tests.config.configuration import problems
 
 CODE = """
+import dataclasses
 import functools
 import pydantic
 import rmqd
@@ -52,6 +53,8 @@ def usual(batch, options: Usual): return ("usual", batch, options)
 def open_one(batch, options: Open): return ("open", batch, options)
 def careless(batch, options: Careless): return ("careless", batch, options)
 def defaulted(batch, options=None): return ("defaulted", batch, options)
+def with_timeout(batch, timeout=5): return ("timeout", batch, timeout)
+def by_name(batch, timeout=5, *, options): return ("by name", batch, timeout, options)
 async def async_one(batch): return ("async", batch)
 async def async_two(batch, options): return ("async", batch, options)
 def three(batch, options, more): ...
@@ -80,6 +83,29 @@ class Plain:
 
 class Bare:
     def handle(self, batch): return ("bare", batch)
+
+class Limited:
+    def __init__(self, limit=5): self.limit = limit
+    def handle(self, batch): return ("limited", batch, self.limit)
+
+@dataclasses.dataclass
+class Sized:
+    limit: int = 5
+    options: dict = None
+    def handle(self, batch): return ("sized", batch, self.limit, self.options)
+
+class MethodWithOptions:
+    def handle(self, batch, options=None): ...
+    @staticmethod
+    def static(batch): return ("static", batch)
+
+class Inheriting(Bare): ...
+
+class TypedMethod:
+    @rmqd.handler(json=dict)
+    def handle(self, payload): ...
+
+bare_method = Bare.handle
 
 class Gathering:
     def handle(self, batch): ...
@@ -162,6 +188,11 @@ BATCH: Any = object()
         ("shop:two", "{a: 1}", ("two", BATCH, {"a": 1})),
         ("shop:two", "", ("two", BATCH, {})),
         ("shop:defaulted", "{a: 1}", ("defaulted", BATCH, {"a": 1})),
+        ("shop:with_timeout", "", ("timeout", BATCH, 5)),
+        ("shop:by_name", "{a: 1}", ("by name", BATCH, 5, {"a": 1})),
+        ("shop:Limited", "", ("limited", BATCH, 5)),
+        ("shop:Sized", "{a: 1}", ("sized", BATCH, 5, {"a": 1})),
+        ("shop:MethodWithOptions.static", "", ("static", BATCH)),
         ("shop:any_number", "", (BATCH,)),
         ("shop:Plain", "{a: [1, {b: c}]}", ("plain", BATCH, {"a": [1, {"b": "c"}]})),
         ("shop:Plain", "", ("plain", BATCH, {})),
@@ -255,6 +286,12 @@ PLUGINS = {
     "shop:WrongOptions": f"the plugin has Options that are no pydantic.BaseModel but a type; {FORMS}",
     "shop:ForgottenOptions": f"the plugin has Options, and a constructor that does not take them; {FORMS}",
     "shop:NeedsMore": f"the plugin has a constructor that needs 2 arguments, and gets its options alone; {FORMS}",
+    "shop:MethodWithOptions": "the plugin has a method handle with options; a class gets them in its constructor; "
+    f"{FORMS}",
+    "shop:Bare.handle": "shop:Bare.handle is a method; name the class: shop:Bare",
+    "shop:Inheriting.handle": "shop:Inheriting.handle is a method; name the class: shop:Inheriting",
+    "shop:TypedMethod.handle": "shop:TypedMethod.handle is a method; name the class: shop:TypedMethod",
+    "shop:bare_method": "shop:bare_method is a method; name the class: shop:Bare",
     "shop:Mialer": "the module shop has no Mialer: unknown name; did you mean Mailer?",
     "absent.mail:handle": (
         "the module absent.mail cannot be imported: ModuleNotFoundError: No module named 'absent'; "
@@ -395,9 +432,11 @@ def test_a_model_may_say_itself_what_becomes_of_other_keys(plugin: str) -> None:
     assert handler(plugin, "{sender: y, more: 1}").handle(BATCH)[2].sender == "y"
 
 
-@pytest.mark.parametrize("plugin", ["shop:one", "shop:Bare", "shop:partial"])
+@pytest.mark.parametrize("plugin", ["shop:one", "shop:Bare", "shop:partial", "shop:with_timeout", "shop:Limited"])
 def test_options_for_a_handler_that_takes_none_are_told(plugin: str) -> None:
-    expected = "the handler takes no options; accepted: no options"
+    name = {"shop:with_timeout": "timeout", "shop:Limited": "limit"}.get(plugin)
+    hint = f"; its parameter {name} has a default: call it options to get them" if name else ""
+    expected = f"the handler takes no options{hint}; accepted: no options"
     found = problems(text(plugin, "{a: 1}"), to_run=True)
     assert found == [f"test.yaml:7:7: groups.mailer.handler.options: {expected}"]
 

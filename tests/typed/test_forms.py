@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 import pytest
@@ -13,6 +14,9 @@ from rmqd import Batch, Message
 from rmqd.errors import ConfigError
 from rmqd.plugins.form import PluginFaultError
 from rmqd.plugins.handler_plugin import HandlerPlugin
+from rmqd.testing import make_message
+from rmqd.typed.decoders import decoder_of
+from rmqd.typed.decorator import Payload
 
 
 class Order(pydantic.BaseModel):
@@ -85,3 +89,62 @@ def test_the_options_of_a_typed_function_are_checked(run_handler: Callable[..., 
 
     with pytest.raises(ConfigError, match=r"groups.mailer.handler.options.number: missing"):
         run_handler(handle, topic="orders", group="mailer")
+
+
+class Codec:
+    """Decodes messages in each form that a callable may have."""
+
+    def __init__(self, message: Message | None = None) -> None:
+        self.message = message
+
+    def of_message(self, message: Message) -> Any:
+        return message
+
+    def of_either(self, schema: str, message: Annotated[Message, "with its schema"]) -> Any:
+        return message
+
+    def __call__(self, message: Message) -> Any:
+        return message
+
+    async def later(self, message: Message) -> Any: ...
+    def both(self, message: Message, schema: str) -> Any: ...
+
+
+class OfMessage(Codec):
+    """Is a payload itself."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(message)
+
+
+class Later:
+    """Its instances are coroutine functions, as far as their caller can see."""
+
+    async def __call__(self, body: bytes) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [Codec().of_message, functools.partial(Codec().of_either, "v1"), Codec(), OfMessage],
+    ids=["method", "partial", "object", "class"],
+)
+def test_each_form_of_decode_gets_the_message_that_its_annotation_names(decode: Any) -> None:
+    message = make_message(b"ada")
+    payload = decoder_of(Payload("decode", decode, "dead_letter")).payload(message)
+    assert (payload.message if isinstance(payload, OfMessage) else payload) is message
+
+
+@pytest.mark.parametrize(
+    ("decode", "said"),
+    [
+        (Later(), "is no synchronous function"),
+        (functools.partial(Later()), "is no synchronous function"),
+        (Codec().later, "is no synchronous function"),
+        (generator, "is no synchronous function"),
+        (Codec().both, "takes 2; accepted: a function of"),
+        (Codec.of_message, r"decode=Codec.of_message is a method without its object; accepted: .*Codec\(\).of_message"),
+    ],
+)
+def test_decode_that_makes_no_payload_is_refused_at_the_start(decode: Any, said: str) -> None:
+    with pytest.raises(PluginFaultError, match=said):
+        HandlerPlugin.of("shop:handle", rmqd.handler(decode=decode)(no_payload))
