@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol, overload
+
+from rmqd.decision_values import asked, checked_level, checked_seconds, reason_text
 
 if TYPE_CHECKING:
     from rmqd.wire.message_queue import MessageQueue
     from rmqd.wire.messages.message import Message
-
-T = TypeVar("T")
 
 
 class Outcome(enum.Enum):
@@ -42,7 +42,6 @@ class Decision:
 ACK = Decision(Outcome.ACK)
 AGAIN: Final = Decision(Outcome.AGAIN)
 _NOTHING_DECIDED: Mapping[int, Decision] = MappingProxyType({})
-_HIGHEST_LEVEL: Final = 2**31 - 1  # the field that carries it has 32 bits; brokers take the highest that they know
 
 
 class Batch(Sequence["Message"]):
@@ -339,10 +338,50 @@ class InvalidPayloadError(Exception):
     """The body of a message is not what its typed handler takes. The text says why, without values of the body."""
 
 
+DECISIONS: Final = (Retry, DeadLetter, Suspend, AlreadyHandled)
+"""The exceptions by which a handler decides. What else it raises is a failure."""
+_BY_STRICTNESS: Final = (Outcome.ACK, Outcome.RETRY, Outcome.DEAD_LETTER)
+_inside: Final = BaseExceptionGroup.exceptions.__get__  # a class may hide the attribute
+
+
+def raise_returned(result: object) -> None:
+    """Raise a decision that a handler returned, as an instance or as the class: it means the same as if it was raised.
+
+    Does nothing for other results.
+    """
+    if isinstance(result, DECISIONS) or (isinstance(result, type) and issubclass(result, DECISIONS)):
+        raise result
+
+
+def leaves_of(error: BaseException) -> list[BaseException]:
+    """The exceptions in a group, and in the groups inside of it, as asyncio.TaskGroup raises them.
+
+    An exception that is not a group is its own only leaf.
+    """
+    found, rest = [], [error]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, BaseExceptionGroup):
+            rest.extend(reversed(_inside(one)))
+        else:
+            found.append(one)
+    return found
+
+
+def is_only(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Whether an exception is of these classes; a group, whether all exceptions in it are."""
+    return error is not None and all(isinstance(one, kinds) for one in leaves_of(error))
+
+
 def decision_of(error: BaseException | None) -> Decision:
-    """What an exception of a handler means for the messages that it did not decide about."""
+    """What an exception of a handler means for the messages that it did not decide about.
+
+    A group means the strictest decision in it: a dead letter, else the retry with the longest delay.
+    """
     if error is None:
         return ACK
+    if isinstance(error, BaseExceptionGroup):
+        return max(map(decision_of, leaves_of(error)), key=_strictness)
     # classes that inherit from ours may set the attributes later, to anything
     if isinstance(error, Retry):
         return Decision(Outcome.RETRY, delay_level=asked(error, "delay_level", checked_level))
@@ -353,48 +392,6 @@ def decision_of(error: BaseException | None) -> Decision:
     return Decision(Outcome.RETRY)
 
 
-def asked(error: BaseException, name: str, check: Callable[[object], T]) -> T | None:
-    """An attribute of the handler's own exception, checked; None where it is of no use."""
-    try:
-        return check(getattr(error, name))
-    except Exception:  # noqa: BLE001  it may be a property that raises
-        return None
-
-
-def checked_level(delay_level: object) -> int | None:
-    """Return the level. Raises ValueError for a value that is not a delay level."""
-    if delay_level is None:
-        return None
-    if isinstance(delay_level, int) and -1 <= delay_level <= _HIGHEST_LEVEL:
-        return int(delay_level)
-    wrong = "is below -1" if isinstance(delay_level, int) and delay_level < -1 else "is none"
-    raise ValueError(
-        f"delay level {_shown(delay_level)} {wrong}; accepted: None for the group's own, -1 for the dead "
-        "letters, 0 for the broker's choice, 1 to 18 for RocketMQ's levels"
-    )
-
-
-def checked_seconds(seconds: object) -> float | None:
-    """Return the seconds of a rest. Raises ValueError for a value that is not a number."""
-    if seconds is None:
-        return None
-    if isinstance(seconds, int | float) and seconds == seconds:  # all but NaN
-        return seconds
-    raise ValueError(
-        f"a rest of {_shown(seconds)} seconds; accepted: a number of 0.01 to 30, or None for the group's own"
-    )
-
-
-def reason_text(reason: object) -> str:
-    """The text of a reason for a dead letter; the class name of an exception without a text."""
-    from rmqd.plain_text import class_name, text_of  # here, as `import rmqd` loads nothing but this module
-
-    if reason is None:
-        return ""
-    return text_of(reason) or (class_name(reason) if isinstance(reason, BaseException) else "")
-
-
-def _shown(value: object) -> str:
-    from rmqd.plain_text import text_of
-
-    return text_of(value, repr)
+def _strictness(decision: Decision) -> tuple[int, float]:
+    level = decision.delay_level or 0
+    return _BY_STRICTNESS.index(decision.outcome), float("inf") if level == -1 else level

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from rmqd.clock import Clock
-from rmqd.handler_api import Batch, DeadLetter, Retry, Suspend
+from rmqd.handler_api import Batch, DeadLetter, Retry, Suspend, is_only, raise_returned
 from rmqd.loaded_handler import LoadedHandler
 from rmqd.plain_text import text_of
 from rmqd.wire.message_queue import MessageQueue
@@ -96,7 +96,8 @@ class GroupHooks:
         async def handle(batch: Batch) -> Any:
             context, started = self._begin(batch), self._now()
             try:
-                result = await handler.handle(batch)
+                if (result := await handler.handle(batch)) is not None:
+                    raise_returned(result)
             except BaseException as error:
                 self._end(batch, context, started, error)
                 raise
@@ -109,7 +110,8 @@ class GroupHooks:
         def handle(batch: Batch) -> Any:
             context, started = self._begin(batch), self._now()
             try:
-                result = handler.handle(batch)
+                if (result := handler.handle(batch)) is not None:
+                    raise_returned(result)
             except BaseException as error:
                 self._end(batch, context, started, error)
                 raise
@@ -150,6 +152,6 @@ class GroupHooks:
 def _outcome(error: BaseException | None) -> str:
     if error is None:
         return "success"
-    if isinstance(error, Retry | DeadLetter | Suspend):
+    if is_only(error, (Retry, DeadLetter, Suspend)):
         return "declined"
     return "cut_short" if isinstance(error, asyncio.CancelledError) else "failed"

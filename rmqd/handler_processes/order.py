@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rmqd.config.model.group import GroupConfig
-from rmqd.handler_api import Batch, Closing, Decision, ManualBatch, OrderlyBatch
+from rmqd.handler_api import Batch, Closing, Decision, ManualBatch, OrderlyBatch, leaves_of
 from rmqd.handler_processes.told_errors import ToldError, raised, told
 from rmqd.process.logs.logs import LogSettings
 from rmqd.wire.message_queue import MessageQueue
@@ -74,7 +74,7 @@ class Answer:
             {index: (replace(one, error=None), telling(one.error)) for index, one in decided.items()},
             telling(error),
             batch.closing if isinstance(batch, ManualBatch) else None,
-            tuple(index for index, one in raised_for.items() if is_limited and isinstance(one, MemoryError)),
+            tuple(index for index, one in raised_for.items() if is_limited and _has_no_memory(one)),
         )
 
     def take_over(self, batch: Batch) -> BaseException | None:
@@ -93,3 +93,7 @@ class Answer:
         if isinstance(batch, ManualBatch):
             batch.close(self.closing)
         return standing_for(self.error)
+
+
+def _has_no_memory(error: BaseException | None) -> bool:
+    return error is not None and any(isinstance(one, MemoryError) for one in leaves_of(error))

@@ -15,17 +15,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from rmqd.handler_api import (
-    AlreadyHandled,
-    DeadLetter,
-    InvalidPayloadError,
-    Retry,
-    Suspend,
-    asked,
-    checked_level,
-    checked_seconds,
-    reason_text,
-)
+from rmqd.decision_values import asked, checked_level, checked_seconds, reason_text
+from rmqd.handler_api import AlreadyHandled, DeadLetter, InvalidPayloadError, Retry, Suspend, leaves_of
 from rmqd.plain_text import RaisedElsewhere, text_of, traceback_of
 from rmqd.wire.messages.message import Message
 
@@ -50,6 +41,8 @@ class ToldError:
     """Attributes that rmqd asks its own classes for."""
     about: int | None = None
     """Of AlreadyHandled: the index of its message in the batch."""
+    leaves: tuple[ToldError, ...] = ()
+    """Of a group: the exceptions in it, and in the groups inside of it."""
 
 
 def told(error: BaseException, batch: Sequence[Message]) -> ToldError:
@@ -65,13 +58,15 @@ def told(error: BaseException, batch: Sequence[Message]) -> ToldError:
         values["seconds"] = asked(error, "seconds", checked_seconds)
     if isinstance(error, AlreadyHandled):
         about = next((index for index, one in enumerate(batch) if one is error.message), 0)
-    return ToldError(classes, text_of(error), text_of(error, repr), traceback_of(error), values, about)
+    leaves = tuple(told(one, batch) for one in leaves_of(error)) if isinstance(error, BaseExceptionGroup) else ()
+    return ToldError(classes, text_of(error), text_of(error, repr), traceback_of(error), values, about, leaves)
 
 
 def raised(what: ToldError, batch: Sequence[Message]) -> BaseException:
     """The exception that stands for what was told; `batch` is the one that the daemon has."""
     kind = _kind(what.classes)
-    error: BaseException = kind.__new__(kind)
+    inside = (what.text, [raised(one, batch) for one in what.leaves]) if what.leaves else ()
+    error: BaseException = kind.__new__(kind, *inside)
     attributes = {"told_text": what.text, "told_shown": what.shown, "told_traceback": what.traceback, **what.values}
     if what.about is not None:
         attributes["message"] = batch[what.about]
@@ -108,8 +103,7 @@ def _known(names: ClassNames) -> type[BaseException] | None:
     if own := next((one for one in _OWN if (one.__module__, one.__name__) == names), None):
         return own
     kind = getattr(builtins, name, None) if module == "builtins" else None
-    is_usable = isinstance(kind, type) and issubclass(kind, BaseException) and not issubclass(kind, BaseExceptionGroup)
-    return kind if is_usable else None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseException) else None
 
 
 def _name(kind: type) -> str:

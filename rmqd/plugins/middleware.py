@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rmqd.consumer.handling.threads import HandlerNotAwaitedError, check_result
+from rmqd.consumer.handling.threads import HandlerNotAwaitedError, checked
 from rmqd.handler_api import Batch
 from rmqd.loaded_handler import LoadedHandler
 from rmqd.plugins.entry_points import why
@@ -43,25 +43,6 @@ def with_middleware(handler: LoadedHandler, names: Sequence[str]) -> LoadedHandl
         handle = _around_async(name, call, handle) if handler.is_async else _around(call, handle)
     parts = [(getattr(one, "start", None), getattr(one, "stop", None)) for one in made]
     return with_parts(replace(handler, handle=handle), parts)
-
-
-def checked(handler: LoadedHandler) -> LoadedHandler:
-    """The handler, whose `handle` itself raises HandlerNotAwaitedError where what it gave back is still to be run."""
-    name, inner = handler.name, handler.handle
-
-    @functools.wraps(inner)
-    def handle(batch: Any) -> Any:
-        result = inner(batch)
-        check_result(result, name)
-        return result
-
-    @functools.wraps(inner)
-    async def handle_async(batch: Any) -> Any:
-        result = await inner(batch)
-        check_result(result, name)
-        return result
-
-    return replace(handler, handle=handle_async if handler.is_async else handle)
 
 
 def _find(name: str) -> Any:

@@ -12,13 +12,12 @@ from rmqd.broker.pop.held_pops import Place
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.threads import UnusableHandlerError
+from rmqd.consumer.handling.threads import UnusableHandlerError, checked
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pop.assignment import PopAssignment
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import RmqdError
 from rmqd.loaded_handler import LoadedHandler
-from rmqd.plugins.middleware import checked
 from rmqd.testing.clock import JumpingClock
 from rmqd.testing.records import messages_of
 from rmqd.testing.result import Recorder, RunResult

@@ -9,7 +9,17 @@ from rmqd.consumer.handling.orderly_settlement import rest_seconds
 from rmqd.consumer.handling.settlement import given_up
 from rmqd.consumer.handling.verdict import default_decision
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.handler_api import Batch, Closing, DeadLetter, InvalidPayloadError, ManualBatch, Outcome, Retry, Suspend
+from rmqd.handler_api import (
+    Batch,
+    Closing,
+    DeadLetter,
+    InvalidPayloadError,
+    ManualBatch,
+    Outcome,
+    Retry,
+    Suspend,
+    is_only,
+)
 from rmqd.trying.order import Verdict
 
 if TYPE_CHECKING:
@@ -20,7 +30,7 @@ _ACKED = Verdict("acked")
 
 def is_failure(error: BaseException | None) -> bool:
     """Whether a call failed, other than by a handler's decision, or by what the handler said of invalid bodies."""
-    return error is not None and not isinstance(error, Retry | DeadLetter | Suspend | InvalidPayloadError)
+    return error is not None and not is_only(error, (Retry, DeadLetter, Suspend, InvalidPayloadError))
 
 
 def verdicts_of(

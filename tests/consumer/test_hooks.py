@@ -79,6 +79,8 @@ async def call(loaded: LoadedHandler, batch: Batch) -> object:
         (None, "success"),
         (Retry(), "declined"),
         (DeadLetter("no"), "declined"),
+        (ExceptionGroup("x", [DeadLetter("no"), Retry()]), "declined"),
+        (ExceptionGroup("x", [DeadLetter("no"), OSError()]), "failed"),
         (OSError("away"), "failed"),
         (SystemExit(1), "failed"),
         (asyncio.CancelledError(), "cut_short"),

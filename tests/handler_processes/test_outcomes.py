@@ -41,6 +41,9 @@ PLAIN = (
     ("raise DeeperError(4)", "pass"),
     ("raise SystemExit(3)", "pass"),
     ("raise ExceptionGroup('several', [ValueError(1)])", "pass"),
+    ("raise ExceptionGroup('several', [ExceptionGroup('x', [DeadLetter('why')]), OwnError(3)])", "pass"),
+    ("raise ExceptionGroup('several', [Retry(3), Suspend(2.5)])", "pass"),
+    ("raise ExceptionGroup('several', [AlreadyHandled(message)])", "pass"),
     ("raise UnicodeDecodeError('utf-8', b'x', 0, 1, 'bad')", "pass"),
     ("raise ValueError('outer') from OwnError(3)", "pass"),
 )

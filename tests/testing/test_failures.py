@@ -68,16 +68,18 @@ def test_after_the_last_one_the_attempt_has_failed(rocketmq: RocketMQ, run_handl
 
 @pytest.mark.parametrize("names", [["ConnectionError"], ["test_failures.Away", "OSError"]])
 def test_only_named_exceptions_are_worth_it(rocketmq: RocketMQ, run_handler: Run, names: list[str]) -> None:
-    """By the class's own name, or that of a class that it inherits from."""
+    """By the class's own name, or that of a class that it inherits from; of a group, if all in it are."""
     calls: Counter[str] = Counter()
 
     async def handle(batch: Batch) -> None:
         calls[batch[0].keys or ""] += 1
-        raise Away if batch[0].keys == "away" else DeadLetter("x") if batch[0].keys == "dead" else KeyError
+        raises = {"away": [Away()], "key": [KeyError()], "dead": [DeadLetter("x")], "both": [Away(), KeyError()]}
+        error = ExceptionGroup("x", raises[batch[0].keys or ""])
+        raise error if len(names) > 1 or batch[0].keys == "both" else error.exceptions[0]
 
-    send(rocketmq, "away", "key", "dead")
+    send(rocketmq, "away", "key", "dead", "both")
     run_handler(handle, topic="orders", group="mailer", retry=QUICK | {"on": names}, max_reconsume_times=0)
-    assert calls == {"away": 4, "key": 1, "dead": 1}
+    assert calls == {"away": 4, "key": 1, "dead": 1, "both": 1}
 
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
@@ -91,7 +93,7 @@ def test_of_a_batch_only_what_failed_is_handled_again(rocketmq: RocketMQ, run_ha
         if order == "b" and calls.count("b") < 3:
             raise Away
         if order == "c":
-            raise Wrong
+            raise ExceptionGroup("x", [Away(), Wrong()])
 
     send(rocketmq, "a", "b", "c", "d")
     result = run_handler(

@@ -10,10 +10,10 @@ import structlog
 
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.apart import batch_apart, called_apart
-from rmqd.consumer.handling.verdict import ConsumeTimeoutError, default_decision
+from rmqd.consumer.handling.verdict import ConsumeTimeoutError
 from rmqd.consumer.pull.opening import open_bodies
 from rmqd.errors import ProtocolError, RmqdError
-from rmqd.handler_api import AlreadyHandled, Batch, Closing, DeadLetter, ManualBatch, Outcome, Retry, Suspend
+from rmqd.handler_api import DECISIONS, Batch, Closing, ManualBatch, Outcome, decision_of, is_only, leaves_of
 from rmqd.plain_text import describe, text_of
 from rmqd.wire.bodies.running_info import CMResult, ConsumeMessageDirectlyResult
 from rmqd.wire.message_queue import MessageQueue
@@ -138,14 +138,13 @@ def _outcome(batch: Batch, error: BaseException | None) -> tuple[CMResult, str |
         return CMResult.LATER, f"the handler asks for a dead letter: {decision.reason}" if dead else None
     if decision is not None:  # it stands, also if the handler raises afterwards
         return CMResult.SUCCESS, None if error is None else _describe(error)
-    if isinstance(error, AlreadyHandled):
-        return CMResult.SUCCESS, text_of(error)
-    if isinstance(error, Retry | Suspend):
-        return CMResult.LATER, text_of(error)
-    if isinstance(error, DeadLetter):
-        return CMResult.LATER, f"the handler asks for a dead letter: {default_decision(error, batch).reason}"
     if error is not None:
-        return CMResult.THROW_EXCEPTION, _describe(error)
+        meant = decision_of(error)
+        if meant.outcome is Outcome.DEAD_LETTER:
+            return CMResult.LATER, f"the handler asks for a dead letter: {meant.reason}"
+        if not is_only(error, DECISIONS):
+            return CMResult.THROW_EXCEPTION, _describe(error)
+        return CMResult.SUCCESS if meant.outcome is Outcome.ACK else CMResult.LATER, text_of(leaves_of(error)[0])
     match batch.closing if isinstance(batch, ManualBatch) else None:
         case Closing.COMMIT:
             return CMResult.COMMIT, None

@@ -19,22 +19,21 @@ from rmqd.consumer.handling.verdict import HandlerProcessLostError
 from rmqd.consumer.options import ConsumerOptions, FailureOptions
 from rmqd.handler_api import (
     ACK,
-    AlreadyHandled,
+    DECISIONS,
     Batch,
-    DeadLetter,
     Decision,
     InvalidPayloadError,
     ManualBatch,
     Outcome,
-    Retry,
-    Suspend,
+    is_only,
+    leaves_of,
 )
 from rmqd.plain_text import describe, text_of
 from rmqd.wire.messages.message import Message
 
 log = structlog.get_logger(__name__)
 
-_DECISIONS: Final = (Retry, DeadLetter, Suspend, AlreadyHandled, InvalidPayloadError)
+_DECISIONS: Final = (*DECISIONS, InvalidPayloadError)
 
 Call = Callable[[Batch], Awaitable[object]]
 
@@ -61,8 +60,11 @@ class FailurePolicy:
 
         What ends processes only by name: two that it ends are enough, and are not to be lost within one attempt.
         """
+        return all(self._is_retried(one) for one in leaves_of(error))
+
+    def _is_retried(self, error: BaseException) -> bool:
         if not self.options.retry_on:
-            return not isinstance(error, HandlerProcessLostError)
+            return not isinstance(error, (HandlerProcessLostError, *_DECISIONS))
         return is_named(error, self.options.retry_on)
 
 
@@ -164,7 +166,7 @@ def failures_of(batch: Batch, error: BaseException | None) -> Mapping[int, BaseE
     for index in range(len(batch)):
         decision = decisions.get(index)
         one = error if decision is None else decision.error if decision.outcome is Outcome.RETRY else None
-        if one is not None and not isinstance(one, _DECISIONS):
+        if one is not None and not is_only(one, _DECISIONS):
             found[index] = one
     return found
 
@@ -172,8 +174,8 @@ def failures_of(batch: Batch, error: BaseException | None) -> Mapping[int, BaseE
 def give_up(batch: Batch, error: BaseException | None, names: Collection[str]) -> None:
     """Decide that messages are dead letters for which an exception of one of these names was raised."""
     for index, one in failures_of(batch, error).items():
-        if is_named(one, names):
-            batch.overrule(index, Decision(Outcome.DEAD_LETTER, reason=describe(one), error=one))
+        if named := [leaf for leaf in leaves_of(one) if is_named(leaf, names)]:
+            batch.overrule(index, Decision(Outcome.DEAD_LETTER, reason=describe(named[0]), error=one))
 
 
 def is_named(error: BaseException, names: Collection[str]) -> bool:

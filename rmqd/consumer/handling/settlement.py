@@ -13,7 +13,16 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.verdict import DEAD_LETTER_LEVEL, EXPIRED, dead_letter_cause, default_decision, is_duplicate
 from rmqd.consumer.services import WaysBack
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.handler_api import AlreadyHandled, Batch, DeadLetter, Decision, InvalidPayloadError, Outcome, Retry, Suspend
+from rmqd.handler_api import (
+    DECISIONS,
+    AlreadyHandled,
+    Batch,
+    Decision,
+    InvalidPayloadError,
+    Outcome,
+    is_only,
+    leaves_of,
+)
 from rmqd.plain_text import class_name, text_of
 from rmqd.wire.messages.message import Message
 
@@ -250,12 +259,15 @@ async def alone(message: Message, sending: Awaitable[T]) -> T | None:
 
 def _report_error(process_queue: ProcessQueue, messages: Sequence[Message], error: BaseException, at: float) -> None:
     first, stats = messages[0], process_queue.stats.of(messages[0])
-    if isinstance(error, AlreadyHandled):
-        log.info("message.already_handled", msg_id=error.message.msg_id, queue=str(process_queue.message_queue))
+    leaves = leaves_of(error)
+    done = [one.message for one in leaves if isinstance(one, AlreadyHandled)]
+    if len(done) == len(leaves):
+        for message in done:
+            log.info("message.already_handled", msg_id=message.msg_id, queue=str(process_queue.message_queue))
         return
     text = text_of(error, repr)
     is_invalid = isinstance(error, InvalidPayloadError)
-    is_decision = isinstance(error, Retry | DeadLetter | Suspend)
+    is_decision = is_only(error, DECISIONS)
     stats.raised(error, text, first, at, declined=is_decision or is_invalid or error is EXPIRED)
     logger = log.bind(
         msg_id=first.msg_id,
@@ -271,7 +283,7 @@ def _report_error(process_queue: ProcessQueue, messages: Sequence[Message], erro
         logger.error("handler.timed_out")
         return
     if is_decision:
-        logger.info("handler.declined", decision=class_name(error))
+        logger.info("handler.declined", decision=class_name(leaves[0]))
         return
     try:
         logger.error("handler.failed", error=text, exc_info=error)

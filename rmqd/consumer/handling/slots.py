@@ -28,7 +28,7 @@ from rmqd.consumer.handling.failures import FailurePolicy
 from rmqd.consumer.handling.gathering import GatheringLine
 from rmqd.consumer.handling.line import Line
 from rmqd.consumer.handling.settlement import ConfirmSettled
-from rmqd.consumer.handling.threads import HandlerThread, call_handler
+from rmqd.consumer.handling.threads import HandlerThread, call_handler, checked
 from rmqd.consumer.handling.verdict import PAST_DEADLINE
 from rmqd.consumer.handling.worker import Worker, WorkerService
 from rmqd.consumer.options import ConsumerOptions
@@ -181,6 +181,8 @@ class HandlerSlots(WorkerService):
         if not self._handler.is_async:
             thread = HandlerThread(self._handler, number)
             call = thread.call
+        elif self._auto is not None or self._breaker is not None:  # which look at how calls end
+            call = checked(self._handler).handle
         if self._auto is not None:
             call = self._auto.around(call, lambda: worker.expired)
         if self._failures is not None:

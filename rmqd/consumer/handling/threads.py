@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import queue
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +16,7 @@ import structlog
 
 from rmqd.clock import Clock
 from rmqd.errors import RmqdError
-from rmqd.handler_api import Batch
+from rmqd.handler_api import Batch, raise_returned
 from rmqd.loaded_handler import LoadedHandler
 from rmqd.own_threads import call_either, call_in_loop, nobody_waits
 from rmqd.plain_text import class_name, describe
@@ -42,7 +44,11 @@ class HandlerEndedError(RmqdError):
 
 
 def check_result(result: object, handler_name: str) -> None:
-    """What a handler returns means nothing, unless it is what it should have run. Raises HandlerNotAwaitedError."""
+    """Raise a decision that a handler returned, and HandlerNotAwaitedError for work that it should have run.
+
+    Other results mean nothing.
+    """
+    raise_returned(result)
     if isinstance(result, _UNDONE):
         if isinstance(result, Coroutine | Generator):
             result.close()  # it never began; Python would warn about a coroutine somewhere else
@@ -51,6 +57,25 @@ def check_result(result: object, handler_name: str) -> None:
             "the function that rmqd calls `async def` (the wrapper too, where a decorator stands around it) and let it "
             "await the work, or let it run the work to its end before it returns"
         )
+
+
+def checked(handler: LoadedHandler) -> LoadedHandler:
+    """The handler, whose `handle` itself raises what `check_result` does: for callers who look at how a call ends."""
+    name, inner = handler.name, handler.handle
+
+    @functools.wraps(inner)
+    def handle(batch: Any) -> Any:
+        result = inner(batch)
+        check_result(result, name)
+        return result
+
+    @functools.wraps(inner)
+    async def handle_async(batch: Any) -> Any:
+        result = await inner(batch)
+        check_result(result, name)
+        return result
+
+    return replace(handler, handle=handle_async if handler.is_async else handle)
 
 
 class HandlerThread:

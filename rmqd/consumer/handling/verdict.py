@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from rmqd.decision_values import asked, checked_seconds
 from rmqd.handler_api import (
     AlreadyHandled,
     Batch,
@@ -13,9 +14,9 @@ from rmqd.handler_api import (
     ManualBatch,
     Outcome,
     Suspend,
-    asked,
-    checked_seconds,
     decision_of,
+    is_only,
+    leaves_of,
 )
 from rmqd.plain_text import RaisedElsewhere
 
@@ -55,20 +56,24 @@ def is_duplicate(decision: Decision | None, error: BaseException | None) -> bool
     `decision` is what was decided about it by itself, if anything was.
     """
     if decision is not None:
-        return decision is HANDLED_BEFORE or isinstance(decision.error, AlreadyHandled)
-    return isinstance(error, AlreadyHandled)
+        return decision is HANDLED_BEFORE or is_only(decision.error, (AlreadyHandled,))
+    return is_only(error, (AlreadyHandled,))
 
 
 def default_decision(error: BaseException | None, batch: Batch) -> Decision:
     """What the end of a call means for the messages that the handler did not decide about."""
-    if isinstance(error, AlreadyHandled) and len(batch) > 1:  # it is about one of them
+    meant = _EXPIRED_DECISION if error is EXPIRED else decision_of(error)
+    if error is not None and meant.outcome is Outcome.ACK and len(batch) > 1:  # AlreadyHandled is about one of them
         return Decision(Outcome.RETRY)
-    return _EXPIRED_DECISION if error is EXPIRED else decision_of(error)
+    return meant
 
 
 def rest_asked_for(error: BaseException | None) -> float | None:
     """The seconds that an orderly queue is to rest, if the exception says so."""
-    return asked(error, "seconds", checked_seconds) if isinstance(error, Suspend) else None
+    if error is None:
+        return None
+    rests = (asked(one, "seconds", checked_seconds) for one in leaves_of(error) if isinstance(one, Suspend))
+    return max((one for one in rests if one is not None), default=None)
 
 
 def dead_letter_cause(decision: Decision, level: int | None) -> str:

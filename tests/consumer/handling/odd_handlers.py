@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Never
 
-from rmqd import Batch, DeadLetter, Retry
+from rmqd import AlreadyHandled, Batch, DeadLetter, Retry
 
 LONE_SURROGATE = "unknown city \ud83d"
 SEPARATORS = "a\x01b\x02c"
@@ -92,6 +92,10 @@ def made(make: Callable[[], BaseException]) -> Callable[[Batch], Never]:
 def returning(value: object) -> Callable[[Batch], object]:
     """Returns it."""
     return lambda batch: value
+
+
+def handled_before_in_a_group(batch: Batch) -> None:
+    raise ExceptionGroup("x", [AlreadyHandled(batch[0])])
 
 
 def its_own_cause() -> BaseException:
