@@ -4,44 +4,51 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol, overload
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol, overload
 
-from rmqd.decision_values import asked, checked_level, checked_seconds, reason_text
+from rmqd.decisions import (
+    ACK,
+    DECISIONS,
+    AlreadyHandled,
+    DeadLetter,
+    Decision,
+    InvalidPayloadError,
+    Outcome,
+    Retry,
+    Suspend,
+    checked_level,
+    decision_of,
+    is_only,
+    leaves_of,
+    raise_returned,
+    reason_text,
+)
+
+__all__ = [
+    "ACK",
+    "DECISIONS",
+    "AlreadyHandled",
+    "DeadLetter",
+    "Decision",
+    "InvalidPayloadError",
+    "Outcome",
+    "Retry",
+    "Suspend",
+    "decision_of",
+    "is_only",
+    "leaves_of",
+    "raise_returned",
+]
 
 if TYPE_CHECKING:
     from rmqd.wire.message_queue import MessageQueue
     from rmqd.wire.messages.message import Message
 
 
-class Outcome(enum.Enum):
-    """What becomes of one message."""
-
-    ACK = "ack"
-    RETRY = "retry"
-    DEAD_LETTER = "dead_letter"
-    AGAIN = "again"
-    """Handed out again as if it had not been: what has to wait behind another message, or for another member."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What a handler decided about one message."""
-
-    outcome: Outcome
-    delay_level: int | None = None
-    """For a retry: RocketMQ's delay level; None leaves it to the group's `delay_level_when_next_consume`."""
-    reason: str = ""
-    """For a dead letter: why, in the handler's words."""
-    error: BaseException | None = None
-    """What was raised for this message alone, while others of its batch went on."""
-    seconds: float = 0.0  # for AGAIN: how long it waits before that
-
-
-ACK = Decision(Outcome.ACK)
 AGAIN: Final = Decision(Outcome.AGAIN)
 _NOTHING_DECIDED: Mapping[int, Decision] = MappingProxyType({})
+_ENDED: Final[dict[int, int]] = {}  # in place of a batch's positions
 
 
 class Batch(Sequence["Message"]):
@@ -127,6 +134,7 @@ class Batch(Sequence["Message"]):
     def ack_index(self, index: int) -> None:
         if index < -1:
             raise ValueError(f"ack_index {index} is below -1; -1 acknowledges nothing, 0 the first message, and so on")
+        self._refuse_late()
         decided, retry = self.decisions(), Decision(Outcome.RETRY)
         for place in range(len(self._messages)):
             one = decided.get(place, ACK)
@@ -167,9 +175,10 @@ class Batch(Sequence["Message"]):
     def commit(self) -> None:
         """In an orderly group with `auto_commit: false`: commit what was handled since the last commit.
 
-        That takes effect when the handler ends, and includes what this batch acknowledges. The last word counts.
+        That takes effect when the handler ends, and includes what this batch acknowledges. The last word counts. In
+        other groups a batch is acknowledged when its handler returns, so this only logs a warning, as in Java.
         """
-        self._refuse("batch.commit()")
+        self.on_mistake("commit")
 
     def rollback(self) -> None:
         """In an orderly group with `auto_commit: false`: deliver again what was handled since the last commit.
@@ -189,6 +198,21 @@ class Batch(Sequence["Message"]):
         """
         return False
 
+    def end(self) -> None:
+        """Take no decision any more: the call has ended, or is past its deadline, and its batch is being settled."""
+        self._positions = _ENDED
+
+    def on_mistake(self, mistake: Literal["commit", "late decision"]) -> None:
+        """Called when a handler does what has no effect. The consumer, which can log, replaces this method."""
+
+    def _refuse_late(self) -> None:
+        if self._positions is _ENDED or (self._messages and self._messages[0].finished):
+            self.on_mistake("late decision")
+            raise RuntimeError(
+                "this decision is too late: the handler has returned, or was past consume_timeout, and its batch is "
+                "settled; decide before the handler returns: await each task and join each thread that decides"
+            )
+
     def _refuse(self, what: str) -> NoReturn:
         raise RuntimeError(
             f"{what} is for groups with consume_mode: orderly and auto_commit: false; "
@@ -203,9 +227,11 @@ class Batch(Sequence["Message"]):
 
     def _index_of(self, message: Message) -> int:
         if self._positions is None:
+            self._refuse_late()
             self._positions = {id(own): index for index, own in enumerate(self._messages)}
         index = self._positions.get(id(message))
         if index is None:
+            self._refuse_late()
             raise ValueError(f"{message!r} is not a message of this batch of {len(self)} from {self.message_queue}")
         return index
 
@@ -258,140 +284,14 @@ class ManualBatch(OrderlyBatch):
         self.closing: Closing | None = None
 
     def commit(self) -> None:
+        self._refuse_late()
         self.close(Closing.COMMIT)
 
     def rollback(self) -> None:
+        self._refuse_late()
         self.close(Closing.ROLLBACK)
 
     def close(self, closing: Closing | None) -> None:
         self.closing = closing
         if (whole := getattr(self, "_whole", None)) is not None:
             whole.close(closing)
-
-
-class Retry(Exception):
-    """Raised by a handler: deliver every message again that it did not decide about.
-
-    Raises ValueError for what is no delay level.
-    """
-
-    delay_level: int | None = None  # also of a class that inherits, and does not call our __init__
-
-    def __init__(self, delay_level: int | None = None) -> None:
-        super().__init__(delay_level)
-        self.delay_level = checked_level(delay_level)
-
-    def __str__(self) -> str:
-        return "retry" if self.delay_level is None else f"retry at delay level {self.delay_level}"
-
-
-class DeadLetter(Exception):
-    """Raised by a handler: send every message to the dead letters that it did not decide about.
-
-    The reason may be any object, such as an exception: its text is what is told.
-    """
-
-    reason: str = ""
-
-    def __init__(self, reason: object = "") -> None:
-        super().__init__(reason)
-        self.reason = reason_text(reason)
-
-
-class Suspend(Exception):
-    """Raised by a handler of an orderly group: let the queue rest, then hand over the same batch again.
-
-    `seconds` is RocketMQ's suspendCurrentQueueTimeMillis, 0.01 to 30; without it the group's setting holds. Raises
-    ValueError for what is no number.
-    """
-
-    seconds: float | None = None
-
-    def __init__(self, seconds: float | None = None) -> None:
-        super().__init__(seconds)
-        self.seconds = checked_seconds(seconds)
-
-    def __str__(self) -> str:
-        return "suspend" if self.seconds is None else f"suspend for {self.seconds} s"
-
-
-class AlreadyHandled(Exception):
-    """Raised by `message.once`: the mark of a message stands, so what its handler does was done by an earlier attempt.
-
-    A handler that lets it pass has the message acknowledged. Where its batch has several messages nothing says which of
-    the others were handled, so that they come again: catch it around each message there.
-    """
-
-    def __init__(self, message: Message) -> None:
-        super().__init__(message)
-        self.message = message
-
-    def __str__(self) -> str:
-        return f"{self.message.msg_id} was handled before"
-
-
-for _public in (Retry, DeadLetter, Suspend, AlreadyHandled):
-    _public.__module__ = "rmqd"  # where authors import them from: so tracebacks and dead letters name them
-
-
-class InvalidPayloadError(Exception):
-    """The body of a message is not what its typed handler takes. The text says why, without values of the body."""
-
-
-DECISIONS: Final = (Retry, DeadLetter, Suspend, AlreadyHandled)
-"""The exceptions by which a handler decides. What else it raises is a failure."""
-_BY_STRICTNESS: Final = (Outcome.ACK, Outcome.RETRY, Outcome.DEAD_LETTER)
-_inside: Final = BaseExceptionGroup.exceptions.__get__  # a class may hide the attribute
-
-
-def raise_returned(result: object) -> None:
-    """Raise a decision that a handler returned, as an instance or as the class: it means the same as if it was raised.
-
-    Does nothing for other results.
-    """
-    if isinstance(result, DECISIONS) or (isinstance(result, type) and issubclass(result, DECISIONS)):
-        raise result
-
-
-def leaves_of(error: BaseException) -> list[BaseException]:
-    """The exceptions in a group, and in the groups inside of it, as asyncio.TaskGroup raises them.
-
-    An exception that is not a group is its own only leaf.
-    """
-    found, rest = [], [error]
-    while rest:
-        one = rest.pop()
-        if isinstance(one, BaseExceptionGroup):
-            rest.extend(reversed(_inside(one)))
-        else:
-            found.append(one)
-    return found
-
-
-def is_only(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
-    """Whether an exception is of these classes; a group, whether all exceptions in it are."""
-    return error is not None and all(isinstance(one, kinds) for one in leaves_of(error))
-
-
-def decision_of(error: BaseException | None) -> Decision:
-    """What an exception of a handler means for the messages that it did not decide about.
-
-    A group means the strictest decision in it: a dead letter, else the retry with the longest delay.
-    """
-    if error is None:
-        return ACK
-    if isinstance(error, BaseExceptionGroup):
-        return max(map(decision_of, leaves_of(error)), key=_strictness)
-    # classes that inherit from ours may set the attributes later, to anything
-    if isinstance(error, Retry):
-        return Decision(Outcome.RETRY, delay_level=asked(error, "delay_level", checked_level))
-    if isinstance(error, AlreadyHandled):
-        return ACK
-    if isinstance(error, DeadLetter):
-        return Decision(Outcome.DEAD_LETTER, reason=asked(error, "reason", reason_text) or "")
-    return Decision(Outcome.RETRY)
-
-
-def _strictness(decision: Decision) -> tuple[int, float]:
-    level = decision.delay_level or 0
-    return _BY_STRICTNESS.index(decision.outcome), float("inf") if level == -1 else level

@@ -15,7 +15,7 @@ TOP = Path(__file__).parent.parent
 ROOT = TOP / "rmqd"
 HANDLERS = TOP / "handlers"
 TESTS = TOP / "tests"
-PLAIN = "access_refusal backoff broker_errors codes decision_values errors clock exit_codes histogram own_threads plain_text"
+PLAIN = "access_refusal backoff broker_errors codes decisions errors clock exit_codes histogram own_threads plain_text"
 # room: (rooms of rmqd that it may import, third-party packages that it may import)
 BELOW = {
     "__init__": ("handler_api typed wire", ""),
@@ -24,7 +24,7 @@ BELOW = {
     "backoff": ("", ""),
     "codes": ("", ""),
     "clock": ("", ""),
-    "decision_values": ("plain_text", ""),
+    "decisions": ("plain_text wire", ""),
     "exit_codes": ("", ""),
     "histogram": ("", ""),
     "own_threads": ("", ""),
@@ -32,7 +32,7 @@ BELOW = {
     "errors": ("", ""),
     "broker_errors": ("access_refusal codes errors", ""),
     "wire": ("codes errors", "lz4 zstandard"),
-    "handler_api": ("decision_values errors plain_text wire", ""),
+    "handler_api": ("decisions errors plain_text wire", ""),
     "loaded_handler": ("handler_api", ""),
     "typed": ("errors handler_api own_threads plain_text wire", "pydantic msgspec fastavro"),
     "once": ("handler_api wire", "psycopg sqlalchemy"),
@@ -107,7 +107,7 @@ FLOORS = {
     "| __init__ | discovery session | engine | driver submit",
 }
 PURE = set(
-    "access_refusal backoff codes decision_values errors exit_codes histogram plain_text wire handler_api diagnosis".split()
+    "access_refusal backoff codes decisions errors exit_codes histogram plain_text wire handler_api diagnosis".split()
 )
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
 PUBLIC = set("AlreadyHandled Batch Message MessageQueue Retry DeadLetter Suspend handler Depends __version__".split())

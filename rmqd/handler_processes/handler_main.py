@@ -203,6 +203,7 @@ class _HandlerCalls:
         if self._unusable:
             raise UnusableHandlerError(self._unusable)
         try:
+            batch.end()
             return Answer.of(batch, error, is_limited=self._order.memory_bytes != -1)
         finally:
             del error  # its traceback refers to this frame, and so would keep the batch alive

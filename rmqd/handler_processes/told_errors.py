@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from rmqd.decision_values import asked, checked_level, checked_seconds, reason_text
+from rmqd.decisions import asked, checked_level, checked_seconds, reason_text
 from rmqd.handler_api import AlreadyHandled, DeadLetter, InvalidPayloadError, Retry, Suspend, leaves_of
 from rmqd.plain_text import RaisedElsewhere, text_of, traceback_of
 from rmqd.wire.messages.message import Message

@@ -73,7 +73,12 @@ def test_only_named_exceptions_are_worth_it(rocketmq: RocketMQ, run_handler: Run
 
     async def handle(batch: Batch) -> None:
         calls[batch[0].keys or ""] += 1
-        raises = {"away": [Away()], "key": [KeyError()], "dead": [DeadLetter("x")], "both": [Away(), KeyError()]}
+        raises: dict[str, list[Exception]] = {
+            "away": [Away()],
+            "key": [KeyError()],
+            "dead": [DeadLetter("x")],
+            "both": [Away(), KeyError()],
+        }
         error = ExceptionGroup("x", raises[batch[0].keys or ""])
         raise error if len(names) > 1 or batch[0].keys == "both" else error.exceptions[0]
 

@@ -83,7 +83,7 @@ def test_a_batch_of_an_orderly_group_knows_its_lock() -> None:
     assert not make_batch(consume_mode="orderly").revoked
     make_batch(consume_mode="orderly", auto_commit=False).commit()
     with pytest.raises(RuntimeError):
-        make_batch(consume_mode="orderly").commit()
+        make_batch(consume_mode="orderly").rollback()
 
 
 def test_a_batch_is_of_one_queue() -> None:

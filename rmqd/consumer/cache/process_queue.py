@@ -221,6 +221,7 @@ class ProcessQueue:
                 self._forget(block)
         elif count and (block := messages[0].block).unfinished == count and messages[-1].block is block:
             # in queue order: the first and the last are of one block, so all are, and the block has no others
+            messages[0].finished = True  # by which a late decision about the batch is seen
             block.unfinished = 0
             self._forget(block)
         else:

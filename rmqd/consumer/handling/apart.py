@@ -39,6 +39,7 @@ async def called_apart(
         await service.call_apart(batch, ended)
     except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
         error = raised
+    batch.end()
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.sleep(0)  # a handler may have cancelled this task, and returned
     return error

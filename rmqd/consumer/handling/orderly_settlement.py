@@ -81,6 +81,7 @@ class OrderlySettlement:
         is_reported = any(one.error is not None for one in batch.decisions().values())
         if process_queue.dropped or is_reported or self._reasons(batch, ACK):
             return None
+        batch.end()
         return self._carry_out(process_queue, batch, None, {})
 
     def _carry_out(

@@ -79,6 +79,7 @@ class Settlement:
             return False
         if any(one.outcome is not Outcome.ACK or one.error is not None for one in decisions):
             return False
+        batch.end()
         messages, stats = list(batch), process_queue.stats
         process_queue.finish(messages)
         for message in messages:
@@ -196,7 +197,8 @@ class Settlement:
 
 
 def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | None, at: float) -> None:
-    """Count and log what was raised for a batch and for its messages, at a Unix time."""
+    """Count and log what was raised for a batch and for its messages, at a Unix time; the batch's call has ended."""
+    batch.end()
     told: set[int] = set()
     for index, decision in batch.decisions().items():
         if decision.error is not None and id(decision.error) not in told:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import structlog
 
@@ -57,6 +57,21 @@ def check_result(result: object, handler_name: str) -> None:
             "the function that rmqd calls `async def` (the wrapper too, where a decorator stands around it) and let it "
             "await the work, or let it run the work to its end before it returns"
         )
+
+
+def _log_mistake(batch: Batch, mistake: Literal["commit", "late decision"]) -> None:
+    if mistake == "commit":
+        _warn_of_commit(batch.message_queue.topic, structlog.contextvars.get_contextvars().get("group"))
+    else:
+        log.warning("decision.too_late", queue=str(batch.message_queue), msg_id=batch[0].msg_id, messages=len(batch))
+
+
+@functools.cache  # once for each group
+def _warn_of_commit(topic: str, _group: str | None) -> None:
+    log.warning("handler.commit_ignored", topic=topic)
+
+
+Batch.on_mistake = _log_mistake  # type: ignore[assignment,method-assign]
 
 
 def checked(handler: LoadedHandler) -> LoadedHandler:

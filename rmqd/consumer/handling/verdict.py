@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rmqd.decision_values import asked, checked_seconds
+from rmqd.decisions import asked, checked_seconds
 from rmqd.handler_api import (
     AlreadyHandled,
     Batch,

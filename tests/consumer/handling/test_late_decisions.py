@@ -1,0 +1,97 @@
+"""Decisions that have no effect: after the handler has returned, and a commit in a group that commits by itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from structlog.contextvars import bound_contextvars
+from structlog.testing import capture_logs
+
+from rmqd.handler_api import Batch
+from tests.consumer.pool import StartPool, done, handled
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.waiting import eventually
+
+ORDERLY: dict[str, Any] = {"consume_mode": "orderly", "suspend_current_queue_time_seconds": 0.01}
+
+
+def fail(batch: Batch) -> None:
+    raise ValueError
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(
+    "act",
+    [lambda batch: None, lambda batch: batch.ack(batch[0]), lambda batch: batch.retry(batch[0]), fail],
+    ids=["returns", "acknowledges", "retries", "fails"],
+)
+@pytest.mark.parametrize("mode", [{}, ORDERLY, {**ORDERLY, "auto_commit": False}], ids=["plain", "orderly", "manual"])
+async def test_a_decision_after_the_handler_has_returned_is_an_error(
+    pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any], act: Callable[[Batch], None], size: int
+) -> None:
+    """In each way of deciding, and in the log. It was accepted, and had no effect."""
+    batches: list[Batch] = []
+
+    async def handle(batch: Batch) -> None:
+        batches.append(batch)
+        if mode.get("auto_commit") is False:
+            batch.commit()
+        if len(batches) == 1:
+            act(batch)
+
+    async with pool(handle, consume_message_batch_max_size=size, **mode) as running:
+        queue = running.queue(size)
+        await eventually(done(queue), "all is settled")
+        before = handled(queue)
+        late: list[Callable[[Batch], object]] = [
+            lambda batch: batch.dead_letter(batch[0], "why"),
+            lambda batch: batch.retry(batch[-1]),
+            lambda batch: setattr(batch, "ack_index", -1),
+            *([lambda batch: batch.rollback()] if mode.get("auto_commit") is False else []),
+        ]
+        with capture_logs() as logs:
+            for decide in late:
+                with pytest.raises(RuntimeError, match=r"too late: .*; decide before the handler returns"):
+                    decide(batches[0])
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["decision.too_late"] * len(late)
+    assert handled(queue) == before
+
+
+async def test_a_decision_after_the_deadline_is_one_too(pool: StartPool, broker: ScriptedBroker) -> None:
+    said: list[str] = []
+    let_go = threading.Event()
+
+    def handle(batch: Batch) -> None:
+        let_go.wait()
+        try:
+            batch.ack(batch[0])
+        except RuntimeError as error:
+            said.append(str(error))
+
+    async with pool(handle, is_async=False, consume_timeout_seconds=0.05, concurrency=2) as running:
+        queue = running.queue(1)
+        await eventually(done(queue), "the batch was sent back")
+        let_go.set()
+        await eventually(lambda: bool(said), "the call has ended")
+    assert "past consume_timeout" in said[0]
+    assert handled(queue) == {"expired": 1}
+
+
+@pytest.mark.parametrize("mode", [{}, ORDERLY], ids=["plain", "orderly"])
+async def test_a_commit_where_rmqd_commits_acknowledges_and_is_told_once(
+    pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]
+) -> None:
+    """As Java does with COMMIT in a group with autoCommit."""
+
+    async def handle(batch: Batch) -> None:
+        batch.commit()
+
+    with capture_logs() as logs, bound_contextvars(group=f"group-{mode}"):
+        async with pool(handle, **mode) as running:
+            queue = running.queue(3)
+            await eventually(lambda: done(queue)() or bool(queue.retrying), "all is settled")
+    assert handled(queue) == {"acked": 3}
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["handler.commit_ignored"]
