@@ -7,6 +7,7 @@ of this is called.
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -93,6 +94,7 @@ class GroupHooks:
 
     def _async_call(self, handler: LoadedHandler) -> Callable[[Batch], Any]:
         # plain statements, here and below: a context manager would take longer than many a handler
+        @functools.wraps(handler.handle)
         async def handle(batch: Batch) -> Any:
             context, started = self._begin(batch), self._now()
             try:
@@ -107,6 +109,7 @@ class GroupHooks:
         return handle
 
     def _sync_call(self, handler: LoadedHandler) -> Callable[[Batch], Any]:
+        @functools.wraps(handler.handle)
         def handle(batch: Batch) -> Any:
             context, started = self._begin(batch), self._now()
             try:

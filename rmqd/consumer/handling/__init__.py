@@ -8,6 +8,7 @@ a concurrent group hands batches of a queue out side by side, an orderly one a b
     gathering           GatheringLine: queues that wait until they fill a batch
     slots               HandlerSlots: the workers and their deadlines (`consume_timeout`)
     worker              Worker: takes a batch, calls the handler, finishes or settles
+    left_tasks          LeftTasks: warns of tasks that outlive the call in which the handler created them
     threads             a thread for each slot of a synchronous handler; calls of a handler's `start` and `stop`
     failures            around calls of groups that ask for it: retries in place, dead letters by exception
     auto_concurrency    how many calls at once the handler is given, where that is found out

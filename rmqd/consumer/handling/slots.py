@@ -26,6 +26,7 @@ from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
 from rmqd.consumer.handling.circuit_breaker import CircuitBreaker, ForgivenAttempts, PatientWaysBack, Settle
 from rmqd.consumer.handling.failures import FailurePolicy
 from rmqd.consumer.handling.gathering import GatheringLine
+from rmqd.consumer.handling.left_tasks import LeftTasks
 from rmqd.consumer.handling.line import Line
 from rmqd.consumer.handling.settlement import ConfirmSettled
 from rmqd.consumer.handling.threads import HandlerThread, call_handler, checked
@@ -87,6 +88,7 @@ class HandlerSlots(WorkerService):
         self.calls_left = True  # until the end shows that there are none
         self._hung = False  # all slots are abandoned: the group is about to fail
         self._handler = handler
+        self._left_tasks = LeftTasks(handler)
         self._failures = None if options.failures is None else FailurePolicy(options, clock)
         self.circuit = None if options.circuit is None else Circuit(options.circuit, clock)
         self._breaker: CircuitBreaker | None = None
@@ -196,7 +198,9 @@ class HandlerSlots(WorkerService):
         worker = Worker(self, call, number, self._handler.ready)
         if thread is not None:
             self._threads[worker] = thread
-        self._workers[worker] = asyncio.create_task(worker.run(), name=f"worker:{number}")
+        self._workers[worker] = task = asyncio.create_task(worker.run(), name=f"worker:{number}")
+        if self._handler.is_async:
+            self._left_tasks.watch(task, lambda: worker.batch)
 
     def break_by(self, breaker: CircuitBreaker) -> None:
         """Have calls made while the circuit lets them through; before `run`."""

@@ -1,7 +1,8 @@
-"""Decisions that have no effect: after the handler has returned, and a commit in a group that commits by itself."""
+"""What comes too late: decisions after the handler has returned, and the end of its tasks. A commit without effect."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -95,3 +96,27 @@ async def test_a_commit_where_rmqd_commits_acknowledges_and_is_told_once(
             await eventually(lambda: done(queue)() or bool(queue.retrying), "all is settled")
     assert handled(queue) == {"acked": 3}
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["handler.commit_ignored"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_task_that_outlives_its_handler_is_told_once(
+    pool: StartPool, broker: ScriptedBroker, waits: bool
+) -> None:
+    """Its message is acknowledged before the work is done. One that the handler awaits is its own business."""
+    ended: list[int] = []
+
+    async def work(number: int) -> None:
+        await asyncio.sleep(0)
+        ended.append(number)
+
+    async def handle(batch: Batch) -> None:
+        task = asyncio.create_task(work(batch[0].queue_offset))
+        if waits:
+            await task
+
+    with capture_logs() as logs:
+        async with pool(handle) as running:
+            queue = running.queue(3)
+            await eventually(lambda: len(ended) == 3 and done(queue)(), "all is done")
+    told = [line["task"] for line in logs if line["event"] == "handler.task_left"]
+    assert [name.rpartition(".")[2] for name in told] == ([] if waits else ["work"])
