@@ -25,7 +25,7 @@ def test_type_checkers_may_use_the_annotations() -> None:
 class Letter:
     """Stands for a message: the batch looks at its identity alone, and two equal ones are still two."""
 
-    finished = False
+    finished, msg_id = False, ""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -131,6 +131,18 @@ def test_a_part_tells_the_whole_and_decides_about_nothing_else() -> None:
     assert whole.closing is Closing.ROLLBACK
     whole.ack_index = 3
     assert outcomes(whole) == {1: "ack", 3: "dead_letter", 2: "ack", 0: "ack"}
+
+
+def test_what_is_decided_about_a_part_is_too_late_when_the_whole_has_ended() -> None:
+    batch, messages = make(3)
+    part = batch.part([1, 2])
+    part.retry(messages[1])
+    batch.end()
+    with pytest.raises(RuntimeError, match="too late"):
+        part.retry(messages[2])
+    with pytest.raises(RuntimeError, match="too late"):
+        part.ack_index = -1
+    assert outcomes(batch) == {1: "retry"}
 
 
 class Held:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
 
-from rmqd.consumer.handling.threads import check_result
+from rmqd.consumer.handling.threads import HandlerNotAwaitedError, check_result
+from rmqd.handler_api import raise_returned
 from rmqd.loaded_handler import LoadedHandler
+from rmqd.plain_text import class_name
 from rmqd.plugins.form import model_of, plugin_fault
 from rmqd.plugins.lifecycle import Part, with_parts
 from rmqd.typed.callables import is_async, yields
@@ -60,8 +62,11 @@ class TypedForm:
             dependencies.values["options"] = options
         on_invalid = handler.payload.on_invalid
         check = partial(check_result, handler_name=name)
+        decoder = self.decoder
+        if handler.payload.format == "decode":
+            decoder = replace(decoder, check=partial(_check_payload, name))
         calls = TypedCalls(
-            handler.function, self.decoder, form, on_invalid, dependencies.values, check, is_async=is_coroutine
+            handler.function, decoder, form, on_invalid, dependencies.values, check, is_async=is_coroutine
         )
         loaded = LoadedHandler(name, calls.handler(), is_coroutine, *own)
         opened: Part = (dependencies.open, dependencies.close) if form.dependencies else (None, None)
@@ -73,3 +78,14 @@ class TypedForm:
         for dependency in self.form.dependencies.values():
             for make in dependency.takers_of_options():
                 yield make, {}
+
+
+def _check_payload(name: str, payload: object) -> None:
+    raise_returned(payload)
+    if isinstance(payload, Awaitable):
+        if isinstance(payload, Coroutine):
+            payload.close()  # it never began; Python would warn about it somewhere else
+        raise HandlerNotAwaitedError(
+            f"decode of the handler {name} returned a {class_name(payload)} in place of a payload; write decode with "
+            "`def`, and let it do its work before it returns"
+        )

@@ -128,8 +128,8 @@ class _Course:
                 self._part = batch.part([index])
             try:
                 payload = self._calls.decoder.payload(batch[index])
-            except InvalidPayloadError as error:
-                self._part.decide(0, self._invalid(error))
+            except Exception as error:  # noqa: BLE001  whatever a decoder raises is about its message
+                self._part.decide(0, self._refused(error))
             else:
                 if self._is_cut_off():
                     return
@@ -145,8 +145,8 @@ class _Course:
         for index, message in enumerate(self._batch):
             try:
                 payloads.append(self._calls.decoder.payload(message))
-            except InvalidPayloadError as error:
-                self._batch.decide(index, self._invalid(error))
+            except Exception as error:  # noqa: BLE001  as above
+                self._batch.decide(index, self._refused(error))
                 if self._batch.ends_at(index):
                     break
         if payloads and not self._is_cut_off():
@@ -156,5 +156,10 @@ class _Course:
         values: dict[Source, Any] = {"message": part[0], "messages": list(part), "batch": part}
         return {**self._calls.constants, **{name: values[source] for name, source in self._calls.varying}}
 
-    def _invalid(self, error: InvalidPayloadError) -> Decision:
-        return Decision(self._calls.invalid, reason=str(error), error=error)
+    def _refused(self, error: Exception) -> Decision:
+        """What an error of the decoder means. Raises RmqdError: the decoder is of no use."""
+        if isinstance(error, InvalidPayloadError):
+            return Decision(self._calls.invalid, reason=str(error), error=error)
+        if isinstance(error, RmqdError):
+            raise error
+        return replace(decision_of(error), error=error)

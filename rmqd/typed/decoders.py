@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from rmqd.handler_api import InvalidPayloadError
+from rmqd.handler_api import DECISIONS, InvalidPayloadError, leaves_of
 from rmqd.plain_text import describe, text_of
 from rmqd.typed.annotations import hint_of, returned_by, without_extras
 from rmqd.typed.callables import is_async, owner_of_unbound, parameters_of, room, yields
@@ -22,6 +22,7 @@ from rmqd.wire.messages.message import Message
 Decode = Callable[[bytes], Any]
 
 _MOST_FAULTS: Final = 5  # of a body, that its reason names
+_MOST_CAUSES: Final = 10  # of an exception, that are looked at: they may be a circle
 _QUOTES_A_VALUE: Final = re.compile(r"Invalid (enum )?value(?= )")
 
 
@@ -34,13 +35,20 @@ class Decoder:
     decode: Callable[[Message], Any]
     shown: str
     """What the bodies should be, for people."""
+    check: Callable[[Any], None] | None = None
+    """Of a function of the author's: raises what its result means, if that is not a payload."""
 
     def payload(self, message: Message) -> Any:
-        """The decoded body. Raises InvalidPayloadError."""
+        """The decoded body. Raises InvalidPayloadError, and what says nothing about the body as it was raised."""
         try:
-            return self.decode(message)
+            payload = self.decode(message)
         except Exception as error:
+            if any(isinstance(one, DECISIONS) or _is_unavailable(one) for one in leaves_of(error)):
+                raise
             raise InvalidPayloadError(f"the body is no {self.shown}: {_fault(error, self.target)}") from error
+        if self.check is not None:
+            self.check(payload)
+        return payload
 
 
 def decoder_of(payload: Payload) -> Decoder:
@@ -138,6 +146,22 @@ def _adapter(payload: Payload) -> TypeAdapter[Any]:
 def _is_struct(target: Any) -> bool:
     """Whether it is a Struct of msgspec, which is imported by its author where it is one."""
     return inspect.isclass(target) and hasattr(target, "__struct_fields__") and hasattr(target, "__struct_config__")
+
+
+def _is_unavailable(error: BaseException) -> bool:
+    """Whether something did not answer that a decoder asks, such as a schema registry.
+
+    Libraries put errors of their own around those of a connection. An OSError without a number may be about the body:
+    gzip and PIL raise such. A decoder may look for a file, and fail at the body after it has not found one.
+    """
+    one: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        is_numbered = isinstance(one, OSError) and one.errno is not None
+        is_looked_for = isinstance(one, FileNotFoundError) and one is not error
+        if isinstance(one, ConnectionError | TimeoutError) or (is_numbered and not is_looked_for):
+            return True
+        one = one and (one.__cause__ or (None if one.__suppress_context__ else one.__context__))
+    return False
 
 
 def _fault(error: Exception, target: Any) -> str:

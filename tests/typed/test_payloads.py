@@ -150,14 +150,15 @@ def test_what_a_call_raises_is_about_its_message_alone(rocketmq: RocketMQ, run_h
     handled: list[int] = []
 
     @rmqd.handler(json=Model)
-    async def handle(order: Model, message: Message) -> None:
+    async def handle(order: Model, message: Message) -> object:
         if order.number == 2 and message.reconsume_times < 2:
             raise Retry
         if order.number == 3:
-            raise DeadLetter("three")
+            return DeadLetter("three")
         if order.number == 5 and message.reconsume_times == 0:
             raise ValueError("five")
         handled.append(order.number)
+        return None
 
     rocketmq.create_topic("orders")
     send(rocketmq, *({"number": number} for number in range(1, 7)))
@@ -502,3 +503,80 @@ def test_in_order_a_call_ends_its_batch_where_nothing_may_follow(
 
     assert calls == expected
     assert attempts == {1: 0, 2: int(asked == "retry"), 3: 0, 4: 0}
+
+
+def away(cause: BaseException) -> Exception:
+    """An error of a library's own, from another one."""
+    error = RuntimeError("the registry does not answer")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize("per_batch", [False, True])
+@pytest.mark.parametrize(
+    ("made", "outcomes"),
+    [
+        (lambda: Retry(1), ["retried", "acked"]),
+        (lambda: DeadLetter("why"), ["dead_lettered"]),
+        (lambda: ConnectionError("registry"), ["retried", "acked"]),
+        (lambda: OSError(101, "network unreachable"), ["retried", "acked"]),
+        (lambda: away(TimeoutError()), ["retried", "acked"]),
+        (lambda: ExceptionGroup("x", [ConnectionError(), KeyError()]), ["retried", "acked"]),
+        (lambda: OSError("not a gzip file"), ["acked"]),
+        (lambda: ValueError("no number"), ["acked"]),
+    ],
+    ids=["Retry", "DeadLetter", "ConnectionError", "OSError", "cause", "group", "no errno", "ValueError"],
+)
+def test_decode_says_by_what_it_raises_whether_the_body_is_invalid(
+    rocketmq: RocketMQ, run_handler: Run, made: Callable[[], Exception], outcomes: list[str], per_batch: bool
+) -> None:
+    """A decision means the same as in the handler, and an unavailable registry is not the message's fault."""
+    raised: list[bytes] = []
+
+    def decode(body: bytes) -> str:
+        if body == b"odd" and not raised:
+            raised.append(body)
+            raise made()
+        return body.decode()
+
+    handled: list[str] = []
+
+    @rmqd.handler(decode=decode, on_invalid="skip")
+    async def handle(order: str) -> None:
+        handled.append(order)
+
+    @rmqd.handler(decode=decode, on_invalid="skip")
+    async def handle_all(orders: list[str]) -> None:
+        handled.extend(orders)
+
+    rocketmq.create_topic("orders")
+    for body in ("one", "odd", "two"):
+        rocketmq.send("orders", body, keys=body)
+    run = run_handler(
+        handle_all if per_batch else handle, topic="orders", group="mailer", consume_message_batch_max_size=10
+    )
+    assert [one.outcome for one in run.attempts_of("odd")] == outcomes
+    assert sorted(handled) == (["odd", "one", "two"] if "retried" in outcomes else ["one", "two"])
+
+
+@pytest.mark.parametrize("result", ["coroutine", Retry], ids=["coroutine", "Retry"])
+def test_what_decode_returns_may_be_no_payload(rocketmq: RocketMQ, run_handler: Run, result: Any) -> None:
+    async def later(body: bytes) -> None: ...
+
+    calls: list[bytes] = []
+
+    def decode(body: bytes) -> Any:
+        calls.append(body)
+        return later(body) if result == "coroutine" else result if len(calls) == 1 else body
+
+    @rmqd.handler(decode=decode)
+    def handle(order: bytes) -> None:
+        assert order == b"one"
+
+    send(rocketmq, "one")
+    if result == "coroutine":
+        with pytest.raises(HandlerNotAwaitedError, match=r"decode of the handler .* returned a coroutine in place of"):
+            run_handler(handle, topic="orders", group="mailer")
+    else:
+        run = run_handler(handle, topic="orders", group="mailer")
+        assert [one.outcome for one in run.attempts] == ["retried", "acked"]
