@@ -14,6 +14,7 @@ from typing import Any, Final
 from rmqd.consumer.hooks import Hook
 from rmqd.errors import ConfigError
 from rmqd.plugins.entry_points import EntryPointError, import_object, installed, why
+from rmqd.typed.callables import is_async, yields
 
 ENTRY_POINT_GROUP: Final = "rmqd.hooks"
 
@@ -48,14 +49,6 @@ def _hook(name: str, entry_point: EntryPoint) -> Hook:
     if not any(methods.values()):
         raise EntryPointError(f"{entry_point.value} is no hook; {_ACCEPTED}")
     for method, call in methods.items():
-        if call is not None and (not callable(call) or _is_async(call)):
+        if call is not None and (not callable(call) or is_async(call) or yields(call)):
             raise EntryPointError(f"{entry_point.value} has a {method} that is no plain method; accepted: def {method}")
     return Hook(name, **methods)
-
-
-def _is_async(call: object) -> bool:
-    return any(
-        check(one)
-        for check in (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-        for one in (call, getattr(call, "__call__", None))  # noqa: B004 - its code is asked for
-    )

@@ -21,6 +21,7 @@ from rmqd.consumer.allocate import (
 )
 from rmqd.errors import ConfigError
 from rmqd.plugins.entry_points import EntryPointError, import_object, installed, not_installed
+from rmqd.typed.callables import is_async
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import wrap_namespace
 
@@ -73,7 +74,7 @@ def _check_form(where: str, strategy: Any) -> None:
         raise EntryPointError(f"{where} is a class; {_ACCEPTED}")
     if not callable(strategy):
         raise EntryPointError(f"{where} cannot be called; {_ACCEPTED}")
-    if inspect.iscoroutinefunction(strategy) or inspect.iscoroutinefunction(strategy.__call__):
+    if is_async(strategy):
         raise EntryPointError(f"{where} is asynchronous, and a strategy only computes; {_ACCEPTED}")
     try:
         inspect.signature(strategy).bind("group", "client_id", [], [])
