@@ -9,10 +9,12 @@ A failure does not tell by itself whether the handler failed, or its message. Un
 
 - It was the message's, if a call succeeds that began after it (`refuted_to`), or if the circuit has not opened within
   the window. Then the attempt counts.
-- It was the handler's, if the circuit opens. Then the attempt does not count, and neither does that of a call which was
-  under way by then.
+- It was the handler's, if the circuit opens. Then the attempt does not count. Neither do the attempts of probes, and of
+  calls that were under way when the circuit opened.
 
-The attempt of a probe always counts: so a message that makes every call fail does not stay for ever.
+The circuit judges the handler, not a message. So a failure is no *evidence* if the handler has succeeded with another
+message since this message failed before. Such a failure is the message's if yet another message succeeds. It does not
+open the circuit.
 
 What becomes of the messages meanwhile is the business of `handling.circuit_breaker`. Nothing here waits, or knows what
 a call is about.
@@ -44,9 +46,11 @@ class Fate(enum.Enum):
     """What a failed call means for its messages."""
 
     COUNTS = "counts"
-    """An attempt like any other: that of a probe."""
+    """An attempt like any other: no circuit can open."""
     SUSPECTED = "suspected"
     """It is not known yet."""
+    REPEATED = "repeated"
+    """It is not known before another message succeeds: as `SUSPECTED`, without evidence that could open the circuit."""
     EXCUSED = "excused"
     """No attempt: the handler is to blame, not the message."""
 
@@ -118,31 +122,32 @@ class Circuit:
     def succeeded(self, batch: object, began: float) -> None:
         """A call that `began` then (monotonic) has acknowledged messages."""
         self._abandoned.discard(batch)
+        if self.state != "closed" and batch is not self._probe:
+            return
+        self.refuted_to = max(self.refuted_to, began)
         if self.state != "closed":
-            if batch is self._probe:
-                self._close()
+            self._close()
             return
         self._in_a_row.clear()
-        self.refuted_to = max(self.refuted_to, began)
         if self.options.ratio:
             self._slice().succeeded += 1
 
-    def failed(self, batch: object, error: str) -> Fate:
-        """A call has failed. `error` is what is told of it."""
-        if batch in self._abandoned:  # what it tells of the handler is known since its deadline
-            self._abandoned.remove(batch)
-            return Fate.COUNTS
+    def failed(self, batch: object, error: str, *, is_evidence: bool) -> Fate:
+        """A call has failed with `error`. `is_evidence` says whether that tells something of the handler."""
+        was_probe = batch in self._abandoned  # what it tells of the handler is known since its deadline
+        self._abandoned.discard(batch)
         if self.state == "closed":
             if not self.is_on:
                 return Fate.COUNTS
+            if was_probe or not is_evidence:
+                return Fate.SUSPECTED
             self._error = error
             self._count_failure()
             return Fate.EXCUSED if self._opens() else Fate.SUSPECTED
-        if batch is not self._probe:
-            return Fate.EXCUSED
-        self._error = error
-        self._open()
-        return Fate.COUNTS
+        if batch is self._probe:
+            self._error = error
+            self._open()
+        return Fate.EXCUSED
 
     def undecided(self, batch: object) -> None:
         """A call has ended in a way that tells nothing of the handler: another one is to be the probe."""

@@ -119,6 +119,12 @@ class KeyedProcessQueue(ProcessQueue):
         if self.leaving:
             self._owe(messages)
 
+    def sort(self, rank: Callable[[Message], int]) -> None:
+        """Have the messages of the lowest rank handed out first: pending ones are of different keys."""
+        ordered = sorted(self.pending, key=rank)
+        self.pending.clear()
+        self.pending.extend(ordered)
+
     def return_postponed(self, messages: list[Message]) -> bool:
         """Have postponed messages handed out again, but for those that this ownership has no more attempt for."""
         self._resting.difference_update(messages)

@@ -177,6 +177,9 @@ class ProcessQueue:
         waiting.clear()
         waiting.extend(ordered)
 
+    def sort(self, rank: Callable[[Message], int]) -> None:
+        """Have pending messages of the lowest rank handed out first, if their order does not matter; here it does."""
+
     @property
     def waiting(self) -> deque[Message]:
         """The messages that no handler has, and that could be handed out next."""

@@ -12,13 +12,17 @@ While a failure is suspected to be the handler's, its messages wait for the verd
   still had it, and settled with the verdict.
 - `ForgivenAttempts`, where what failed is repeated in place: it is, after its usual rest. A message's attempts are
   counted, and taken off it again if the verdict says so. None of its last attempts is one while earlier ones may be.
+
+While the circuit is open, probes rotate: over messages that have not failed yet, then over the others, from the one
+whose last failure is the longest ago.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -26,6 +30,7 @@ from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.circuit import Circuit, Fate
 from rmqd.consumer.handling.failures import Call, failures_of
+from rmqd.consumer.handling.line import Line
 from rmqd.consumer.handling.settlement import Settlement, report
 from rmqd.consumer.handling.verdict import HANDLED_BEFORE
 from rmqd.consumer.services import WaysBack
@@ -44,6 +49,8 @@ class CircuitBreaker(ABC):
     def __init__(self, circuit: Circuit, clock: Clock) -> None:
         self.circuit = circuit
         self._clock = clock
+        # when messages failed first (monotonic), in the order of their last failures, and their queues
+        self._failed: dict[Message, tuple[float, ProcessQueue]] = {}
 
     def around(self, call: Call, is_expired: Callable[[], bool]) -> Call:
         """A call for one worker. `is_expired` tells whether it is past its deadline, so that its result is none."""
@@ -58,9 +65,18 @@ class CircuitBreaker(ABC):
 
         return watched
 
-    @abstractmethod
     def look(self) -> None:
         """Do what is due by now; called several times a second."""
+        self._failed = {
+            message: (first, queue)
+            for message, (first, queue) in self._failed.items()
+            if not (message.finished or not message.block.unfinished or queue.dropped)
+        }
+        self._judge()
+
+    @abstractmethod
+    def _judge(self) -> None:
+        """Let go of the failures that are known by now to be the handler's, or their messages'."""
 
     @abstractmethod
     def changed(self) -> None:
@@ -70,31 +86,55 @@ class CircuitBreaker(ABC):
         """What is held of a queue, where that is more than its circuit tells."""
         return None
 
+    def probe_rank(self) -> Callable[[Message], int]:
+        """What tells the place of a message among those that the next probe may take."""
+        places = {message: place for place, message in enumerate(self._failed, 2)}
+        return lambda message: places.get(message) or min(message.reconsume_times, 1)
+
     def _returned(self, batch: Batch, began: float) -> None:
         if _acknowledged(batch, None):
             self.circuit.succeeded(batch, began)
-            self.look()
+            self._judge()
         else:
             self.circuit.undecided(batch)
 
-    def _fate(self, batch: Batch, error: BaseException | None) -> Fate:
+    def _fate(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> Fate:
         """What the end of a call means that did not acknowledge everything."""
         failures = failures_of(batch, error)
+        is_repeated, is_evidence = self._note_failed(process_queue, [batch[index] for index in failures])
         if failures and not _acknowledged(batch, error):
-            return self.circuit.failed(batch, describe(next(iter(failures.values()))))
+            text = describe(next(iter(failures.values())))
+            fate = self.circuit.failed(batch, text, is_evidence=is_evidence)
+            return Fate.REPEATED if is_repeated and fate is Fate.SUSPECTED else fate
         if failures:  # the handler gets on, and these messages do not
             self.circuit.succeeded(batch, float("-inf"))
         elif error is not None:
             self.circuit.undecided(batch)
         return Fate.COUNTS
 
+    def _note_failed(self, process_queue: ProcessQueue, messages: Iterable[Message]) -> tuple[bool, bool]:
+        """Note that a call with these messages has failed.
 
-@dataclass(frozen=True, slots=True)
+        Returns whether another message has succeeded here since one of them failed before, and whether the failure is
+        evidence against the handler. It is none either if another member, or an earlier delivery, failed at a message.
+        """
+        refuted_to, failed = self.circuit.refuted_to, self._failed
+        is_repeated, is_evidence, now = False, True, self._clock.monotonic()
+        for message in messages:
+            first = failed.pop(message, (math.inf if not message.reconsume_times else -math.inf, process_queue))[0]
+            is_evidence = is_evidence and first >= refuted_to
+            is_repeated = is_repeated or -math.inf < first < refuted_to
+            failed[message] = (min(first, now), process_queue)
+        return is_repeated, is_evidence
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Held:
     process_queue: ProcessQueue
     batch: Batch
     error: BaseException | None
     at: float  # monotonic
+    is_repeated: bool
 
 
 class HeldBatches(CircuitBreaker):
@@ -109,23 +149,26 @@ class HeldBatches(CircuitBreaker):
         circuit: Circuit,
         settlement: Settlement,
         begin: Callable[[Coroutine[Any, Any, None]], None],
+        line: Line,
         clock: Clock,
     ) -> None:
         """`begin` has something done by a task of the group's."""
         super().__init__(circuit, clock)
         self._settlement = settlement
+        self._line = line
         self._begin = begin
         self._held: list[_Held] = []
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
         """Settle a batch, or hold it."""
-        fate = self._fate(batch, error)
+        fate = self._fate(process_queue, batch, error)
         if fate is Fate.COUNTS or process_queue.leaving or process_queue.dropped:
             await self._settlement.settle(process_queue, batch, error)
             return
         report(process_queue, batch, error, self._clock.wall())
         process_queue.begin_turn()  # whoever gives the queue up waits for it
-        self._held.append(_Held(process_queue, batch, error, self._clock.monotonic()))
+        now = self._clock.monotonic()
+        self._held.append(_Held(process_queue, batch, error, now, is_repeated=fate is Fate.REPEATED))
 
     def explain(self, process_queue: ProcessQueue, group: str) -> Problem | None:
         held = next((one for one in self._held if one.process_queue is process_queue), None)
@@ -135,19 +178,25 @@ class HeldBatches(CircuitBreaker):
         until = f"sent back when a later call succeeds, or {self.circuit.options.window_seconds:g} s after it failed"
         return found("failing_handler", f"the handler failed at message {failed_at}; it is {until}", group=group)
 
-    def look(self) -> None:
+    def _judge(self) -> None:
         circuit = self.circuit
         oldest = self._clock.monotonic() - circuit.options.window_seconds
-        self._let_go(lambda held: circuit.state == "closed" and (held.at < circuit.refuted_to or held.at < oldest))
+        is_over = circuit.state == "closed"
+        self._let_go(
+            lambda held: is_over and (held.at < circuit.refuted_to or (held.at < oldest and not held.is_repeated))
+        )
+        if is_over:
+            self._hand_out([held for held in self._held if held.at < oldest])
+        elif circuit.lets_through and not self._line.has_messages:  # there is no other message to probe with
+            self._hand_out(self._held[:1])
 
     def changed(self) -> None:
         self._let_go(lambda _: False)
         if self.circuit.state == "closed":
-            again, self._held = self._held, []
-        elif self.circuit.state == "half_open" and self.circuit.lets_through:  # there may be no other to probe with
-            again, self._held = self._held[:1], self._held[1:]
-        else:
-            return
+            self._hand_out(self._held)
+
+    def _hand_out(self, again: list[_Held]) -> None:
+        self._held = [held for held in self._held if held not in again]
         for held in again:
             self._begin(self._hand_out_again(held))
 
@@ -193,6 +242,7 @@ class _Doubt:
 
     at: float  # monotonic
     counted: Counter[Message]
+    is_repeated: bool
 
 
 class ForgivenAttempts(CircuitBreaker, Generic[T]):
@@ -206,7 +256,7 @@ class ForgivenAttempts(CircuitBreaker, Generic[T]):
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> T:
         """Settle a batch; the attempts that this counts may not stay."""
-        fate = self._fate(batch, error)
+        fate = self._fate(process_queue, batch, error)
         if fate is Fate.COUNTS:
             return await self._settle(process_queue, batch, error)
         messages = [batch[index] for index in failures_of(batch, error)]
@@ -219,13 +269,18 @@ class ForgivenAttempts(CircuitBreaker, Generic[T]):
         finally:
             self._ways.excused.difference_update(messages)
             counted = Counter({one: one.reconsume_times - then for one, then in zip(messages, before, strict=True)})
-            self._file(_Doubt(failed_at, +counted), is_forgiven=fate is Fate.EXCUSED or self.circuit.state != "closed")
+            doubt = _Doubt(failed_at, +counted, is_repeated=fate is Fate.REPEATED)
+            self._file(doubt, is_forgiven=fate is Fate.EXCUSED or self.circuit.state != "closed")
 
-    def look(self) -> None:
+    def _judge(self) -> None:
         circuit = self.circuit
         if circuit.state == "closed" and self._doubts:
             oldest = self._clock.monotonic() - circuit.options.window_seconds
-            self._doubts = [one for one in self._doubts if one.at >= circuit.refuted_to and one.at >= oldest]
+            self._doubts = [
+                one
+                for one in self._doubts
+                if one.at >= circuit.refuted_to and (one.at >= oldest or (one.is_repeated and circuit.is_on))
+            ]
             self._ways.doubtful = sum((one.counted for one in self._doubts), Counter())
 
     def changed(self) -> None:
@@ -236,7 +291,11 @@ class ForgivenAttempts(CircuitBreaker, Generic[T]):
             self._ways.doubtful = Counter()
 
     def _file(self, doubt: _Doubt, *, is_forgiven: bool) -> None:
-        if is_forgiven:
+        # a repetition may wait long for its verdict: what follows until then counts with it
+        waits = doubt.is_repeated and any(
+            one.is_repeated and one.counted.keys() == doubt.counted.keys() for one in self._doubts
+        )
+        if is_forgiven or waits:
             _take_off(doubt)
         else:
             self._doubts.append(doubt)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.wire.messages.message import Message
 
 TRICKLE: Final = 4  # messages that are handled sooner than a turn of the loop is worth waiting for
 
@@ -62,6 +64,18 @@ class Line:
             self._held.clear()
             if self.queues and self.can_wake:
                 self.wake()
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether a queue has messages to hand out, of a paused line too."""
+        return any(queue.pending for queues in (self.queues, self._held) for queue in queues)
+
+    def sort(self, rank: Callable[[Message], int]) -> None:
+        """Have a paused line go on with the messages of the lowest rank, as far as the order of queues allows it."""
+        for process_queue in self._held:
+            process_queue.sort(rank)
+        first = {queue: rank(queue.pending[0]) for queue in self._held if queue.pending}
+        self._held = deque(sorted(self._held, key=lambda queue: first.get(queue, 0)))
 
     def wake(self) -> None:
         """Wake one worker, where `can_wake`."""

@@ -210,6 +210,8 @@ class HandlerSlots(WorkerService):
     def _circuit_changed(self) -> None:
         assert self._breaker is not None
         if self._breaker.circuit.lets_through:
+            if self._breaker.circuit.state == "half_open":
+                self.line.sort(self._breaker.probe_rank())
             self._let_go_on("circuit")
         else:
             self._hold("circuit")

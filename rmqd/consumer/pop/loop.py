@@ -281,11 +281,12 @@ class PopLoop(Loop):
         return "count" if self.unacknowledged + reserved > self._threshold else None
 
     def _waits_for_circuit(self) -> bool:
-        """Whether nothing is popped, as no handler is called; while the circuit is half open, a probe needs one."""
+        """Whether nothing is popped, as no handler is called; while it is half open, a probe needs a new message."""
         circuit = self._context.circuit
         if circuit is None or circuit.state == "closed":
             return False
-        return circuit.state == "open" or self.unacknowledged > 0 or self._request.under_way > 0
+        has_new = any(process_queue.waiting_count for process_queue in self.process_queues)
+        return circuit.state == "open" or has_new or self._request.under_way > 0
 
     async def _wait_for_relief(self, reason: Reason, *, counted: bool) -> None:
         """Wait until the reason to hold back has gone; it is counted once."""

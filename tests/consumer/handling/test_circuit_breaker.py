@@ -59,10 +59,8 @@ def events(logs: list[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=IDS)
-async def test_an_outage_costs_attempts_of_probes_alone(
-    pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]
-) -> None:
-    """Not even of the calls that opened the circuit, or were under way by then; and one call probes for all queues."""
+async def test_an_outage_costs_no_attempt(pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]) -> None:
+    """Neither the calls that open the circuit nor probes count; and one call probes for all queues."""
     clock, database = ManualClock(), Database(away=True)
     with capture_logs() as logs:
         async with pool(
@@ -86,12 +84,9 @@ async def test_an_outage_costs_attempts_of_probes_alone(
         "circuit.half_open",
         "circuit.closed",
     ]
-    retried = sum(handled(queue).get("retried", 0) for queue in queues)
-    if mode:  # repeated in place: what calls told of the message's attempts
-        assert not broker.sent_back
-        assert max(max(attempts) for attempts in database.attempts.values()) <= 3
-    else:
-        assert len(broker.sent_back) == retried == 3
+    assert not broker.sent_back
+    probed = [attempts for attempts in database.attempts.values() if len(attempts) > 1]
+    assert all(attempts[-1] == 0 for attempts in probed)
     assert not any("dead_lettered" in handled(queue) for queue in queues)
     assert all(queue.commit_offset() == 50 for queue in queues)
 
@@ -291,15 +286,74 @@ async def test_an_outage_after_many_successes_opens_it_by_their_share(pool: Star
     assert not broker.sent_back
 
 
-@pytest.mark.parametrize("mode", MODES[1:], ids=IDS[1:])
-async def test_a_message_at_which_probes_hang_is_given_up(
+@pytest.mark.parametrize("mode", MODES, ids=IDS)
+@pytest.mark.parametrize("messages", [1, 2])
+async def test_an_outage_of_many_probes_gives_up_no_message(
+    pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any], messages: int
+) -> None:
+    """With few messages, each of them is a probe more often than it may be tried."""
+    clock, database = ManualClock(), Database(away=True)
+    with capture_logs() as logs:
+        async with pool(
+            database, clock=clock, concurrency=2, circuit=circuit(1), max_reconsume_times=1, **mode
+        ) as running:
+            (queue,) = fill(running, mode, messages)
+            await clock.until(lambda: events(logs).count("circuit.probe_failed") >= 5, "five probes fail")
+            database.away = False
+            await clock.until(done(queue), "all is handled")
+    assert handled(queue)["acked"] == messages
+    assert not broker.sent_back
+    assert not broker.sent
+
+
+@pytest.mark.parametrize("mode", MODES, ids=IDS)
+async def test_a_message_that_always_fails_neither_keeps_the_circuit_open_nor_stays(
     pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]
 ) -> None:
-    """Such a probe has failed at its deadline, though its batch waits for the end of the call. Its attempt counts."""
-    clock, calls = ManualClock(), []
+    """Probes rotate over messages, and its later failures are no evidence against a handler that handles others."""
+    clock, database = ManualClock(), Database()
+    database.bad = {(0, 0)}
+    options = {"concurrency": 1, "circuit": circuit(1), "max_reconsume_times": 1, **mode}
+    with capture_logs() as logs:
+        async with pool(database, clock=clock, **options) as running:
+            queue, other = fill(running, mode, 1, queues=2)
+            await clock.advance(OPEN_FOR + 1)
+            for _ in range(4):
+                (running.give_keys(other, ["x"]) if mode.get("order_by") else running.give(other, 1))
+                await clock.advance(2)
+            await clock.until(done(queue), "it is given up, or sent back")
+    assert events(logs) == ["circuit.opened", "circuit.half_open", "circuit.closed"]
+    assert handled(queue)["dead_lettered" if mode else "retried"] >= 1
+
+
+async def test_repetitions_of_failed_messages_do_not_open_the_circuit(pool: StartPool) -> None:
+    """When the circuit closes, many keys begin with a message that failed before."""
+    clock, calls = ManualClock(), Counter[int]()
+
+    async def handle(batch: Batch) -> None:
+        calls[batch[0].queue_offset] += 1
+        await clock.sleep(0.1)
+        if batch[0].queue_offset < 8 and calls[batch[0].queue_offset] <= 2:
+            raise ValueError("not yet")
+
+    with capture_logs() as logs:
+        async with pool(handle, clock=clock, concurrency=8, circuit=circuit(5), order_by="keys") as running:
+            queue = running.keyed([f"k{number}" for number in range(110)])
+            await clock.until(done(queue), "all is handled")
+    assert events(logs) == ["circuit.opened", "circuit.half_open", "circuit.closed"]
+
+
+@pytest.mark.parametrize("mode", MODES[1:], ids=IDS[1:])
+async def test_a_message_at_which_probes_hang_costs_no_attempt(
+    pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]
+) -> None:
+    """Such a probe has failed at its deadline, though its batch waits for the end of the call."""
+    clock, calls = ManualClock(), list[tuple[int, threading.Event]]()
 
     def block(batch: Batch) -> None:
         let_go = threading.Event()
+        if len(calls) == 4:
+            return
         calls.append((batch[0].reconsume_times, let_go))
         let_go.wait(20)
 
@@ -312,9 +366,9 @@ async def test_a_message_at_which_probes_hang_is_given_up(
                 await clock.advance(TIMEOUT_SECONDS + 1)
                 assert events(logs).count("circuit.probe_failed") == number
                 calls[-1][1].set()
-            await clock.until(done(queue), "it is given up")
-    assert [attempts for attempts, _ in calls] == [0, 0, 1, 2]
-    assert handled(queue) == {"dead_lettered": 1, "expired": 3}
+            await clock.until(done(queue), "it is handled")
+    assert [attempts for attempts, _ in calls] == [0, 0, 0, 0]
+    assert handled(queue) == {"acked": 1, "expired": 4}
 
 
 async def test_an_operator_s_pause_and_the_circuit_do_not_end_each_other(pool: StartPool) -> None:
