@@ -93,6 +93,7 @@ def assemble(
         ownership=ownership,
         rate_limit=RateLimit(options.pull_rate_limit, clock),
         thresholds=Thresholds.divided(options, 0),
+        refused=send_back.refused if isinstance(send_back, SendBack) else {},
         hooks=group_hooks,
         trace=trace,
         ends=ends or {},

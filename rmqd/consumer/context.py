@@ -23,6 +23,7 @@ from rmqd.diagnosis.causes import Problem, found
 from rmqd.errors import RmqdError
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import unwrap_namespace
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class GroupContext:
     ownership: Ownership
     rate_limit: RateLimit
     thresholds: Thresholds
+    refused: dict[Message, tuple[int, str]] = field(default_factory=dict)  # `SendBack.refused`
     hooks: GroupHooks | None = None  # None where none is installed
     trace: MessageTrace | None = None  # None where message trace is off
     announced: dict[str, SubscriptionData] = field(default_factory=dict)  # by topic: told to brokers, not pulled by yet

@@ -154,6 +154,7 @@ _IN_ORDER: Final = (
         "retry_refused",
         "send_back.failed in the log has the broker's reason; it is tried again every few seconds",
         of_queue=True,
+        of_group=True,
         diagnosed_as="broker_read_only",
     ),
     Cause(

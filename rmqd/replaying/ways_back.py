@@ -35,8 +35,7 @@ class ReplayWaysBack:
         return asked
 
     async def retry(self, message: Message, delay_level: int) -> bool:
-        """Count the attempt. That no broker takes the message has the consumer hand it out again by itself."""
-        message.count_attempt()
+        """Return False: no broker takes the message, so the consumer counts the attempt, and hands it out again."""
         return False
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:

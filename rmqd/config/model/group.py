@@ -190,7 +190,9 @@ class GroupConfig(Section):
         -1, "cached bytes of a topic, shared by its queues in this process: a size, 1MiB to 100GiB; -1: no limit"
     )
     consume_concurrently_max_span: Annotated[int, Whole(1, 65535)] = setting(
-        2000, "distance between the lowest and highest cached offset above which a queue is not pulled, 1 to 65535"
+        2000,
+        "distance between the lowest and highest cached offset, and number of handled messages behind an unfinished "
+        "one, above which a queue is not pulled, 1 to 65535",
     )
     persist_consumer_offset_interval: Annotated[float, Duration("10ms")] = setting(
         "5s", "a duration: how often offsets are committed to the broker"

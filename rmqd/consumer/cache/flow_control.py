@@ -44,6 +44,8 @@ def exceeded(process_queue: ProcessQueue, thresholds: Thresholds) -> Reason | No
         return "size"
     # offsets in the cache differ by less than the span as long as the pulled range is not longer than it
     blocks = process_queue.blocks
-    if blocks and process_queue.next_offset - 1 - blocks[0].messages[0].queue_offset > thresholds.span:
-        return "span" if process_queue.span() > thresholds.span else None
-    return None
+    pulled = process_queue.next_offset - 1 - blocks[0].messages[0].queue_offset if blocks else 0
+    if pulled > thresholds.span and process_queue.span() > thresholds.span:
+        return "span"
+    # finished messages would be handled again if the process died; the span ends with the last message that is not
+    return "span" if process_queue.finished_behind() > thresholds.span else None

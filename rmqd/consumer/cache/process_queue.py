@@ -116,6 +116,7 @@ class ProcessQueue:
             self._add(messages)
         else:
             self._add([message for message in messages if not message.finished])
+        block.put_before = self.put_count
         self.put_count += block.unfinished
         self.cached_count += block.unfinished
         self.cached_bytes += block.size_bytes
@@ -340,6 +341,10 @@ class ProcessQueue:
             cursor += 1
         block.cursor = cursor
         return messages[cursor]
+
+    def finished_behind(self) -> int:
+        """How many finished messages are not below the commit offset, counted from the first block's beginning."""
+        return self.put_count - self.blocks[0].put_before - self.cached_count if self.blocks else 0
 
     def span(self) -> int:
         """Greatest minus smallest cached offset."""

@@ -49,8 +49,7 @@ class CircuitBreaker(ABC):
     def __init__(self, circuit: Circuit, clock: Clock) -> None:
         self.circuit = circuit
         self._clock = clock
-        # when messages failed first (monotonic), in the order of their last failures, and their queues
-        self._failed: dict[Message, tuple[float, ProcessQueue]] = {}
+        self._failed: dict[Message, float] = {}  # when messages failed first, in the order of their last failures
 
     def around(self, call: Call, is_expired: Callable[[], bool]) -> Call:
         """A call for one worker. `is_expired` tells whether it is past its deadline, so that its result is none."""
@@ -67,11 +66,7 @@ class CircuitBreaker(ABC):
 
     def look(self) -> None:
         """Do what is due by now; called several times a second."""
-        self._failed = {
-            message: (first, queue)
-            for message, (first, queue) in self._failed.items()
-            if not (message.finished or not message.block.unfinished or queue.dropped)
-        }
+        self._failed = {message: first for message, first in self._failed.items() if message.is_cached}
         self._judge()
 
     @abstractmethod
@@ -98,10 +93,10 @@ class CircuitBreaker(ABC):
         else:
             self.circuit.undecided(batch)
 
-    def _fate(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> Fate:
+    def _fate(self, batch: Batch, error: BaseException | None) -> Fate:
         """What the end of a call means that did not acknowledge everything."""
         failures = failures_of(batch, error)
-        is_repeated, is_evidence = self._note_failed(process_queue, [batch[index] for index in failures])
+        is_repeated, is_evidence = self._note_failed([batch[index] for index in failures])
         if failures and not _acknowledged(batch, error):
             text = describe(next(iter(failures.values())))
             fate = self.circuit.failed(batch, text, is_evidence=is_evidence)
@@ -112,7 +107,7 @@ class CircuitBreaker(ABC):
             self.circuit.undecided(batch)
         return Fate.COUNTS
 
-    def _note_failed(self, process_queue: ProcessQueue, messages: Iterable[Message]) -> tuple[bool, bool]:
+    def _note_failed(self, messages: Iterable[Message]) -> tuple[bool, bool]:
         """Note that a call with these messages has failed.
 
         Returns whether another message has succeeded here since one of them failed before, and whether the failure is
@@ -121,10 +116,11 @@ class CircuitBreaker(ABC):
         refuted_to, failed = self.circuit.refuted_to, self._failed
         is_repeated, is_evidence, now = False, True, self._clock.monotonic()
         for message in messages:
-            first = failed.pop(message, (math.inf if not message.reconsume_times else -math.inf, process_queue))[0]
+            first_anywhere = math.inf if not message.reconsume_times else -math.inf
+            first = failed.pop(message, first_anywhere)
             is_evidence = is_evidence and first >= refuted_to
             is_repeated = is_repeated or -math.inf < first < refuted_to
-            failed[message] = (min(first, now), process_queue)
+            failed[message] = min(first, now)
         return is_repeated, is_evidence
 
 
@@ -161,7 +157,7 @@ class HeldBatches(CircuitBreaker):
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
         """Settle a batch, or hold it."""
-        fate = self._fate(process_queue, batch, error)
+        fate = self._fate(batch, error)
         if fate is Fate.COUNTS or process_queue.leaving or process_queue.dropped:
             await self._settlement.settle(process_queue, batch, error)
             return
@@ -256,7 +252,7 @@ class ForgivenAttempts(CircuitBreaker, Generic[T]):
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> T:
         """Settle a batch; the attempts that this counts may not stay."""
-        fate = self._fate(process_queue, batch, error)
+        fate = self._fate(batch, error)
         if fate is Fate.COUNTS:
             return await self._settle(process_queue, batch, error)
         messages = [batch[index] for index in failures_of(batch, error)]

@@ -33,6 +33,7 @@ CONCURRENT_MAX_RECONSUME_TIMES: Final = 16  # Java: what -1 means in a concurren
 ORDERLY_MAX_RECONSUME_TIMES: Final = 2**31 - 1  # Java: Integer.MAX_VALUE
 FIRST_DELAY_LEVEL: Final = 3  # the broker's choice is 3 + reconsume times
 LAST_DELAY_LEVEL: Final = 18
+MOST_REFUSED: Final = 1000  # messages whose refusal is remembered, to be reported
 
 _BROKERS_PROPERTIES_BYTES: Final = 512  # room for our two names, and for what the broker adds: region, cluster, trace
 
@@ -59,6 +60,8 @@ class SendBack:
         self._client = client
         self._group = group
         self._max = max_reconsume_times
+        self.refused: dict[Message, tuple[int, str]] = {}  # messages that no broker took, how often, and why last
+        self._refusal = ""
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
         """Whether the group gives the message up if this attempt fails; N reconsume times make N + 1 attempts."""
@@ -74,9 +77,11 @@ class SendBack:
         What the broker could copy for a member of a batch is the whole batch, others' messages too; and of a static
         topic the broker that serves the queue now may not be the one that has the message.
         """
-        if not _can_be_copied(message):
-            return await self._to_retry_topic(message, delay_level)
-        return await self.by_broker(message, delay_level) or await self._to_retry_topic(message, delay_level)
+        return self._noted(
+            message,
+            (_can_be_copied(message) and await self.by_broker(message, delay_level))
+            or await self._to_retry_topic(message, delay_level),
+        )
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
         """Put the message into the group's dead letters, with the reason; by send-back where that is refused."""
@@ -91,7 +96,13 @@ class SendBack:
                 msg_id=message.msg_id,
                 reason=reason,
             )
-        return sent
+        return self._noted(message, sent)
+
+    def _noted(self, message: Message, is_taken: bool) -> bool:
+        times, _ = self.refused.pop(message, (0, ""))
+        if not is_taken and len(self.refused) < MOST_REFUSED:
+            self.refused[message] = times + 1, self._refusal
+        return is_taken
 
     async def by_broker(self, message: Message, delay_level: int) -> bool:
         """CONSUMER_SEND_MSG_BACK: the broker copies the message out of its own log."""
@@ -112,6 +123,7 @@ class SendBack:
                 timeout_seconds=SEND_BACK_TIMEOUT_SECONDS,
             )
         except RmqdError as error:
+            self._refusal = str(error)
             if not error.is_reported:
                 log.warning("send_back.failed", queue=str(message.message_queue), error=str(error))
             return False
@@ -140,6 +152,7 @@ class SendBack:
 
     def _address(self, message: Message) -> str | None:
         master = self._client.routes.master(self._endpoint(message))
+        self._refusal = f"broker {message.broker_name} has no master now"
         return None if master is None else self._client.send_address(master)
 
     def _endpoint(self, message: Message) -> str:
@@ -168,6 +181,7 @@ class SendBack:
                 self._client.remoting, address, header, message.stored_body, timeout_seconds=SEND_BACK_TIMEOUT_SECONDS
             )
         except (RmqdError, InvalidMessageError) as error:
+            self._refusal = str(error)
             log.warning("send_back.failed", queue=str(message.message_queue), topic=topic, error=str(error))
             return False
         return True

@@ -169,6 +169,8 @@ class Settlement:
             messages=len(failed),
             seconds=LOCAL_RETRY_SECONDS,
         )
+        for message, _ in failed:  # as Java does: no broker counts this attempt
+            message.count_attempt()
         self._postpone(process_queue, [message for message, _ in failed], LOCAL_RETRY_SECONDS)
 
     def _postpone(self, process_queue: ProcessQueue, messages: list[Message], seconds: float) -> None:

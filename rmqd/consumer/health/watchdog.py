@@ -176,6 +176,28 @@ class Watchdog:
             group = unwrap_namespace(options.group, options.namespace)
             context.problems.set("circuit", context.circuit.problem(group))
         context.problems.set("service", context.service.problem)
+        context.problems.set("refused", self._refused_problem())
+
+    def _refused_problem(self) -> Problem | None:
+        """The first message that can be neither retried nor dead-lettered, after two attempts, and why."""
+        context = self._context
+        for message in [message for message in context.refused if not message.is_cached]:
+            del context.refused[message]
+        lasting = [(message, *told) for message, told in context.refused.items() if told[0] > 1]
+        if not lasting:
+            return None
+        message, times, reason = min(lasting, key=lambda one: one[0].queue_offset)
+        queue, offset = message.message_queue, message.queue_offset
+        evidence = (
+            f"no broker takes back message {message.msg_id}, {queue} offset {offset} (refused {times} times): {reason}"
+            f"; {len(lasting) - 1} more wait like it"
+        )
+        place = f"--broker {queue.broker_name} --queue {queue.queue_id}"
+        step = (
+            f"it is tried again every few seconds; `rmqd offsets reset {{group}} '{queue.topic}' --to {offset + 1} "
+            f"{place}` gives it up, and repeats messages that were handled behind it"
+        )
+        return context.found("retry_refused", evidence, step=step)
 
     def _look_at_topic(self, topic: str, now: float) -> None:
         """Report a topic without queues to read: it has no queue that could be reported as stalled."""

@@ -45,7 +45,7 @@ class MessageBlock:
 
     __slots__ = (
         "broken", "corrupt", "cursor", "cut_at", "data", "decompressed", "is_closed", "message_queue", "messages",
-        "namespace", "origin", "runs", "size_bytes", "unfinished",
+        "namespace", "origin", "put_before", "runs", "size_bytes", "unfinished",
     )  # fmt: skip
 
     def __init__(self, data: bytes, message_queue: MessageQueue, namespace: str = "") -> None:
@@ -61,8 +61,10 @@ class MessageBlock:
         self.cut_at: int | None = None  # the offset of the first message that was left out, as there was no room
         self.decompressed: dict[int, bytes] | None = None  # bodies by where their records start
         self.size_bytes = len(data)  # memory that the block keeps alive: the reply, and what was decompressed from it
-        # the consumer's bookkeeping: messages not finished, and an index that all before are finished
+        # the consumer's bookkeeping: messages not finished, an index that all before are finished, and how many
+        # messages of the queue came before this block
         self.unfinished = 0
+        self.put_before = 0
         self.cursor = 0
 
     def of(self, left: list[Message]) -> MessageBlock:
@@ -121,6 +123,11 @@ class Message(Record):
         opened = None if block.decompressed is None or start not in block.decompressed else self.body
         names = (block.namespace, block.origin)
         return _restore, (record, block.message_queue, names, opened, places, self.reconsume_times)
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether the consumer has yet to finish it; not for handlers."""
+        return not self.finished and bool(self.block.messages)
 
     @property
     def message_queue(self) -> MessageQueue:

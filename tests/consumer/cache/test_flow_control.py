@@ -56,6 +56,17 @@ def test_span_shrinks_as_the_first_messages_finish() -> None:
     assert exceeded(queue, Thresholds(OFF, OFF, 100)) is None
 
 
+def test_span_counts_finished_messages_behind_an_unfinished_one() -> None:
+    """They are handled again if the process dies, and nothing else bounds them once nothing waits behind it."""
+    queue = queue_with([0])
+    queue.take(1)
+    for start in (1, 51, 101):
+        assert exceeded(queue, Thresholds(OFF, OFF, 100)) is None
+        queue.put(block_of(range(start, start + 50), QUEUE), start + 50)
+        queue.finish(queue.take(50))
+    assert exceeded(queue, Thresholds(OFF, OFF, 100)) == "span"
+
+
 def test_an_empty_queue_is_pulled() -> None:
     """Even with thresholds of nothing."""
     queue = queue_with([500])

@@ -121,20 +121,30 @@ async def test_a_pause_is_told_and_keeps_its_state(
 async def test_messages_that_no_broker_takes_back_are_told(
     broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock
 ) -> None:
-    """Until one does."""
+    """Until one does. Attempts are counted here meanwhile, as in Java."""
+    attempts: list[int] = []
     refused = Reply(ResponseCode.SYSTEM_ERROR, "disk full")
     broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, refused)
     broker.peer.on(RequestCode.SEND_MESSAGE_V2, refused)
 
     async def fail(batch: Batch) -> None:
+        attempts.append(batch[0].reconsume_times)
         raise ValueError("no")
 
     await broker.store(queue, b"0")
     async with member(broker.peer.address, fail, clock=flowing) as m:
         problem = await stands_still(m, logs, "retry_refused")
         assert "offset 0" in problem.evidence
+        (of_group,) = (one for one in m.consumer.snapshot().problems if one.cause == "retry_refused")
+        assert f"{queue} offset 0 (refused" in of_group.evidence
+        assert "disk full" in of_group.evidence
+        step = f"`rmqd offsets reset {m.consumer.snapshot().name} '{queue.topic}' --to 1 --broker {queue.broker_name}"
+        assert step in of_group.next
+        assert max(attempts) >= 1
         broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, Reply())
         await goes_on(m, logs, "retry_refused")
+        problems = m.consumer.snapshot
+        await eventually(lambda: all(one.cause != of_group.cause for one in problems().problems), "it ends")
 
 
 @pytest.mark.parametrize(
