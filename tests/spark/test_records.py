@@ -116,6 +116,7 @@ def test_members_of_a_batch_are_rows() -> None:
         found = batch.select(TIMELESS).to_pydict()
         assert found["body"] == [view.body for view in views] == [b"0", b"1", b"", STORED.body]
         assert found["queue_offset"] == [0, 1, 2, 3]
+        assert found["msg_id"] == [view.msg_id for view in views]
         assert [dict(entries) for entries in found["properties"]] == [view.properties for view in views]
         assert offsets(reply, 1, 2) == [1]
         assert offsets(reply, 0, LAST, "x") == [0, 3]

@@ -74,7 +74,9 @@ async def find_by_key(brokers: Brokers, topic: str, key: str, *, most: int = MOS
 def _place_of(brokers: Brokers, msg_id: str) -> tuple[str, str, int] | None:
     """The broker, its address and the commit log offset that an offset id names; None where it names none of these."""
     try:
-        place = parse_offset_message_id(msg_id)
+        place = parse_offset_message_id(
+            msg_id.partition("-")[0]
+        )  # a message of a stored batch has its offset behind it
     except ProtocolError:
         return None
     name = brokers.names.get(place.address)

@@ -48,7 +48,7 @@ def kept_properties(message: Message, origin_topic: str) -> dict[str, str]:
         for name, value in stored.items()
         if name not in _LEFT_OUT and not name.startswith(_TIMER_PREFIX)
     }
-    origin = stored.get(names.ORIGIN_MESSAGE_ID) or message.offset_msg_id
+    origin = stored.get(names.ORIGIN_MESSAGE_ID) or message.stored_id
     return kept | {names.RETRY_TOPIC: origin_topic, names.ORIGIN_MESSAGE_ID: origin}
 
 

@@ -16,6 +16,7 @@ from rmqd.spark.source.records import Decoded, Records
 from rmqd.spark.source.slices import of_equal_length, repeated
 from rmqd.wire.messages.message_id import format_host, offset_message_id
 from rmqd.wire.messages.properties import KEYS, RETRY_TOPIC, SHARDING_KEY, TAGS, UNIQ_KEY
+from rmqd.wire.messages.sys_flag import INNER_BATCH
 from rmqd.wire.topics import is_retry_topic
 
 _TYPES: Final = {
@@ -94,7 +95,15 @@ class BatchBuilder:
     def _msg_id(self, rows: _Rows) -> pa.Array:
         ids = rows.properties.column(UNIQ_KEY)
         # only what is not of a producer has none
-        return pc.coalesce(ids, rows.offset_ids) if ids.null_count else ids
+        return pc.coalesce(ids, self._stored_id(rows)) if ids.null_count else ids
+
+    def _stored_id(self, rows: _Rows) -> pa.Array:
+        """As `Message.stored_id`."""
+        are_members = (rows.messages.fixed("sys_flag") & INNER_BATCH) != 0
+        if not are_members.any():
+            return rows.offset_ids
+        offsets = pa.array(rows.messages.fixed("queue_offset").astype(np.int64)).cast(pa.string())
+        return pc.if_else(are_members, pc.binary_join_element_wise(rows.offset_ids, offsets, "-"), rows.offset_ids)
 
     def _decode_error(self, rows: _Rows) -> pa.Array:
         errors = rows.messages.errors

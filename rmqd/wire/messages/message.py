@@ -193,8 +193,13 @@ class Message(Record):
 
     @property
     def msg_id(self) -> str:
-        """The producer's unique id, or where there is none the offset id."""
-        return self.stored_properties.get(UNIQ_KEY) or self.offset_msg_id
+        """The producer's unique id, or where there is none the id of where it is stored."""
+        return self.stored_properties.get(UNIQ_KEY) or self.stored_id
+
+    @property
+    def stored_id(self) -> str:
+        """The offset id; in a batch that is stored as one record, the record's offset id and the queue offset."""
+        return f"{self.offset_msg_id}-{self.queue_offset}" if self.is_member else self.offset_msg_id
 
     @property
     def lasting_id(self) -> str:
@@ -203,7 +208,7 @@ class Message(Record):
         Copies in a group's retry topic have an offset id of their own, and name that of the first one.
         """
         properties = self.stored_properties
-        return properties.get(UNIQ_KEY) or properties.get(ORIGIN_MESSAGE_ID) or self.offset_msg_id
+        return properties.get(UNIQ_KEY) or properties.get(ORIGIN_MESSAGE_ID) or self.stored_id
 
     def once(self, connection: object) -> Once:
         """Have what follows happen once: `async with message.once(connection):`, or `with` in a synchronous handler.

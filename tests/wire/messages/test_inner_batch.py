@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from rmqd.consumer.handling.copies import kept_properties
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages, frame_messages
 from rmqd.wire.messages.encode import BatchMember, StoredMessage, encode_batch, encode_message
@@ -45,7 +46,10 @@ def test_members_have_offsets_bodies_and_properties_of_their_own(kind: Compressi
     inner = block.messages[1:4]
     assert [(message.flag, message.properties) for message in inner] == [(m.flag, m.properties) for m in MEMBERS]
     assert [message.has_tag(frozenset({b"even"})) for message in inner] == [True, False, True]
-    assert [message.msg_id for message in inner] == ["0", inner[1].offset_msg_id, inner[1].offset_msg_id]
+    stored_at = inner[1].offset_msg_id
+    assert [message.msg_id for message in inner] == ["0", f"{stored_at}-11", f"{stored_at}-12"]
+    assert [message.lasting_id for message in inner] == [message.msg_id for message in inner]
+    assert kept_properties(inner[2], topic)["ORIGIN_MESSAGE_ID"] == inner[2].msg_id
     for message in inner:
         assert (message.topic, message.commit_log_offset, message.stored_queue_id) == (topic, 777, 3)
         assert (message.born_timestamp, message.store_timestamp) == (5, 6)
