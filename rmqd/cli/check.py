@@ -56,7 +56,11 @@ def check(
             say([str(problem)], err=True)
         raise typer.Exit(ExitCode.CONFIG) from None
     say(
-        (f"warning: {one}" for one in (*exposed_secrets(config), *_limited_calls(checked), *_idle_keys(checked))),
+        (
+            f"warning: {one}"
+            for found in (exposed_secrets(config), _limited_calls(checked), _idle_keys(checked), _vain_filters(checked))
+            for one in found
+        ),
         err=True,
     )
     checks, code = _ask_cluster(checked) if connect else ([], ExitCode.OK)
@@ -135,6 +139,19 @@ def _idle_keys(config: RootConfig) -> Iterator[object]:
         if group.consume_message_batch_max_wait and group.consume_message_batch_max_size == 1:
             message = "a batch of one message is full at once; accepted: beside consume_message_batch_max_size above 1"
             yield group.problem(name, ("consume_message_batch_max_wait",), message, at_key=True)
+
+
+def _vain_filters(config: RootConfig) -> Iterator[object]:
+    """Filters that no message can match: the group would pass over all messages."""
+    from rmqd.wire.filter import meant_filter
+
+    for name, group in config.groups.items():
+        for topic, wanted in group.subscriptions.items():
+            if (meant := meant_filter(wanted.expression, wanted.kind)) is not None:
+                is_sql, shown = wanted.kind == "SQL92", repr(wanted.expression)
+                told = "has typographic quotes, which brokers refuse" if is_sql else "matches no message: || joins tags"
+                path = ("subscriptions", topic, "sql") if is_sql else ("subscriptions", topic)
+                yield group.problem(name, path, f"{shown} {told}; expected {meant}")
 
 
 def _spark_problems(config: RootConfig) -> list[object]:

@@ -79,12 +79,17 @@ def send(
     """Send messages to a topic."""
     from rmqd.client.sending.outgoing_message import OutgoingMessage
     from rmqd.errors import InvalidNameError
+    from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
+    from rmqd.wire.filter import meant_filter
     from rmqd.wire.topics import check_topic, wrap_namespace
 
     try:
         check_topic(topic)
     except InvalidNameError as error:
         raise typer.BadParameter(str(error), param_hint="TOPIC") from None
+    if "||" in tags or meant_filter(tags, EXPRESSION_TAG) is not None:
+        told = f"{tags!r} is an expression, and a message has one tag; expected a single word, such as paid"
+        raise typer.BadParameter(told, param_hint="--tags")
     selector = _selector(sharding_key, queue)
     delay_ms, deliver_at_ms = _timer(delay, deliver_at, delay_level)
     named = {

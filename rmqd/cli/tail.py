@@ -69,10 +69,13 @@ async def _follow(
 
 def _subscription(topic: str, tags: str | None, sql: str | None) -> SubscriptionData:
     from rmqd.errors import InvalidNameError
-    from rmqd.wire.filter import sql_subscription, tag_subscription
+    from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
+    from rmqd.wire.filter import meant_filter, sql_subscription, tag_subscription
 
     if tags is not None and sql is not None:
         raise typer.BadParameter("beside --tags; accepted: one of the two", param_hint="--sql")
+    if tags is not None and (meant := meant_filter(tags, EXPRESSION_TAG)) is not None:
+        typer.echo(f"rmqd: warning: {tags!r} matches no message: || joins tags; expected {meant}", err=True)
     try:
         return tag_subscription(topic, tags, 0) if sql is None else sql_subscription(topic, sql, 0)
     except InvalidNameError as error:

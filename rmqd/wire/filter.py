@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from struct import unpack
+from typing import Final
 
 from rmqd.errors import InvalidNameError
 from rmqd.wire.bodies.heartbeat import EXPRESSION_SQL92, SUBSCRIPTION_ALL, SubscriptionData
+
+_TYPOGRAPHIC: Final = "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a\u00b4`"
+_QUOTES: Final = f"'\"{_TYPOGRAPHIC}"
+_BETWEEN_TAGS: Final = re.compile(r"\s+(?:or|and)\s+|[|&,;\s]+", re.IGNORECASE)
+_CONDITION: Final = re.compile(r"[=<>]|!|\b(?:not|is|in|like|between)\s", re.IGNORECASE)
+
+
+def meant_filter(expression: str, kind: str) -> str | None:
+    """The filter that was probably meant by one that matches no message; None if this one is fine."""
+    straight = expression.strip().translate(dict.fromkeys(map(ord, _TYPOGRAPHIC), "'"))
+    if kind == EXPRESSION_SQL92:
+        return None if straight == expression.strip() else f"{{sql: {quoted(straight)}}}"
+    tags = [tag.strip() for tag in expression.split("||") if tag.strip()]
+    parts = [part.strip(_QUOTES) for tag in tags for part in _BETWEEN_TAGS.split(tag.strip(_QUOTES))]
+    parts = [part for part in parts if part]
+    if len(tags) > 1 and SUBSCRIPTION_ALL in parts:
+        return quoted(SUBSCRIPTION_ALL)
+    if _CONDITION.search(expression):
+        excluded = re.fullmatch(r"(?:!|not\s)\s*(\w+)", straight, re.IGNORECASE)
+        condition = f"TAGS <> '{excluded[1]}'" if excluded else straight
+        return f"{{sql: {quoted(condition)}}}"
+    return None if parts == tags else quoted(" || ".join(parts))
+
+
+def quoted(text: str) -> str:
+    """A text as YAML has it in double quotes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def tag_subscription(topic: str, expression: str | None, version: int) -> SubscriptionData:

@@ -343,3 +343,25 @@ def test_a_group_on_spark_needs_pyspark_and_a_java(monkeypatch: pytest.MonkeyPat
     result = rmqd("check", "--config", "rmqd.yaml")
     assert result.code == 78
     assert result.err == ("rmqd.yaml:5:13: groups.mailer.engine: Spark needs Java 17 or later, and there is none\n")
+
+
+def test_filters_that_match_no_message_are_warned_of() -> None:
+    """With their place, and the form that was meant."""
+    for written, meant in (
+        ("paid, refunded", 'matches no message: || joins tags; expected "paid || refunded"'),
+        ("{sql: a = \u201cb\u201d}", "has typographic quotes, which brokers refuse; expected {sql: \"a = 'b'\"}"),
+        ("paid || refunded", ""),
+    ):
+        filters = written if written.startswith("{") else f'"{written}"'
+        group = f"  mailer:\n    subscriptions:\n      orders: {filters}\n    handler: {{plugin: log}}\n"
+        Path("rmqd.yaml").write_text(f"nameserver: 127.0.0.1:9876\ngroups:\n{group}")
+        result = rmqd("check", "--config", "rmqd.yaml")
+        assert result.code == 0
+        place = (
+            "5:21: groups.mailer.subscriptions.orders.sql"
+            if "sql" in written
+            else "5:15: groups.mailer.subscriptions.orders"
+        )
+        assert result.err.startswith(f"warning: rmqd.yaml:{place}: " if meant else "")
+        assert meant in result.err
+        assert bool(result.err) == bool(meant)

@@ -35,6 +35,7 @@ WRONG = [
     ("send orders x --queue 1 --sharding-key a", "accepted: --sharding-key or --queue"),
     ("send orders x --sharding-key ''", "must not be empty"),
     ("send orders x -p TAGS=a --tags b", "TAGS is what --tags sets"),
+    ("send orders x --tags 'a || b'", "'a || b' is an expression, and a message has one tag"),
     ("lag g --fail-over 5", "accepted: a duration such as 50ms, 5s, 15m or 1h"),
     ("lag -n 127.0.0.1:1", "name the groups, or a configuration"),
     ("lag g -o yaml", "accepted: table, json"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import InvalidNameError
-from rmqd.wire.filter import java_hash, sql_subscription, tag_subscription
+from rmqd.wire.filter import java_hash, meant_filter, sql_subscription, tag_subscription
 
 HASHES = [("", 0), ("TagA", 2598919), ("TagB", 2598920), ("hello world", 1794106052), ("中文", 646394)]
 
@@ -58,3 +58,24 @@ def test_sql() -> None:
     assert subscription.tags_set == frozenset()
     with pytest.raises(InvalidNameError):
         sql_subscription("T", " ", 0)
+
+
+@pytest.mark.parametrize(
+    ("expression", "meant"),
+    [
+        ("paid or refunded", '"paid || refunded"'),
+        ("paid, refunded", '"paid || refunded"'),
+        ("paid | refunded;sent", '"paid || refunded || sent"'),
+        ("paid refunded", '"paid || refunded"'),
+        ("\u201cpaid\u201d || \u2018refunded\u2019", '"paid || refunded"'),
+        ("'paid'", '"paid"'),
+        ("paid || *", '"*"'),
+        ("TAGS = 'paid'", "{sql: \"TAGS = 'paid'\"}"),
+        ("!paid", "{sql: \"TAGS <> 'paid'\"}"),
+        *((right, None) for right in ("*", "", "paid", " paid||refunded ", "order:paid-1", "or", "*.paid", "中文")),
+    ],
+)
+def test_a_filter_that_matches_no_message_has_one_that_was_meant(expression: str, meant: str | None) -> None:
+    assert meant_filter(expression, "TAG") == meant
+    assert meant_filter("region = \u201ceu\u201d", "SQL92") == "{sql: \"region = 'eu'\"}"
+    assert meant_filter("a = 'b' AND c > 1", "SQL92") is None
