@@ -163,6 +163,7 @@ class PushConsumer:
     def on_consumer_ids_changed(self) -> None:
         """Hear a broker's notice that members came or went: the next rebalance comes at once."""
         self._rebalance.noticed()
+        self._consistency.noticed()
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
         """Answer a broker's request for this group."""

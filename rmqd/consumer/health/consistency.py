@@ -17,6 +17,7 @@ import structlog
 
 from rmqd.broker_errors import ConsumerNotOnlineError
 from rmqd.client.api.group import consumer_connection, consumer_running_info
+from rmqd.clock import wait_within
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.stats.problem import GroupProblems
 from rmqd.diagnosis.causes import Problem
@@ -36,32 +37,44 @@ ROUNDS_TO_END: Final = 2  # without the difference: each broker shows one opinio
 
 
 class Consistency:
-    """Looks every minute at every broker that serves the group's topics, and reports by the group's problems."""
+    """Looks every minute at every broker that serves the group's topics, and reports by the group's problems.
+
+    When members come or go, it looks at their client ids at once: two members with one id handle messages twice.
+    """
 
     def __init__(self, context: GroupContext, problems: GroupProblems) -> None:
         self._context = context
         self._problems = problems
         self._unseen: dict[Difference, int] = {}  # reported, and for how many rounds it did not show
         self._suspects: set[str] = set()  # members that differed
+        self._told = asyncio.Event()
+
+    def noticed(self) -> None:
+        """Called when a broker reports that members came or went."""
+        self._told.set()
 
     async def run(self) -> None:
         """Look until cancelled; the first time as soon as there are brokers to ask."""
+        clock = self._context.clock
         while True:
-            if self._brokers():
-                await self.check()
-                await self._context.clock.sleep(CHECK_SECONDS)
-            else:
-                await self._context.clock.sleep(NO_BROKER_SECONDS)
+            if not self._brokers():
+                await clock.sleep(NO_BROKER_SECONDS)
+                continue
+            await self.check()
+            until = clock.monotonic() + CHECK_SECONDS
+            while await wait_within(clock, until - clock.monotonic(), self._told.wait()):
+                self._told.clear()
+                await self.check(of_ids_only=True)
 
-    async def check(self) -> None:
+    async def check(self, *, of_ids_only: bool = False) -> None:
         """Compare twice, `SECOND_LOOK_SECONDS` apart, and report what differs both times.
 
         A difference that is seen once may be a reload that has not reached everybody. What a broker shows depends on
         whose heartbeat came last, so a known difference ends only after several rounds that don't show it.
         """
-        first = await self._look()
-        await self._context.clock.sleep(SECOND_LOOK_SECONDS)
-        second = await self._look()
+        first = await self._look(of_ids_only)
+        await self._context.clock.sleep(SECOND_LOOK_SECONDS / 2 if of_ids_only else SECOND_LOOK_SECONDS)
+        second = await self._look(of_ids_only)
         if first is None or second is None:
             return
         lasting = first.keys() & second.keys()
@@ -69,13 +82,15 @@ class Consistency:
             problem = self._problem(difference, second[difference])
             self._problems.begin(difference, problem)
             self._unseen[difference] = 0
+        if of_ids_only:
+            return
         for known in [known for known in self._unseen if known not in first and known not in second]:
             self._unseen[known] += 1
             if self._unseen[known] >= ROUNDS_TO_END:
                 del self._unseen[known]
                 self._problems.end(known)
 
-    async def _look(self) -> dict[Difference, str] | None:
+    async def _look(self, of_ids_only: bool) -> dict[Difference, str] | None:
         """What differs now, with who told of each difference; None where no broker tells anything."""
         addresses = self._brokers()
         seen: dict[Difference, str] = {}
@@ -89,14 +104,15 @@ class Consistency:
             others = {member.client_id for member in view.connection_set} - {self._context.client.client_id}
             for difference in self._conflict(view, address):
                 seen.setdefault(difference, f"broker {name}")
-            if not others:  # the broker knows only what we told it, perhaps before a reload
+            if of_ids_only or not others:  # the broker knows only what we told it, perhaps before a reload
                 continue
             for difference in self._differences_of_view(view):
                 seen.setdefault(difference, f"broker {name}, of {_some(others)}")
             for member, difference in await self._differences_of_members(address, others - asked):
                 seen[difference] = f"member {member}"
             asked |= others
-        self._suspects &= asked
+        if not of_ids_only:
+            self._suspects &= asked
         return seen
 
     def _problem(self, difference: Difference, told_by: str) -> Problem:

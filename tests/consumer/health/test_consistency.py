@@ -214,6 +214,19 @@ async def test_two_members_with_our_client_id_are_told(view: View, seen: Seen) -
         await eventually(lambda: not m.consumer.snapshot().problems, "it is over")
 
 
+async def test_a_second_member_with_our_client_id_is_told_when_it_comes(
+    view: View, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker's notice is enough: the next regular look may be a minute away."""
+    monkeypatch.setattr("rmqd.consumer.health.consistency.CHECK_SECONDS", 3600.0)
+    async with member(view.broker.peer.address, seen) as m:
+        await view.looked(2)
+        view.join(m.client.client_id, "10.0.0.7:1234")
+        group = {"consumerGroup": GROUP}
+        await view.broker.peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, group, oneway=True)
+        assert "10.0.0.7:1234" in await problem(m, "client_id_conflict")
+
+
 async def test_a_broker_that_does_not_tell_changes_nothing(view: View, seen: Seen) -> None:
     """The problem is neither over nor new."""
     view.join()
