@@ -137,13 +137,15 @@ class HeldBatches(CircuitBreaker):
     """Holds failed batches until it is known whether they are to be sent back, or handed out again without an attempt.
 
     A queue that is given up does not wait: what is held of it is sent back. Nothing of it stays unfinished below what
-    is finished, which the next owner would handle twice.
+    is finished, which the next owner would handle twice. The exception is a last attempt while the circuit is open: its
+    message would be given up for the handler's failure, and so is left to the next owner.
     """
 
     def __init__(
         self,
         circuit: Circuit,
         settlement: Settlement,
+        ways: WaysBack,
         begin: Callable[[Coroutine[Any, Any, None]], None],
         line: Line,
         clock: Clock,
@@ -151,6 +153,7 @@ class HeldBatches(CircuitBreaker):
         """`begin` has something done by a task of the group's."""
         super().__init__(circuit, clock)
         self._settlement = settlement
+        self._ways = ways
         self._line = line
         self._begin = begin
         self._held: list[_Held] = []
@@ -158,7 +161,8 @@ class HeldBatches(CircuitBreaker):
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
         """Settle a batch, or hold it."""
         fate = self._fate(batch, error)
-        if fate is Fate.COUNTS or process_queue.leaving or process_queue.dropped:
+        is_leaving = process_queue.leaving and not self._must_stay(batch, error)
+        if fate is Fate.COUNTS or is_leaving or process_queue.dropped:
             await self._settlement.settle(process_queue, batch, error)
             return
         report(process_queue, batch, error, self._clock.wall())
@@ -201,7 +205,13 @@ class HeldBatches(CircuitBreaker):
         for held in list(self._held):
             if counts(held) or held.process_queue.leaving or held.process_queue.dropped:
                 self._held.remove(held)
-                self._begin(self._send_back(held))
+                must_stay = self._must_stay(held.batch, held.error)
+                self._begin(self._hand_out_again(held) if must_stay else self._send_back(held))
+
+    def _must_stay(self, batch: Batch, error: BaseException | None) -> bool:
+        """Whether a send-back would give a message up, and the handler is to blame."""
+        failed = (batch[index] for index in failures_of(batch, error))
+        return self.circuit.state != "closed" and any(map(self._ways.is_last_attempt, failed))
 
     async def _send_back(self, held: _Held) -> None:
         await self._settlement.settle(held.process_queue, held.batch, held.error, is_reported=True)

@@ -28,7 +28,7 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         )
         self._settle_batch: Settle[None] = self.settlement.settle
         if self.circuit is not None:
-            breaker = HeldBatches(self.circuit, self.settlement, self._begin_apart, self.line, clock)
+            breaker = HeldBatches(self.circuit, self.settlement, send_back, self._begin_apart, self.line, clock)
             self._settle_batch = breaker.settle
             self.break_by(breaker)
 

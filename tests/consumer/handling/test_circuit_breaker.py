@@ -180,11 +180,18 @@ async def test_a_failed_message_waits_for_the_window_at_most(pool: StartPool, br
     assert queue.stats.snapshot().exceptions == {"ConnectionError": 1}  # told once
 
 
-async def test_a_queue_that_is_given_up_waits_for_no_verdict(pool: StartPool, broker: ScriptedBroker) -> None:
-    """What failed of it is sent back, so that the next owner handles nothing twice; while the circuit is open, too."""
+@pytest.mark.parametrize("limit", [-1, 0])
+async def test_a_queue_that_is_given_up_waits_for_no_verdict(
+    pool: StartPool, broker: ScriptedBroker, limit: int
+) -> None:
+    """What failed of it is sent back, so that the next owner handles nothing twice; while the circuit is open, too.
+
+    A message that would become a dead letter is left to the next owner.
+    """
     clock, database = ManualClock(), Database()
     database.bad = {(0, 0)}
-    async with pool(database, clock=clock, concurrency=1, circuit=circuit(1)) as running:
+    options = {"concurrency": 1, "circuit": circuit(1), "max_reconsume_times": limit}
+    async with pool(database, clock=clock, **options) as running:
         queue = running.queue(1)
         await eventually(lambda: database.failed == 1, "it fails, and opens the circuit")
         running.give(queue, 3)
@@ -192,8 +199,8 @@ async def test_a_queue_that_is_given_up_waits_for_no_verdict(pool: StartPool, br
         idle = asyncio.create_task(queue.wait_idle())
         await clock.until(idle.done, "the queue can be given up", most=1.0)
         await idle
-    assert len(broker.sent_back) == 1
-    assert queue.commit_offset() == 1
+    assert len(broker.sent_back) == queue.commit_offset() == (1 if limit else 0)
+    assert not broker.sent
 
 
 @pytest.mark.parametrize(
