@@ -1,18 +1,13 @@
-"""Generated cases of allocation, and what Java's own classes make of them.
+"""Recorded cases of allocation, with what Java's own classes make of them.
 
-`python -m tests.consumer.allocate_cases` writes the small ones with Java's answers to allocations.txt.
+`tests/nightly/consumer/generated_cases.py` records them.
 """
 
 from __future__ import annotations
 
 import json
-import random
-import subprocess
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rmqd.consumer.allocate import (
     ALLOCATE_STRATEGIES,
@@ -20,21 +15,15 @@ from rmqd.consumer.allocate import (
     AllocateMessageQueueStrategy,
     ByConfig,
     ByMachineRoom,
-    sorted_client_ids,
 )
 from rmqd.wire.message_queue import MessageQueue
-from tests.rocketmq import programs
 
 Answer = list[MessageQueue] | None
 """A share; None where a strategy cannot tell."""
 RECORDED = Path(__file__).with_name("allocations.txt")
 """Cases with Java's answers, one a line."""
-RECORDED_SHARES, RECORDED_OTHERS, RECORDED_CLIENTS = 25, 6, 9
-SEED = 1
+RECORDED_SHARES, RECORDED_OTHERS = 25, 6
 STRATEGIES = (*ALLOCATE_STRATEGIES, "by_config", "by_machine_room")
-ROOMS = ("east", "west", "north")
-BROKERS = ("broker-a", "broker-b", "b", "east@a", "east@b", "west@a", "north@a", "@a", "east@", "east@a@b", "east@a@")
-NAMES = ("c1", "c2", "DEFAULT", "4711#1234567890", "east@1", "east@2", "west@1", "north@é", "@", "\uffff", "\U0001f600")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +44,6 @@ class Case:
         except AllocateError:
             return None
 
-    def line(self) -> str:
-        """The case as the Java program reads it, a line of ASCII."""
-        document = {
-            "strategy": self.strategy,
-            "client": self.client,
-            "queues": [_fields(queue) for queue in self.queues],
-            "clients": self.clients,
-            "allocated": [_fields(queue) for queue in self.allocated],
-            "rooms": self.rooms,
-        }
-        return json.dumps(document, separators=(",", ":"))
-
     def _strategy(self) -> AllocateMessageQueueStrategy:
         if self.strategy == "by_config":
             return ByConfig(self.allocated)
@@ -75,50 +52,9 @@ class Case:
         return ALLOCATE_STRATEGIES[self.strategy]
 
 
-def generated(strategy: str, seed: int, number: int) -> list[Case]:
-    """Random cases: usual ones, and those at the edges (no queue, no member, a stranger, more members than queues)."""
-    choose = random.Random(f"{strategy} {seed}")
-    return [_case(strategy, choose) for _ in range(number)]
-
-
-def java_answers(cases: Iterable[Case]) -> list[Answer]:
-    """What Java's classes return for each case, in their order; None where they throw IllegalArgumentException."""
-    options = ["-Dfile.encoding=UTF-8", f"-Drmq.logback.configurationFile={programs.LOGBACK}"]
-    done = subprocess.run(
-        programs.command("Allocate", options, "192m"),
-        input="".join(f"{case.line()}\n" for case in cases),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [_answer(json.loads(line)) for line in done.stdout.splitlines()]
-
-
 def recorded() -> list[tuple[Case, Answer]]:
     """The cases of the file, each with what Java answered."""
     return [_read(line) for line in RECORDED.read_text().splitlines()]
-
-
-def record() -> None:
-    """Write the file anew, by asking Java: of each strategy some cases with a share, and some without."""
-    lines = []
-    for strategy in STRATEGIES:
-        cases = [case for case in generated(strategy, SEED, 500) if len(case.clients) <= RECORDED_CLIENTS]
-        pairs = list(zip(cases, java_answers(cases), strict=True))
-        lines += [_line(*pair) for pair in pairs if pair[1]][:RECORDED_SHARES]
-        lines += [_line(*pair) for pair in pairs if not pair[1]][:RECORDED_OTHERS]
-    RECORDED.write_text("".join(f"{line}\n" for line in lines))
-
-
-def _line(case: Case, answer: Answer) -> str:
-    """In short: queues as how many each broker has, other queues by their place among them."""
-    counts = Counter(queue.broker_name for queue in case.queues)
-    topic = case.queues[0].topic if case.queues else ""
-    allocated = [case.queues.index(queue) for queue in case.allocated]
-    own = [case.queues.index(queue) for queue in answer] if answer is not None else None
-    parts = [case.strategy, case.client, topic, counts, case.clients, allocated, case.rooms, own]
-    return json.dumps(parts, separators=(",", ":"))
 
 
 def _read(line: str) -> tuple[Case, Answer]:
@@ -127,43 +63,3 @@ def _read(line: str) -> tuple[Case, Answer]:
     named = tuple(queues[at] for at in allocated)
     case = Case(strategy, client, queues, tuple(clients), named, tuple(rooms))
     return case, [queues[at] for at in own] if own is not None else None
-
-
-def _answer(document: Any) -> Answer:
-    return [MessageQueue(*queue) for queue in document] if isinstance(document, list) else None
-
-
-def _fields(queue: MessageQueue) -> list[object]:
-    return [queue.topic, queue.broker_name, queue.queue_id]
-
-
-def _case(strategy: str, choose: random.Random) -> Case:
-    usual = choose.random() < 0.7
-    in_rooms = strategy.startswith(("by_machine", "machine")) and usual
-    brokers = [name for name in BROKERS if not in_rooms or (name.count("@") == 1 and name[-1] != "@" != name[0])]
-    names = [name for name in NAMES if not in_rooms or "@" in name[1:]]
-    topic = choose.choice(["T", "order-events", "%RETRY%group"])
-    queues = {
-        MessageQueue(topic, broker, number)
-        for broker in choose.sample(brokers, choose.randint(1 if usual else 0, 3))
-        for number in range(choose.choice([1, 4, 8, 16]))
-    }
-    clients = {
-        f"10.0.{choose.randint(0, 9)}.{number}@{choose.choice(names)}"
-        for number in range(choose.randint(1 if usual else 0, choose.choice([3, 12, 40])))
-    }
-    stranger = not clients or choose.random() < 0.05
-    return Case(
-        strategy,
-        "10.9.9.9@east@stranger" if stranger else choose.choice(sorted(clients)),
-        tuple(sorted(queues)),
-        tuple(sorted_client_ids(list(clients))),
-        tuple(sorted(choose.sample(sorted(queues), choose.randint(0, len(queues))))) if strategy == "by_config" else (),
-        tuple(sorted(choose.sample(ROOMS, choose.randint(1 if usual else 0, 3))))
-        if strategy == "by_machine_room"
-        else (),
-    )
-
-
-if __name__ == "__main__":
-    record()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance import behaviour
-from tests.consumer.allocate_cases import STRATEGIES, generated, java_answers
+from tests.consumer.allocate_cases import STRATEGIES
+from tests.nightly.consumer.generated_cases import generated, java_answers
 
 pytestmark = pytest.mark.rocketmq
 
