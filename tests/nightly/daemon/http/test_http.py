@@ -30,7 +30,8 @@ from rmqd.diagnosis.causes import Problem
 from rmqd.histogram import HistogramSnapshot
 from tests.config.configs import config
 from tests.daemon.fakes import FakeEngine, queue_snapshot
-from tests.daemon.http.test_http import HALF_BODY, PROBE, UNREAD, Served, connections, raw, served
+from tests.daemon.http.test_http import Served, served
+from tests.nightly.daemon.http.test_limits import HALF_BODY, PROBE, UNREAD, connections, raw
 from tests.waiting import eventually
 
 __all__ = ["served"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.daemon_process import daemon, write_config
-from tests.daemon.http.test_http import PROBE, UNREAD, connections, raw
+from tests.nightly.daemon.http.test_limits import PROBE, UNREAD, connections, raw
 
 
 @pytest.mark.process
