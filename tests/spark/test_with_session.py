@@ -1,4 +1,4 @@
-"""The source in a real session: what a notebook's user does."""
+"""The source and the sink in a real session: what a notebook's user does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rmqd.testing.rocketmq import RocketMQ
 from tests.spark.embedded_broker import BROKER, EmbeddedBroker
 from tests.spark.needed import need
 
@@ -97,3 +98,27 @@ def test_what_is_available_now_is_written_once(spark: SparkSession, broker: Embe
     expected = [f"{queue_id}:{number}" for queue_id in range(2) for number in range(25)]
     assert written(spark, tmp_path) == sorted([*expected, "2:0"])
     assert broker.offsets("archive", "orders") == {0: 25, 1: 25, 2: 1}
+
+
+def test_a_stream_copies_a_topic(spark: SparkSession, embedded: RocketMQ, tmp_path: Path) -> None:
+    """Source to sink, in batches that are marked."""
+    embedded.create_topic("orders", 2)
+    embedded.create_topic("copies", 2)
+    for number in range(20):
+        embedded.send("orders", str(number), keys=f"k{number}", tags="t", queue_id=number % 2)
+    source = spark.readStream.format("rocketmq").options(
+        nameserver=embedded.nameserver, subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger=10
+    )
+    query = (
+        source.load()
+        .writeStream.format("rocketmq")
+        .options(nameserver=embedded.nameserver, topic="copies", checkpointLocation=str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(SECONDS)
+    copies = embedded.messages("copies")
+    assert sorted(int(message.body) for message in copies) == list(range(20))
+    assert {(message.keys, message.tags) for message in copies if message.body == b"7"} == {("k7", "t")}
+    assert {message.properties["RMQD_BATCH"] for message in copies} == {"0", "1"}
+    assert len({message.properties["RMQD_QUERY"] for message in copies}) == 1

@@ -20,8 +20,8 @@ need("pyspark", "pyarrow", "psycopg")
 
 from rmqd.spark.pipelines.micro_batch import MicroBatch  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
-from tests.nightly.spark.test_postgresql_batches import QUERY, Database, prices_database  # noqa: E402, F401  a fixture
 from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
+from tests.spark.test_postgresql_sink import QUERY, Database, prices_database  # noqa: E402, F401  a fixture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,7 +23,7 @@ from rmqd.spark.pipelines.postgresql.deletions import Deletions  # noqa: E402
 from rmqd.spark.pipelines.postgresql.order_kinds import OrderKind, OrderKinds  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
 from rmqd.spark.pipelines.postgresql.statements import Statements  # noqa: E402
-from tests.nightly.spark.test_postgresql_batches import Database, batch, prices_database  # noqa: E402, F401  a fixture
+from tests.spark.test_postgresql_sink import Database, batch, prices_database  # noqa: E402, F401  a fixture
 from tests.waiting import wait_until  # noqa: E402
 
 if TYPE_CHECKING:

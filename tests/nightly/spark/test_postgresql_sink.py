@@ -20,14 +20,14 @@ from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # no
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-from tests.nightly.spark.test_postgresql_batches import (  # noqa: E402
+from tests.servers.postgresql import PostgresqlServer  # noqa: E402
+from tests.spark.test_postgresql_sink import (  # noqa: E402
     TABLE,
     UNKEYED,
     Database,
     batch,
     rows,
 )
-from tests.servers.postgresql import PostgresqlServer  # noqa: E402
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,27 +35,3 @@ def test_what_is_wrong_with_a_write_is_told_at_once(spark: SparkSession) -> None
     with pytest.raises(Exception, match="column tag: the sink has no such column") as raised:
         spark.range(1).selectExpr("'a' as tag").write.format("rocketmq").mode("append").save()
     assert "nameserver: is missing" in str(raised.value)
-
-
-def test_a_stream_copies_a_topic(spark: SparkSession, embedded: RocketMQ, tmp_path: Path) -> None:
-    """Source to sink, in batches that are marked."""
-    embedded.create_topic("orders", 2)
-    embedded.create_topic("copies", 2)
-    for number in range(20):
-        embedded.send("orders", str(number), keys=f"k{number}", tags="t", queue_id=number % 2)
-    source = spark.readStream.format("rocketmq").options(
-        nameserver=embedded.nameserver, subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger=10
-    )
-    query = (
-        source.load()
-        .writeStream.format("rocketmq")
-        .options(nameserver=embedded.nameserver, topic="copies", checkpointLocation=str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(120)
-    copies = embedded.messages("copies")
-    assert sorted(int(message.body) for message in copies) == list(range(20))
-    assert {(message.keys, message.tags) for message in copies if message.body == b"7"} == {("k7", "t")}
-    assert {message.properties["RMQD_BATCH"] for message in copies} == {"0", "1"}
-    assert len({message.properties["RMQD_QUERY"] for message in copies}) == 1
