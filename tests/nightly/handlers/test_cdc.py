@@ -8,7 +8,8 @@ from decimal import Decimal
 from typing import Any
 
 from rmqd_handlers.cdc.pipeline import Decoder, Options
-from tests.handlers.test_cdc import AT, DEBEZIUM, SCHEMA, TIME_MS, canal, changes, debezium, reason
+from tests.handlers.test_cdc import AT, DEBEZIUM, SCHEMA, TIME_MS, canal, changes, debezium
+from tests.nightly.handlers.test_cdc_reasons import reason
 
 
 def test_a_change_that_waited_for_another_is_later() -> None:
