@@ -9,16 +9,11 @@ import json
 import logging
 import os
 import re
-import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import structlog
 
@@ -27,7 +22,6 @@ from rmqd.process.logs.logs import configure_logging
 from rmqd.process.logs.repeats import MOST_REPEATED_KINDS, RepeatLimiter
 from rmqd.process.logs.writer import finish_writing, lines_dropped
 from tests.consumer.handling.odd_handlers import NoAttributes, NoText, NoTextToSpeakOf, nested_groups, odd_syntax_error
-from tests.daemon.daemon_process import write_config
 
 
 @pytest.fixture(autouse=True)
@@ -382,35 +376,3 @@ def test_the_console_writes_no_line_and_no_escape_that_a_stranger_sent() -> None
     assert not set(text) & set("\x1b\x9b\r\x07\u202e")
     assert "\\x1b[2J" in text
     assert not [line for line in text.splitlines()[1:] if line.startswith("2026-11-22T00:00:00.000Z")]
-
-
-async def run_without_streams(folder: Path, closed: str, *more: str) -> None:
-    """Start a daemon with some of its standard streams closed, and stop it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    process = await asyncio.create_subprocess_exec(
-        "sh", "-c", f'exec "$@" {closed}', "sh",
-        sys.executable, "-m", "rmqd", "run", "--config", str(write_config(folder, "mailer", listen=address)), *more,
-    )  # fmt: skip
-    try:
-        async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False) as client:
-            while process.returncode is None:
-                with suppress(httpx.ConnectError):  # it has not started yet
-                    assert (await client.get("/livez", timeout=10)).status_code == 200
-                    break
-                await asyncio.sleep(0.01)
-        assert os.readlink(f"/proc/{process.pid}/fd/2") == os.devnull
-        process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(30):
-            assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-@pytest.mark.process
-async def test_a_daemon_without_standard_streams_runs(tmp_path: Path) -> None:
-    """It uses none of its connections in their place."""
-    await run_without_streams(tmp_path, "0<&- 1>&- 2>&-")

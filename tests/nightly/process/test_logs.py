@@ -22,7 +22,7 @@ import structlog
 
 from rmqd.process.logs import handlers as log_handlers
 from tests.daemon.daemon_process import write_config
-from tests.process.test_logs import pipe, read_until, restored, run_without_streams
+from tests.process.test_logs import pipe, read_until, restored
 from tests.waiting import eventually
 
 __all__ = ["pipe", "restored"]
@@ -96,8 +96,34 @@ async def _ask(client: httpx.AsyncClient) -> httpx.Response:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("closed", "more"), [("2>&-", []), *((one, ["--workers", "2"]) for one in ("2>&-", "0<&- 1>&- 2>&-"))]
+    ("closed", "more"), [(one, more) for one in ("2>&-", "0<&- 1>&- 2>&-") for more in ([], ["--workers", "2"])]
 )
 async def test_a_daemon_without_standard_streams_runs(tmp_path: Path, closed: str, more: list[str]) -> None:
     """It uses none of its connections in their place."""
     await run_without_streams(tmp_path, closed, *more)
+
+
+async def run_without_streams(folder: Path, closed: str, *more: str) -> None:
+    """Start a daemon with some of its standard streams closed, and stop it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", f'exec "$@" {closed}', "sh",
+        sys.executable, "-m", "rmqd", "run", "--config", str(write_config(folder, "mailer", listen=address)), *more,
+    )  # fmt: skip
+    try:
+        async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False) as client:
+            while process.returncode is None:
+                with suppress(httpx.ConnectError):  # it has not started yet
+                    assert (await client.get("/livez", timeout=10)).status_code == 200
+                    break
+                await asyncio.sleep(0.01)
+        assert os.readlink(f"/proc/{process.pid}/fd/2") == os.devnull
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
