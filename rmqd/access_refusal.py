@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.codes import ResponseCode
+from rmqd.codes import RequestCode, ResponseCode
+
+_RESOURCE: Final = re.compile(r"permission to access (\S+) from")  # RocketMQ 5: Topic:orders, Group:mailer
+# The actions that RocketMQ 5 asks for, by the first word of a request's name; Sub for all other requests.
+# DefaultAuthorizationContextBuilder, and the annotations of the request headers.
+_ACTIONS: Final = {
+    **dict.fromkeys(("SEND", "RECALL"), "Pub"),
+    **dict.fromkeys(("GET", "QUERY", "SEARCH", "VIEW"), "Get"),
+    **dict.fromkeys(("UPDATE", "INVOKE", "CLONE", "SET", "WIPE", "ADD", "PUT"), "Update"),
+    "DELETE": "Delete",
+}
+_BY_REQUEST: Final = {
+    **dict.fromkeys((RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST), "Create"),
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: "Sub",  # or Pub, or Get
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: "Sub",  # or Get
+    RequestCode.QUERY_CONSUMER_OFFSET: "Sub",  # or Get
+    RequestCode.UPDATE_CONSUMER_OFFSET: "Sub",  # or Update
+    RequestCode.QUERY_ASSIGNMENT: "Sub",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +40,22 @@ class AccessRefusal:
         if code == ResponseCode.NO_PERMISSION or (code == ResponseCode.SYSTEM_ERROR and "AclException" in remark):
             return next((refusal for words, refusal in _REFUSALS if words in remark), None)
         return None
+
+    def text(self, reason: str, request: RequestCode | None) -> str:
+        """The refusal in words: the request and its action where these are forbidden, `reason`, and the next step."""
+        if self.is_about_who or request is None:
+            return f"access ({reason}): {self.advice}"
+        found = _RESOURCE.search(reason)
+        resource = "" if found is None else found[1]
+        action = _BY_REQUEST.get(request) or _ACTIONS.get(request.name.partition("_")[0], "Sub")
+        if action == "Pub" and resource.startswith("Group:"):  # a member sends to its retry topic
+            action = "Sub"
+        refused = f"{request.name} ({reason}), which needs the action {action}"
+        if not resource:
+            return f"{refused}: {self.advice}"
+        actions = "Sub,Get" if action in ("Sub", "Get") else action
+        command = f"mqadmin createAcl -s User:USER -r {resource} -a {actions} -d Allow"
+        return f"{refused}: `{command}` permits it; name all actions of the user there; docs/security.md"
 
 
 _MISSING: Final = AccessRefusal(True, "set client.access_key and client.secret_key")

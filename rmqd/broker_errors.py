@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from rmqd.access_refusal import AccessRefusal
-from rmqd.codes import ResponseCode
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RmqdError
 
 MOST_REMARK_CHARACTERS: Final = 4096  # of a server's remark, which may be 16 MiB long and is in every log line about it
@@ -33,11 +33,11 @@ class BrokerError(RmqdError):
         self.address = address
 
     @classmethod
-    def of(cls, code: int, remark: str | None, address: str) -> BrokerError:
+    def of(cls, code: int, remark: str | None, address: str, request: RequestCode | None = None) -> BrokerError:
         """The error for a response code. A code without a class of its own makes a plain BrokerError."""
         remark = (remark or "")[:MOST_REMARK_CHARACTERS]
         if remark and (refusal := AccessRefusal.of(code, remark)) is not None:
-            return AccessRefusedError(code, remark, address, refusal)
+            return AccessRefusedError(code, remark, address, refusal, request)
         return cls.codes.get(code, BrokerError)(code, remark, address)
 
 
@@ -78,12 +78,14 @@ class AccessRefusedError(NoPermissionError):
 
     is_reported = True
 
-    def __init__(self, code: int, remark: str, address: str, refusal: AccessRefusal) -> None:
+    def __init__(
+        self, code: int, remark: str, address: str, refusal: AccessRefusal, request: RequestCode | None = None
+    ) -> None:
         super().__init__(code, remark, address)
         # RocketMQ 4 gives the exception's class and the place in its source too
         first = remark.splitlines()[0]
         reason = (first.partition("AclException: ")[2] or first).partition(", org.apache")[0].rstrip(".")
-        self.args = (f"{address} refuses access ({reason}): {refusal.advice}",)
+        self.args = (f"{address} refuses {refusal.text(reason, request)}",)
         self.refusal = refusal
 
 

@@ -8,21 +8,32 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from rmqd.broker_errors import BrokerError, ConsumerNotOnlineError, RequestCodeNotSupportedError
+from rmqd.broker_errors import (
+    AccessRefusedError,
+    BrokerError,
+    ConsumerNotOnlineError,
+    RequestCodeNotSupportedError,
+)
 from rmqd.cli.pop_check import pop_findings
 from rmqd.cli.render import count
-from rmqd.client.api.admin import cluster_info
+from rmqd.client.api.admin import broker_config, cluster_info
 from rmqd.client.api.group import check_client_config, consumer_connection, subscription_groups
+from rmqd.client.api.offset import get_min_offset, query_consumer_offset
+from rmqd.client.api.request import request
 from rmqd.consumer.health.filter_check import why_refused
 from rmqd.diagnosis.causes import Problem, found
-from rmqd.diagnosis.cluster import closed_problem, missing_problem, settings_problem
+from rmqd.diagnosis.cluster import closed_problem, missing_problem, settings_problem, unknown_problem
 from rmqd.diagnosis.members import conflict_problem
 from rmqd.diagnosis.subscriptions import Difference, differences, model_difference
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.exit_codes import ExitCode
 from rmqd.plugins.consumer_options import consumer_options
 from rmqd.wire.filter import sql_subscription, tag_subscription
+from rmqd.wire.headers.pull import PullMessageRequestHeader
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.sys_flag import PullSysFlag
 from rmqd.wire.namespace import without_namespace
+from rmqd.wire.topics import SUBSCRIPTION_ALL
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
@@ -155,8 +166,9 @@ class _GroupCheck:
         topics = [topic for topic, route in routes.items() if any(b.broker_name == broker for b in route.broker_datas)]
         where = f"{broker} ({address})"
         # ask for all groups: a broker that is asked for one group's settings may create the group
-        settings, members, filters, modes = await asyncio.gather(
+        settings, config, members, filters, modes = await asyncio.gather(
             _or_error(subscription_groups(self._client.remoting, address)),
+            _or_error(broker_config(self._client.remoting, address)),
             _or_error(consumer_connection(self._client.remoting, address, self._name)),
             asyncio.gather(*(self._filter_check(address, where, topic) for topic in topics)),
             self._mode_checks(address, where, topics),
@@ -164,9 +176,14 @@ class _GroupCheck:
         if isinstance(settings, RemotingError) or isinstance(members, RemotingError):
             silent = settings if isinstance(settings, RemotingError) else members
             return [Check("unreachable", self._subject, f"{where} does not answer ({silent})")]
+        makes_groups = isinstance(config, RmqdError) or config.get("autoCreateSubscriptionGroup") != "false"
+        is_known = isinstance(settings, dict) and self._name in settings
         return [
-            *self._settings_checks(where, settings),
+            *self._settings_checks(where, settings, makes_groups=makes_groups),
             *self._member_checks(where, members),
+            *await self._rights_checks(
+                address, [MessageQueue(topic, broker, 0) for topic in topics], is_known=is_known
+            ),
             *(check for check in filters if check is not None),
             *modes,
         ]
@@ -177,12 +194,45 @@ class _GroupCheck:
         found = await pop_findings(self._client, address, where, self._name, topics)
         return [Check(level, f"{self._subject}.subscriptions.{topic}", message) for level, topic, message in found]
 
-    def _settings_checks(self, where: str, groups: dict[str, SubscriptionGroupConfig] | RmqdError) -> Iterator[Check]:
+    async def _rights_checks(self, address: str, queues: Iterable[MessageQueue], *, is_known: bool) -> list[Check]:
+        """Send what a member sends, as far as it changes nothing, for the sake of refusals by access control.
+
+        Pulls are of a queue that no topic has. A pull for a group that the broker does not know would create the group.
+        """
+        remoting, group, checks = self._client.remoting, self._name, list[Check]()
+        for queue in queues:
+            pull = PullMessageRequestHeader(
+                consumer_group=group,
+                topic=queue.topic,
+                queue_id=-1,
+                queue_offset=0,
+                max_msg_nums=1,
+                sys_flag=PullSysFlag.SUBSCRIPTION,
+                commit_offset=0,
+                suspend_timeout_millis=0,
+                subscription=SUBSCRIPTION_ALL,
+                sub_version=0,
+            )
+            questions: list[Awaitable[object]] = [
+                get_min_offset(remoting, address, queue),
+                query_consumer_offset(remoting, address, group, queue),
+                *([request(remoting, address, pull)] if is_known else []),
+            ]
+            for answer in await asyncio.gather(*map(_or_error, questions)):
+                if isinstance(answer, AccessRefusedError):
+                    checks.append(Check("error", f"{self._subject}.subscriptions.{queue.topic}", str(answer)))
+        return checks
+
+    def _settings_checks(
+        self, where: str, groups: dict[str, SubscriptionGroupConfig] | RmqdError, *, makes_groups: bool
+    ) -> Iterator[Check]:
         if isinstance(groups, RmqdError):
             yield Check("error", self._subject, _refusal(where, "its settings", groups))
             return
         settings = groups.get(self._name)
-        if settings is None:
+        if settings is None and not makes_groups:
+            yield _of("error", self._subject, unknown_problem(where, self._name))
+        elif settings is None:
             told = "makes it when the group first connects, if autoCreateSubscriptionGroup is on there"
             yield Check("warning", self._subject, f"{where} does not know the group yet; it {told}")
         elif problem := settings_problem(where, self._name, settings, self._group.announced_model):

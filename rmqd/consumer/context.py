@@ -86,7 +86,12 @@ class GroupContext:
         is_called = self.circuit is None or self.circuit.state == "closed"
         return not is_called or self.service.problem is not None
 
+    @property
+    def plain_group(self) -> str:
+        """The group's name as operators know it."""
+        return unwrap_namespace(self.options.group, self.options.namespace)
+
     def found(self, cause: str, evidence: str, *, topic: str = "", step: str = "") -> Problem:
         """A problem of this group, whose next step has its names as operators know them."""
-        group, of = (unwrap_namespace(name, self.options.namespace) for name in (self.options.group, topic or "TOPIC"))
-        return found(cause, evidence, group=group, topic=of, step=step)
+        of = unwrap_namespace(topic or "TOPIC", self.options.namespace)
+        return found(cause, evidence, group=self.plain_group, topic=of, step=step)

@@ -83,8 +83,12 @@ class GroupStatus:
     def _not_ready(self) -> str | None:
         options = self._context.options
         refusal = self._context.client.remoting.security.refusals.about((options.group, *options.subscriptions))
-        if refusal is not None and self.state in ("starting", "running"):
-            return f"group {options.group} is kept from consuming: {refusal}"
+        disabled = (
+            f"{one.evidence}; {one.next}" for one in self._context.problems if one.cause == "consumption_disabled"
+        )
+        kept = refusal or next(disabled, None)
+        if kept is not None and self.state in ("starting", "running"):
+            return f"group {options.group} is kept from consuming: {kept}"
         if self.state != "running":
             return f"group {self._context.options.group} is {self.state}"
         missing = sorted(topic for topic in self._rebalance.unrouted if not is_retry_topic(topic))

@@ -68,6 +68,7 @@ _IN_ORDER: Final = (
         "consumption_disabled",
         "`mqadmin updateSubGroup -g {group} -s true` lets the group consume again",
         of_queue=True,
+        of_group=True,
         stuck=True,
     ),
     Cause(

@@ -112,6 +112,14 @@ def settings_problem(where: str, group: str, settings: SubscriptionGroupConfig, 
     return None
 
 
+def unknown_problem(where: str, group: str) -> Problem:
+    """A broker that does not know the group, and that creates no group when a member connects."""
+    evidence = f"{where} does not know the group, and creates none when members connect (autoCreateSubscriptionGroup)"
+    return found(
+        "consumption_disabled", evidence, group=group, step="`mqadmin updateSubGroup -g {group}` creates it there"
+    )
+
+
 def settings(look: Look) -> Iterator[Finding]:
     """Whether the brokers let the group consume."""
     for name in sorted(_serving(look) & look.brokers.keys()):
@@ -119,11 +127,8 @@ def settings(look: Look) -> Iterator[Finding]:
         where = f"{name} ({broker.master})"
         if known is not None and (problem := settings_problem(where, look.group, known, look.model)) is not None:
             yield Finding(("consumption_disabled", name), problem)
-        elif known is None and look.settings and not broker.makes_groups and broker.silence is None:
-            evidence = f"{where} does not know the group, and makes none by itself (autoCreateSubscriptionGroup)"
-            step = "`mqadmin updateSubGroup -g {group}` makes it there"
-            problem = found("consumption_disabled", evidence, group=look.group, step=step)
-            yield Finding(("consumption_disabled", name), problem)
+        elif known is None and not broker.makes_groups and broker.silence is None:
+            yield Finding(("consumption_disabled", name), unknown_problem(where, look.group))
 
 
 def members(look: Look) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ class Cluster(RocketMQ):
         """Have the broker know a group, with some of its settings changed."""
         config = SubscriptionGroupConfig(group_name=group, **settings)
         self._do(lambda: self._embedded.broker.groups.put(config))
+
+    def change_broker(self, **settings: Any) -> None:
+        """Change some of the broker's settings."""
+        broker = self._embedded.broker
+        self._do(lambda: broker.change_settings(replace(broker.settings, **settings)))
 
     def knows_group(self, group: str) -> bool:
         """Whether the broker knows a group. Asking makes none."""

@@ -341,6 +341,11 @@ def test_check_names_each_disagreement(cluster: Cluster, check: Check) -> None:
         assert (ended.code, ended.json()["ok"]) == (1, False), told
         assert any(told in problem and "\n" not in problem for problem in problems(ended)), (told, problems(ended))
     assert check("no_retries", message_model="broadcasting").code == 0, "a broadcasting group has no retries"
+    cluster.change_broker(autoCreateSubscriptionGroup=False)
+    unknown = check("not_made")
+    cluster.change_broker(autoCreateSubscriptionGroup=True)
+    assert unknown.code == 1
+    assert "(autoCreateSubscriptionGroup); `mqadmin updateSubGroup -g not_made` creates" in problems(unknown)[0]
     pops = check("checker", consume_mode="pop")
     (line,) = problems(pops)
     assert (pops.code, "`rmqd groups mode checker checked pop` has it pop" in line) == (0, True)

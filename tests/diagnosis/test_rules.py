@@ -132,6 +132,9 @@ def test_no_members() -> None:
     assert (known.cause, "10 messages wait, the oldest for 2 h" in known.evidence) == ("no_members", True)
     (unknown,) = judge(look(settings={}, queues={}))
     assert (unknown.cause, "no broker knows the group" in unknown.evidence) == ("no_members", True)
+    broker = BrokerFacts(name=BROKER, master="10.0.0.9:10911", makes_groups=False)
+    (_, refused) = judge(look(brokers={BROKER: broker}, settings={}, queues={}))
+    assert (refused.cause, f"updateSubGroup -g {GROUP}" in refused.next) == ("consumption_disabled", True)
 
 
 TWICE = (Connection("one", "10.0.0.1:5000"), Connection("one", "10.0.0.2:5000"))

@@ -43,5 +43,5 @@ async def request(
         ext_fields = {**ext_fields, **extra_fields}
     reply = await remoting.invoke(address, code, ext_fields, body, timeout_seconds)
     if reply.code not in accepted:
-        raise BrokerError.of(reply.code, reply.remark, address)
+        raise BrokerError.of(reply.code, reply.remark, address, code)
     return reply

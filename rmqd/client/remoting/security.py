@@ -91,7 +91,7 @@ class Refusals:
             self.trusted(address)
         elif refusal.is_about_who or request_code in ESSENTIAL:
             assert answer.remark is not None
-            error = AccessRefusedError(answer.code, answer.remark, address, refusal)
+            error = AccessRefusedError(answer.code, answer.remark, address, refusal, RequestCode(request_code))
             self.refused(address, str(error), is_trust=refusal.is_about_who)
 
     def needed(self, error: AccessRefusedError) -> None:

@@ -8,6 +8,7 @@ from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 import structlog
 
+from rmqd.broker_errors import AccessRefusedError
 from rmqd.client.api.offset import earliest_store_time, get_max_offset, get_min_offset, search_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.client import RemotingClient
@@ -64,7 +65,7 @@ class StartPolicy:
         if where == "last_offset" and await self._came_after_start(queue):
             return Start(await self._first(queue), "later_queue")
         if where == "last_offset" or is_retry:
-            return Start(await self._ask(get_max_offset, queue), where)
+            return Start(await self._end(get_max_offset, queue), where)
         return Start(await self.search(queue, self.timestamp_ms), where)
 
     async def of_later_queue(self, queue: MessageQueue) -> Start:
@@ -77,7 +78,9 @@ class StartPolicy:
         Where the queue is another one, of a topic that was made anew, it has messages below that are newer than all
         that was pulled; or it ends below.
         """
-        end = await self._ask(get_max_offset, queue)
+        end = await self._end(get_max_offset, queue)
+        if not end and is_retry_topic(queue.topic):  # nothing is known of it, or it is empty, which a pull will show
+            return Start(committed, "committed")
         unseen = await self.search(queue, stored_ms + 1) if stored_ms else committed
         if min(end, unseen) >= committed:
             return Start(committed, "committed")
@@ -88,7 +91,21 @@ class StartPolicy:
         return await self._ask(search_offset, queue, timestamp_ms)
 
     async def _first(self, queue: MessageQueue) -> int:
-        return max(0, await self._ask(get_min_offset, queue))
+        return max(0, await self._end(get_min_offset, queue))
+
+    async def _end(
+        self, question: Callable[[RemotingClient, str, MessageQueue], Awaitable[int]], queue: MessageQueue
+    ) -> int:
+        """One end of a queue; 0 for a retry topic that this user may not ask about: Java begins there at 0 too.
+
+        The question needs the action Get on the group, and a member that only has Sub must see its retries.
+        """
+        try:
+            return await self._ask(question, queue)
+        except AccessRefusedError as error:
+            if error.refusal.is_about_who or not is_retry_topic(queue.topic):
+                raise
+            return 0
 
     async def _came_after_start(self, queue: MessageQueue) -> bool:
         stored_ms = await self._ask(earliest_store_time, queue)

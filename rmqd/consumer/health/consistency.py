@@ -1,4 +1,4 @@
-"""Whether the members of the group consume alike: their subscriptions, their mode and model, and their client ids.
+"""Whether brokers let the group consume, and its members consume alike: subscriptions, mode and model, client ids.
 
 Members that subscribe to different things overwrite each other's subscription at the brokers (the last heartbeat wins,
 and of one topic the later `subVersion`; protocol.md §4.9), and miss messages silently. So a broker's own view shows
@@ -15,12 +15,13 @@ from typing import Final
 
 import structlog
 
-from rmqd.broker_errors import ConsumerNotOnlineError
-from rmqd.client.api.group import consumer_connection, consumer_running_info
+from rmqd.broker_errors import ConsumerNotOnlineError, SubscriptionGroupNotExistError
+from rmqd.client.api.group import consumer_connection, consumer_running_info, subscription_group, subscription_groups
 from rmqd.clock import wait_within
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.stats.problem import GroupProblems
 from rmqd.diagnosis.causes import Problem
+from rmqd.diagnosis.cluster import settings_problem, unknown_problem
 from rmqd.diagnosis.subscriptions import Difference, differences, model_difference, order_difference
 from rmqd.errors import RmqdError
 from rmqd.wire.bodies.heartbeat import ConsumeType
@@ -47,6 +48,7 @@ class Consistency:
         self._problems = problems
         self._unseen: dict[Difference, int] = {}  # reported, and for how many rounds it did not show
         self._suspects: set[str] = set()  # members that differed
+        self._settings_known: set[str] = set()  # addresses whose settings were read once
         self._told = asyncio.Event()
 
     def noticed(self) -> None:
@@ -57,9 +59,10 @@ class Consistency:
         """Look until cancelled; the first time as soon as there are brokers to ask."""
         clock = self._context.clock
         while True:
-            if not self._brokers():
+            if not (brokers := self._brokers()):
                 await clock.sleep(NO_BROKER_SECONDS)
                 continue
+            await asyncio.gather(*(self._check_settings(*broker) for broker in brokers.items()))
             await self.check()
             until = clock.monotonic() + CHECK_SECONDS
             while await wait_within(clock, until - clock.monotonic(), self._told.wait()):
@@ -89,6 +92,28 @@ class Consistency:
             if self._unseen[known] >= ROUNDS_TO_END:
                 del self._unseen[known]
                 self._problems.end(known)
+
+    async def _check_settings(self, name: str, address: str) -> None:
+        """Report a broker that does not know the group, forbids it to consume, or drops its retries."""
+        context, is_first = self._context, address not in self._settings_known
+        remoting, group, where = context.client.remoting, context.options.group, f"{name} ({address})"
+        try:
+            try:
+                settings = await subscription_group(remoting, address, group)
+            except SubscriptionGroupNotExistError:
+                self._problems.begin(("unknown", name), unknown_problem(where, context.plain_group))
+                return
+            except RmqdError:  # older than the request, or this user may not ask: all groups are asked for, but once
+                if not is_first or (found := (await subscription_groups(remoting, address)).get(group)) is None:
+                    return
+                settings = found
+        except RmqdError as error:
+            log.debug("settings.unknown", address=address, error=str(error))
+            return
+        self._settings_known.add(address)
+        problem = settings_problem(where, context.plain_group, settings, context.options.announced_model)
+        self._problems.end(("unknown", name))
+        self._problems.set(("settings", name), problem)
 
     async def _look(self, of_ids_only: bool) -> dict[Difference, str] | None:
         """What differs now, with who told of each difference; None where no broker tells anything."""

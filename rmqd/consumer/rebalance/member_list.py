@@ -5,6 +5,9 @@ A broker lists those from which it has had a heartbeat on a connection that stil
 wrong for a moment. A broker that was just restarted does not know this member before its next heartbeat: a heartbeat is
 sent at once, and the list asked for again. And it does not know all the others yet: where it lacks some that there were
 a moment ago, its list is not believed until they had the time to come.
+
+An empty list after an accepted heartbeat has another cause: the broker does not know the group, and creates none
+(autoCreateSubscriptionGroup=false). It answers such a heartbeat with success.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import structlog
 from rmqd.client.api.group import get_consumer_list
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.context import GroupContext
+from rmqd.diagnosis.cluster import unknown_problem
 from rmqd.errors import RmqdError
 
 log = structlog.get_logger(__name__)
@@ -38,9 +42,9 @@ class MemberList:
         """The client ids as one of the topic's brokers lists them; None while no broker's list can be believed."""
         client, group = self._context.client, self._context.options.group
         route = client.routes.route(topic)
-        names = [broker.broker_name for broker in route.broker_datas] if route is not None else []
-        addresses = [address for name in names if (address := client.routes.address(name)) is not None]
-        for address in client.replicas.steady_first(random.sample(addresses, len(addresses))):
+        brokers = [broker.broker_name for broker in route.broker_datas] if route is not None else []
+        names = {address: name for name in brokers if (address := client.routes.address(name)) is not None}
+        for address in client.replicas.steady_first(random.sample(list(names), len(names))):
             try:
                 members = await get_consumer_list(client.remoting, address, group)
                 if client.client_id not in members:
@@ -50,6 +54,10 @@ class MemberList:
             except RmqdError as error:
                 if not error.is_reported:
                     log.warning("rebalance.members_unknown", topic=topic, address=address, error=str(error))
+                continue
+            problem = None if members else unknown_problem(f"{names[address]} ({address})", self._context.plain_group)
+            self._context.problems.set(("unknown", names[address]), problem)
+            if problem is not None:
                 continue
             if not self._is_whole(address, members):
                 return None

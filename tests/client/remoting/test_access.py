@@ -46,7 +46,7 @@ async def client(clock: ManualClock) -> AsyncIterator[RemotingClient]:
         (16, "User:the-user is not found.", "it knows nobody with this client.access_key"),
         (16, "User:the-user is disabled.", "whoever runs the cluster can enable the user again"),
         (16, "check signature failed.", "client.secret_key is not the one of this client.access_key"),
-        (16, FORBIDDEN, r"whoever runs the cluster can permit it; docs/security\.md"),
+        (16, FORBIDDEN, r"PULL_MESSAGE .* action Sub: `mqadmin createAcl -s User:USER -r Topic:orders -a Sub,Get"),
         (16, "Authentication failed. Please verify the credentials and try again.", "are client.access_key"),
         (
             1,
@@ -85,6 +85,27 @@ async def test_a_refusal_says_what_to_do_and_not_who_we_are(
     assert "org.apache" not in str(caught.value)
     shown = f"{caught.value} {caught.value.remark} {client.security.refusals.current}"
     assert not any(secret in shown for secret in ("the-user", "the-secret", "the-token"))
+
+
+@pytest.mark.parametrize(
+    ("code", "resource", "action"),
+    [
+        (RequestCode.GET_MIN_OFFSET, "Group:mailer", "Get"),
+        (RequestCode.QUERY_CONSUMER_OFFSET, "Group:mailer", "Sub"),
+        (RequestCode.SEND_MESSAGE_V2, "Topic:%DLQ%mailer", "Pub"),
+        (RequestCode.SEND_MESSAGE_V2, "Group:mailer", "Sub"),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, "Topic:orders", "Create"),
+        (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, "Group:mailer", "Update"),
+        (RequestCode.DELETE_TOPIC_IN_BROKER, "Topic:orders", "Delete"),
+    ],
+)
+async def test_what_is_forbidden_names_the_request_and_the_action(
+    client: RemotingClient, peer: Peer, code: RequestCode, resource: str, action: str
+) -> None:
+    """Whoever has another action on the same resource would take "no permission" for a mistake of the broker."""
+    peer.on(code, Reply(16, f"User:u has no permission to access {resource} from 10.0.0.9, no matched policies."))
+    with pytest.raises(AccessRefusedError, match=rf"refuses {code.name} .* action {action}: .* -r {resource} "):
+        await request(client, peer.address, code)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.diagnosis.subscriptions import Difference, differences, model_difference
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from rmqd.wire.bodies.stats import Connection, ConsumerConnection
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.filter import sql_subscription, tag_subscription
@@ -135,6 +136,41 @@ async def problem(m: Member, cause: str) -> str:
     assert found.cause == cause
     assert found.next
     return found.evidence
+
+
+SETTINGS: list[tuple[Reply, str]] = [
+    (Reply(body=SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=0).to_json()), f"-g {GROUP} -q 1`"),
+    (Reply(body=SubscriptionGroupConfig(group_name=GROUP, consume_enable=False).to_json()), f"-g {GROUP} -s true`"),
+    (Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "no group"), f"`mqadmin updateSubGroup -g {GROUP}`"),
+]
+
+
+@pytest.mark.parametrize(("answer", "step"), SETTINGS)
+@pytest.mark.usefixtures("view")
+async def test_settings_that_lose_retries_or_keep_the_group_out_are_told_with_the_command(
+    broker: ScriptedBroker, seen: Seen, answer: Reply, step: str
+) -> None:
+    """A broker without a retry queue answers to a send-back with success, and drops the message."""
+    broker.peer.on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, answer)
+    async with member(broker.peer.address, seen) as m:
+        await problem(m, "consumption_disabled")
+        assert step in (m.consumer.snapshot().not_ready_reason or "")
+        well = SubscriptionGroupConfig(group_name=GROUP)
+        broker.peer.on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Reply(body=well.to_json()))
+        await eventually(lambda: m.consumer.snapshot().ready, "it is over")
+
+
+async def test_whoever_may_not_ask_for_one_group_asks_for_all_once(
+    view: View, broker: ScriptedBroker, seen: Seen
+) -> None:
+    """The answer is large in a large cluster, so it is not asked for every minute."""
+    table = SubscriptionGroupWrapper({GROUP: SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=0)})
+    broker.peer.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Reply(body=table.to_json()))
+    async with member(broker.peer.address, seen) as m:
+        await problem(m, "consumption_disabled")
+        await view.looked(6)
+        assert len(broker.peer.got(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)) == 1
+        assert m.consumer.snapshot().problems
 
 
 async def test_members_that_agree_are_no_problem(view: View, seen: Seen) -> None:
