@@ -220,6 +220,11 @@ def test_dead_letters_are_shown_chosen_replayed_and_purged(own_cluster: Cluster,
     assert [one["keys"] for one in newest.json()] == ["k2", "k3"]
     assert newest.err == "rmqd: older ones are there, too: these are the newest 2; --most shows more\n"
     assert dlq("show", "failer").out.count("bad k") == 4
+    cluster.change_topic("%DLQ%failer", 2)  # as brokers of RocketMQ 4 make it
+    for command in (("show",), ("replay", "--yes"), ("purge", "--yes", "--reason", "BAD K3")):
+        unread = dlq(command[0], "failer", *command[1:])
+        assert (unread.code, "`mqadmin updateTopicPerm -t %DLQ%failer -p 6` lets it be" in unread.err) == (1, True)
+    cluster.change_topic("%DLQ%failer", 6)
 
     dry = dlq("replay", "failer", "--dry-run", "--rate", "5", "--key", "k0", "--key", "k1")
     assert (dry.code, dry.out.splitlines()) == (0, [

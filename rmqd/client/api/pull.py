@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from rmqd.broker_errors import NoPermissionError
 from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, request
 from rmqd.codes import ResponseCode
 from rmqd.wire.bodies.heartbeat import SUBSCRIPTION_ALL, SubscriptionData
@@ -48,6 +49,7 @@ async def read_part(
 
     Brokers leave out what a subscription by SQL does not match, and most of what one by tags does not: they go by hash.
     Where there is nothing they answer at once, or when a message comes, after `hold_seconds` at the latest.
+    Raises RmqdError; NoPermissionError names the command that lets the topic be read.
     """
     by = subscription or SubscriptionData(queue.topic, SUBSCRIPTION_ALL)
     header = PullMessageRequestHeader(
@@ -64,7 +66,13 @@ async def read_part(
         expression_type=by.expression_type,
     )
     seconds = hold_seconds + ADMIN_TIMEOUT_SECONDS
-    reply = await request(remoting, address, header, timeout_seconds=seconds, accepted=_ANSWERS)
+    try:
+        reply = await request(remoting, address, header, timeout_seconds=seconds, accepted=_ANSWERS)
+    except NoPermissionError as error:
+        if f"the topic[{queue.topic}]" in error.remark:  # brokers of 4.x make topics of dead letters so
+            command = f"mqadmin updateTopicPerm -t {queue.topic} -p 6"
+            error.args = (f"{error.args[0]} (it is write-only; `{command}` lets it be read)",)
+        raise
     told = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
     found = reply.code == ResponseCode.SUCCESS
     return Part(reply.body if found else b"", told.next_begin_offset)

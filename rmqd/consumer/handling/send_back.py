@@ -6,6 +6,8 @@ from typing import Final
 
 import structlog
 
+from rmqd.broker_errors import TopicNotExistError
+from rmqd.client.api.admin import create_topic
 from rmqd.client.api.send import send_message, send_message_back
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.handling.copies import (
@@ -21,10 +23,11 @@ from rmqd.consumer.options import ConsumerOptions
 from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.plain_text import traceback_of
 from rmqd.wire.bodies.static_topic import is_logical
+from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages import properties as names
 from rmqd.wire.messages.message import Message
-from rmqd.wire.topics import dlq_topic, retry_topic
+from rmqd.wire.topics import dlq_topic, is_dlq_topic, retry_topic
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +54,8 @@ class SendBack:
     A retry may go two ways. By send-back (CONSUMER_SEND_MSG_BACK) the broker copies the message out of its own log into
     the group's retry topic. Where the broker cannot or does not do that, the message is sent to the retry topic as a
     new one. A dead letter goes as a new message first, so that it can carry the reason, and by send-back where that is
-    refused.
+    refused. A broker that creates no topic for a message (autoCreateTopicEnable=false) is asked to create the topic of
+    the dead letters first, as it does itself for a send-back.
     """
 
     limit = "max_reconsume_times reached"
@@ -177,14 +181,23 @@ class SendBack:
                 max_reconsume_times=self._max,
                 unit_mode=self._client.options.unit_mode,
             )
-            await send_message(
-                self._client.remoting, address, header, message.stored_body, timeout_seconds=SEND_BACK_TIMEOUT_SECONDS
-            )
+            try:
+                await self._send_to(address, header, message)
+            except TopicNotExistError:
+                if not is_dlq_topic(topic):
+                    raise
+                await create_topic(self._client.remoting, address, topic, 1)
+                await self._send_to(address, header, message)
         except (RmqdError, InvalidMessageError) as error:
             self._refusal = str(error)
             log.warning("send_back.failed", queue=str(message.message_queue), topic=topic, error=str(error))
             return False
         return True
+
+    async def _send_to(self, address: str, header: SendMessageRequestHeaderV2, message: Message) -> None:
+        await send_message(
+            self._client.remoting, address, header, message.stored_body, timeout_seconds=SEND_BACK_TIMEOUT_SECONDS
+        )
 
 
 def _can_be_copied(message: Message) -> bool:

@@ -263,6 +263,23 @@ async def test_where_a_dead_letter_is_refused_the_broker_makes_it(case: Case) ->
     assert handled(queue) == {"dead_lettered": 1}
 
 
+async def test_a_topic_of_dead_letters_that_no_message_creates_is_created_for_the_reason(case: Case) -> None:
+    """With autoCreateTopicEnable=false a broker would create it for a send-back, which carries no reason."""
+    peer, refusal = case.broker.peer, Reply(ResponseCode.TOPIC_NOT_EXIST, "no auto-creation here")
+
+    def create(command: RemotingCommand) -> Reply:
+        peer.on(RequestCode.SEND_MESSAGE_V2, case.broker.send)
+        assert (command.ext_fields["topic"], command.ext_fields["readQueueNums"]) == (f"%DLQ%{GROUP}", "1")
+        return Reply()
+
+    peer.on(RequestCode.SEND_MESSAGE_V2, refusal)
+    peer.on(RequestCode.UPDATE_AND_CREATE_TOPIC, create)
+    queue, batch = batch_of(1)
+    await case.settlement().settle(queue, batch, DeadLetter("no such customer"))
+    [sent] = case.broker.sent
+    assert (sent.properties["RMQD_REASON"], case.sent_back()) == ("no such customer", [])
+
+
 async def test_where_send_back_is_refused_the_message_is_sent_to_the_retry_topic(case: Case) -> None:
     """With all that the broker would have put into it."""
     case.broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, REFUSED)
