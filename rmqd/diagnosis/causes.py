@@ -101,6 +101,7 @@ _IN_ORDER: Final = (
         "offset_illegal",
         "`rmqd offsets reset {group} {topic} --to last` (or `--to first`) sets a right one",
         of_queue=True,
+        of_group=True,
         stuck=True,
     ),
     Cause(

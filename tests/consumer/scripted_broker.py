@@ -34,6 +34,7 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages import properties as names
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.properties import parse_properties
+from rmqd.wire.messages.sys_flag import PullSysFlag
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Peer, Reply, route_of, routes, stored
 from tests.waiting import eventually
@@ -291,6 +292,8 @@ class ScriptedBroker:
         if not self.first[queue] <= offset <= self.end(queue):
             moved = min(max(offset, self.first[queue]), self.end(queue))
             return self.nothing(queue, ResponseCode.PULL_OFFSET_MOVED, moved, "OFFSET_OVERFLOW_BADLY")
+        if offset == self.end(queue) and not header.sys_flag & PullSysFlag.SUSPEND:
+            return self.nothing(queue, ResponseCode.PULL_NOT_FOUND, offset)
         async with self._grown:
             await self._grown.wait_for(lambda: self.end(queue) > offset)
         start = offset - self.first[queue]

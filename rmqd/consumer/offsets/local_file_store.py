@@ -52,6 +52,7 @@ class LocalFileOffsetStore:
         except OSError as error:
             raise OffsetStoreError(f"{self._directory} cannot be used: {_reason(error)}") from error
         self.committed, self._wanted = dict(stored), dict(stored)
+        self.committed_at = dict.fromkeys(stored, self._file.stored_at)
 
     @property
     def is_new(self) -> bool:

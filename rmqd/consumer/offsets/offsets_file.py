@@ -31,6 +31,7 @@ class OffsetsFile:
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
         self.backup = directory / BACKUP_NAME
+        self.stored_at = 0.0  # when what `load` returned was written (Unix seconds)
         self._stored: bytes | None = None  # what the file, or the backup in its place, is known to hold
 
     @property
@@ -43,15 +44,15 @@ class OffsetsFile:
 
         Raises OffsetStoreError where something was stored and cannot be read: the group must not begin anew unasked.
         """
-        content, problem = _read(self.path)
+        content, problem = _read(path := self.path)
         if content is None:
-            content, backup_problem = _read(self.backup)
+            content, backup_problem = _read(path := self.backup)
             if content is None:
                 if problem or backup_problem:
                     raise OffsetStoreError(self._unreadable(problem, backup_problem))
                 return {}
             log.warning("offset.backup_used", file=str(self.backup), instead_of=problem or f"{self.path} is missing")
-        self._stored = content
+        self._stored, self.stored_at = content, path.stat().st_mtime
         return _offsets(content)
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:

@@ -95,6 +95,7 @@ class AssignedQueue(Assignment):
             await self._leaving.begun.wait()
             owning.cancel()
         await self._giving_up.run(self.loop, lambda: self._moved_to)
+        self._context.problems.end(("unread", self.message_queue))
 
     async def abandon(self) -> None:
         """The group has failed, and nothing of it runs any more: commit what is finished."""

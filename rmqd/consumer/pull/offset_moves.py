@@ -18,7 +18,10 @@ A broker that offers less has lost its end, or the topic was made anew, and sinc
 asked offsets to other messages: the end that it offers lies behind those, and where it has got as far as before, it
 offers nothing. What is stored later than all that was pulled shows them. So a queue that is to go down goes to the
 first such message. One is also looked for when a queue is pulled by another connection, exists again, or is doubted no
-more.
+more. A member that has pulled nothing of the queue goes by the time at which the broker first took its offset, or at
+which its own file got it (broadcasting). One that has just started knows no time where brokers keep the offsets. If its
+first pull is refused, it goes on at the end, and reports how many messages lie before it: an operator knows whether the
+topic was made anew.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ class OffsetMoves:
         self._message_queue = message_queue
         self._doubt = OffsetDoubt(message_queue, context.clock)
         self._looked_on: RemotingConnection | None = None
+        self._accepted_ms = 0  # when the broker first had the queue's offset, by our clock
 
     @property
     def must_look(self) -> bool:
@@ -68,11 +72,13 @@ class OffsetMoves:
         if reply.code != FOUND and reply.code not in NOTHING:
             return False
         loop, connection = self._loop, self._loop.request.connection
-        asked, unseen = loop.process_queue.next_offset, await self._first_unseen()
+        since_ms = self._accepted_ms if self._looked_on is None else 0  # clocks differ: not for a connection alone
+        asked, unseen = loop.process_queue.next_offset, await self._first_unseen(since_ms)
         if asked != loop.process_queue.next_offset:
             return True
         if unseen is None:
             self._looked_on = connection
+            self._accepted_ms = self._accepted_ms or int(self._context.clock.wall() * 1000)
             return False
         if self._context.options.on_offset_illegal == "stop":
             await self._stop(asked, unseen)
@@ -80,17 +86,19 @@ class OffsetMoves:
             await self._correct(asked, unseen, "OFFSETS_USED_AGAIN")
         return True
 
-    async def _first_unseen(self) -> int | None:
+    async def _first_unseen(self, since_ms: int) -> int | None:
         """The first message that is stored later than all that was pulled, if it lies below the next pull.
+
+        Where nothing was pulled, `since_ms` counts (0: not known).
 
         What the broker finds by the time is looked at: some find the last message where none is as late.
         """
         process_queue, request = self._loop.process_queue, self._loop.request
-        if not process_queue.newest_store_timestamp:
+        since_ms = process_queue.newest_store_timestamp or since_ms
+        if not since_ms:
             return None
         try:
-            later_ms = process_queue.newest_store_timestamp + 1
-            found = await self._context.founding.policy.search(self._message_queue, later_ms)
+            found = await self._context.founding.policy.search(self._message_queue, since_ms + 1)
         except BrokerError as error:  # it may have been forbidden, which must not end the consumption
             log.debug("offset.not_found_by_time", queue=str(self._message_queue), error=str(error))
             return None
@@ -104,7 +112,7 @@ class OffsetMoves:
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         block = frame_messages(reply.payload, self._message_queue, reply.body_start, offset_delta=header.offset_delta)
         for message in block.messages:
-            is_later = message.store_timestamp > process_queue.newest_store_timestamp
+            is_later = message.store_timestamp > since_ms
             if is_later and message.queue_offset < process_queue.next_offset:
                 return found
         return None
@@ -136,10 +144,13 @@ class OffsetMoves:
         elif self._context.options.on_offset_illegal == "stop":
             await self._stop(asked, offered)
         else:
+            unread = 0
             if offered < asked:
-                unseen = await self._first_unseen()
+                unseen = await self._first_unseen(self._accepted_ms or self._filed_ms())
                 offered = min(offset for offset in (offered, unseen, self._doubt.lowest) if offset is not None)
-            await self._correct(asked, offered, remark)
+                if unseen is None and not (self._accepted_ms or loop.process_queue.newest_store_timestamp):
+                    unread = max(0, offered - header.min_offset)
+            await self._correct(asked, offered, remark, unread)
 
     async def reset(self, offset: int) -> None:
         """Go where an operator reset the group, as the answer to a pull told. Raises RmqdError."""
@@ -156,8 +167,15 @@ class OffsetMoves:
         """Drop the cache, as an operator moved the queue, and ignore what handlers do now. Raises RmqdError."""
         if offset < self._context.store.committed.get(self._message_queue, 0):
             self._loop.process_queue.stats.falls["operator"] += 1
+        self._accepted_ms = 0
+        self._context.problems.end(("unread", self._message_queue))
         self._loop.start_again(offset, "offset_moved")
         await self._context.store.commit(self._message_queue, offset, downward=True)
+
+    def _filed_ms(self) -> int:
+        """When the offset came into a broadcasting group's own file (Unix milliseconds); 0 in other groups."""
+        is_own = self._context.options.message_model == "broadcasting"
+        return int(self._context.store.committed_at.get(self._message_queue, 0.0) * 1000) if is_own else 0
 
     def _is_doubtful(self, offered: int) -> bool:
         """Whether an offer below the committed offset has to be confirmed: one reply of a broker is not enough."""
@@ -172,7 +190,16 @@ class OffsetMoves:
         loop.stuck = self._context.found("offset_illegal", evidence, topic=self._message_queue.topic)
         await loop.wait_for_operator()
 
-    async def _correct(self, asked: int, offered: int, remark: str) -> None:
+    async def _correct(self, asked: int, offered: int, remark: str, unread: int = 0) -> None:
+        if unread:
+            queue, topic = self._message_queue, self._message_queue.topic
+            evidence = (
+                f"the offset {asked} of {queue} was beyond its end: {unread} messages before {offered} are not read"
+            )
+            step = "if the topic was created again, `rmqd offsets reset {group} {topic} --to first` has them handled"
+            self._context.problems.begin(
+                ("unread", queue), self._context.found("offset_illegal", evidence, topic=topic, step=step)
+            )
         process_queue, store = self._loop.process_queue, self._context.store
         skipped = max(0, offered - asked)
         log.warning(
@@ -181,6 +208,7 @@ class OffsetMoves:
             offset=asked,
             corrected=offered,
             skipped=skipped,
+            unread=unread,
             cached=process_queue.cached_count,
             remark=remark,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.message_queue import MessageQueue
@@ -53,6 +54,42 @@ async def test_what_comes_while_the_end_is_doubted_is_handled(
         await broker.store(queue, b"new3", b"new4")
         await seen.has(b"new3", b"new4")
         await broker.committed(GROUP, queue, 5)
+
+
+async def test_messages_before_an_end_that_the_group_is_beyond_are_reported(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """A member that has just started cannot know whether the topic was made anew, or the broker lost its end."""
+    broker.first[queue] = 10
+    await broker.store(queue, *OLD, store_timestamp=1000)
+    broker.offsets[GROUP, queue] = 100
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, **QUICK) as m:
+            await broker.committed(GROUP, queue, 16)
+            [problem] = m.consumer.snapshot().problems
+            assert "6 messages before 16 are not read" in problem.evidence
+            assert f"`rmqd offsets reset {GROUP} {TOPIC} --to first`" in problem.next
+            await m.stop()
+            assert not m.consumer.snapshot().problems
+    assert [entry["unread"] for entry in logs if entry["event"] == "offset.corrected"] == [6]
+
+
+@pytest.mark.parametrize("count", [3, 9])
+async def test_a_topic_that_is_made_anew_is_read_by_a_member_that_has_pulled_nothing(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, count: int
+) -> None:
+    """It goes by the time at which the broker had its offset."""
+    await broker.store(queue, *OLD, store_timestamp=1000)
+    broker.offsets[GROUP, queue] = 6
+    broker.answer_pull(queue, broker.nothing(queue, ResponseCode.PULL_NOT_FOUND, 6))
+    async with member(broker.peer.address, seen, **QUICK):
+        await eventually(lambda: broker.pulled_offsets(queue) == [6, 6], "its offset is taken")
+        broker.messages[queue] = []
+        new = [b"new%d" % number for number in range(count)]
+        await broker.store(queue, *new, store_timestamp=2**41)
+        broker.answer_pull(queue, Reply(ResponseCode.TOPIC_NOT_EXIST, "the topic does not exist"))
+        broker.peer.cut()
+        await seen.has(*new)
 
 
 @pytest.mark.parametrize("new", [3, 5])

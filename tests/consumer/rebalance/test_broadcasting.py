@@ -210,6 +210,23 @@ async def test_a_new_queues_start_is_stored_before_anything_is_handled(
         await seen.has(*[b"a", b"b", b"c"][first:])
 
 
+@pytest.mark.parametrize("is_newer", [True, False])
+@pytest.mark.usefixtures("hasty")
+async def test_a_file_whose_offset_is_beyond_the_end(
+    broker: ScriptedBroker, place: Place, seen: Seen, *, is_newer: bool
+) -> None:
+    """A topic that is newer than the file is read from its first message; of another one it is said what is not."""
+    [queue] = broker.create_topic(TOPIC)
+    OffsetsFile(place.path / GROUP).save({queue: 100})
+    await broker.store(queue, b"0", b"1", store_timestamp=2**41 if is_newer else 1000)
+    async with member(broker.peer.address, seen, **place()) as m:
+        if is_newer:
+            await seen.has(b"0", b"1")
+        await place.has(queue, 2)
+        told = [problem.evidence.partition("end: ")[2] for problem in m.consumer.snapshot().problems]
+        assert told == ([] if is_newer else ["2 messages before 2 are not read"])
+
+
 async def test_an_operators_reset_moves_the_file(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
 ) -> None:
