@@ -48,7 +48,7 @@ class NameServers:
 
     `addresses` ("host:port") win over `url`, an address server whose text lists them. Host names are resolved here, and
     again every 30 s, so that each machine behind a name is tried by itself, and one that has left is not asked again.
-    The constructor does nothing; `run` keeps the addresses up to date.
+    The constructor does nothing; `run` keeps the addresses up to date, and without it a question does so.
     """
 
     def __init__(
@@ -70,6 +70,8 @@ class NameServers:
         self._fetch = fetch or fetch_text
         self._addresses: list[str] = []  # resolved, the one that answered last first
         self._resolved: dict[str, list[str]] = {}
+        self._interval = ADDRESS_SERVER_INTERVAL_SECONDS if self._url else RESOLVE_INTERVAL_SECONDS
+        self._stale_at = 0.0  # when a question has the addresses looked up first (monotonic)
         self._look_again = asyncio.Event()
         self._looking = Coalesced[None, None](lambda _: self._look_up())
 
@@ -84,7 +86,7 @@ class NameServers:
         The name server in use is asked first. If it fails or is slow, all others are asked at once. "No such topic" is
         an answer too: it is raised as the BrokerError that it is.
         """
-        if not self._addresses:
+        if not self._addresses or self._clock.monotonic() >= self._stale_at:
             await self.look_up()
 
         async def asking(address: str) -> T | BrokerError:
@@ -113,14 +115,15 @@ class NameServers:
 
     async def run(self) -> None:
         """Look the addresses up again at intervals, and when no name server answered. Ends only by cancellation."""
-        interval = ADDRESS_SERVER_INTERVAL_SECONDS if self._url else RESOLVE_INTERVAL_SECONDS
         while True:
-            await wait_within(self._clock, interval, self._look_again.wait())
+            self._stale_at = float("inf")  # no question has to wait for a slow resolver
+            await wait_within(self._clock, self._interval, self._look_again.wait())
             self._look_again.clear()
             await self.look_up()
             await self._clock.sleep(LOOKUP_GAP_SECONDS)
 
     async def _look_up(self) -> None:
+        self._stale_at = max(self._stale_at, self._clock.monotonic() + self._interval)
         if self._url:
             await self._read_address_server()
         resolved = await asyncio.gather(*(self._resolve_address(address) for address in self._configured))

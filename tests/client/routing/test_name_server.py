@@ -145,6 +145,24 @@ async def test_a_name_that_moves_is_followed(remoting: RemotingClient, peers: li
     await eventually(lambda: remoting.connected(peers[0].address) is None, "the old connection is closed")
 
 
+async def test_a_host_name_that_moves_is_followed_by_clients_that_only_ask(
+    remoting: RemotingClient, peers: list[Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a sink or a source on Spark; the old machine still answers."""
+    monkeypatch.setattr("rmqd.client.routing.name_server.RESOLVE_INTERVAL_SECONDS", 0.0)
+    host = ["127.0.0.1"]
+
+    async def resolve(_host: str, _port: int) -> list[str]:
+        return list(host)
+
+    servers = NameServers(remoting, [f"nameserver:{peers[0].port}"], resolve=resolve)
+    assert await servers.get_route("T") == ROUTE
+    host[0] = "127.0.0.9"
+    with pytest.raises(NameServerError):
+        await servers.get_route("T")
+    assert servers.addresses == (f"127.0.0.9:{peers[0].port}",)
+
+
 async def test_a_failed_lookup_keeps_what_was_known(remoting: RemotingClient, peers: list[Peer]) -> None:
     """An address server that is down, or says nothing, takes no name server away; nor does a name that fails."""
     answers: list[str | OSError] = [peers[0].address, OSError("down"), "  "]
