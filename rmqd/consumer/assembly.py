@@ -99,8 +99,12 @@ def assemble(
         ends=ends or {},
     )
     context.resumed.set()
-    if receipts is None:
+    if options.message_model == "broadcasting":
         return context, Division(context)
+    if receipts is None:
+        from rmqd.consumer.pop.after_pop import DivisionAfterPop
+
+        return context, DivisionAfterPop(context)
     if options.is_lite:
         from rmqd.consumer.lite.division import LiteDivision
 

@@ -75,6 +75,17 @@ class GroupContext:
         """Whether an operator paused the whole group: nothing is pulled and nothing is handed out."""
         return not self.resumed.is_set()
 
+    def brokers(self) -> dict[str, str]:
+        """The addresses of the brokers that serve the group's topics, by name."""
+        routes = self.client.routes
+        names = {
+            broker.broker_name
+            for topic in self.subscriptions
+            if (route := routes.route(topic)) is not None
+            for broker in route.broker_datas
+        }
+        return {name: address for name in sorted(names) if (address := routes.address(name)) is not None}
+
     @property
     def circuit(self) -> Circuit | None:
         """Whether the handler is called; None for a group without a circuit breaker."""

@@ -59,7 +59,7 @@ class Consistency:
         """Look until cancelled; the first time as soon as there are brokers to ask."""
         clock = self._context.clock
         while True:
-            if not (brokers := self._brokers()):
+            if not (brokers := self._context.brokers()):
                 await clock.sleep(NO_BROKER_SECONDS)
                 continue
             await asyncio.gather(*(self._check_settings(*broker) for broker in brokers.items()))
@@ -117,7 +117,7 @@ class Consistency:
 
     async def _look(self, of_ids_only: bool) -> dict[Difference, str] | None:
         """What differs now, with who told of each difference; None where no broker tells anything."""
-        addresses = self._brokers()
+        addresses = self._context.brokers()
         seen: dict[Difference, str] = {}
         asked: set[str] = set()
         views = await asyncio.gather(*(self._view(address) for address in addresses.values()))
@@ -144,17 +144,6 @@ class Consistency:
         is_ours = difference.cause == "client_id_conflict"
         evidence = f"{difference.text}, says {told_by}" if is_ours else f"other members {difference.text} ({told_by})"
         return self._context.found(difference.cause, evidence)
-
-    def _brokers(self) -> dict[str, str]:
-        """The brokers that serve the group's topics, by name."""
-        routes = self._context.client.routes
-        names = {
-            broker.broker_name
-            for topic in self._context.subscriptions
-            if (route := routes.route(topic)) is not None
-            for broker in route.broker_datas
-        }
-        return {name: address for name in sorted(names) if (address := routes.address(name)) is not None}
 
     async def _view(self, address: str) -> ConsumerConnection | None:
         context = self._context

@@ -2,7 +2,7 @@
 
 What is popped is hidden from other members for `pop_invisible_time`; it is acknowledged message by message, or seen
 again. So members share queues, and no queue is locked or drained for the next owner. Line, workers and settlement are
-those of `consumer.handling`. Loaded only for groups that pop.
+those of `consumer.handling`. Loaded only for groups that pop, but for `after_pop` and `retries`.
 
     division       DivisionByBroker: what this member pops and what it pulls, as a broker says
     assignment     PopAssignment: one queue, or all of a broker, from the first pop to the last acknowledgement
@@ -14,6 +14,7 @@ those of `consumer.handling`. Loaded only for groups that pop.
     receipts       PopReceipts: acknowledge, hide for longer, show again; gathered broker by broker
     send_back      PopSendBack: a retry hides the message for the time of its delay level
     retries        PopRetries: pop retry topics of a group that pulls again
+    after_pop      DivisionAfterPop: the same for a group whose consume_mode is not pop any more
     start          a new group is founded before its first pop
     status         PopStatus: its state and figures, and what is seen of it when it stands still
 """

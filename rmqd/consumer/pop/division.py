@@ -55,9 +55,7 @@ class DivisionByBroker(Division):
         Raises PopNotSupportedError where all brokers that answer are too old to divide queues, and
         StaticTopicNotPoppedError where the topic is static.
         """
-        if topic in self._retries.ending:
-            if not held:
-                self._retries.ended(topic)
+        if self._retries.is_over(topic, held):
             return Share()
         told = await self._ask_brokers(topic)
         if told is None:

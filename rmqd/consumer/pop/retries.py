@@ -9,7 +9,7 @@ that it looks at them from time to time: a retry may come as late as two hours a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import structlog
@@ -107,8 +107,15 @@ class PopRetries:
         await announce(context, {retry: subscription})  # the queues may be divided at any time, and then pulled
         context.subscriptions[retry] = subscription
 
-    def ended(self, retry: str) -> None:
-        """Note that no queue of a topic that was `ending` is held any more."""
+    def is_over(self, topic: str, held: Collection[MessageQueue]) -> bool:
+        """Whether a topic is a pop retry topic that is read no more; its end once no queue of it is `held`."""
+        if topic not in self.ending:
+            return False
+        if not held:
+            self._ended(topic)
+        return True
+
+    def _ended(self, retry: str) -> None:
         log.info("pop.retries_ended", topic=retry)
         self.ending.discard(retry)
         self._empty_since.pop(retry, None)

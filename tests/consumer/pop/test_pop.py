@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -121,6 +122,27 @@ async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: 
         await eventually(lambda: two.queue(-1) is not None, "it pops", LONG_SECONDS)
         await pop.send(b"popped")
         await eventually(lambda: b"popped" in second.bodies, "it handles what it pops")
+
+
+@pytest.mark.usefixtures("looks_often")
+@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
+async def test_a_group_whose_consume_mode_is_not_pop_any_more_reads_what_it_had_popped(pop: Popping, mode: str) -> None:
+    """The broker may still be set to have the group pop."""
+    first, second = Blocked(), Seen()
+    await pop.send(*BODIES[:20])
+    async with pop.member(first, concurrency=1, pop_invisible_time_seconds=10.0) as one:
+        await eventually(lambda: one.topic().received == 20, "it has popped all")
+        await one.die()
+    options: dict[str, Any] = {"consume_mode": mode, "pop_invisible_time_seconds": 10.0, "clock": pop.clock}
+    async with member(pop.rocketmq.nameserver, second, **options) as two:
+        await eventually(lambda: set(second.bodies) == set(BODIES[:20]), "all of it is handled", LONG_SECONDS)
+        await eventually(
+            lambda: pop_retry_topic(GROUP, TOPIC) not in [one.topic for one in two.consumer.snapshot().queues],
+            "it was empty for as long as messages are hidden",
+            LONG_SECONDS,
+        )
+        assert two.queue(0) is not None
+    assert await pop.lag(pop_retry_topic(GROUP, TOPIC)) == 0
 
 
 async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(pop: Popping) -> None:

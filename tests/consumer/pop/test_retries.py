@@ -165,7 +165,7 @@ async def test_it_is_read_until_it_was_empty_for_as_long_as_messages_are_hidden(
     for _ in range(5):
         await case.round()
     assert case.retries.ending == {RETRY}
-    case.retries.ended(RETRY)
+    assert case.retries.is_over(RETRY, ())
     assert (case.retries.ending, case.is_read(), case.watched, case.soon) == (set(), False, set(), 1)
     changes = case.changes
     for _ in range(4):
