@@ -25,8 +25,9 @@ command exits with 78. Handlers are imported and made with their options, but no
 too. PySpark and a Java are looked for where a group is on Spark.
 
 With --connect the cluster is asked too: whether name servers and brokers answer, topics exist and may be read, the
-group may consume, brokers take the SQL filters, and other members of the group subscribe to the same. It looks only,
-and joins no group. Exit 1 where something does not agree, 69 where something does not answer.
+group may consume, the user has a member's rights, brokers take the SQL filters, and other members of the group
+subscribe to the same. It looks only, and joins no group. Exit 1 where something does not agree, 69 where something does
+not answer.
 
 Example: rmqd check --config /etc/rmqd/rmqd.yaml --connect
 """

@@ -8,6 +8,7 @@ from rmqd.consumer.health.recent_results import RecentResults
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.consumer.stats.counters import snapshots_of
 from rmqd.consumer.stats.snapshot import MOST_MEMBERS, GroupSnapshot
+from rmqd.diagnosis.daemon import KEPT
 from rmqd.loaded_handler import ProcessCounts
 from rmqd.plain_text import describe
 from rmqd.wire.topics import is_retry_topic
@@ -88,7 +89,7 @@ class GroupStatus:
         )
         kept = refusal or next(disabled, None)
         if kept is not None and self.state in ("starting", "running"):
-            return f"group {options.group} is kept from consuming: {kept}"
+            return f"group {options.group} {KEPT}{kept}"
         if self.state != "running":
             return f"group {self._context.options.group} is {self.state}"
         missing = sorted(topic for topic in self._rebalance.unrouted if not is_retry_topic(topic))

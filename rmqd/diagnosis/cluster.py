@@ -133,7 +133,10 @@ def settings(look: Look) -> Iterator[Finding]:
 
 def members(look: Look) -> Iterator[Finding]:
     """Whether there is a member at all."""
-    if look.views or not look.brokers or all(broker.silence for broker in look.brokers.values()):
+    answering = [broker for broker in look.brokers.values() if broker.silence is None]
+    if look.views or not answering:
+        return
+    if not look.settings and not any(broker.makes_groups for broker in answering):  # `settings` reports that
         return
     waiting = sum(look.waiting(queue) for queue in look.queues)
     oldest = max((look.queues[queue].age_seconds for queue in look.queues if look.waiting(queue)), default=0.0)

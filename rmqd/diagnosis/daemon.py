@@ -10,6 +10,9 @@ from rmqd.diagnosis.finding import Finding
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import wrap_namespace
 
+KEPT: Final = "is kept from consuming: "
+"""In the reason why a group is not ready: access is refused, or brokers' settings forbid it to consume."""
+_RIGHTS: Final = "the reason names the command, or the key of the configuration; docs/security.md"
 _FAILED: Final = "the reason names what to mend; the daemon tries it again by itself. `rmqd status {group}`"
 
 
@@ -23,6 +26,10 @@ def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "")
     if failure:
         evidence = f"the daemon's member is not there, as its group has failed: {failure}"
         yield Finding(("no_members", "daemon"), found("no_members", evidence, group=name, step=_FAILED))
+    elif waits and KEPT in waits:
+        if not any(str(one.get("evidence")) in waits for one in group.get("problems", ())):  # else it is reported below
+            evidence = f"the daemon says: {waits}"
+            yield Finding(("no_permission", "daemon"), found("no_permission", evidence, group=name, step=_RIGHTS))
     elif waits:
         yield Finding(("no_members", "daemon"), found("no_members", f"the daemon's member waits: {waits}", group=name))
     told: list[tuple[Any, MessageQueue | None]] = [(one, None) for one in group.get("problems", ())]

@@ -133,7 +133,7 @@ def test_no_members() -> None:
     (unknown,) = judge(look(settings={}, queues={}))
     assert (unknown.cause, "no broker knows the group" in unknown.evidence) == ("no_members", True)
     broker = BrokerFacts(name=BROKER, master="10.0.0.9:10911", makes_groups=False)
-    (_, refused) = judge(look(brokers={BROKER: broker}, settings={}, queues={}))
+    (refused,) = judge(look(brokers={BROKER: broker}, settings={}, queues={}))
     assert (refused.cause, f"updateSubGroup -g {GROUP}" in refused.next) == ("consumption_disabled", True)
 
 
@@ -258,6 +258,16 @@ def test_what_brokers_and_the_daemon_say_of_a_queue_is_told_once(number: int, to
     evidence = "; ".join(sorted(one.evidence for one in found))
     assert "90 messages wait in orders on broker-a, queue 0" in evidence
     assert "the daemon says: a call runs for 40 s" in evidence
+
+
+def test_what_keeps_a_daemon_s_group_from_consuming_is_told_once_by_its_cause() -> None:
+    waits = f"group {GROUP} is kept from consuming: a refuses PULL_MESSAGE"
+    (refused,) = judge(look(WELL), of_daemon=findings_of_daemon({"not_ready_reason": waits}, GROUP))
+    assert (refused.cause, waits in refused.evidence) == ("no_permission", True)
+    problem = {"cause": "consumption_disabled", "evidence": "no retry queue", "next": "do this"}
+    of_daemon = {"not_ready_reason": f"group {GROUP} is kept from consuming: no retry queue", "problems": [problem]}
+    (disabled,) = judge(look(WELL), of_daemon=findings_of_daemon(of_daemon, GROUP))
+    assert (disabled.cause, disabled.next.startswith("do this")) == ("consumption_disabled", True)
 
 
 def test_one_message_waits() -> None:
