@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.slots import HandlerHungError
 from rmqd.consumer.health.recent_results import RecentResults
@@ -46,6 +48,7 @@ class GroupStatus:
         """All figures of the group, taken at one moment."""
         context, assigned = self._context, self._rebalance.assigned
         reason, topics = self._not_ready(), snapshots_of(context.stats)
+        counts = Counter(message_queue.topic for message_queue in assigned)
         return GroupSnapshot(
             name=context.options.group,
             engine=ENGINE,
@@ -59,11 +62,7 @@ class GroupStatus:
             not_ready_reason=reason,
             topics=topics,
             queues=tuple(queue for queue in (entry.snapshot() for entry in assigned.values()) if queue is not None),
-            assigned={
-                topic: sum(message_queue.topic == topic for message_queue in assigned)
-                for topic in context.subscriptions
-                if not is_retry_topic(topic)
-            },
+            assigned={topic: counts[topic] for topic in context.subscriptions if not is_retry_topic(topic)},
             rebalances=self._rebalance.count,
             handover_timeouts=context.ownership.timeouts,
             commit_failures=context.store.failures,

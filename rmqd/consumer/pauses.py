@@ -64,4 +64,4 @@ class Pauses:
 
     def hold(self, queue: MessageQueue) -> bool:
         """Whether this queue is paused."""
-        return any(scope.names(queue) for scope in self._scopes)
+        return bool(self._scopes) and any(scope.names(queue) for scope in self._scopes)

@@ -54,6 +54,10 @@ class AssignmentStatus(ABC):
     def has_work(self) -> bool:
         """Whether there is something to do, or it cannot even be told."""
 
+    def is_quiet(self, now: float) -> bool:
+        """Whether it plainly waits for messages, so that nobody need look closer; `now` is monotonic."""
+        return False
+
     @abstractmethod
     def measure(self) -> Coroutine[Any, Any, None] | None:
         """Ask the broker how far behind the group is; None if its answers tell."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.pull.assigned_queue import AssignedQueue
+from rmqd.consumer.pull.loop import PullLoop
 from rmqd.diagnosis.causes import Problem, found
 from rmqd.wire.message_queue import MessageQueue
 
@@ -25,7 +25,7 @@ class BrokerWatch:
     def look(self) -> None:
         """Look at every broker that this member pulls queues of, once."""
         now = self._context.clock.monotonic()
-        pulled = {queue: one for queue, one in self._assigned.items() if isinstance(one, AssignedQueue)}
+        pulled = (queue for queue, one in self._assigned.items() if not one.is_popped)
         held = self._context.client.routes.by_endpoint(pulled)
         for name in self._since.keys() - held.keys():
             del self._since[name]
@@ -36,7 +36,7 @@ class BrokerWatch:
                 self._since.pop(name, None)
                 self._context.problems.end(("broker", name))
             elif now - self._since.setdefault(name, now) >= DOWN_SECONDS:
-                problem = _problem(name, reason, [pulled[queue] for queue in queues])
+                problem = _problem(name, reason, [self._assigned[queue] for queue in queues])
                 self._context.problems.begin(("broker", name), problem)
 
     def _why_down(self, name: str) -> str | None:
@@ -49,11 +49,11 @@ class BrokerWatch:
         return None if reason is None else f"the master of broker {name} ({master}) does not answer: {reason}"
 
 
-def _problem(name: str, reason: str, queues: list[AssignedQueue]) -> Problem:
+def _problem(name: str, reason: str, queues: list[Assignment]) -> Problem:
     slaves = {
         loop.request.address
         for assigned in queues
-        if (loop := assigned.loop) is not None and not loop.request.at_master and loop.failure is None
+        if isinstance(loop := assigned.loop, PullLoop) and not loop.request.at_master and loop.failure is None
     }
     slave = next(iter(slaves), None)
     fate = f"are read from its slave {slave}" if slave is not None else "wait for it"

@@ -59,6 +59,7 @@ class Watchdog:
         self._watches: dict[MessageQueue, _Watch] = {}
         self._news: dict[tuple[str, str, str], dict[MessageQueue, Problem]] = {}  # by cause, topic and broker
         self._brokers = BrokerWatch(context, assigned)
+        self._replicas: object = None  # which there were at the last look, and which of them were down
         self._unserved: dict[str, float] = {}  # topics that cannot be read as they should, and since when
 
     async def run(self) -> None:
@@ -70,12 +71,16 @@ class Watchdog:
     def look(self) -> None:
         """One look at every assignment and topic."""
         now = self._context.clock.monotonic()
-        for queue in self._watches.keys() - self._assigned.keys():
-            del self._watches[queue]
         due = list(self._news)  # one look later, so that queues that stop together are told together
+        may_pass_over = self._replicas_stay() and not due
         for queue, assigned in self._assigned.items():
+            watch = self._watches.get(queue)
+            if watch is None:
+                watch = self._watches[queue] = _Watch(stands_since=now)
+            elif may_pass_over and assigned.status.is_quiet(now):
+                watch.stands_since, watch.seen_cause = now, ""
+                continue
             assigned.look_around()
-            watch = self._watches.setdefault(queue, _Watch(stands_since=now))
             assigned.status.stall = problem = self._stall(assigned, watch, now)
             assigned.status.tick()
             if problem is None:
@@ -92,6 +97,9 @@ class Watchdog:
                 key = (problem.cause, queue.topic, queue.broker_name)
                 self._news.setdefault(key, {})[queue] = problem
             self._repair(assigned, watch, now)
+        if len(self._watches) > len(self._assigned):
+            for queue in self._watches.keys() - self._assigned.keys():
+                del self._watches[queue]
         for key in due:
             if stalled := self._news.pop(key):
                 self._tell(stalled, now)
@@ -100,6 +108,13 @@ class Watchdog:
         for topic in self._context.subscriptions:
             if not is_retry_topic(topic):
                 self._look_at_topic(topic, now)
+
+    def _replicas_stay(self) -> bool:
+        """Whether all pulls that were right at the last look are asked of the right replicas still."""
+        client, before = self._context.client, self._replicas
+        down = frozenset(filter(client.remoting.is_down, client.routes.broker_addresses()))
+        self._replicas = client.routes.version, down
+        return self._replicas == before
 
     def _stall(self, assigned: Assignment, watch: _Watch, now: float) -> Problem | None:
         """Why the assignment stands still, once it has done so for long enough."""

@@ -27,6 +27,7 @@ class QueueStatus(AssignmentStatus):
 
     loop: PullLoop | None = None
     start_failure: RmqdError | None = None  # of the last attempt to take the queue over
+    _quiet: tuple[object, QueueSnapshot] | None = None  # the last snapshot while it was quiet, and what it depends on
 
     @property
     def failure(self) -> RmqdError | None:
@@ -63,22 +64,46 @@ class QueueStatus(AssignmentStatus):
         loop, store, message_queue = self.loop, self._context.store, self._message_queue
         if loop is None and self.stall is None and self._context.ownership.holds(message_queue):
             return None
-        snapshot = super().snapshot()
-        if loop is None or snapshot is None:
-            return snapshot
-        process_queue = loop.process_queue
+        if loop is None:
+            return super().snapshot()
+        is_quiet, process_queue = self.is_quiet(self._context.clock.monotonic()), loop.process_queue
+        committed, last_commit = store.committed.get(message_queue), store.committed_at.get(message_queue)
+        address, at_slave = loop.request.address, not loop.request.at_master
+        depends_on = (process_queue.next_offset, self.since, committed, last_commit, address, at_slave)
+        if is_quiet and self._quiet is not None and self._quiet[0] == depends_on:
+            return self._quiet[1]
+        if (snapshot := super().snapshot()) is None:
+            return None
         lag = None if loop.max_offset is None else max(0, loop.max_offset - process_queue.commit_offset())
-        return replace(
+        snapshot = replace(
             snapshot,
-            committed=store.committed.get(message_queue),
+            committed=committed,
             max=loop.max_offset,
             lag=lag,
             lag_seconds=self._lag_seconds(lag, process_queue.last_store_timestamp),
             span=process_queue.span(),
             position=process_queue.next_offset,
-            last_commit=store.committed_at.get(message_queue),
-            pulled_from=loop.request.address,
-            at_slave=not loop.request.at_master,
+            last_commit=last_commit,
+            pulled_from=address,
+            at_slave=at_slave,
+        )
+        self._quiet = (depends_on, snapshot) if is_quiet else None
+        return snapshot
+
+    def is_quiet(self, now: float) -> bool:
+        """Whether it plainly waits for messages: a pull of it is held, and all that ever came is handled."""
+        loop, context, message_queue = self.loop, self._context, self._message_queue
+        if loop is None or self._state != "waiting" or self.stall is not None or loop.failure is not None:
+            return False
+        process_queue = loop.process_queue
+        return (
+            loop.max_offset == process_queue.next_offset
+            and not (process_queue.cached_count or process_queue.in_flight)
+            and loop.held_by is None
+            and loop.stuck is None
+            and now - loop.asked_at < OVERDUE_SECONDS
+            and context.ownership.holds(message_queue)
+            and not context.pauses.hold(message_queue)
         )
 
     def measure(self) -> Coroutine[Any, Any, None] | None:

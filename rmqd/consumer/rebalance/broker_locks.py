@@ -74,6 +74,10 @@ class BrokerLocks:
         connection = self.connection(broker_name)
         return connection is not None and self._granted_on.get(broker_name) is not connection
 
+    def may_any_be_lost(self) -> bool:
+        """Whether that is so for any broker. A group has few brokers, and perhaps thousands of queues."""
+        return any(map(self.may_be_lost, {*self._client.routes.brokers(), *self._granted_on}))
+
     async def unlock(self, broker_name: str, queues: Collection[MessageQueue], client_id: str | None = None) -> bool:
         """Unlock queues, for us or in the name of another client. Returns whether the broker answered."""
         address = self._address(broker_name)

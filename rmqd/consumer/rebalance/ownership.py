@@ -167,7 +167,8 @@ class QueueOwnership:
                 renewed = self._clock.monotonic()
                 await self._claim(self._owned)
             elif not self._locks.refused:
-                lost = {queue for queue in self._locked if self._locks.may_be_lost(self._locks.broker_of(queue))}
+                brokers = self._locks.by_broker(self._locked if self._locks.may_any_be_lost() else ())
+                lost = {queue for name, own in brokers.items() if self._locks.may_be_lost(name) for queue in own}
                 await self._claim((self._owned - self._locked) | lost)
 
     def _seen_by_all_at(self, queue: MessageQueue) -> float:

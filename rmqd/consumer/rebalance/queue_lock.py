@@ -181,15 +181,17 @@ class QueueLock:
     async def _round(self) -> None:
         now = self._now()
         for queue, lease in list(self._leases.items()):
+            if lease.holds:
+                continue
             if lease.is_cut:
                 lease.tell()
-            elif not lease.holds:
+            else:
                 self._lose(queue, "it could not be renewed")
         due = {
             queue
-            for queue in self._leases
-            if now - self._renewed.get(self._locks.broker_of(queue), float("-inf")) >= RENEW_SECONDS
-            or self._locks.may_be_lost(self._locks.broker_of(queue))
+            for name, queues in self._locks.by_broker(self._leases).items()
+            if now - self._renewed.get(name, float("-inf")) >= RENEW_SECONDS or self._locks.may_be_lost(name)
+            for queue in queues
         }
         wanted = due.union(queue for queue in self._waits if not self._may_be_anothers(queue))
         brokers = self._locks.by_broker(wanted)

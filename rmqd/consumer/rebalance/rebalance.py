@@ -61,6 +61,7 @@ class Rebalance:
 
     def __init__(self, context: GroupContext, division: Division) -> None:
         self.assigned: dict[MessageQueue, Assignment] = {}  # also what is being given up
+        self._pulled = 0  # queues of them
         self._cut_short: list[Assignment] = []  # those whose `run` raised or was cancelled, as the group failed
         self.count = 0  # passes that changed the assignment
         self.unrouted: frozenset[str] = frozenset(context.subscriptions)  # topics without a first assignment
@@ -232,6 +233,7 @@ class Rebalance:
             self.assigned[queue].leave(drain_seconds)
         for queue in sorted(change.take):
             self.assigned[queue] = assigned = self._division.assignment(queue, is_popped=is_popped)
+            self._pulled += not is_popped
             offset, asked_at = self._moves.pop(queue, (0, -MOVE_SECONDS))
             if self._context.clock.monotonic() - asked_at < MOVE_SECONDS:
                 assigned.move_to(offset)
@@ -255,10 +257,10 @@ class Rebalance:
             raise
         finally:
             del self.assigned[assigned.message_queue]
+            self._pulled -= not assigned.is_popped
             self.divide_thresholds()
             self.soon()
 
     def divide_thresholds(self) -> None:
         """Share out what the group may cache among the queues that it pulls."""
-        pulled = sum(not assigned.is_popped for assigned in self.assigned.values())
-        self._context.thresholds = Thresholds.divided(self._context.options, pulled)
+        self._context.thresholds = Thresholds.divided(self._context.options, self._pulled)

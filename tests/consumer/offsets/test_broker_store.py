@@ -342,3 +342,11 @@ async def test_failed_commits_of_a_round_are_one_line_for_a_broker(owner: Owner)
     with capture_logs() as logs:
         assert not await owner.store.persist(dict.fromkeys(queues, 7))
     assert [(line["event"], line["broker"], line["queues"]) for line in logs] == [("offset.commit_failed", "a", 5)]
+
+
+async def test_a_round_does_nothing_for_queues_without_news(owner: Owner) -> None:
+    """No task is made, nobody is waited for: a group has thousands of them."""
+    await owner.persist(7)
+    a_round = owner.store.persist({owner.queue: 7})
+    with pytest.raises(StopIteration):
+        a_round.send(None)

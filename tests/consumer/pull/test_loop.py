@@ -247,3 +247,18 @@ async def test_failed_starts_of_a_moment_are_one_line_for_a_broker(
     told = [(line["broker"], line["queues"]) for line in logs if line["event"] == "queue.start_failed"]
     assert {broker for broker, _ in told} == {"a"}
     assert sum(queues for _, queues in told) > 8
+
+
+async def test_a_queue_that_waits_for_messages_has_one_snapshot_until_something_happens(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock
+) -> None:
+    """The history takes one every few seconds, of thousands of queues."""
+    await broker.store(queue, b"0")
+    async with member(broker.peer.address, seen, clock=flowing) as m:
+        await broker.committed(GROUP, queue, 1)
+        await eventually(lambda: m.queue() is not None and m.queue() is m.queue(), "it waits")
+        before = m.queue()
+        await broker.store(queue, b"1")
+        await eventually(lambda: m.queue() is not before, "a message came")
+        m.consumer.pause()
+        await eventually(lambda: (q := m.queue()) is not None and q.state == "paused", "it is paused")
