@@ -7,6 +7,7 @@ and of one with tasks only the first are watched: a handler that leaves tasks do
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -25,9 +26,9 @@ class LeftTasks:
     """The tasks that one handler creates in its calls. Libraries that it uses may keep tasks of their own."""
 
     def __init__(self, handler: LoadedHandler) -> None:
-        function: Any = handler.handle
-        while (inner := getattr(function, "func", None) or getattr(function, "__wrapped__", None)) is not None:
-            function = inner  # the author's, behind partials and decorators
+        function: Any = inspect.unwrap(handler.handle)
+        while isinstance(function, partial):  # until it is the author's
+            function = inspect.unwrap(function.func)
         self._name, self._package = handler.name, _package(getattr(function, "__module__", ""))
         self._left = MOST_WATCHED
         self._is_told = self._package == "rmqd"  # as of worker processes: what they need may outlive a call
