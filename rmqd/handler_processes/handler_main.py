@@ -23,6 +23,7 @@ from rmqd.process import structlog_without_rich  # noqa: F401  before structlog,
 import structlog
 
 from rmqd.clock import SystemClock
+from rmqd.consumer.handling.left_tasks import LeftTasks
 from rmqd.consumer.handling.threads import HandlerThread, UnusableHandlerError, call_start_or_stop, check_result
 from rmqd.consumer.handling.worker import take_cancellations_back
 from rmqd.exit_codes import ExitCode
@@ -168,6 +169,8 @@ class _HandlerCalls:
     async def work(self, jobs: asyncio.Queue[Request], channel: ChildChannel) -> None:
         """Start the handler, call it, and stop it, as requests say; all in one task, whose context variables stay."""
         once_in_group.set(once_of(self._order.group))
+        if self._handler.is_async and (working := asyncio.current_task()) is not None:
+            LeftTasks(self._handler).watch(working, lambda: self._called_with)
         while True:
             request = await jobs.get()
             channel.post(ChildAnswer(request.number, await self._answered(request)))

@@ -12,10 +12,11 @@ import pytest
 from rmqd.consumer.handling.threads import UnusableHandlerError
 from rmqd.handler_api import Batch
 from rmqd.plugins.handlers import load_handler
-from rmqd.testing import make_batch
+from rmqd.testing import make_batch, make_message
 from tests.handler_processes.pools import GROUP, group_config, pooled
-from tests.handler_processes.scripted_handler import TYPED
+from tests.handler_processes.scripted_handler import ASYNC, TYPED
 from tests.handler_processes.test_outcomes import batch_of, called
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 
@@ -46,3 +47,21 @@ def forgotten(batch: Batch) -> Any:
         """Never begun."""
 
     return work()
+
+
+async def test_a_task_that_outlives_its_call_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    """As without processes."""
+    lines = [
+        "import asyncio; __name__ = 'tests'",
+        "async def work(): await asyncio.sleep(0)",
+        "asyncio.create_task(work())",
+    ]
+    said: list[str] = []
+
+    def is_told() -> bool:
+        said.extend(capfd.readouterr())
+        return "handler.task_left" in "".join(said)
+
+    async with pooled(ASYNC) as there:
+        await there.handle(make_batch(make_message("\n".join(lines))))
+        await eventually(is_told, "the process has said so")
