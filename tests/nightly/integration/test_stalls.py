@@ -15,8 +15,12 @@ from typing import Any
 
 import pytest
 
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.diagnosis.causes import Problem
 from rmqd.handler_api import Batch
+from rmqd.wire.command import RemotingCommand
+from tests.cli.command import rmqd
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
@@ -179,8 +183,8 @@ async def test_messages_that_the_broker_does_not_take_back(rocketmq_faulty: Real
 
     async def fail_first(batch: Batch) -> None:
         await seen(batch)
-        if batch[0].keys == "m0" and batch[0].reconsume_times == 0:
-            raise ValueError("the first attempt fails")
+        if batch[0].keys == "m0" and batch[0].message_queue.topic == topic:
+            raise ValueError("it fails until a broker takes it back")
 
     send(rocketmq_faulty, topic, 10)
     rocketmq_faulty.set_broker(brokerPermission=4)
@@ -190,9 +194,53 @@ async def test_messages_that_the_broker_does_not_take_back(rocketmq_faulty: Real
             assert "at offset 0" in problem.evidence
             rocketmq_faulty.set_broker(brokerPermission=6)
             await goes_on(rocketmq_faulty, group, topic, m)
-            await eventually(lambda: seen.of("m0")[-1].reconsume_times == 1, "it is retried")
+            await eventually(
+                lambda: seen.of("m0")[-1].topic != topic or seen.of("m0")[-1].reconsume_times > 0, "it is retried"
+            )
     finally:
         rocketmq_faulty.set_broker(brokerPermission=6)
+
+
+class NothingTakenBack(RemotingClient):
+    """Brokers that take no message, neither by send-back nor by a send."""
+
+    async def invoke(
+        self, address: str, code: int, ext_fields: dict[str, str], body: bytes = b"", timeout_seconds: float = 3.0
+    ) -> RemotingCommand:
+        if code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2):
+            return RemotingCommand(ResponseCode.MESSAGE_ILLEGAL, remark="the body is empty")
+        return await super().invoke(address, code, ext_fields, body, timeout_seconds)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_an_operator_ends_a_message_that_no_broker_takes_back(
+    rocketmq: RealCluster, group: str, one_queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command that the group's problem names. Until then few handled messages wait behind it."""
+    monkeypatch.setattr("rmqd.consumer.handling.settlement.LOCAL_RETRY_SECONDS", 0.2)
+    seen = Seen()
+
+    async def fail_first(batch: Batch) -> None:
+        await seen(batch)
+        if batch[0].keys == "m0":
+            raise ValueError("never")
+
+    send(rocketmq, one_queue, 300)
+    options = {"consume_concurrently_max_span": 64, "remoting": NothingTakenBack()}
+    async with consuming(rocketmq, group, one_queue, fail_first, **options) as m:
+        await stands_still(m, "retry_refused", "flow_controlled")
+        refused = next(one for one in m.consumer.snapshot().problems if one.cause == "retry_refused")
+        assert f"{one_queue}@{rocketmq.broker.name}:0 offset 0" in refused.evidence
+        assert "the body is empty" in refused.evidence
+        assert seen.of("m0")[-1].reconsume_times > 0
+        assert len(set(seen.keys)) < 200
+        command = refused.next.split("`")[1].replace("'", "").split()[1:]
+        ended = await asyncio.to_thread(
+            rmqd, *command, "--yes", "-n", rocketmq.nameserver, "--set", f"state_dir={tmp_path}"
+        )
+        assert ended.code == 0, ended
+        await goes_on(rocketmq, group, one_queue, m)
+    assert len(set(seen.keys)) == 300
 
 
 @pytest.mark.usefixtures("soon")
