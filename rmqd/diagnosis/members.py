@@ -17,7 +17,7 @@ from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 
 RETRY_AGE_SECONDS: Final = 60.0
 """The first retry makes the topic; members hear of it within a poll of routes (30 s) and a rebalance (20 s)."""
-_OF_ONE_PROCESS: Final = re.compile(r"@\d+#\d{9,}")
+OF_ONE_PROCESS: Final = re.compile(r"@\d+#\d{9,}")
 """Java's and rmqd's own instance name: the process id, and the time at which it was made, in nanoseconds."""
 _BY_CONFIG: Final = ("CONFIG", "ByConfig")
 
@@ -29,7 +29,7 @@ def conflicts(look: Look) -> Iterator[Finding]:
     day for two minutes more.
     """
     for client_id, member in look.members.items():
-        if _OF_ONE_PROCESS.search(client_id):
+        if OF_ONE_PROCESS.search(client_id):
             continue
         for broker, connections in member.connections.items():
             if len(connections) > 1:

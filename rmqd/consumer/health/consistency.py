@@ -22,6 +22,7 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.stats.problem import GroupProblems
 from rmqd.diagnosis.causes import Problem
 from rmqd.diagnosis.cluster import settings_problem, unknown_problem
+from rmqd.diagnosis.members import OF_ONE_PROCESS
 from rmqd.diagnosis.subscriptions import Difference, differences, model_difference, order_difference
 from rmqd.errors import RmqdError
 from rmqd.wire.bodies.heartbeat import ConsumeType
@@ -40,7 +41,8 @@ ROUNDS_TO_END: Final = 2  # without the difference: each broker shows one opinio
 class Consistency:
     """Looks every minute at every broker that serves the group's topics, and reports by the group's problems.
 
-    When members come or go, it looks at their client ids at once: two members with one id handle messages twice.
+    When members come or go, it looks at their client ids at once, if another process can have this member's id: two
+    members with one id handle messages twice.
     """
 
     def __init__(self, context: GroupContext, problems: GroupProblems) -> None:
@@ -53,7 +55,8 @@ class Consistency:
 
     def noticed(self) -> None:
         """Called when a broker reports that members came or went."""
-        self._told.set()
+        if not OF_ONE_PROCESS.search(self._context.client.client_id):
+            self._told.set()
 
     async def run(self) -> None:
         """Look until cancelled; the first time as soon as there are brokers to ask."""

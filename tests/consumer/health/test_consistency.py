@@ -255,6 +255,7 @@ async def test_a_second_member_with_our_client_id_is_told_when_it_comes(
 ) -> None:
     """The broker's notice is enough: the next regular look may be a minute away."""
     monkeypatch.setattr("rmqd.consumer.health.consistency.CHECK_SECONDS", 3600.0)
+    monkeypatch.setattr("rmqd.client.instance.make_client_id", lambda *_: "10.0.0.1@7")
     async with member(view.broker.peer.address, seen) as m:
         await view.looked(2)
         view.join(m.client.client_id, "10.0.0.7:1234")
