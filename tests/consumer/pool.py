@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
@@ -20,7 +19,6 @@ from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyServic
 from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.handling.slots import HandlerHungError, HandlerSlots
-from rmqd.consumer.handling.threads import HandlerThread
 from rmqd.consumer.rebalance.broadcasting import EveryQueue
 from rmqd.consumer.services import Leases
 from rmqd.consumer.stats.counters import TopicStats
@@ -108,18 +106,6 @@ def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContex
 
 
 StartPool = Callable[..., contextlib.AbstractAsyncContextManager[Pool]]
-
-
-def end_as_it_is_abandoned(monkeypatch: pytest.MonkeyPatch, let_go: threading.Event) -> None:
-    """Have a call that waits for `let_go` end between its deadline and the moment at which its worker hears of it."""
-    abandon = HandlerThread.abandon
-
-    def abandon_and_return(thread: HandlerThread, came_back: Callable[[], None]) -> None:
-        abandon(thread, came_back)
-        let_go.set()
-        threading.Event().wait(0.05)  # the loop stands still meanwhile: the call's end is the next that it sees
-
-    monkeypatch.setattr(HandlerThread, "abandon", abandon_and_return)
 
 
 def handled(queue: ProcessQueue) -> dict[str, int]:

@@ -141,7 +141,9 @@ class GroupConfig(Section):
         "0s", "a duration, 0s to 5m: how long the oldest message waits for a full batch; 0s: batches are what is there"
     )
     consume_timeout: Annotated[float, Duration("1ms")] = setting(
-        "15m", "a duration: how long a handler may take for a batch before it is sent back for a retry"
+        "15m",
+        "a duration: how long a handler may take for a batch before it is sent back for a retry; in an orderly group "
+        "it is only reported",
     )
     max_reconsume_times: Annotated[int, Whole(0, 2**31 - 1, also=(-1,), meaning="for Java's default")] = setting(
         -1,

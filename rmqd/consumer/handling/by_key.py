@@ -25,7 +25,9 @@ class ConsumeMessageByKeyService(HandlerSlots):
     The process queue knows which messages can be taken (KeyedProcessQueue). In an orderly group, which has `leases`,
     they are taken only while the queue's lock is ours.
 
-    A call past its deadline that has not ended keeps the keys of its batch: nothing of them may be handled beside it.
+    A call past its deadline keeps the keys of its batch until it ends: nothing of them may be handled beside it. The
+    result of a thread counts, since a message that was handled must not be repeated. In a group that is not orderly an
+    asynchronous call is cancelled, so that a call without an end holds its key up no longer.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class ConsumeMessageByKeyService(HandlerSlots):
         self._leases = leases
         self._serving: dict[MessageQueue, ProcessQueue] = {}  # of which handlers have batches
         self._following: dict[MessageQueue, ProcessQueue] = {}  # what replaced one of those meanwhile, and waits for it
-        self._hanging: set[Batch] = set()  # of calls that nobody waits for, until their workers come to `settle`
+        self._takes_late_results = leases is not None or not handler.is_async
 
     def begin_turn(self) -> Turn | None:
         """Take the next queue, which stays in the line for other workers too, until they find it empty."""
@@ -77,10 +79,7 @@ class ConsumeMessageByKeyService(HandlerSlots):
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Acknowledge, repeat or dead-letter each message; the queue goes on with other keys meanwhile."""
-        if batch in self._hanging:
-            self._hanging.discard(batch)
-        else:
-            await self._settle_batch(process_queue, batch, error)
+        await self._settle_batch(process_queue, batch, error)
         return False
 
     def is_settling(self) -> bool:
@@ -119,14 +118,11 @@ class ConsumeMessageByKeyService(HandlerSlots):
         process_queue, batch = worker.process_queue, worker.batch
         assert process_queue is not None
         assert batch is not None
-        if not worker.replaced:  # the worker comes to `settle`, ends its turn and takes others; a replaced one does not
-            self._hanging.add(batch)
-            process_queue.begin_turn()
         self._tell_circuit(batch)
         return partial(self._call_ended, process_queue, batch)
 
     def _call_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
-        """Settle the batch of a call past its deadline that has come back: only now may it be repeated."""
+        """Settle the batch of a call that ignored its cancellation and has ended: only now may it be repeated."""
         self._came_back()
         if not self.ended:
             self._begin_apart(self._settle_ended(process_queue, batch))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from rmqd.clock import Clock
@@ -10,8 +9,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.gathering import Make
 from rmqd.consumer.handling.orderly_settlement import OrderlySettlement
 from rmqd.consumer.handling.slots import HandlerSlots
-from rmqd.consumer.handling.verdict import EXPIRED
-from rmqd.consumer.handling.worker import Turn, Worker
+from rmqd.consumer.handling.worker import Turn
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import Leases, WaysBack
 from rmqd.handler_api import Batch, ManualBatch, OrderlyBatch
@@ -42,9 +40,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         # which ProcessQueue has its turn or, where it was replaced while a handler has a batch of it, has the next one
         self._turns: dict[MessageQueue, ProcessQueue] = {}
         self._resting: set[ProcessQueue] = set()
-        self._hanging: set[ProcessQueue] = set()  # a call that nobody waits for keeps them blocked
-        self._in_turn: set[ProcessQueue] = set()  # of those, the ones whose worker has yet to end its turn
-        self._back: dict[ProcessQueue, Batch] = {}  # of those, what came back before that
+        self._takes_late_results = True
 
     def begin_turn(self) -> Turn | None:
         """Take the next queue out of the line, under its lock."""
@@ -68,12 +64,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         return process_queue, make, NOTHING, self._end_turn
 
     def _end_turn(self, process_queue: ProcessQueue) -> None:
-        """Put the queue back into the line, unless it rests, or a call of it still runs."""
-        if process_queue in self._hanging:
-            self._in_turn.discard(process_queue)
-            if (batch := self._back.pop(process_queue, None)) is not None:
-                self._settle_apart(process_queue, batch)
-            return
+        """Put the queue back into the line, unless it rests."""
         process_queue.end_turn()
         following = self._turns.pop(process_queue.message_queue)
         if following is not process_queue:
@@ -84,15 +75,15 @@ class ConsumeMessageOrderlyService(HandlerSlots):
             self.submit(process_queue)
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
-        """Finish or repeat each message at once, unless one is to be dead-lettered or the call is still running."""
-        return None if process_queue in self._hanging else self._settlement.settle_at_once(process_queue, batch)
+        """Finish or repeat each message at once, unless one is to be dead-lettered."""
+        return self._settlement.settle_at_once(process_queue, batch)
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """Finish or repeat each message; for a call that is still running past its deadline, that waits for its end."""
-        return process_queue in self._hanging or await self._settle_batch(process_queue, batch, error)
+        """Finish or repeat each message."""
+        return await self._settle_batch(process_queue, batch, error)
 
     def is_settling(self) -> bool:
-        """Return False: the batch of a call that hung stays in its queue, so there is nothing to wait for."""
+        """Return False: no call is abandoned, so the group does not fail for that."""
         return False
 
     def _waits_behind_calls(self, process_queue: ProcessQueue) -> bool:
@@ -117,33 +108,3 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self.line.queued.discard(process_queue)
         if is_pending:
             self.submit(process_queue)
-
-    def _note_abandoned(self, worker: Worker) -> Callable[[], None]:
-        process_queue, batch = worker.process_queue, worker.batch
-        assert process_queue is not None
-        assert batch is not None
-        self._hanging.add(process_queue)
-        if not worker.replaced:
-            self._in_turn.add(process_queue)
-        self._tell_circuit(batch)
-        return partial(self._call_ended, process_queue, batch)
-
-    def _call_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
-        """Settle the batch of a call past its deadline that has come back: only now may it be repeated.
-
-        It may come back so soon that its worker has not learnt yet that nobody waits for it.
-        """
-        self._came_back()
-        if process_queue in self._in_turn:
-            self._back[process_queue] = batch
-        else:
-            self._settle_apart(process_queue, batch)
-
-    def _settle_apart(self, process_queue: ProcessQueue, batch: Batch) -> None:
-        if not self.ended:
-            self._begin_apart(self._settle_ended(process_queue, batch))
-
-    async def _settle_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
-        await self._settle_batch(process_queue, batch, EXPIRED)
-        self._hanging.remove(process_queue)
-        self._end_turn(process_queue)

@@ -11,7 +11,7 @@ import structlog
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.settlement import ConfirmSettled, alone, count_acknowledged, given_up, report, still_ours
-from rmqd.consumer.handling.verdict import EXPIRED, dead_letter_cause, default_decision, rest_asked_for
+from rmqd.consumer.handling.verdict import dead_letter_cause, default_decision, rest_asked_for
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import WaysBack
 from rmqd.handler_api import ACK, AGAIN, Batch, Closing, Decision, ManualBatch, Outcome
@@ -110,7 +110,7 @@ class OrderlySettlement:
                 again.append(message)
             else:
                 failed = True
-                process_queue.stats.of(message).count("expired" if error is EXPIRED else "retried")
+                process_queue.stats.of(message).count("retried")
                 if decision.outcome is not Outcome.ACK:
                     message.count_attempt()
                     error = error or (decision.error if index in decisions else None)  # may ask for its own rest
@@ -178,7 +178,7 @@ class OrderlySettlement:
         decisions = batch.decisions()
         for index, message in enumerate(batch):
             if decisions.get(index) != AGAIN:  # the handler has had it
-                process_queue.stats.of(message).count("expired" if error is EXPIRED else "retried")
+                process_queue.stats.of(message).count("retried")
         return self._repeat(process_queue, [*process_queue.roll_back(), *batch], error)
 
     def _repeat(self, process_queue: ProcessQueue, messages: list[Message], error: BaseException | None) -> bool:

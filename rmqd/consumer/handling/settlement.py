@@ -205,9 +205,9 @@ def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | Non
     for index, decision in batch.decisions().items():
         if decision.error is not None and id(decision.error) not in told:
             told.add(id(decision.error))
-            _report_error(process_queue, [batch[index]], decision.error, at)
+            report_error(process_queue, [batch[index]], decision.error, at)
     if error is not None:
-        _report_error(process_queue, batch, error, at)
+        report_error(process_queue, batch, error, at)
 
 
 def count_acknowledged(
@@ -261,7 +261,8 @@ async def alone(message: Message, sending: Awaitable[T]) -> T | None:
         return None
 
 
-def _report_error(process_queue: ProcessQueue, messages: Sequence[Message], error: BaseException, at: float) -> None:
+def report_error(process_queue: ProcessQueue, messages: Sequence[Message], error: BaseException, at: float) -> None:
+    """Count and log one error that concerns all of these messages, at a Unix time."""
     first, stats = messages[0], process_queue.stats.of(messages[0])
     leaves = leaves_of(error)
     done = [one.message for one in leaves if isinstance(one, AlreadyHandled)]

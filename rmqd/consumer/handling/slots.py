@@ -5,6 +5,7 @@ some are parked. Four times a second `_tick` looks for calls past their deadline
 handler's task is cancelled; if the call goes on in spite of that, the slot gets a new worker and the old one is left to
 itself. A synchronous handler's thread cannot be cancelled: the worker goes on with a new thread. Calls that are left so
 are *abandoned* and counted; when there are as many as calls may run at once, the group fails with HandlerHungError.
+In an orderly group no call is ended: the deadline is reported, and the result counts whenever it comes.
 
 All this is the same for all consume modes. How a worker gets its batches, and how a batch ends, is in `concurrently`
 and `orderly`.
@@ -28,9 +29,9 @@ from rmqd.consumer.handling.failures import FailurePolicy
 from rmqd.consumer.handling.gathering import GatheringLine
 from rmqd.consumer.handling.left_tasks import LeftTasks
 from rmqd.consumer.handling.line import Line
-from rmqd.consumer.handling.settlement import ConfirmSettled
+from rmqd.consumer.handling.settlement import ConfirmSettled, report_error
 from rmqd.consumer.handling.threads import HandlerThread, call_handler, checked
-from rmqd.consumer.handling.verdict import PAST_DEADLINE
+from rmqd.consumer.handling.verdict import EXPIRED, PAST_DEADLINE
 from rmqd.consumer.handling.worker import Worker, WorkerService
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import RunningCall, WaysBack
@@ -86,6 +87,7 @@ class HandlerSlots(WorkerService):
         self.abandoned = 0  # calls past their deadline that have not ended
         self.ended = False
         self.calls_left = True  # until the end shows that there are none
+        self._takes_late_results = False  # whether calls past their deadline are reported, and never ended
         self._hung = False  # all slots are abandoned: the group is about to fail
         self._handler = handler
         self._left_tasks = LeftTasks(handler)
@@ -242,7 +244,7 @@ class HandlerSlots(WorkerService):
         return breaker.settle
 
     def _tell_circuit(self, batch: Batch) -> None:
-        """Tell the circuit of a call that is left to itself, and whose batch waits for its end."""
+        """Tell the circuit of a call past its deadline whose batch waits for its end."""
         if self.circuit is not None:
             self.circuit.abandoned(batch)
 
@@ -269,7 +271,9 @@ class HandlerSlots(WorkerService):
         for worker, task in list(self._workers.items()):
             if worker.batch is None or now - worker.started < self._timeout:
                 continue
-            if not worker.expired:
+            if self._takes_late_results:
+                self._report_late(worker)
+            elif not worker.expired:
                 self._expire(worker, task)
             elif now - worker.started > self._timeout + CANCEL_GRACE_SECONDS and worker not in self._threads:
                 self._replace(worker, task)
@@ -299,6 +303,16 @@ class HandlerSlots(WorkerService):
     def _waits_behind_calls(self, process_queue: ProcessQueue) -> bool:
         """Whether messages of this queue are not handed out until its calls end, as their order has it."""
         return False
+
+    def _report_late(self, worker: Worker) -> None:
+        """Count and log once that a call is past its deadline. It goes on, and its result counts."""
+        if worker.reported == worker.started:
+            return
+        worker.reported = worker.started
+        assert worker.process_queue is not None
+        assert worker.batch is not None
+        report_error(worker.process_queue, worker.batch, EXPIRED, self.clock.wall())
+        self._tell_circuit(worker.batch)
 
     def _expire(self, worker: Worker, task: asyncio.Task[None]) -> None:
         """End a call at its deadline: cancel an async handler, leave a sync one to its thread."""

@@ -80,6 +80,7 @@ class Worker:
         self.number = number
         self.process_queue: ProcessQueue | None = None
         self.started = 0.0
+        self.reported = -1.0  # `started` of the last call that was reported as past its deadline
         self.expired = False  # the call is past its deadline: its outcome is EXPIRED, whatever it returns or raises
         self.replaced = False  # nobody waits for the result: the call ignored its cancellation, or the service ends
         self.halted = False  # what the handler has now is the last batch of this turn

@@ -17,7 +17,7 @@ from rmqd.handler_api import Batch, DeadLetter, Decision, Outcome, Retry, Suspen
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.clock import ManualClock
-from tests.consumer.pool import TIMEOUT_SECONDS, StartPool, done, end_as_it_is_abandoned, handled
+from tests.consumer.pool import TIMEOUT_SECONDS, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
@@ -268,34 +268,23 @@ async def test_queues_have_turns_with_the_only_slot(pool: StartPool) -> None:
     assert all(order.index(number) < 4000 for number in range(3))
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-async def test_a_call_past_its_deadline_keeps_its_key_until_it_ends(pool: StartPool, is_async: bool) -> None:
-    """A thread cannot be cancelled, and a coroutine may ignore it; its slot and other keys go on."""
+async def test_a_call_past_its_deadline_keeps_its_key_until_it_ends(pool: StartPool) -> None:
+    """A coroutine may ignore its cancellation; its slot and other keys go on."""
     clock, let_go = ManualClock(), threading.Event()
     seen: list[tuple[int, int]] = []
 
-    def is_hung(batch: Batch) -> bool:
-        seen.append((batch[0].queue_offset, batch[0].reconsume_times))
-        return batch[0].keys == "hung" and batch[0].reconsume_times == 0 and batch[0].queue_offset == 0
-
-    def handle(batch: Batch) -> None:
-        if is_hung(batch):
-            let_go.wait(20)
-
     async def ignore_cancellation(batch: Batch) -> None:
-        is_held = is_hung(batch)
-        while is_held and not let_go.is_set():
+        seen.append((batch[0].queue_offset, batch[0].reconsume_times))
+        while len(seen) <= 2 and batch[0].keys == "hung" and not let_go.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.01)
 
-    function: Any = ignore_cancellation if is_async else handle
-    async with pool(function, is_async=is_async, clock=clock, concurrency=2, **BY_KEY) as running:
+    async with pool(ignore_cancellation, clock=clock, concurrency=2, **BY_KEY) as running:
         queue = running.keyed(["hung", "hung", "a"])
         await eventually(lambda: len(seen) == 2, "the other key is handled")
         await clock.advance(TIMEOUT_SECONDS + 1)
-        if is_async:
-            await asyncio.sleep(0.05)
-            await clock.advance(GRACE_SECONDS)
+        await asyncio.sleep(0.05)
+        await clock.advance(GRACE_SECONDS)
         await eventually(lambda: running.service.abandoned == 1, "the call is left to itself")
         running.give_keys(queue, ["hung", "b", "c"])
         await eventually(lambda: {(4, 0), (5, 0)} <= set(seen), "other keys go on")
@@ -306,28 +295,6 @@ async def test_a_call_past_its_deadline_keeps_its_key_until_it_ends(pool: StartP
         assert running.service.abandoned == 0
     assert [one for one in seen if one[0] in (0, 1, 3)] == [(0, 0), (0, 1), (1, 0), (3, 0)]
     assert handled(queue) == {"acked": 6, "expired": 1}
-
-
-async def test_a_call_that_ends_as_nobody_waits_for_it_any_more_is_settled_once(
-    pool: StartPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes back between its deadline and the moment at which its worker learns of that."""
-    clock, let_go = ManualClock(), threading.Event()
-    seen: list[tuple[int, int]] = []
-
-    def handle(batch: Batch) -> None:
-        seen.append((batch[0].queue_offset, batch[0].reconsume_times))
-        if len(seen) == 1:
-            let_go.wait(20)
-
-    end_as_it_is_abandoned(monkeypatch, let_go)
-    async with pool(handle, is_async=False, clock=clock, **BY_KEY) as running:
-        queue = running.keyed(["a", "a"])
-        await eventually(lambda: bool(seen), "the handler has a message")
-        await clock.advance(TIMEOUT_SECONDS + 1)
-        await clock.until(done(queue), "all is handled")
-    assert seen == [(0, 0), (0, 1), (1, 0)]
-    assert handled(queue) == {"acked": 2, "expired": 1}
 
 
 async def test_each_message_rests_as_its_own_error_asks_for(pool: StartPool) -> None:
@@ -362,42 +329,3 @@ async def test_a_dead_letter_that_no_broker_takes_holds_its_key(pool: StartPool,
         await eventually(done(queue), "a broker took it")
     assert set(handle.seen["a"][:-1]) == {0}
     assert (handle.seen["a"][-1], handle.seen["b"]) == (1, [2])
-
-
-async def test_a_call_that_comes_back_behind_the_end_is_settled_by_nobody(pool: StartPool) -> None:
-    """Its message is not finished, so the next owner has it."""
-    clock, begun, let_go = ManualClock(), threading.Event(), threading.Event()
-
-    def handle(batch: Batch) -> None:
-        begun.set()
-        let_go.wait(20)
-
-    async with pool(handle, is_async=False, clock=clock, concurrency=2, **BY_KEY) as running:
-        queue = running.keyed(["a"])
-        await eventually(begun.is_set, "the handler has a message")
-        await clock.advance(TIMEOUT_SECONDS + 1)
-        await eventually(lambda: running.service.abandoned == 1, "the call is left to itself")
-    let_go.set()
-    await eventually(lambda: running.service.abandoned == 0, "the call has ended")
-    await asyncio.sleep(0.02)
-    assert handled(queue) == {}
-
-
-async def test_a_key_goes_on_after_a_call_past_its_deadline_where_all_others_rest(pool: StartPool) -> None:
-    """What follows in its key is handed out though nothing else of the queue comes."""
-    clock, let_go = ManualClock(), threading.Event()
-    seen: list[int] = []
-
-    def handle(batch: Batch) -> None:
-        seen.append(batch[0].queue_offset)
-        if len(seen) == 1:
-            let_go.wait(20)
-
-    async with pool(handle, is_async=False, clock=clock, concurrency=2, max_reconsume_times=0, **BY_KEY) as running:
-        queue = running.keyed(["a", "a"])
-        await eventually(lambda: bool(seen), "the handler has a message")
-        await clock.advance(TIMEOUT_SECONDS + 1)
-        await eventually(lambda: running.service.abandoned == 1, "the call is left to itself")
-        let_go.set()
-        await clock.until(done(queue), "the next one is handled")
-    assert seen == [0, 1]

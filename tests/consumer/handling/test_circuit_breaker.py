@@ -354,7 +354,7 @@ async def test_repetitions_of_failed_messages_do_not_open_the_circuit(pool: Star
 async def test_a_message_at_which_probes_hang_costs_no_attempt(
     pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]
 ) -> None:
-    """Such a probe has failed at its deadline, though its batch waits for the end of the call."""
+    """Such a probe has failed at its deadline, though its batch waits for the call's result."""
     clock, calls = ManualClock(), list[tuple[int, threading.Event]]()
 
     def block(batch: Batch) -> None:
@@ -363,6 +363,7 @@ async def test_a_message_at_which_probes_hang_costs_no_attempt(
             return
         calls.append((batch[0].reconsume_times, let_go))
         let_go.wait(20)
+        raise ConnectionError
 
     options = {"concurrency": 4, "circuit": circuit(1), "max_reconsume_times": 2, **mode}
     with capture_logs() as logs:
@@ -375,7 +376,7 @@ async def test_a_message_at_which_probes_hang_costs_no_attempt(
                 calls[-1][1].set()
             await clock.until(done(queue), "it is handled")
     assert [attempts for attempts, _ in calls] == [0, 0, 0, 0]
-    assert handled(queue) == {"acked": 1, "expired": 4}
+    assert handled(queue) == {"acked": 1, "retried": 4}
 
 
 async def test_an_operator_s_pause_and_the_circuit_do_not_end_each_other(pool: StartPool) -> None:

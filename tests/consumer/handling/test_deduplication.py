@@ -29,6 +29,7 @@ IN_ORDER: dict[str, Any] = {"consume_mode": "orderly"}
 BY_KEY: dict[str, Any] = {"order_by": "keys", "suspend_current_queue_time_seconds": 0.02}
 MODES = [{}, IN_ORDER, BY_KEY]
 MODE_NAMES = ["concurrently", "orderly", "by key"]
+ABANDONED = [({}, True), ({}, False), (BY_KEY, True)]  # modes in which a call past its deadline is, if it is async
 
 
 class Noting:
@@ -362,8 +363,7 @@ class Hanging:
         self.let_go.set()  # a group would wait for the call at its end
 
 
-@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(("mode", "is_async"), ABANDONED)
 async def test_a_call_that_never_ends_keeps_its_claim_for_as_long_as_the_lease_is(
     pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], is_async: bool
 ) -> None:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections import Counter
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.slots import HandlerHungError
+from rmqd.consumer.rebalance.broadcasting import EveryQueue
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler_api import Batch, DeadLetter, Retry, Suspend
 from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import TOPIC
-from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, end_as_it_is_abandoned, handled
+from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
@@ -235,94 +235,39 @@ async def test_a_dead_letter_that_no_broker_takes_keeps_the_queue(pool: StartPoo
     assert sent.properties["RMQD_REASON"] == "never"
 
 
-async def test_an_async_call_past_its_deadline_is_cancelled_and_repeated(pool: StartPool) -> None:
-    """In place, as a failed attempt that counts as expired."""
-    clock, gate = ManualClock(), Gate()
-    async with pool(gate, clock=clock, **ORDERLY) as running:
-        queue = running.queue(2)
-        await eventually(lambda: gate.at_once == 1, "a batch is handled")
-        await clock.until(lambda: len(gate.batches) == 2, "it is repeated")
-        gate.open.set()
-        await eventually(done(queue), "all is handled")
-        assert running.service.abandoned == 0
-    assert [(batch[0].queue_offset, batch[0].reconsume_times) for batch in gate.batches] == [(0, 1), (0, 1), (1, 0)]
-    assert handled(queue) == {"acked": 2, "expired": 1}
-
-
+@pytest.mark.parametrize("order", [{}, {"order_by": "keys"}], ids=["orderly", "order_by"])
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_call_that_goes_on_past_its_deadline_blocks_its_queue_and_no_slot(
-    pool: StartPool, is_async: bool
+async def test_a_call_past_its_deadline_is_reported_once_and_its_result_counts(
+    pool: StartPool, is_async: bool, order: dict[str, Any]
 ) -> None:
-    """Order counts more: only when the call has come back is its batch repeated. Others are handled meanwhile."""
-    clock, let_go, seen = ManualClock(), threading.Event(), list[tuple[int, int]]()
+    """As in Java, which has no timeout here: a repetition would take as long, and there would be no end of them."""
+    clock, let_go, seen = ManualClock(), threading.Event(), list[int]()
 
     def handle(batch: Batch) -> None:
-        seen.append((batch.message_queue.queue_id, batch[0].queue_offset))
-        if len(seen) == 1:
-            let_go.wait(10)
-
-    async def ignore_cancellation(batch: Batch) -> None:
-        seen.append((batch.message_queue.queue_id, batch[0].queue_offset))
-        while len(seen) == 1 or (seen[0] == (0, 0) and not let_go.is_set() and batch.message_queue.queue_id == 0):
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0.01)
-
-    function: Any = ignore_cancellation if is_async else handle
-    async with pool(function, is_async=is_async, clock=clock, concurrency=2, **ORDERLY) as running:
-        queue = running.queue(2)
-        await eventually(lambda: bool(seen), "the handler has a batch")
-        await clock.advance(TIMEOUT_SECONDS + 1)
-        if is_async:
-            await asyncio.sleep(0.05)
-            await clock.advance(GRACE_SECONDS)
-        await eventually(lambda: running.service.abandoned == 1, "nobody waits for the call any more")
-        others = [running.queue(3, number) for number in (1, 2)]
-        await eventually(lambda: all(done(other)() for other in others), "the other queues are handled")
-        assert queue.in_flight == 1
-        assert queue.commit_offset() == 0
-        let_go.set()
-        await clock.until(done(queue), "the batch is repeated, and the rest handled")
-        assert running.service.abandoned == 0
-    assert [offset for number, offset in seen if number == 0] == [0, 0, 1]
-    assert handled(queue) == {"acked": 2, "expired": 1}
-
-
-async def test_a_call_that_ends_as_nobody_waits_for_it_any_more_is_settled_once(
-    pool: StartPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes back between its deadline and the moment at which its worker learns of that."""
-    clock, let_go, seen = ManualClock(), threading.Event(), list[tuple[int, int]]()
-
-    def handle(batch: Batch) -> None:
-        seen.append((batch[0].queue_offset, batch[0].reconsume_times))
-        if len(seen) == 1:
-            let_go.wait(20)
-
-    end_as_it_is_abandoned(monkeypatch, let_go)
-    async with pool(handle, is_async=False, clock=clock, **ORDERLY) as running:
-        queue = running.queue(2)
-        await eventually(lambda: bool(seen), "the handler has a message")
-        await clock.advance(TIMEOUT_SECONDS + 1)
-        await clock.until(done(queue), "all is handled")
-    assert seen == [(0, 0), (0, 1), (1, 0)]
-    assert handled(queue) == {"acked": 2, "expired": 1}
-
-
-async def test_as_many_hanging_calls_as_slots_end_the_group(pool: StartPool) -> None:
-    """Nothing could be handled any more."""
-    clock, let_go = ManualClock(), threading.Event()
-
-    def handle(batch: Batch) -> None:
+        seen.append(batch[0].queue_offset)
         let_go.wait(10)
 
-    async with pool(handle, is_async=False, clock=clock, concurrency=2, **ORDERLY) as running:
-        queues = [running.queue(1, number) for number in range(2)]
-        await eventually(lambda: all(queue.in_flight for queue in queues), "both slots are taken")
-        await clock.advance(TIMEOUT_SECONDS + 1)
-        with pytest.raises(HandlerHungError):
-            await asyncio.wait_for(running.task, 25)
-        assert running.service.calls_left
-        let_go.set()
+    async def handle_in_loop(batch: Batch) -> None:
+        seen.append(batch[0].queue_offset)
+        while not let_go.is_set():  # noqa: ASYNC110 - both kinds end by the same event
+            await asyncio.sleep(0.001)
+
+    options = {"max_reconsume_times": 0, "concurrency": 1, **ORDERLY, **order}
+    with capture_logs() as logs:
+        async with pool(
+            handle_in_loop if is_async else handle, is_async=is_async, clock=clock, leases=EveryQueue(), **options
+        ) as running:
+            queue = running.keyed(["a", "a"]) if order else running.queue(2)
+            await eventually(lambda: bool(seen), "the handler has a message")
+            for _ in range(3):
+                await clock.advance(TIMEOUT_SECONDS + GRACE_SECONDS)
+            assert running.service.abandoned == 0
+            let_go.set()
+            await clock.until(done(queue), "all is handled")
+    assert seen == [0, 1]
+    assert handled(queue) == {"acked": 2}
+    assert [line["event"] for line in logs if line["log_level"] == "error"] == ["handler.timed_out"]
+    assert queue.stats.exceptions == {"ConsumeTimeoutError": 1}
 
 
 async def test_a_paused_group_hands_out_nothing_also_after_a_rest(pool: StartPool) -> None:

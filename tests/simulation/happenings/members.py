@@ -59,7 +59,7 @@ async def pause(history: History, chance: random.Random) -> None:
 
 @happening()
 async def hang(history: History, chance: random.Random) -> None:
-    """The next calls of a member's handler do not return, until consume_timeout."""
+    """The next calls of a member's handler do not return, until consume_timeout or shortly after it."""
     member = history.any_member(chance)
     if member is not None and not isinstance(member, JavaMember):  # of Java's orderly handlers one may hang for ever
         member.handling.hangs = chance.choice(HANGS)

@@ -47,11 +47,12 @@ class Handling:
         self.habits = plan.habits
         self._rolls_back = ROLLS_BACK
         self.hangs = 0
-        """How many of the next calls do not return."""
+        """How many of the next calls do not return, or in an orderly group only after their time."""
         self.may_begin = asyncio.Event()
         """Unset while handlers stand still."""
         self.may_begin.set()
-        self._is_in_line = "orderly" in plan.way and not plan.has_lanes
+        self._is_orderly = "orderly" in plan.way
+        self._is_in_line = self._is_orderly and not plan.has_lanes
 
     def be_quick(self) -> None:
         """Do at once all that comes from now on, and fail at nothing."""
@@ -63,7 +64,10 @@ class Handling:
         try:
             if self.hangs:
                 self.hangs -= 1
-                await asyncio.get_running_loop().create_future()
+                if self._is_orderly:  # where no call is ended
+                    await asyncio.sleep(self._timeout_seconds + 1.0)
+                else:
+                    await asyncio.get_running_loop().create_future()
             await self.may_begin.wait()
             await self._work(batch, calls)
         except asyncio.CancelledError:

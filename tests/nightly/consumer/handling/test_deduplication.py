@@ -18,6 +18,7 @@ from rmqd.handler_api import Batch
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.handling.test_deduplication import (
+    ABANDONED,
     BY_KEY,
     CONFIRMED,
     HELD,
@@ -103,8 +104,7 @@ async def test_a_store_that_goes_away_under_the_handler_is_waited_for_before_the
     await other.close()
 
 
-@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(("mode", "is_async"), ABANDONED)
 async def test_what_a_hanging_call_has_acknowledged_by_itself_is_confirmed(
     pool: StartPool, broker: ScriptedBroker, place: Place, mode: dict[str, Any], is_async: bool
 ) -> None:
@@ -285,7 +285,6 @@ async def test_the_last_word_counts_of_a_call_that_got_a_part_of_its_batch(
         queue = queue_of(running, ["a", "z"], mode)
         await eventually(lambda: calls, "it is called")
         await clock.advance(9)
-        await eventually(lambda: running.service.abandoned, "it is left to itself")
         let_go.set()
         async with clock.flowing():
             await eventually(done(queue), "all is settled")
