@@ -177,7 +177,7 @@ class GroupConfig(Section):
     )
     pull_batch_size: Annotated[int, Whole(1, 1024)] = setting(32, "messages asked for in one pull, 1 to 1024")
     pull_interval: Annotated[float, Duration("0s", "65535ms")] = setting(
-        "0s", "a duration, 0s to 65535ms: pause between two pulls of a queue"
+        "0s", "a duration, 0s to 65535ms: pause after each pull of a queue that found messages"
     )
     pull_threshold_for_queue: Annotated[int, Whole(1, 65535)] = setting(
         1000, "cached messages of a queue above which it is not pulled, 1 to 65535"

@@ -144,10 +144,10 @@ class PopLoop(Loop):
                 else:
                     await self._not_found(reply, asked_at, self.answered_at)
                 self.failure = None
+                if self._interval and reply.code == _FOUND:
+                    await clock.sleep(self._interval)
             except RmqdError as error:
                 await self._failed(error)
-            if self._interval:
-                await self._context.clock.sleep(self._interval)
 
     async def _found(self, reply: RemotingCommand, asked_at: float, read_at: float) -> None:
         context = self._context

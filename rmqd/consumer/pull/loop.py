@@ -81,10 +81,10 @@ class PullLoop(PulledQueue):
                 else:
                     await self._not_found(reply)
                 self.failure = None
+                if self._interval and reply.code == FOUND:  # an idle queue's next message must not wait for it
+                    await context.clock.sleep(self._interval)
             except RmqdError as error:
                 await self._failed(error)
-            if self._interval:
-                await self._context.clock.sleep(self._interval)
 
     async def move_to(self, offset: int) -> None:
         """Go on at `offset`, as an operator says, whatever is cached or was committed. Not while `run` runs."""

@@ -92,8 +92,8 @@ class RangeRun:
             self.queue.continue_at(pulled.high)
         else:
             await self._put(pulled, pulled.block)
-        if self._options.pull_interval_seconds:
-            await asyncio.sleep(self._options.pull_interval_seconds)
+            if self._options.pull_interval_seconds:
+                await asyncio.sleep(self._options.pull_interval_seconds)
 
     def _leave(self, reset_to: int) -> None:
         """Have handlers finish what they have, and nothing else: the queue goes on elsewhere."""

@@ -50,6 +50,13 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmqd.consumer.pop.retries.LOOK_SECONDS", 0.1)
 
 
+async def test_the_pull_interval_is_waited_only_after_messages(pop: Popping, seen: Seen) -> None:
+    async with pop.member(seen, pull_interval_seconds=36_000.0):
+        await pop.clock.sleep(20)  # by then the broker has answered the pop that it held, and had nothing
+        await pop.send(b"first")
+        await eventually(lambda: seen.bodies == [b"first"], "it is popped at once")
+
+
 async def test_every_message_is_handled_once_and_acknowledged(pop: Popping, seen: Seen) -> None:
     await pop.send(*BODIES)
     async with pop.member(seen, pop_invisible_time_seconds=10.0) as one:

@@ -50,13 +50,17 @@ async def test_found_messages_are_handled_and_pulling_goes_on(
 async def test_nothing_wanted_moves_the_offset_on(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode
 ) -> None:
-    """What the broker's filter passed over is committed as consumed, or its lag would stay."""
+    """What the broker's filter passed over is committed as consumed, or its lag would stay.
+
+    The pull interval is a pause after messages, as in Java: otherwise the first message behind an idle time would wait.
+    """
     await broker.store(queue, *[b"unwanted"] * 800, b"wanted")
     broker.answer_pull(queue, broker.nothing(queue, code, 700), broker.nothing(queue, code, 800))
-    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05):
+    options = {"persist_consumer_offset_interval_seconds": 0.05, "pull_interval_seconds": 60.0}
+    async with member(broker.peer.address, seen, **options):
         await seen.has(b"wanted")
         await broker.committed(GROUP, queue, 801)
-    assert broker.pulled_offsets(queue)[:3] == [0, 700, 800]
+    assert broker.pulled_offsets(queue) == [0, 700, 800]
 
 
 async def test_filtered_offsets_wait_for_unfinished_messages(
