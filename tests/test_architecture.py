@@ -89,8 +89,8 @@ FLOORS = {
     "plugins": "entry_points lifecycle unknown_options | form hooks | typed_handlers "
     "| handler_plugin lookup strategies | middleware "
     "| consumer_options handlers pipelines | catalogue runnable",
-    "process": "channel file_watch garbage signals span_export structlog_without_rich | child logs telemetry "
-    "| loop watched_child",
+    "process": "channel file_watch garbage kept_reload span_export structlog_without_rich | child logs signals "
+    "telemetry | loop watched_child",
     "handler_processes": "suspects told_errors | order | handler_main handler_process | pool | calls",
     "daemon": "metrics state_dir systemd | groups | history | http page workers | reloading | daemon",
     "broker": "announced journal locks mq_version reply settings topic_attributes "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from typer.main import get_command
 from rmqd.cli.command_list import COMMANDS
 from rmqd.cli.commands import Commands, LoadedCommands
 from rmqd.exit_codes import ExitCode
+from rmqd.process.kept_reload import KeptReload
 
 HELP = """Run Apache RocketMQ consumer groups that are declared in YAML.
 
@@ -33,6 +35,8 @@ _app = typer.Typer(
 
 def main() -> None:
     """The entry point of the `rmqd` script and of `python -m rmqd`."""
+    if sys.argv[1:2] in (["run"], ["_worker"]):  # SIGHUP would end the process while it imports the handlers
+        signal.signal(signal.SIGHUP, KeptReload())
     _open_standard_streams()
     try:
         command_line()(prog_name="rmqd")

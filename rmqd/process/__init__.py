@@ -4,6 +4,7 @@ The daemon, its workers and the processes of Spark are made from these parts. Th
 
     loop                    the event loop, its start and its end; a loop that handlers cannot stop; the exit
     signals                 SIGTERM, SIGINT and SIGHUP
+    kept_reload             SIGHUP before the daemon can reload
     child                   ChildProcess: a child as its parent holds it
     watched_child           WatchedChild: a child that runs code of others, and may crash or hang
     channel                 Channel: messages between parent and child

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rmqd.process.kept_reload import KeptReload
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -14,13 +16,16 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def signals_handled(on_stop: Callable[[signal.Signals], None], on_reload: Callable[[], None]) -> Iterator[None]:
     """Call `on_stop` at every SIGTERM and SIGINT and `on_reload` at SIGHUP, from the running loop.
 
-    The handlers that were installed before are back when the block ends.
+    The handlers that were installed before are back when the block ends. A SIGHUP that came before is handled first.
     """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGHUP)}
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, on_stop, number)
     loop.add_signal_handler(signal.SIGHUP, on_reload)
+    kept = before[signal.SIGHUP]
+    if isinstance(kept, KeptReload) and kept.is_requested:
+        on_reload()
     try:
         yield
     finally:

@@ -202,18 +202,22 @@ async def test_a_failing_group_does_not_take_the_others_with_it(tmp_path: Path) 
 
 
 @pytest.mark.process
-async def test_a_hung_handler_thread_does_not_delay_the_exit(tmp_path: Path) -> None:
+async def test_a_reload_signal_during_the_imports_is_kept_and_a_hung_thread_does_not_delay_the_exit(
+    tmp_path: Path,
+) -> None:
     """Even one that the handler started itself."""
     config = write_config(tmp_path, "mailer")
     environment = plug_in(
         config,
-        "import threading\n"
+        "import os, signal, threading\n"
+        "os.kill(os.getpid(), signal.SIGHUP)\n"
         "class Handler:\n"
         "    def start(self): threading.Thread(target=threading.Event().wait).start()\n"
         "    def handle(self, batch): pass\n",
     )
     async with daemon(config, environment=environment) as running:
         await running.started()
+        assert (await running.event("config.reloaded"))["unchanged"] == ["mailer"]
         running.send(signal.SIGTERM)
         async with asyncio.timeout(10):
             assert await running.exit_code() == ExitCode.OK
