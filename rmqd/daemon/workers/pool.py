@@ -145,7 +145,8 @@ class WorkerPool:
         for number, problem in await self._ask_all("apply", config):
             # The configuration was right in a new process, so a new process replaces the worker that refuses it.
             log.error("worker.reload_failed", worker=number, error=problem, action="restart")
-            self._live[number].kill()
+            if number in self._live:
+                self._live[number].kill()
         self._told_at = float("-inf")  # new keys may be refused for another reason, which is logged at once
 
     def keep(self, config: RootConfig) -> None:
@@ -235,25 +236,24 @@ class WorkerPool:
             built.set_result(None)
 
     async def _run_worker(self, number: int, built: asyncio.Future[None], go: asyncio.Event) -> int:
-        renewals = self._renewals
+        order, renewals = self._order(number, self._state.config), self._renewals
         worker = await WorkerProcess.spawn()
         reading = asyncio.create_task(worker.read(), name=f"answers of worker {number}")
         try:
-            await worker.build(self._order(number, self._state.config))
+            await worker.build(order)
             if not built.done():
                 built.set_result(None)
             await go.wait()
             if self.stopping:
                 return 0  # it has not begun: there is nothing to drain
+            if renewals != self._renewals or order != self._order(number, self._state.config):
+                self._renewed.add(number)  # what changed while it imported its handlers reached live workers only
+                return 0
+            self._live[number] = worker  # first: changes from here on are sent behind this request
             await worker.ask("run")
-            self._live[number] = worker
             if len(self._live) == self._count:
                 self._all_run.set()
             log.info("worker.started", worker=number, pid=worker.pid)
-            is_old = renewals != self._renewals  # it may have imported its handlers before they changed
-            if is_old:
-                self._renewed.add(number)
-                worker.tell("stop")
             if self.stopping:
                 worker.tell("stop")
             await self._wait_for_end(reading, worker)

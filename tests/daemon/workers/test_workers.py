@@ -10,8 +10,18 @@ import httpx
 import pytest
 
 from rmqd.exit_codes import ExitCode
-from tests.daemon.daemon_process import DaemonProcess, daemon, write_config
+from tests.daemon.daemon_process import GROUP, DaemonProcess, daemon, plug_in, write_config
 from tests.waiting import eventually
+
+HELD_BACK = """
+import pathlib, time
+held = pathlib.Path(__file__).with_name("held")
+if held.with_name("hold").exists():
+    held.with_name("hold").rename(held)
+    while held.exists(): time.sleep(0.01)
+class Handler:
+    def handle(self, batch): pass
+"""
 
 pytestmark = pytest.mark.process
 
@@ -77,20 +87,31 @@ async def test_workers_are_one_daemon_with_client_ids_of_their_own(tmp_path: Pat
 
 
 async def test_a_dead_worker_is_replaced_and_keeps_the_pause(tmp_path: Path) -> None:
-    """With a new process and client id; it is counted, and readiness says so meanwhile."""
-    async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
+    """With a new process and client id; it is counted, and readiness says so meanwhile.
+
+    What an operator changes while the new one imports its handlers holds in it too.
+    """
+    config = write_config(tmp_path, "mailer")
+    environment = plug_in(config, HELD_BACK)
+    async with daemon(config, "--workers", "2", environment=environment) as running:
         client = await both_run(running)
-        await client.post("/api/v1/groups/mailer/pause")
         await client.post("/api/v1/groups/mailer/pause?topic=orders&queue=1")
         before = await worker_pids(client)
+        (tmp_path / "hold").touch()
         os.kill(before[1], signal.SIGKILL)
         died = await running.event("worker.died")
         assert (died["worker"], died["exit_code"]) == (1, -signal.SIGKILL)
         assert "[-] workers: worker 1 of 2" in (await client.get("/readyz")).text
+        await eventually((tmp_path / "held").exists, "the new one imports its handler", 60)
+        await client.post("/api/v1/groups/mailer/pause")
+        await client.post("/api/v1/groups/mailer/resume?topic=orders&queue=1")
+        config.write_text(config.read_text() + GROUP.format(name="audit", more=""))
+        assert (await client.post("/api/v1/reload")).json()["started"] == ["audit"]
+        (tmp_path / "held").unlink()
         await restarted(running, client, before, 1)
         assert (await worker_pids(client))[2] == before[2]
         assert (await client.get("/api/v1/status")).json()["groups"][0]["paused"]
         assert "rmqd_worker_restarts_total 1.0" in (await client.get("/metrics")).text
-        pausing = [1, 1, 1, 1, 2, 2]  # the new one is told again
-        await eventually(lambda: sorted(_workers_of(running, "group.paused")) == pausing, "the new one has both pauses")
-        assert (await client.get("/api/v1/status")).json()["groups"][0]["pauses"][1]["topic"] == "orders"
+        pauses = (await client.get("/api/v1/status")).json()["groups"][0]["pauses"]
+        assert pauses == [{"topic": None, "broker": None, "queue": None}], "of both workers"
+        assert "group audit in worker 1: " in (await client.get("/readyz")).text
