@@ -29,8 +29,8 @@ class Consumer(Protocol):
         """Go on with other options, without leaving the group. Returns when they are in force. Raises RmqdError.
 
         Taken over are those options that are read while the group runs: filters of the same topics, thresholds, sizes
-        and intervals of pulls, the rate limit. An option that a part was built with, such as the concurrency, stays as
-        it was.
+        and intervals of pulls, the rate limit, the concurrency. An option that a part was built with, such as the size
+        of batches, stays as it was.
         """
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:

@@ -35,6 +35,7 @@ async def change_while_running(context: GroupContext, rebalance: Rebalance, opti
     context.options = options
     rebalance.divide_thresholds()
     context.rate_limit.change(options.pull_rate_limit)
+    context.service.change(options)
     if context.circuit is not None:
         context.circuit.change(options.circuit)
     context.revision += 1

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.circuit import Circuit
+from rmqd.consumer.options import ConsumerOptions
 from rmqd.diagnosis.causes import Problem
 from rmqd.handler_api import Batch, Lease
 from rmqd.wire.message_queue import MessageQueue
@@ -34,6 +35,9 @@ class ConsumeMessageService(Protocol):
     @property
     def concurrency(self) -> int:
         """How many calls may run at once now."""
+
+    def change(self, options: ConsumerOptions) -> None:
+        """Take over another concurrency."""
 
     async def run(self) -> None:
         """Work until cancelled. Raises what the group cannot go on after."""

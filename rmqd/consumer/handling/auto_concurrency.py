@@ -64,7 +64,7 @@ class AutoConcurrency:
 
     def __init__(self, most: int, clock: Clock) -> None:
         self.limit = 1
-        self._most = most
+        self.most = most
         self._clock = clock
         self._baseline = 0.0  # seconds; 0: not measured yet
         self._spread = 0.0  # of durations below the knee: their variance, where the mean is 1
@@ -198,7 +198,7 @@ class AutoConcurrency:
             self._baseline = duration
         self._known_for -= self._calls
         if self._known_for <= 0:
-            self._too_much = self._most + 1
+            self._too_much = self.most + 1
         ratio = duration / self._baseline
         self._since_trial += 1 if ratio < GROWS_BELOW else IN_DOUBT
         if self._probed:
@@ -239,7 +239,7 @@ class AutoConcurrency:
             if not was_trial:
                 self._since_trial = TRIAL_EVERY  # or the knee moved meanwhile, which the next one shows
             if not was_trial or duration > LITTLE * self._baseline:  # what was too much went by another baseline
-                self._too_much = self._most + 1
+                self._too_much = self.most + 1
             self._measure_baseline(duration)
         elif not was_trial:  # calls are beyond the knee still
             return False
@@ -263,7 +263,7 @@ class AutoConcurrency:
 
     def _next(self) -> int:
         growth = FAST_GROWTH if self._steps >= FAST_AFTER else GROWTH
-        return min(self._most, max(self.limit + 1, int(self.limit * growth)))
+        return min(self.most, max(self.limit + 1, int(self.limit * growth)))
 
     def _line(self, limit: int) -> float:
         """The ratio to the baseline above which a step from the former limit to this one was too large."""

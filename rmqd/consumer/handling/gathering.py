@@ -8,6 +8,7 @@ from collections.abc import Callable
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.line import Line
+from rmqd.consumer.options import ConsumerOptions
 from rmqd.handler_api import Batch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
@@ -99,3 +100,12 @@ class GatheringLine(Line):
         for gone in [one for one in self._arrivals if one.dropped and one not in self._armed]:
             del self._arrivals[gone]
             self._ripe.discard(gone)
+
+
+def line_of(options: ConsumerOptions, clock: Clock) -> tuple[Line, GatheringLine | None]:
+    """The line, and the same where it waits for full batches: a batch of one message is full."""
+    size, wait = options.consume_message_batch_max_size, options.consume_message_batch_max_wait_seconds
+    if size == 1 or not wait:
+        return Line(), None
+    gathering = GatheringLine(size, wait, clock)
+    return gathering, gathering

@@ -1,11 +1,12 @@
 """The slots of a group: its workers, their deadlines, their threads, their end.
 
 A group has `concurrency` slots, and a worker in each; with `concurrency: auto` as many as these may become, of which
-some are parked. Four times a second `_tick` looks for calls past their deadline (`consume_timeout`). An asynchronous
-handler's task is cancelled; if the call goes on in spite of that, the slot gets a new worker and the old one is left to
-itself. A synchronous handler's thread cannot be cancelled: the worker goes on with a new thread. Calls that are left so
-are *abandoned* and counted; when there are as many as calls may run at once, the group fails with HandlerHungError.
-In an orderly group no call is ended: the deadline is reported, and the result counts whenever it comes.
+some are parked. So are workers that a lower `concurrency` has no use for, if it changes while the group runs. Four
+times a second `_tick` looks for calls past their deadline (`consume_timeout`). An asynchronous handler's task is
+cancelled; if the call goes on in spite of that, the slot gets a new worker and the old one is left to itself. A
+synchronous handler's thread cannot be cancelled: the worker goes on with a new thread. Calls that are left so are
+*abandoned* and counted; when there are as many as calls may run at once, the group fails with HandlerHungError. In an
+orderly group no call is ended: the deadline is reported, and the result counts.
 
 All this is the same for all consume modes. How a worker gets its batches, and how a batch ends, is in `concurrently`
 and `orderly`.
@@ -26,9 +27,8 @@ from rmqd.consumer.circuit import Circuit
 from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
 from rmqd.consumer.handling.circuit_breaker import CircuitBreaker, ForgivenAttempts, PatientWaysBack, Settle
 from rmqd.consumer.handling.failures import FailurePolicy
-from rmqd.consumer.handling.gathering import GatheringLine
+from rmqd.consumer.handling.gathering import line_of
 from rmqd.consumer.handling.left_tasks import LeftTasks
-from rmqd.consumer.handling.line import Line
 from rmqd.consumer.handling.settlement import ConfirmSettled, report_error
 from rmqd.consumer.handling.threads import HandlerThread, call_handler, checked
 from rmqd.consumer.handling.verdict import EXPIRED, PAST_DEADLINE
@@ -56,15 +56,6 @@ class HandlerHungError(RmqdError):
     """Every slot of the group is taken by a call that did not end at its deadline."""
 
 
-def _line(options: ConsumerOptions, clock: Clock) -> tuple[Line, GatheringLine | None]:
-    """The line, and the same where it waits for full batches: a batch of one message is full."""
-    size, wait = options.consume_message_batch_max_size, options.consume_message_batch_max_wait_seconds
-    if size == 1 or not wait:
-        return Line(), None
-    gathering = GatheringLine(size, wait, clock)
-    return gathering, gathering
-
-
 def _deduplication(options: ConsumerOptions, clock: Clock, is_paused: Callable[[], bool]) -> Deduplication | None:
     if options.deduplication is None:
         return None
@@ -81,7 +72,7 @@ class HandlerSlots(WorkerService):
         self.handler_name = handler.name
         self._group = unwrap_namespace(options.group, options.namespace)
         self.batch_size = options.consume_message_batch_max_size
-        self.line, self._gathering = _line(options, clock)
+        self.line, self._gathering = line_of(options, clock)
         self.submit = self.line.submit
         self.wall_offset = clock.wall() - clock.monotonic()
         self.abandoned = 0  # calls past their deadline that have not ended
@@ -97,7 +88,7 @@ class HandlerSlots(WorkerService):
         self._held_by: set[str] = set()  # who says that nothing is to be handed out
         self._deduplication = _deduplication(options, clock, lambda: "operator" in self._held_by)
         self.confirm_settled: ConfirmSettled | None = None if self._deduplication is None else self._confirm_settled
-        self._concurrency = options.concurrency
+        self._concurrency = self._slots = options.concurrency
         self._auto = AutoConcurrency(options.concurrency, clock) if options.auto_concurrency else None
         if self._auto is not None:
             self.line.admit(self._auto.limit - options.concurrency)
@@ -126,7 +117,7 @@ class HandlerSlots(WorkerService):
         try:
             if self._deduplication is not None:
                 self._apart.add(asyncio.create_task(self._deduplication.run(), name="claims"))
-            for number in range(self._concurrency):
+            for number in range(self._slots):
                 self._start_worker(number)
             while True:
                 await self.clock.sleep(TICK_SECONDS)
@@ -140,6 +131,25 @@ class HandlerSlots(WorkerService):
     def concurrency(self) -> int:
         """How many calls may run at once now."""
         return self._concurrency if self._auto is None else self._auto.limit
+
+    def change(self, options: ConsumerOptions) -> None:
+        """Make as many calls at once as these options say. Calls that are under way go on."""
+        most, auto = options.concurrency, self._auto
+        if (most, options.auto_concurrency) == (self._concurrency, auto is not None):
+            return
+        before, new = self.concurrency - self._slots, range(self._slots, most)
+        if not options.auto_concurrency:
+            self._auto = None
+        elif auto is None or most < self._concurrency:
+            self._auto = AutoConcurrency(most, self.clock)
+        else:
+            auto.most = most
+        self._concurrency, self._slots = most, max(self._slots, most)
+        for worker in self._workers:
+            worker.call = self._call_of(worker)
+        for number in new if self._workers else ():  # before `run`, that starts them
+            self._start_worker(number)
+        self.line.admit(self.concurrency - self._slots - before)
 
     def calls(self) -> list[RunningCall]:
         """The calls of the handler that are under way, one for each busy slot."""
@@ -180,11 +190,19 @@ class HandlerSlots(WorkerService):
             log.warning("handler.blocked_loop", handler=self.handler_name, seconds=seconds)
 
     def _start_worker(self, number: int) -> None:
-        call: Callable[[Batch], Awaitable[object]] = self._handler.handle
-        thread = None
+        worker = Worker(self, number, self._handler.ready)
         if not self._handler.is_async:
-            thread = HandlerThread(self._handler, number)
-            call = thread.call
+            self._threads[worker] = HandlerThread(self._handler, number)
+        worker.call = self._call_of(worker)
+        self._workers[worker] = task = asyncio.create_task(worker.run(), name=f"worker:{number}")
+        if self._handler.is_async:
+            self._left_tasks.watch(task, lambda: worker.batch)
+
+    def _call_of(self, worker: Worker) -> Callable[[Batch], Awaitable[object]]:
+        """The handler's call for one worker, with all that stands around it."""
+        call: Callable[[Batch], Awaitable[object]] = self._handler.handle
+        if not self._handler.is_async:
+            call = self._threads[worker].call
         elif self._auto is not None or self._breaker is not None:  # which look at how calls end
             call = checked(self._handler).handle
         if self._auto is not None:
@@ -197,12 +215,7 @@ class HandlerSlots(WorkerService):
             call = self._breaker.around(call, lambda: worker.expired)
         if self._auto is not None:
             call = self._auto.around_batch(call)
-        worker = Worker(self, call, number, self._handler.ready)
-        if thread is not None:
-            self._threads[worker] = thread
-        self._workers[worker] = task = asyncio.create_task(worker.run(), name=f"worker:{number}")
-        if self._handler.is_async:
-            self._left_tasks.watch(task, lambda: worker.batch)
+        return call
 
     def break_by(self, breaker: CircuitBreaker) -> None:
         """Have calls made while the circuit lets them through; before `run`."""
@@ -251,14 +264,14 @@ class HandlerSlots(WorkerService):
     async def _confirm_settled(self, batch: Batch, done: Sequence[int], *, more_follows: bool = False) -> None:
         """Have what the group is done with of a batch confirmed. A slot is busy with that too."""
         assert self._deduplication is not None
-        if self._auto is None:
-            await self._deduplication.confirm_settled(batch, done, more_follows=more_follows)
-            return
-        self._auto.begin()
+        auto = self._auto
+        if auto is not None:
+            auto.begin()
         try:
             await self._deduplication.confirm_settled(batch, done, more_follows=more_follows)
         finally:
-            self._auto.end()
+            if auto is not None:
+                auto.end()
 
     def _begin_apart(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something for messages that no worker has."""
@@ -306,13 +319,10 @@ class HandlerSlots(WorkerService):
 
     def _report_late(self, worker: Worker) -> None:
         """Count and log once that a call is past its deadline. It goes on, and its result counts."""
-        if worker.reported == worker.started:
-            return
-        worker.reported = worker.started
-        assert worker.process_queue is not None
-        assert worker.batch is not None
-        report_error(worker.process_queue, worker.batch, EXPIRED, self.clock.wall())
-        self._tell_circuit(worker.batch)
+        if worker.reported != worker.started and worker.process_queue is not None and worker.batch is not None:
+            worker.reported = worker.started
+            report_error(worker.process_queue, worker.batch, EXPIRED, self.clock.wall())
+            self._tell_circuit(worker.batch)
 
     def _expire(self, worker: Worker, task: asyncio.Task[None]) -> None:
         """End a call at its deadline: cancel an async handler, leave a sync one to its thread."""

@@ -69,13 +69,10 @@ class WorkerService(ABC):
 class Worker:
     """Runs until its service ends or replaces it. `process_queue` is the queue of its last turn."""
 
-    def __init__(
-        self,
-        service: WorkerService,
-        call: Callable[[Batch], Awaitable[object]],
-        number: int,
-        ready: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
+    call: Callable[[Batch], Awaitable[object]]
+    """The service sets it before `run`; another one holds from the next turn on."""
+
+    def __init__(self, service: WorkerService, number: int, ready: Callable[[], Awaitable[None]] | None = None) -> None:
         """`ready` is awaited before each turn: what it waits for is no time of the handler's."""
         self.number = number
         self.process_queue: ProcessQueue | None = None
@@ -87,7 +84,6 @@ class Worker:
         self.batch: Batch | None = None  # what the handler has now
         self.is_called = True  # whether the handler has, or had, anything of the batch
         self._service = service
-        self._call = call
         self._ready = ready
         self._task: asyncio.Task[None] | None = None
 
@@ -166,7 +162,7 @@ class Worker:
         one, after a failure), when the worker was replaced, or when the time slice is used up; then the event loop
         runs other tasks first.
         """
-        service, call, pending = self._service, self._call, process_queue.pending
+        service, call, pending = self._service, self.call, process_queue.pending
         assert self._task is not None
         is_cancelled = self._task.cancelling
         clock, size, line, queues = service.clock.monotonic, service.batch_size, service.line, service.line.queues

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmqd.client.options import ClientOptions, TlsOptions
+from rmqd.config.model.group import HandlerConfig
 from rmqd.config.model.root import GroupConfig, RootConfig
 from rmqd.daemon.groups.host import GroupChanges
 
@@ -100,9 +101,10 @@ LIVE_KEYS: Final = frozenset(
         "on_offset_illegal",
     }
 )
-"""The keys that a running group takes over (`Consumer.change`). Of the subscriptions only the filters are taken over:
-other topics mean other queues, and a group starts anew to have these divided. A circuit breaker is taken over where
-there is one: it stands around every call, and a group without starts anew to get one."""
+"""The keys that a running group takes over (`Consumer.change`), with the concurrency of its handler. Of the
+subscriptions only the filters are taken over: other topics mean other queues, and a group starts anew to have these
+divided. A circuit breaker is taken over where there is one: it stands around every call, and a group without starts
+anew to get one."""
 
 
 def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
@@ -112,7 +114,17 @@ def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
     if after.circuit_breaker.is_on and not before.circuit_breaker.is_on:
         return False
     differing = {key for key in GroupConfig.model_fields if getattr(before, key) != getattr(after, key)}
+    if _same_calls(before.handler, after.handler):
+        differing.discard("handler")
     return differing <= LIVE_KEYS and before.subscriptions.keys() == after.subscriptions.keys()
+
+
+def _same_calls(before: HandlerConfig | None, after: HandlerConfig | None) -> bool:
+    """Whether two handlers differ at most by how many calls are made at once."""
+    live = {"concurrency", "max_concurrency"}
+    if before is None or after is None:
+        return before is after
+    return before.model_dump(exclude=live) == after.model_dump(exclude=live)
 
 
 def plan_changes(old: ConfigState, new: ConfigState) -> GroupChanges:

@@ -275,7 +275,8 @@ async def test_a_call_past_its_deadline_keeps_its_key_until_it_ends(pool: StartP
 
     async def ignore_cancellation(batch: Batch) -> None:
         seen.append((batch[0].queue_offset, batch[0].reconsume_times))
-        while len(seen) <= 2 and batch[0].keys == "hung" and not let_go.is_set():
+        is_held = batch[0].keys == "hung" and len(seen) <= 2
+        while is_held and not let_go.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.01)
 

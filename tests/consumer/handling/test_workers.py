@@ -14,6 +14,7 @@ from rmqd.consumer.options import FailureOptions
 from rmqd.handler_api import Batch
 from tests.client.peer import Reply
 from tests.clock import ManualClock
+from tests.consumer.groups import group_options
 from tests.consumer.pool import Gate, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
@@ -31,6 +32,37 @@ async def test_as_many_batches_at_once_as_the_concurrency_says(pool: StartPool, 
         await eventually(done(queue), "all are handled")
     assert gate.most == concurrency
     assert handled(queue) == {"acked": 50}
+
+
+@pytest.mark.parametrize("is_auto", [False, True])
+async def test_the_concurrency_changes_while_the_group_runs(pool: StartPool, is_auto: bool) -> None:
+    """More calls begin at once; fewer as those under way end. `auto` begins with one."""
+    calls: list[asyncio.Future[None]] = []
+
+    async def handle(batch: Batch) -> None:
+        calls.append(asyncio.get_running_loop().create_future())
+        await calls[-1]
+
+    def at_once() -> int:
+        return sum(not call.done() for call in calls)
+
+    async with pool(handle, concurrency=2) as running:
+        queue = running.queue(20)
+        await eventually(lambda: at_once() == 2, "two batches are handled at once")
+        running.service.change(group_options(concurrency=4))
+        await eventually(lambda: at_once() == 4, "two more are")
+        running.service.change(group_options(concurrency=4 if is_auto else 1, auto_concurrency=is_auto))
+        assert running.service.concurrency == 1
+        for number in range(10):
+            await eventually(lambda: len(calls) > number, "the next one is handled")  # noqa: B023
+            assert at_once() <= max(4 - number, 1)
+            calls[number].set_result(None)
+        running.service.change(group_options(concurrency=3))
+        await eventually(lambda: at_once() == 3, "three are handled at once")
+        for number in range(10, 20):
+            await eventually(lambda: len(calls) > number, "the next one is handled")  # noqa: B023
+            calls[number].set_result(None)
+        await eventually(done(queue), "all are handled")
 
 
 async def test_synchronous_handlers_run_in_threads_as_many_at_once(pool: StartPool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -56,7 +57,7 @@ async def test_nothing_wanted_moves_the_offset_on(
     """
     await broker.store(queue, *[b"unwanted"] * 800, b"wanted")
     broker.answer_pull(queue, broker.nothing(queue, code, 700), broker.nothing(queue, code, 800))
-    options = {"persist_consumer_offset_interval_seconds": 0.05, "pull_interval_seconds": 60.0}
+    options: dict[str, Any] = {"persist_consumer_offset_interval_seconds": 0.05, "pull_interval_seconds": 60.0}
     async with member(broker.peer.address, seen, **options):
         await seen.has(b"wanted")
         await broker.committed(GROUP, queue, 801)

@@ -104,16 +104,17 @@ async def test_a_reload_touches_only_what_changed() -> None:
 
 
 async def test_what_can_change_while_it_runs_restarts_nothing() -> None:
-    """A filter and the rate limit are handed to the running consumer, and hold for those after it too."""
+    """A filter, the rate limit, the concurrency are handed to the running consumer, and hold for those after it too."""
     engine = FakeEngine()
     async with running(config("mailer", "audit"), engine) as (groups, _):
-        audit = {"subscriptions": {"orders": "paid"}, "pull_rate_limit": 10, "shutdown_timeout": "40s"}
+        audit: dict[str, object] = {"subscriptions": {"orders": "paid"}, "pull_rate_limit": 10}
+        audit |= {"shutdown_timeout": "40s", "handler": {"plugin": "log", "concurrency": 3}}
         report = await groups.apply(config("mailer", "audit", changes={"audit": audit}))
         assert (report.unchanged, report.updated, report.restarted) == (("mailer",), ("audit",), ())
         (consumer,) = engine.consumers["audit"]
         (options,) = consumer.changes
         assert options.subscriptions["orders"].expression == "paid"
-        assert options.pull_rate_limit == 10
+        assert (options.pull_rate_limit, options.concurrency) == (10, 3)
         assert groups.longest_drain_seconds == 40
         consumer.fail(OSError("away"))
         await eventually(lambda: len(engine.consumers["audit"]) == 2, "its successor")
@@ -124,7 +125,7 @@ async def test_what_can_change_while_it_runs_restarts_nothing() -> None:
     "change",
     [
         {"subscriptions": {"orders": "*", "invoices": "*"}},
-        {"handler": {"plugin": "log", "concurrency": 3}},
+        {"handler": {"plugin": "log", "processes": 3}},
         {"handler": {"plugin": "log", "options": {"a": 1}}},
         {"consume_message_batch_max_size": 7, "pull_rate_limit": 1},
         {"circuit_breaker": {"consecutive": 3}},
