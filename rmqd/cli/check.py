@@ -129,6 +129,10 @@ def _idle_keys(config: RootConfig) -> Iterator[object]:
         if retry.on and not retry.in_place:
             message = "is about retries in place alone, and in_place is 0; accepted: beside in_place above 0"
             yield group.problem(name, ("retry", "on"), message, at_key=True)
+        for one in retry.on:
+            if any(_is_same_exception(one, other) for other in group.dead_letter.on):
+                message = f"{one} is in dead_letter.on too, which counts; accepted: in one of the two"
+                yield group.problem(name, ("retry", "on"), message)
         if retry.in_place and retry.backoff > retry.max_backoff:
             message = (
                 f"longer than max_backoff, so each pause is {retry.max_backoff:g} s; accepted: at most max_backoff"
@@ -140,6 +144,40 @@ def _idle_keys(config: RootConfig) -> Iterator[object]:
         if group.consume_message_batch_max_wait and group.consume_message_batch_max_size == 1:
             message = "a batch of one message is full at once; accepted: beside consume_message_batch_max_size above 1"
             yield group.problem(name, ("consume_message_batch_max_wait",), message, at_key=True)
+        for path, setting in _keys_without_effect(group):
+            message = f"has no effect; accepted: beside {setting}, or leave it out"
+            yield group.problem(name, path, message, at_key=True)
+
+
+def _is_same_exception(one: str, other: str) -> bool:
+    """Whether two names may mean one class: either may have its module in front."""
+    return one == other or one.endswith(f".{other}") or other.endswith(f".{one}")
+
+
+def _keys_without_effect(group: GroupConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Keys that are written and ignored, each with the setting that they need."""
+    mode, strategy, handler = group.consume_mode, group.allocate_strategy, group.handler
+    in_place = mode == "orderly" or bool(group.order_by)
+    needs = {
+        "consume_timestamp": ("consume_from_where: timestamp", group.consume_from_where == "timestamp"),
+        "allocate_queues": ("allocate_strategy: by_config", strategy == "by_config"),
+        "machine_rooms": ("allocate_strategy: by_machine_room", strategy == "by_machine_room"),
+        "auto_commit": ("consume_mode: orderly", mode == "orderly"),
+        "suspend_current_queue_time": ("consume_mode: orderly or order_by", in_place),
+        "trace_topic": ("enable_trace: true", group.enable_trace),
+        "trace_msg_batch_num": ("enable_trace: true", group.enable_trace),
+    }
+    pop = ("consume_mode: pop", mode == "pop")
+    needs |= dict.fromkeys(("pop_invisible_time", "pop_batch_nums", "pop_threshold_for_queue"), pop)
+    for key, (setting, is_set) in needs.items():
+        if key in group.model_fields_set and not is_set:
+            yield (key,), setting
+    if handler is not None:
+        written = handler.model_fields_set
+        if "concurrency" in written and handler.processes:
+            yield ("handler", "concurrency"), "handler.processes: 0"
+        if "max_concurrency" in written and (handler.concurrency != "auto" or handler.processes):
+            yield ("handler", "max_concurrency"), "handler.concurrency: auto"
 
 
 def _vain_filters(config: RootConfig) -> Iterator[object]:

@@ -59,7 +59,6 @@ def test_more_calls_than_a_handler_makes_use_of_are_warned_of() -> None:
         (["concurrency: 20"], "", ""),
         (["concurrency: auto"], "max_connections: 256", ""),
         ([], "max_connections: 3", ""),  # nobody has asked for the 20 that are the default
-        (["concurrency: 50", "processes: 2"], "", ""),  # each with one call at a time
     ]
     for keys, options, told in cases:
         Path("rmqd.yaml").write_text(WEBHOOK.replace("OPTIONS", options) + "".join(f"      {key}\n" for key in keys))
@@ -70,7 +69,7 @@ def test_more_calls_than_a_handler_makes_use_of_are_warned_of() -> None:
 
 
 def test_keys_that_do_nothing_as_they_are_written_are_warned_of() -> None:
-    group = "subscriptions: {orders: '*'}, handler: {plugin: log}"
+    group = "subscriptions: {orders: '*'}"
     wrong = []
     for keys, told in (
         ("circuit_breaker: {open_for: 15s}", "circuit_breaker: nothing opens the circuit; accepted: with consecutive"),
@@ -85,8 +84,24 @@ def test_keys_that_do_nothing_as_they_are_written_are_warned_of() -> None:
         ("consume_message_batch_max_wait: 1s, consume_message_batch_max_size: 2", ""),
         ("deduplicate: ", "deduplicate: empty, so nothing is deduplicated; accepted: {} for all of its defaults"),
         ("deduplicate: {}", ""),
+        ("retry: {in_place: 1, on: [a.E, V]}, dead_letter: {on: [E]}", "retry.on: a.E is in dead_letter.on too, which"),
+        ("retry: {in_place: 1, on: [a.E]}, dead_letter: {on: [b.E]}", ""),
+        ("consume_timestamp: 2026-01-01T00:00:00Z", "consume_timestamp: has no effect; accepted: beside consume_from_"),
+        ("auto_commit: false", "auto_commit: has no effect; accepted: beside consume_mode: orderly, or leave it out"),
+        ("auto_commit: false, consume_mode: orderly", ""),
+        ("pop_batch_nums: 8", "pop_batch_nums: has no effect; accepted: beside consume_mode: pop, or leave it out"),
+        (
+            "handler: {plugin: log, max_concurrency: 9}",
+            "handler.max_concurrency: has no effect; accepted: beside",
+        ),
+        ("handler: {plugin: log, max_concurrency: 9, concurrency: auto}", ""),
+        (
+            "handler: {plugin: log, concurrency: 9, processes: 2}",
+            "handler.concurrency: has no effect; accepted: beside h",
+        ),
     ):
-        Path("rmqd.yaml").write_text(f"nameserver: 127.0.0.1:9876\ngroups:\n  mailer: {{{group}, {keys}}}\n")
+        given = keys if "handler: " in keys else f"handler: {{plugin: log}}, {keys}"
+        Path("rmqd.yaml").write_text(f"nameserver: 127.0.0.1:9876\ngroups:\n  mailer: {{{group}, {given}}}\n")
         result = rmqd("check", "--config", "rmqd.yaml")
         if (result.code, f": groups.mailer.{told}" in result.err if told else not result.err) != (0, True):
             wrong.append((keys, result))
