@@ -162,6 +162,23 @@ def test_a_repeated_error_is_written_once_and_then_counted() -> None:
     assert sum(line["event"] == "pulled" for line in lines) == 100
 
 
+@pytest.mark.parametrize(
+    ("event", "fields"),
+    [
+        ("message.dropped", {}),
+        ("message.corrupt", {"on_corrupt_message": "skip"}),
+        ("payload.invalid", {"acknowledged": True}),
+        ("offset.corrected", {"skipped": 10}),
+    ],
+)
+def test_each_line_is_written_that_is_the_only_trace_of_a_message(event: str, fields: dict[str, object]) -> None:
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    for offset in range(500):
+        structlog.get_logger("rmqd.test").warning(event, group="prices", queue="prices@a:0", offset=offset, **fields)
+    assert [line["offset"] for line in written(stream)] == [*range(500)]
+
+
 def test_a_rare_error_is_not_counted_with_a_frequent_one() -> None:
     """They have the same event and place, and are told apart by their class and by the line that raised them."""
     stream = io.StringIO()

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pydantic
 import pytest
+from structlog.testing import capture_logs
 
 import rmqd
 from rmqd import Batch, DeadLetter, Message, Retry, Suspend
@@ -137,11 +138,14 @@ def test_on_invalid_says_what_becomes_of_it(
     def handle(order: Model) -> None: ...
 
     send(rocketmq, "oops")
-    result = run_handler(handle, topic="orders", group="mailer", max_reconsume_times=2)
+    with capture_logs() as logs:
+        result = run_handler(handle, topic="orders", group="mailer", max_reconsume_times=2)
 
     assert [attempt.outcome for attempt in result.attempts] == outcomes
     reasons = [letter.properties["RMQD_REASON"] for letter in result.dead_letters]
     assert all(reason.startswith("the body is no Model in JSON: ") for reason in reasons)
+    told = [line.get("acknowledged") for line in logs if line["event"] == "payload.invalid"]
+    assert told == [True if outcome == "acked" else None for outcome in outcomes], "so that each such line is written"
 
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly", "pop"])

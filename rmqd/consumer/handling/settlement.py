@@ -205,7 +205,8 @@ def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | Non
     for index, decision in batch.decisions().items():
         if decision.error is not None and id(decision.error) not in told:
             told.add(id(decision.error))
-            report_error(process_queue, [batch[index]], decision.error, at)
+            is_acknowledged = decision.outcome is Outcome.ACK
+            report_error(process_queue, [batch[index]], decision.error, at, is_acknowledged=is_acknowledged)
     if error is not None:
         report_error(process_queue, batch, error, at)
 
@@ -261,8 +262,18 @@ async def alone(message: Message, sending: Awaitable[T]) -> T | None:
         return None
 
 
-def report_error(process_queue: ProcessQueue, messages: Sequence[Message], error: BaseException, at: float) -> None:
-    """Count and log one error that concerns all of these messages, at a Unix time."""
+def report_error(
+    process_queue: ProcessQueue,
+    messages: Sequence[Message],
+    error: BaseException,
+    at: float,
+    *,
+    is_acknowledged: bool = False,
+) -> None:
+    """Count and log one error that concerns all of these messages, at a Unix time.
+
+    With `is_acknowledged` the log line is the only trace of an invalid message.
+    """
     first, stats = messages[0], process_queue.stats.of(messages[0])
     leaves = leaves_of(error)
     done = [one.message for one in leaves if isinstance(one, AlreadyHandled)]
@@ -282,7 +293,7 @@ def report_error(process_queue: ProcessQueue, messages: Sequence[Message], error
     )
     if is_invalid:
         stats.invalid_payloads += 1
-        logger.warning("payload.invalid", error=text_of(error))
+        logger.warning("payload.invalid", error=text_of(error), **{"acknowledged": True} if is_acknowledged else {})
         return
     if error is EXPIRED:
         logger.error("handler.timed_out")

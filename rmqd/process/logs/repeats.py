@@ -22,6 +22,11 @@ _PLACE_KEYS: Final = (
     "event", "group", "topic", "broker", "queue", "address", "handler", "hook", "call", "worker", "check", "source",
 )  # fmt: skip
 _LIMITED_ALREADY: Final = {"access.refused", "log.dropped"}
+# Each of these lines is the only trace of messages that no handler gets.
+_ONLY_TRACES: Final = {
+    "message.dropped", "message.corrupt", "offset.corrected", "offset.moved", "spark.data_lost",
+    "spark.queue_went_back", "spark.queue_gone",
+}  # fmt: skip
 _WORTH_LIMITING: Final = {"warning", "error", "exception", "critical"}
 
 _Place = tuple[str, ...]
@@ -31,8 +36,9 @@ class RepeatLimiter:
     """A structlog processor that lets the first of equal warnings and errors pass and counts the others.
 
     Two errors are equal if they have the same place and, if an exception is logged, its class and the line that raised
-    it are the same. The line matters: a handler that fails at every message for one reason must not hide a single
-    `KeyError` with another reason. Texts do not matter, as they may contain what a producer sent.
+    it are the same. A line that is the only trace of messages always passes. The line matters: a handler that fails at
+    every message for one reason must not hide a single `KeyError` with another reason. Texts do not matter, as they may
+    contain what a producer sent.
     """
 
     def __init__(self, interval_seconds: float = REPEAT_SECONDS) -> None:
@@ -41,7 +47,10 @@ class RepeatLimiter:
         self._origins: dict[_Place, set[str]] = defaultdict(set)
 
     def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
-        if method not in _WORTH_LIMITING or event.get("event") in _LIMITED_ALREADY:
+        name = event.get("event")
+        if method not in _WORTH_LIMITING or name in _LIMITED_ALREADY or name in _ONLY_TRACES:
+            return event
+        if event.get("acknowledged"):  # an invalid message that its handler skips
             return event
         now = time.monotonic()
         place = (method, *(str(event.get(name)) for name in _PLACE_KEYS))  # as text: values may be unhashable
