@@ -172,6 +172,11 @@ COMMANDS: Final[Mapping[str, Listed | ListedGroup]] = {
         "Let a paused group of the running daemon, or the queues that are named, go on.",
         help_name="RESUME_HELP",
     ),
+    "concurrency": Listed(
+        "control:concurrency",
+        "Change how many batches a group of the running daemon handles at once.",
+        help_name="CONCURRENCY_HELP",
+    ),
     "reload": Listed(
         "control:reload",
         "Have the running daemon read its configuration again; a bad one changes nothing and exits with 78.",

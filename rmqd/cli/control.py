@@ -21,6 +21,12 @@ it is resumed or ends; a queue that moves to another member is consumed there.
 Example: rmqd pause order-mailer --topic orders --broker broker-a --queue 3
 """
 RESUME_HELP = "Example: rmqd resume order-mailer"
+CONCURRENCY_HELP = """\
+Further calls begin at once; if there are to be fewer, those that run end first. It holds until the next reload or the
+end of the daemon: handler.concurrency in the configuration lasts.
+
+Example: rmqd concurrency order-mailer 40
+"""
 RELOAD_HELP = "Example: rmqd reload --config /etc/rmqd/rmqd.yaml"
 
 Group = Annotated[str, typer.Argument(help="The group's name")]
@@ -68,6 +74,21 @@ def resume(
     check_output(output)
     report = ask(config, http, token_file, lambda daemon: daemon.switch("resume", group, topic, broker, queue))
     _tell(report, output, told(report))
+
+
+def concurrency(
+    group: Group,
+    calls: Annotated[str, typer.Argument(metavar="N", help="Batches handled at once, 1 to 1000, or auto")],
+    config: Config = None,
+    http: Http = None,
+    token_file: TokenFile = None,
+    output: Output = "table",
+) -> None:
+    """Change how many batches a group of the running daemon handles at once."""
+    check_output(output)
+    report = ask(config, http, token_file, lambda daemon: daemon.change_concurrency(group, calls))
+    number = "as many calls at once as it finds best" if calls == "auto" else f"up to {calls} calls at once"
+    _tell(report, output, f"{group} makes {number}, until the next reload")
 
 
 def reload(config: Config = None, http: Http = None, token_file: TokenFile = None, output: Output = "table") -> None:

@@ -59,7 +59,13 @@ class DaemonClient:
         self, action: Literal["pause", "resume"], group: str, topic: str | None, broker: str | None, queue: int | None
     ) -> dict[str, Any]:
         """Pause or resume a group, or its queues that have the given topic, broker and number."""
-        return self._ask("POST", _switch(group, action, topic, broker, queue), _SWITCH_KEYS, TIMEOUT_SECONDS)
+        return self._ask(
+            "POST", _path(group, action, topic=topic, broker=broker, queue=queue), _SWITCH_KEYS, TIMEOUT_SECONDS
+        )
+
+    def change_concurrency(self, group: str, calls: str) -> dict[str, Any]:
+        """Change how many calls of a group run at once."""
+        return self._ask("POST", _path(group, "concurrency", calls=calls), _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
 
     def reload(self) -> dict[str, Any]:
         """Have the configuration read again. Returns when it is applied."""
@@ -171,10 +177,9 @@ def _reachable(listen: str) -> str:
     return f"{host}:{port}"
 
 
-def _switch(group: str, action: str, topic: str | None, broker: str | None, queue: int | None) -> str:
+def _path(group: str, action: str, **named: str | int | None) -> str:
     from urllib.parse import quote, urlencode
 
-    named = {"topic": topic, "broker": broker, "queue": queue}
     query = urlencode({name: value for name, value in named.items() if value is not None})
     return f"/api/v1/groups/{quote(group, safe='')}/{action}" + (f"?{query}" if query else "")
 

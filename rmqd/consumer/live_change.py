@@ -41,7 +41,13 @@ async def change_while_running(context: GroupContext, rebalance: Rebalance, opti
     context.revision += 1
     let_go = sum(assigned.take_over_options() for assigned in rebalance.assigned.values())
     filters_now = {topic: data.sub_string for topic, data in filters.items()}
-    log.info("group.updated", filters=filters_now, let_go=let_go, pull_rate_limit=options.pull_rate_limit)
+    log.info(
+        "group.updated",
+        filters=filters_now,
+        let_go=let_go,
+        pull_rate_limit=options.pull_rate_limit,
+        concurrency=options.concurrency,
+    )
 
 
 def _withdraw(context: GroupContext, filters: Mapping[str, SubscriptionData]) -> None:

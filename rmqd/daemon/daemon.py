@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from rmqd.daemon.groups.engine import local_engine
 from rmqd.daemon.groups.health import LoopMonitor, readiness
 from rmqd.daemon.groups.host import GroupHost, HostView
 from rmqd.daemon.groups.local_groups import LocalGroups
-from rmqd.daemon.groups.reload import ReloadReport, config_hash, refused_changes
+from rmqd.daemon.groups.reload import ReloadReport, config_hash, refused_changes, with_concurrency
 from rmqd.daemon.history.recorder import Recorder
 from rmqd.daemon.http.access import AccessPolicy
 from rmqd.daemon.http.endpoint import HttpEndpoint
@@ -188,7 +189,7 @@ class Daemon:
         """Read the configuration again and apply it. With problems, keep the old one, and report them."""
         async with self._reloading:
             self._manager.reloading(self._clock.monotonic())
-            report = await self._try_reload()
+            report = await self._try_reload(partial(read_config, self._options))
             self._reload_ok = report.successful
             if report.successful:
                 self._reload_time = self._clock.wall()
@@ -197,6 +198,15 @@ class Daemon:
                 log.error("config.reload_refused", problems=list(report.problems))
             self._manager.ready(self._status_line())
             return report
+
+    async def change_concurrency(self, group: str, concurrency: str) -> ReloadReport:
+        """Change how many calls of a group's handler run at once, until the next reload.
+
+        Raises UnknownGroupError, and ValueError if the group cannot have this concurrency.
+        """
+        async with self._reloading:
+            changed = with_concurrency(self.config, group, concurrency)
+            return await self._try_reload(lambda: (changed, self.access))
 
     def facts(self, view: HostView) -> DaemonFacts:
         """The daemon's own figures for the metrics."""
@@ -267,9 +277,9 @@ class Daemon:
         for exposed in await asyncio.to_thread(exposed_secrets, self._options.config):
             log.warning("config.exposed", problem=str(exposed))
 
-    async def _try_reload(self) -> ReloadReport:
+    async def _try_reload(self, read: Callable[[], tuple[RootConfig, AccessPolicy]]) -> ReloadReport:
         try:
-            config, access = await in_own_thread(partial(read_config, self._options))
+            config, access = await in_own_thread(read)
             refused = refused_changes(self.config, config)
             if refused:
                 return ReloadReport(problems=refused)

@@ -64,6 +64,13 @@ async def test_an_operator_looks_pauses_resumes_and_reloads(tmp_path: Path) -> N
             ExitCode.OK,
             "the configuration was taken over (unchanged: mailer)\n",
         )
+        changed = await ask("concurrency", "mailer", "7", "--config", config)
+        assert (changed.code, changed.out) == (0, "mailer makes up to 7 calls at once, until the next reload\n")
+        assert (await ask("status", "--config", config, "-o", "json")).json()["groups"][0]["concurrency"] == 7
+        wrong = await ask("concurrency", "mailer", "0", "--config", config)
+        assert (wrong.code, "from 1 to 1000, or auto" in wrong.err) == (ExitCode.FAILURE, True)
+        assert (await ask("reload", "--config", config)).out.endswith("(updated: mailer)\n")
+        assert (await ask("concurrency", "shipping", "7", "--config", config)).code == ExitCode.FAILURE
         unknown = await ask("pause", "shipping", "--config", config)
         assert unknown.code == ExitCode.FAILURE
         assert "no group shipping" in unknown.err

@@ -11,10 +11,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from rmqd.client.options import ClientOptions, TlsOptions
 from rmqd.config.model.group import HandlerConfig
 from rmqd.config.model.root import GroupConfig, RootConfig
-from rmqd.daemon.groups.host import GroupChanges
+from rmqd.daemon.groups.host import GroupChanges, UnknownGroupError
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,23 @@ def filtered_anew(old: RootConfig, new: RootConfig, changes: GroupChanges) -> li
     """The groups whose filters brokers have to accept: new ones, restarted ones, and those with another filter."""
     updated = [name for name in changes.updated if old.groups[name].subscriptions != new.groups[name].subscriptions]
     return [*updated, *changes.restarted, *changes.started]
+
+
+def with_concurrency(config: RootConfig, group: str, concurrency: str) -> RootConfig:
+    """The configuration with another concurrency for one group. Raises UnknownGroupError, and ValueError."""
+    if group not in config.groups:
+        raise UnknownGroupError(group, list(config.groups))
+    settings = config.groups[group]
+    handler = settings.handler
+    if handler is None or settings.engine == "spark" or handler.processes:
+        raise ValueError(f"the calls of group {group} are not limited by handler.concurrency; change its configuration")
+    value = int(concurrency) if concurrency.isdecimal() else concurrency
+    try:
+        checked = HandlerConfig.model_validate({"plugin": handler.plugin, "concurrency": value})
+    except ValidationError as error:
+        raise ValueError(error.errors()[0]["msg"]) from None
+    changed = settings.model_copy(update={"handler": handler.model_copy(update={"concurrency": checked.concurrency})})
+    return config.model_copy(update={"groups": {**config.groups, group: changed}})
 
 
 def refused_changes(old: RootConfig, new: RootConfig) -> tuple[str, ...]:

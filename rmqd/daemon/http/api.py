@@ -56,6 +56,9 @@ class DaemonControl(Protocol):
     async def reload(self) -> ReloadReport:
         """Read the configuration again and apply it, or report why not."""
 
+    async def change_concurrency(self, group: str, concurrency: str) -> ReloadReport:
+        """Change how many calls of a group run at once. Raises UnknownGroupError, ValueError."""
+
 
 class HttpApi:
     """The HTTP endpoints of a daemon."""
@@ -81,6 +84,7 @@ class HttpApi:
                 Route("/api/v1/config", named(self.config)),
                 Route("/api/v1/groups/{group}/pause", changing(self.pause), methods=["POST"]),
                 Route("/api/v1/groups/{group}/resume", changing(self.resume), methods=["POST"]),
+                Route("/api/v1/groups/{group}/concurrency", changing(self.concurrency), methods=["POST"]),
                 Route("/api/v1/reload", changing(self.reload), methods=["POST"]),
             ]
         )
@@ -166,6 +170,18 @@ class HttpApi:
         """Reload the configuration. Answers 500 with the reasons, and changes nothing, if it has problems."""
         report = await self._daemon.reload()
         return JSONResponse(report.as_document(), 200 if report.successful else 500)
+
+    async def concurrency(self, request: Request) -> Response:
+        """Change how many calls of one group run at once to `calls`, until the next reload."""
+        group, calls = request.path_params["group"], request.query_params.get("calls", "")
+        try:
+            report = await self._daemon.change_concurrency(group, calls)
+        except UnknownGroupError as error:
+            return JSONResponse({"error": str(error)}, 404)
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        document = {"group": group, "concurrency": calls}
+        return JSONResponse(report.as_document() | document, 200 if report.successful else 500)
 
     async def _switch(
         self, request: Request, action: Callable[[str, PauseScope], Awaitable[None]], result: str

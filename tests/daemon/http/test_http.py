@@ -66,6 +66,10 @@ class Served:
         self.reloads += 1
         return self.report
 
+    async def change_concurrency(self, group: str, concurrency: str) -> ReloadReport:
+        """Nothing."""
+        return self.report
+
 
 class _ShortSleeps:
     """asyncio for uvicorn, which looks each tenth of a second whether it is to stop, and waits for another one then."""
@@ -266,10 +270,10 @@ async def test_an_unknown_group_is_not_found(served: Served) -> None:
     assert "known: mailer, audit" in answer.json()["error"]
 
 
-@pytest.mark.parametrize("path", ["/api/v1/groups/mailer/pause", "/api/v1/groups/mailer/resume", "/api/v1/reload"])
+@pytest.mark.parametrize("path", ["groups/mailer/pause", "groups/mailer/resume", "groups/mailer/concurrency", "reload"])
 async def test_what_changes_something_is_posted(served: Served, path: str) -> None:
     """A link or an image must not do it."""
-    assert (await served.client.get(path)).status_code == 405
+    assert (await served.client.get(f"/api/v1/{path}")).status_code == 405
 
 
 @pytest.mark.parametrize(
