@@ -169,6 +169,12 @@ class BrokerAwayError(RouteNotFoundError):
         super().__init__(topic, f"no route names an address of broker {broker_name}: it is down, or was taken away")
 
 
+class SlaveUnawareError(RemotingError):
+    """A slave knows no offset of a queue. Its master may, which no route names: slaves copy offsets every 10 s."""
+
+    is_reported = True
+
+
 class FilterRefusedError(RmqdError):
     """A broker refuses the expression by which a group filters a topic. The text says what to do."""
 

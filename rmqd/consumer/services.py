@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.circuit import Circuit
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.diagnosis.causes import Problem
 from rmqd.handler_api import Batch, Lease
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 
@@ -104,6 +107,13 @@ class OffsetWatcher(Protocol):
         """Hear that so many messages were finished both here and by another member."""
 
 
+class CarriedCommit(NamedTuple):
+    """A commit that a pull carries. `ended` is called with the future of the pull's answer."""
+
+    offset: int
+    ended: Callable[[asyncio.Future[RemotingCommand]], None]
+
+
 class OffsetStore(Protocol):
     """Where the group's offsets are kept. An offset is the first one that is not consumed."""
 
@@ -112,6 +122,8 @@ class OffsetStore(Protocol):
     """Unix seconds of the last commit that was taken."""
     failures: int
     """Commits that failed; each is tried again."""
+    carries_until: float
+    """When the next round of commits is overdue: monotonic, with the seconds in which the machine was suspended."""
 
     async def open(self) -> None:
         """Make ready, before the first queue is taken. Raises RmqdError where the store cannot be used."""
@@ -147,6 +159,14 @@ class OffsetStore(Protocol):
 
         The next owner may have begun, and be further already. `may_commit` is asked right before the request would be
         sent. Returns False if it said no.
+        """
+
+    async def carry(
+        self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
+    ) -> CarriedCommit | None:
+        """Have a pull commit an offset, which the caller sends at once by this connection to the queue's master.
+
+        `may_commit` is asked right before. Returns None if this pull must not commit.
         """
 
     def doubt(self) -> None:

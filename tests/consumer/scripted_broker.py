@@ -244,9 +244,12 @@ class ScriptedBroker:
         """Store an offset."""
         header = UpdateConsumerOffsetRequestHeader.from_ext_fields(command.ext_fields)
         queue = MessageQueue(header.topic, self.name, header.queue_id)
-        self.offsets[header.consumer_group, queue] = header.commit_offset
-        self.commits.append((queue, header.commit_offset))
+        self._commit(header.consumer_group, queue, header.commit_offset)
         return Reply()
+
+    def _commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        self.offsets[group, queue] = offset
+        self.commits.append((queue, offset))
 
     def _max(self, command: RemotingCommand) -> Reply:
         return _offset(self.end(self._queue_of(GetMaxOffsetRequestHeader.from_ext_fields(command.ext_fields))))
@@ -286,6 +289,8 @@ class ScriptedBroker:
         header = PullMessageRequestHeader.from_ext_fields(command.ext_fields)
         self.pulls.append(header)
         queue = MessageQueue(header.topic, self.name, header.queue_id)
+        if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
+            self._commit(header.consumer_group, queue, header.commit_offset)
         if answers := self._answers[queue]:
             return answers.popleft()
         offset = header.queue_offset

@@ -94,6 +94,8 @@ class Broker:
             served = {code: division.get(code, processor) for code, processor in processors.items()}
             if (commit := served.get(RequestCode.UPDATE_CONSUMER_OFFSET)) is not None:
                 served[RequestCode.UPDATE_CONSUMER_OFFSET] = self.commits.before(commit, controller.offsets)
+            if (pull := served.get(RequestCode.PULL_MESSAGE)) is not None:
+                served[RequestCode.PULL_MESSAGE] = self.commits.before_pull(pull)
             if (heartbeat := served.get(RequestCode.HEART_BEAT)) is not None:
                 served[RequestCode.HEART_BEAT] = partial(self._heartbeat, heartbeat)
             server.serve({code: self._unless_busy(one) for code, one in served.items()})

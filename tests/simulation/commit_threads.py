@@ -12,10 +12,13 @@ from rmqd.broker.offsets import ConsumerOffsetManager
 from rmqd.broker.reply import Refusal
 from rmqd.codes import ResponseCode
 from rmqd.wire.command import RemotingCommand
+from rmqd.wire.messages.sys_flag import PullSysFlag
 from tests.simulation.judging.wrong import Wrong
 from tests.simulation.names import GROUP, TOPIC
 
 USUAL_SECONDS: Final = (0.0, 1.0)
+PULL_SECONDS: Final = 1.0
+"""By how much a pull that carries a commit is late, at most: its messages are waited for."""
 FIRST_SECONDS: Final = 0.01
 """How long a broker is at a group's first commit of a topic, for which it makes a table."""
 
@@ -32,13 +35,15 @@ class CommitThreads:
         """Whether the broker says that it is busy."""
         self.waiting = 0
         """How many commits have come, and are not taken up."""
+        self.waiting_pulls = 0
+        """How many pulls that carry a commit have come, and are not taken up."""
         self.wrong: list[Wrong] = []
         self._chance = chance
 
     def before(self, processor: Processor, offsets: ConsumerOffsetManager) -> Processor:
         """What a life of the broker has in place of this processor."""
         firsts: set[Channel] = set()
-        self.waiting = 0
+        self.waiting = self.waiting_pulls = 0
 
         async def take_up_later(channel: Channel, request: RemotingCommand, seconds: float) -> Answer:
             self.waiting += 1
@@ -61,6 +66,27 @@ class CommitThreads:
                 firsts.add(channel)
                 seconds += FIRST_SECONDS
             return take_up_later(channel, request, seconds) if seconds else processor(channel, request)
+
+        return take_up
+
+    def before_pull(self, processor: Processor) -> Processor:
+        """What a life of the broker has in place of its processor of pulls: those that carry a commit may be late."""
+
+        async def take_up_later(channel: Channel, request: RemotingCommand, seconds: float) -> Answer:
+            self.waiting_pulls += 1
+            await asyncio.sleep(seconds)
+            self.waiting_pulls -= 1
+            answer = processor(channel, request)
+            return await answer if isinstance(answer, Awaitable) else answer
+
+        def take_up(channel: Channel, request: RemotingCommand) -> Answer | Awaitable[Answer]:
+            fields = request.ext_fields
+            carries = int(fields.get("sysFlag", "0")) & PullSysFlag.COMMIT_OFFSET
+            if (fields.get("topic"), fields.get("consumerGroup")) != (TOPIC, GROUP) or not carries:
+                return processor(channel, request)
+            if self._chance.random() >= self.late:
+                return processor(channel, request)
+            return take_up_later(channel, request, min(PULL_SECONDS, self._chance.uniform(*self.late_seconds)))
 
         return take_up
 

@@ -12,6 +12,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from rmqd.broker.channel import Answer, Channel, Processor
 from rmqd.broker.controller import BrokerController
 from rmqd.broker.processors.clients import ClientManageProcessor
 from rmqd.broker.processors.connections import ConnectionsProcessor
@@ -26,14 +27,17 @@ from rmqd.broker.store.consume_queue import ConsumeQueue
 from rmqd.broker.store.get_messages import GetMessageStatus, GetResult, MessageFilter
 from rmqd.broker.store.message_store import Arrival, MessageStore
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.messages.sys_flag import PullSysFlag
 from tests.simulation.cluster import BROKER_PORT, FLUSH_SECONDS, ClusterDivision
 from tests.simulation.disk import Disk
 from tests.simulation.judging.trouble import Trouble
+from tests.simulation.judging.wrong import Wrong
 from tests.simulation.loop import START_SECONDS, Host, LoopClock, SimulatedLoop
 from tests.simulation.name_servers import REGISTER_SECONDS, NameServer, Registration
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Awaitable, Collection, Sequence
 
     from rmqd.broker.store.record_log import RecordRow
     from tests.simulation.cluster import Broker
@@ -81,6 +85,7 @@ class Slave:
         """Whether nothing comes from the master."""
         self.synced_at = 0.0
         """The loop's time when it had the master's offsets; after a crash, those that it had written down."""
+        self.wrong: list[Wrong] = []
         self._written_at = 0.0
         self._ip = ip
         self._loop = loop
@@ -116,7 +121,7 @@ class Slave:
         self._store.on_arrival(controller.held_pulls.arrived)
         server = RemotingServer(self.name)
         for processor in _PROCESSORS:
-            server.serve(processor(controller).processors())
+            server.serve({code: self._watched(one) for code, one in processor(controller).processors().items()})
         server.serve({RequestCode.QUERY_ASSIGNMENT: ClusterDivision(controller, self._master.neighbours).assignment})
         server.serve(dict.fromkeys(_REFUSED, _refuse))
         await server.listen(self._ip, BROKER_PORT)
@@ -129,6 +134,14 @@ class Slave:
             self._register(),
         )
         self._running = [asyncio.create_task(one) for one in work]
+
+    def _watched(self, processor: Processor) -> Processor:
+        def process(channel: Channel, request: RemotingCommand) -> Answer | Awaitable[Answer]:
+            if int(request.ext_fields.get("sysFlag", "0")) & PullSysFlag.COMMIT_OFFSET:
+                self.wrong.append(Wrong("commit at a slave", f"{self.name}, by {channel.address}"))
+            return processor(channel, request)
+
+        return process
 
     async def _copy_often(self) -> None:
         while True:

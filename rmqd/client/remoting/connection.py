@@ -126,9 +126,14 @@ class RemotingConnection(asyncio.Protocol):
         self.write(frame)
         return future
 
-    def hand_over(self, waiting: asyncio.Future[RemotingCommand], hear: Callable[[RemotingCommand], object]) -> None:
-        """Give the reply of a call that nobody waits for any more to `hear`; `waiting` is the caller's to settle."""
-        self._pending.hand_over(waiting, hear)
+    def hand_over(
+        self, waiting: asyncio.Future[RemotingCommand], hear: Callable[[RemotingCommand], object]
+    ) -> asyncio.Future[RemotingCommand]:
+        """Give the reply of a call that nobody waits for any more to `hear`; `waiting` is the caller's to settle.
+
+        Returns the future that has the reply, or why none came.
+        """
+        return self._pending.hand_over(waiting, hear)
 
     async def invoke(
         self, code: int, ext_fields: dict[str, str], body: bytes, timeout_seconds: float

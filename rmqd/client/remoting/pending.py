@@ -81,18 +81,22 @@ class PendingRequests:
         if not pending.future.done():
             pending.future.set_result(command)
 
-    def hand_over(self, waiting: asyncio.Future[RemotingCommand], hear: Callable[[RemotingCommand], object]) -> None:
+    def hand_over(
+        self, waiting: asyncio.Future[RemotingCommand], hear: Callable[[RemotingCommand], object]
+    ) -> asyncio.Future[RemotingCommand]:
         """Give the reply that `waiting` would get to `hear`, if one comes. The caller settles `waiting`.
 
-        The reply may be there already: who waited was cancelled in the turn of the event loop in which it came.
+        Returns the future that has the reply, or why none came. It may be there already: the caller was cancelled in
+        the turn of the event loop in which it came.
         """
         for pending in self._pending.values():
             if pending.future is waiting:
                 pending.future = self._loop.create_future()
                 pending.future.add_done_callback(partial(_heard, hear))
-                return
+                return pending.future
         if waiting.done():
             _heard(hear, waiting)
+        return waiting
 
     async def finished(self, timeout_seconds: float) -> None:
         """Wait, for at most this time, for the answers to requests whose own timeout is not longer than it."""

@@ -18,11 +18,10 @@ from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.health.broker_watch import BrokerWatch
 from rmqd.consumer.health.recent_results import RecentResults
-from rmqd.consumer.offsets.broker_store import SlaveUnawareError
 from rmqd.consumer.stats.counters import snapshots_of
 from rmqd.diagnosis.causes import CAUSES, Problem
 from rmqd.diagnosis.cluster import closed_problem, missing_problem
-from rmqd.errors import BrokerAwayError, CircuitOpenError
+from rmqd.errors import BrokerAwayError, CircuitOpenError, SlaveUnawareError
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, unwrap_namespace
 

@@ -10,6 +10,7 @@ under way at a time, and none goes back without an operator: docs/ownership.md.
     offset_watch                    OffsetWatch: what others do to the stored offset in the first seconds of an
                                     ownership
     unheard_commits                 UnheardCommits: commits without an answer, which may still replace later ones
+    pull_commits                    PullCommits: commits that pulls carry
     first_commits                   FirstCommits: the first commit of a topic on a broker goes alone
     founding_by_brokers             BrokerFounding: founds a clustering group, beside others that may do the same
     local_file_store, offsets_file  a broadcasting group's offsets, and the file in Java's shape

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -13,24 +14,20 @@ from rmqd.broker_errors import BrokerError
 from rmqd.client.api.offset import StoredOffset, query_stored_offset, update_consumer_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
-from rmqd.clock import Clock
+from rmqd.clock import Clock, suspended_seconds
 from rmqd.consumer.offsets.first_commits import FirstCommits
 from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS, OffsetWatch
+from rmqd.consumer.offsets.pull_commits import Look, PullCommit, PullCommits
 from rmqd.consumer.offsets.unheard_commits import UnheardCommits
-from rmqd.consumer.services import OffsetWatcher
-from rmqd.errors import BrokerAwayError, RemotingError, RmqdError
+from rmqd.consumer.services import CarriedCommit, OffsetWatcher
+from rmqd.errors import BrokerAwayError, RmqdError, SlaveUnawareError
+from rmqd.wire.bodies.static_topic import is_logical
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
 OFFSET_TIMEOUT_SECONDS = 5.0  # Java: updateConsumerOffset
 REPEAT_SECONDS = 30.0  # an offset that does not change is written again: its group may have been deleted meanwhile
-
-
-class SlaveUnawareError(RemotingError):
-    """A slave knows no offset of a queue. Its master may, which no route names: slaves copy offsets every 10 s."""
-
-    is_reported = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +56,9 @@ class RemoteBrokerOffsetStore:
     committed, because the last seconds were not flushed or not replicated. So an offset that was stored by way of
     another connection than the present one (`_written`) is stored again.
 
-    *Who else may write* is the matter of three other classes: `OffsetWatch` (an operator or a former owner in the first
-    seconds of an ownership), `UnheardCommits` (our own commits without an answer) and `FirstCommits` (the broker's own
-    race at a group's first commit of a topic).
+    Four other classes: `OffsetWatch` (an operator or a former owner writes, in the first seconds of an ownership),
+    `UnheardCommits` (our own commits without an answer), `PullCommits` (commits that pulls carry) and `FirstCommits`
+    (the broker's own race at a group's first commit of a topic).
     """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
@@ -77,6 +74,8 @@ class RemoteBrokerOffsetStore:
         self._resets: set[MessageQueue] = set()  # moved by an operator, which no answer has confirmed yet
         self._epochs: dict[MessageQueue, int] = {}  # raised by a reset and at the end of an ownership
         self._unheard = UnheardCommits(clock)
+        self.carries_until = float("-inf")
+        self._pulls = PullCommits(clock, self._unheard, self._stored_by_pull)
         self._watches: dict[MessageQueue, OffsetWatch] = {}
         self._under_way: set[asyncio.Task[bool]] = set()
 
@@ -90,17 +89,16 @@ class RemoteBrokerOffsetStore:
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """The committed offset that the broker has; None for a group that is new to the queue. Raises RmqdError.
+        """The committed offset that the broker has, behind a commit that is under way; None if it has none.
 
-        A commit under way, as one of a former ownership may be, is waited for. A slave that has no offset proves
-        nothing: SlaveUnawareError.
+        Raises RmqdError. A slave that has no offset proves nothing: SlaveUnawareError.
         """
         found = await self.look_up(queue)
         return None if found is None else found.offset
 
     async def look_up(self, queue: MessageQueue) -> StoredOffset | None:
         """The same, with whether the broker can tell an offset of 0 from none."""
-        async with self._turn(queue):
+        async with self._alone(queue):
             return await self._prove(queue)
 
     async def _prove(self, queue: MessageQueue) -> StoredOffset | None:
@@ -121,11 +119,8 @@ class RemoteBrokerOffsetStore:
         return None if found is None else found.offset
 
     async def found(self, queue: MessageQueue, offset: int) -> None:
-        """Store where a new group begins in a queue, unless an offset is stored already. Raises RmqdError.
-
-        The queue may be any member's: the member that founds the group stores the starts of all queues.
-        """
-        async with self._turn(queue), self._firsts.alone(queue, again=False):
+        """Store where a new group begins in any member's queue, unless an offset is stored. Raises RmqdError."""
+        async with self._alone(queue), self._firsts.alone(queue, again=False):
             if await self._prove(queue) is None:
                 await self._update(queue, offset)
 
@@ -136,6 +131,7 @@ class RemoteBrokerOffsetStore:
         self.forget(queue)
         if offset is not None:
             self.committed[queue] = offset
+            self._firsts.begin(queue, offset)
         if watcher is not None:
             until, highest = self._clock.monotonic() + WATCH_SECONDS, offset or 0
             floor = highest if in_peace else 0
@@ -171,16 +167,15 @@ class RemoteBrokerOffsetStore:
     ) -> bool:
         """Commit for a queue that is being given up, unless the broker has a higher offset. Raises RmqdError.
 
-        The next owner may have begun and be further already. So the stored offset is read first, in the same turn.
-        `may_commit` is asked right before the request would be sent. Returns False where it said no, or where the queue
-        was reset or given up meanwhile; True where the broker has the offset, or another one that must stay.
+        The next owner may be further already. So the stored offset is read first, in the same turn. Returns False if
+        `may_commit` said no, or the queue was reset or given up meanwhile; True if the offset, or a higher one, stays.
         """
         return await self._send(queue, self._upward(queue, offset, self._epoch(queue), may_commit))
 
     async def _upward(self, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]) -> bool:
-        async with self._turn(queue):
-            asked_at = self._clock.monotonic()
-            stored, known = await self._query(queue), self.committed.get(queue)
+        async with self._alone(queue) as look:
+            asked_at, stored = look or (self._clock.monotonic(), await self._query(queue))
+            known = self.committed.get(queue)
             if self._epoch(queue) != epoch:
                 return False
             if stored is not None and queue not in self._resets:
@@ -195,6 +190,50 @@ class RemoteBrokerOffsetStore:
                     self._unheard.stored(queue, asked_at)
                     return True
             return await self._write(queue, offset, epoch, may_commit)
+
+    async def carry(
+        self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
+    ) -> CarriedCommit | None:
+        """Have a pull commit an offset, if it may: `pull_commits` has the rules. The caller sends it at once."""
+        epoch, watch = self._epoch(queue), self._watches.get(queue)
+        if not self._may_carry(queue, offset, on):
+            return None
+        if watch is not None and (watch.on is not on or not watch.is_over(self._clock.monotonic())):
+            is_busy = self._client.offset_request(queue).locked()  # the pull must not wait behind other requests
+            async with self._turn(queue):
+                if is_busy or not await watch.allows_pull(self._clock, partial(self._look, queue, offset)):
+                    return None
+            if self._epoch(queue) != epoch or not self._may_carry(queue, offset, on):
+                return None
+        return self._pulls.send(queue, offset, epoch) if may_commit() else None
+
+    def _may_carry(self, queue: MessageQueue, offset: int, on: RemotingConnection) -> bool:
+        return offset > self.committed.get(queue, offset) and self._is_at_master(queue, on) and self._is_free(queue)
+
+    def _is_at_master(self, queue: MessageQueue, on: RemotingConnection) -> bool:
+        """Whether a connection is the one to the queue's master by which the stored offset is known."""
+        master = self._client.routes.master(self._client.routes.endpoint(queue)) or ""
+        return self._written[queue].on is on is self._client.remoting.connected(master)
+
+    def _is_free(self, queue: MessageQueue) -> bool:
+        """Whether a pull's commit cannot meet another one, nor a reset, nor the next owner."""
+        return (
+            not self._turn(queue).locked()
+            and not self._unheard.offsets(queue)
+            and queue not in self._resets
+            and self._firsts.is_begun(queue)
+            and self._clock.monotonic() + suspended_seconds() < self.carries_until
+            and not is_logical(queue.broker_name)  # the broker would store it under the number of a queue of its own
+        )
+
+    def _stored_by_pull(self, commit: PullCommit) -> None:
+        """Note that a pull's commit was stored; after a reset, or a later commit, it may have replaced that."""
+        queue, known = commit.queue, self.committed.get(commit.queue)
+        if commit.epoch == self._epoch(queue) and known is not None and commit.offset > known:
+            self._unheard.answered(queue, commit.unheard)
+            self._note_stored(queue, commit.offset, commit.sent_at, self._connection(queue))
+        else:
+            self._unheard.settle(commit.unheard, 0.0)
 
     def doubt(self) -> None:
         """Look at what is stored ahead of the next commit of each queue: others may have committed meanwhile."""
@@ -239,10 +278,14 @@ class RemoteBrokerOffsetStore:
     def _epoch(self, queue: MessageQueue) -> int:
         return self._epochs.get(queue, 0)
 
+    def _turn(self, queue: MessageQueue) -> asyncio.Lock:
+        return self._turns.setdefault(queue, asyncio.Lock())
+
     @contextlib.asynccontextmanager
-    async def _turn(self, queue: MessageQueue) -> AsyncIterator[None]:
-        async with self._turns.setdefault(queue, asyncio.Lock()), self._client.offset_request(queue):
-            yield
+    async def _alone(self, queue: MessageQueue) -> AsyncIterator[Look | None]:
+        """Hold the queue's turn; begin once no pull carries a commit that may still be stored. Gives what was read."""
+        async with self._turn(queue), self._client.offset_request(queue):
+            yield await self._pulls.over(queue, self._query)
 
     async def _send(self, queue: MessageQueue, work: Coroutine[None, None, bool]) -> bool:
         """Run a commit to its end, also if the caller is cancelled."""
@@ -257,12 +300,12 @@ class RemoteBrokerOffsetStore:
             task.exception()  # read, as asyncio reports one that nobody reads; the caller may have been cancelled
 
     async def _in_turn(self, queue: MessageQueue, offset: int, epoch: int) -> bool:
-        async with self._turn(queue):
-            if self._epoch(queue) != epoch or not await self._look(queue, offset) or not self._is_news(queue, offset):
-                return False
-            return await self._write(queue, offset, epoch, lambda: True)
+        async with self._alone(queue) as look:
+            is_wanted = self._epoch(queue) == epoch and await self._look(queue, offset, look)
+            is_wanted = is_wanted and self._is_news(queue, offset)
+            return is_wanted and await self._write(queue, offset, epoch, lambda: True)
 
-    async def _look(self, queue: MessageQueue, offset: int) -> bool:
+    async def _look(self, queue: MessageQueue, offset: int, look: Look | None = None) -> bool:
         """Read the stored offset, where others may have moved it, ahead of a commit. Returns whether to commit."""
         watch = self._watches.get(queue)
         if watch is None:
@@ -272,7 +315,7 @@ class RemoteBrokerOffsetStore:
             watch.lose_connection()
         if watch.is_over(now):
             return True
-        stored = await self._query(queue)
+        stored = look.stored if look else await self._query(queue)
         if watch is not self._watches.get(queue) or not watch.may_commit(stored, offset, self._ours(queue), now):
             return False
         watch.on, watch.is_doubtful = self._connection(queue), False
@@ -287,12 +330,15 @@ class RemoteBrokerOffsetStore:
             is_taken, on = await self._update(queue, offset)
         if self._epoch(queue) != epoch:
             return False
-        watch = self._watches.get(queue)
         if not is_taken:  # an operator's reset comes with the next pull, and this commit counts for nothing
-            if watch is not None:
+            if (watch := self._watches.get(queue)) is not None:
                 watch.is_reset, watch.on = True, self._connection(queue)
             return True
-        if watch is not None:
+        self._note_stored(queue, offset, asked_at, on)
+        return True
+
+    def _note_stored(self, queue: MessageQueue, offset: int, asked_at: float, on: RemotingConnection | None) -> None:
+        if (watch := self._watches.get(queue)) is not None:
             watch.highest = max(watch.highest, offset)
         self._resets.discard(queue)
         self._unheard.stored(queue, asked_at)
@@ -300,13 +346,11 @@ class RemoteBrokerOffsetStore:
         if self.committed.get(queue) != offset:
             self.committed[queue] = offset
             self.committed_at[queue] = self._clock.wall()
-        return True
 
     async def _update(self, queue: MessageQueue, offset: int) -> tuple[bool, RemotingConnection | None]:
-        """Send one commit. Returns whether it was stored, and the connection to whoever answered.
+        """Send one commit. Returns whether it was stored, and the connection to whoever answered: maybe a slave.
 
-        It is not stored where an operator's reset waits for a pull. Who answered may be a slave whose master routes
-        name by then.
+        It is not stored where an operator's reset waits for a pull.
         """
         remoting = self._client.remoting
         try:
@@ -325,6 +369,8 @@ class RemoteBrokerOffsetStore:
     def _is_due(self, queue: MessageQueue, offset: int, now: float) -> bool:
         """Whether a round must look at the stored offset or commit. Most queues of a wide group are idle."""
         watch = self._watches.get(queue)
+        if self._pulls.is_recent(queue):  # the next pull, or the next round, has more
+            return False
         return self._is_news(queue, offset) or (watch is not None and not watch.is_over(now))
 
     def _is_news(self, queue: MessageQueue, offset: int) -> bool:
@@ -349,7 +395,6 @@ class RemoteBrokerOffsetStore:
         return None if address is None else self._client.remoting.connected(address)
 
     def _address(self, queue: MessageQueue) -> str:
-        address = self._client.routes.address(self._client.routes.endpoint(queue))
-        if address is None:
+        if (address := self._client.routes.address(self._client.routes.endpoint(queue))) is None:
             raise BrokerAwayError(queue.topic, queue.broker_name)
         return address

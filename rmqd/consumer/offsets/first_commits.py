@@ -38,5 +38,14 @@ class FirstCommits:
                     return
         yield
 
+    def is_begun(self, queue: MessageQueue) -> bool:
+        """Whether the broker has the table, so that a commit of the queue may be sent beside others."""
+        return self._is_begun((queue.topic, queue.broker_name), queue)
+
+    def begin(self, queue: MessageQueue, offset: int) -> None:
+        """Note that the broker has an offset of the queue, and so the table; 0 may also say that it has none."""
+        if offset > 0:
+            self._begun[queue.topic, queue.broker_name] = self._connection(queue)
+
     def _is_begun(self, table: tuple[str, str], queue: MessageQueue) -> bool:
         return table in self._begun and self._begun[table] is self._connection(queue)

@@ -14,9 +14,9 @@ from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.consumer.founding.founding import AWAY_SECONDS, Founding
 from rmqd.consumer.founding.order import in_levels, is_unfinished
-from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore, SlaveUnawareError
+from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.errors import RmqdError
+from rmqd.errors import RmqdError, SlaveUnawareError
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 

@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 
+from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.clock import Clock
 from rmqd.consumer.offsets import process_lock
 from rmqd.consumer.offsets.offsets_file import OffsetsFile
@@ -36,6 +37,7 @@ class LocalFileOffsetStore:
         self.committed: dict[MessageQueue, int] = {}  # as the file has them
         self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last write that moved the queue
         self.failures = 0
+        self.carries_until = 0.0
         self._directory = Path(directory)
         self._file = OffsetsFile(self._directory / group)
         self._clock = clock
@@ -105,6 +107,11 @@ class LocalFileOffsetStore:
     def wrote(self, queue: MessageQueue, stored: int) -> bool:
         """Return True: no other member writes the file."""
         return True
+
+    async def carry(
+        self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
+    ) -> None:
+        """Return None: brokers have no offsets of the group."""
 
     def doubt(self) -> None:
         """Do nothing: nobody else writes to the file."""

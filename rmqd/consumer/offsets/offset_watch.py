@@ -21,13 +21,17 @@ to disk.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
 from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.clock import Clock
 from rmqd.consumer.services import OffsetWatcher
+from rmqd.errors import RmqdError
 
 WATCH_SECONDS: Final = 25.0  # a pull is held for 15 s, and up to 5 s longer; then one more look
+SHARE: Final = 5.0  # looks ahead of pulls take one part of so many of the time
 SURE_SECONDS: Final = 4.0  # in which the pull of the present owner brings a reset that still waits for it
 
 
@@ -44,10 +48,26 @@ class OffsetWatch:
     lower_since: float = 0.0
     is_reset: bool = False  # a commit was not taken, as a reset waits for the next pull
     is_doubtful: bool = False  # this member may not be the owner any more
+    next_for_pull: float = float("-inf")  # no pull waits for a look before
 
     def is_over(self, now: float) -> bool:
         """Whether a commit needs no look before it."""
         return now >= self.until and self.lower is None and not self.is_reset and not self.is_doubtful
+
+    async def allows_pull(self, clock: Clock, look: Callable[[], Awaitable[bool]]) -> bool:
+        """Look ahead of a pull that is to carry a commit, unless that would make the queue's pulls much slower.
+
+        A look that fails does not keep the pull from being sent.
+        """
+        if (began := clock.monotonic()) < self.next_for_pull:
+            return False
+        try:
+            return await look()
+        except RmqdError:
+            return False
+        finally:
+            now = clock.monotonic()
+            self.next_for_pull = now + SHARE * (now - began)
 
     def lose_connection(self) -> None:
         """Look once more, but take nothing lower for a reset any more; forget what the lost connection told."""

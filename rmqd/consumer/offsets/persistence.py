@@ -34,6 +34,7 @@ class OffsetPersistence:
             while True:
                 interval_seconds = self._context.options.persist_consumer_offset_interval_seconds
                 due_at = self._now() + interval_seconds
+                self._context.store.carries_until = due_at + LATE_SECONDS
                 await self._context.clock.sleep(interval_seconds)
                 if self._now() > due_at + LATE_SECONDS:
                     self._context.store.doubt()

@@ -21,7 +21,9 @@ FORGOTTEN_SECONDS: Final = 30.0  # a broker that stands still for longer than th
 
 
 @dataclass(slots=True, eq=False)
-class _Unheard:
+class UnheardCommit:
+    """An offset that the broker may store until then."""
+
     offset: int
     until: float  # monotonic: later it has no effect
 
@@ -31,17 +33,28 @@ class UnheardCommits:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._commits: dict[MessageQueue, list[_Unheard]] = {}
+        self._commits: dict[MessageQueue, list[UnheardCommit]] = {}
         self._heard = asyncio.Event()  # of any of them
+
+    def sent(self, queue: MessageQueue, offset: int, answer_seconds: float) -> UnheardCommit:
+        """Note a commit that a pull carries, whose answer may take longer than `answer_seconds`."""
+        unheard = UnheardCommit(offset, self._clock.monotonic() + answer_seconds + FORGOTTEN_SECONDS)
+        self._commits.setdefault(queue, []).append(unheard)
+        return unheard
+
+    def answered(self, queue: MessageQueue, commit: UnheardCommit) -> None:
+        """Note that such a commit is stored, so that the broker does not store it again."""
+        self.settle(commit, float("-inf"))
+        self.stored(queue, float("-inf"))
 
     def failed(self, queue: MessageQueue, offset: int, error: RmqdError) -> None:
         """A commit ended by an error. Keep it in mind, unless the broker refused it or it was never sent."""
         now = self._clock.monotonic()
         if isinstance(error, RemotingTimeoutError) and error.on_late is not None:
-            unheard = _Unheard(offset, now + FORGOTTEN_SECONDS)
-            error.on_late(lambda is_answered: self._settle(unheard, 0.0 if is_answered else SETTLE_SECONDS))
+            unheard = UnheardCommit(offset, now + FORGOTTEN_SECONDS)
+            error.on_late(lambda is_answered: self.settle(unheard, 0.0 if is_answered else SETTLE_SECONDS))
         elif isinstance(error, RemotingClosedError | TlsError):  # TLS is one explanation of why it ended
-            unheard = _Unheard(offset, now + SETTLE_SECONDS)
+            unheard = UnheardCommit(offset, now + SETTLE_SECONDS)
         else:
             return
         self._commits.setdefault(queue, []).append(unheard)
@@ -72,6 +85,7 @@ class UnheardCommits:
             await wait_within(self._clock, min(max(others), until) - now, self._heard.wait())
         return False
 
-    def _settle(self, unheard: _Unheard, seconds: float) -> None:
+    def settle(self, unheard: UnheardCommit, seconds: float) -> None:
+        """Note that a commit has no effect after so many seconds."""
         unheard.until = min(unheard.until, self._clock.monotonic() + seconds)
         self._heard.set()

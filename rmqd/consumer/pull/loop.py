@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import structlog
 
 from rmqd.broker_errors import BrokerError, FlowControlError, GoAwayError, SystemBusyError, TopicNotExistError
+from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.arrivals import Arrivals
 from rmqd.consumer.pull.backoff import PullBackoff
@@ -16,6 +18,7 @@ from rmqd.consumer.pull.offset_moves import OffsetMoves
 from rmqd.consumer.pull.opening import open_pulled
 from rmqd.consumer.pull.pulled_queue import FOUND, MOVED, NOTHING, PulledQueue
 from rmqd.consumer.pull.request import AskedAnewError
+from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import ConnectionRenewedError, ProtocolError, RemotingError, RmqdError
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
 from rmqd.wire.bodies.static_topic import is_logical
@@ -30,6 +33,7 @@ from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 log = structlog.get_logger(__name__)
 
 SUSPEND_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
+CARRY_SECONDS: Final = 0.005  # how often pulls carry commits at most: a queue may be pulled thousands of times a second
 UNHELD_SECONDS: Final = 0.01
 MOST_ALIKE: Final = 5  # impossible answers, before the queue counts as stuck
 
@@ -48,6 +52,8 @@ class PullLoop(PulledQueue):
         self._corrupt = CorruptMessages(self, context, message_queue)
         self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
         self._evidence = PullEvidence(message_queue, context.client.remoting.traffic)
+        self._carried_at = float("-inf")  # when a pull last could carry a commit, monotonic
+        self._may_commit = partial(context.ownership.holds, message_queue)
         self._configure()
 
     async def run(self) -> None:
@@ -147,11 +153,17 @@ class PullLoop(PulledQueue):
     async def _pull(self) -> RemotingCommand:
         self.asked_at = self._context.clock.monotonic()
         offset = self.process_queue.next_offset
-        reply = await self.request.ask(
-            offset, PullSysFlag.SUSPEND, SUSPEND_MS, self._evidence.most(offset, self._batch_size)
-        )
+        most, carry = self._evidence.most(offset, self._batch_size), None
+        if self.asked_at - self._carried_at >= CARRY_SECONDS:
+            self._carried_at, carry = self.asked_at, self._carry
+        reply = await self.request.ask(offset, PullSysFlag.SUSPEND, SUSPEND_MS, most, carry)
         self.answered_at = self._context.clock.monotonic()
         return reply
+
+    async def _carry(self, on: RemotingConnection) -> CarriedCommit | None:
+        """Have the pull that is sent next by this connection commit what is finished, if it may."""
+        queue, offset = self._message_queue, self.process_queue.commit_offset()
+        return await self._context.store.carry(queue, offset, on, self._may_commit)
 
     async def _found(self, reply: RemotingCommand) -> None:
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import OPAQUE, RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import BrokerAwayError, ProtocolError, RmqdError
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.bodies.static_topic import is_logical
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader, PullRequestTemplate
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.sys_flag import PullSysFlag
 
 PULL_TIMEOUT_SECONDS: Final = 30.0  # Java: the broker's scan may answer 5 s late
 OPERATOR_RESET: Final = "OFFSET_RESET"
+Carry = Callable[[RemotingConnection], Awaitable[CarriedCommit | None]]
 
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
 _GO_AWAY: Final = int(ResponseCode.GO_AWAY)
@@ -31,11 +34,26 @@ class AskedAnewError(RmqdError):
     """The answer to the pull under way is not wanted any more: another pull is to be sent."""
 
 
+class _Waiting(NamedTuple):
+    """A pull that waits for its answer."""
+
+    connection: RemotingConnection
+    future: asyncio.Future[RemotingCommand]
+    offset: int
+    commit: CarriedCommit | None
+
+    def give_up(self, hear: Callable[[int, RemotingCommand], None]) -> None:
+        """Give the answer to `hear`, with the offset that was asked. The caller settles the future."""
+        later = self.connection.hand_over(self.future, partial(hear, self.offset))
+        if self.commit is not None:
+            later.add_done_callback(self.commit.ended)
+
+
 class PullRequest:
     """Sends one pull of a queue after the other. `broker_id` is the replica that is asked next, if it is there.
 
-    While that one is down, another one is asked: offsets are never committed by a pull, so that makes no difference to
-    what is stored where.
+    While that one is down, another one is asked. Only a pull of the master may carry a commit, so that makes no
+    difference to what is stored where.
     """
 
     def __init__(self, client: ClientInstance, group: str, queue: MessageQueue, subscription: SubscriptionData) -> None:
@@ -53,7 +71,7 @@ class PullRequest:
         self._sub_version = -1
         self._routes_version = -1
         self._replicas: Mapping[int, str] = {}  # of the broker that serves the queue, by replica id
-        self._waiting: tuple[RemotingConnection, asyncio.Future[RemotingCommand], int] | None = None
+        self._waiting: _Waiting | None = None
         self.filter_by(subscription)
 
     def filter_by(self, subscription: SubscriptionData) -> bool:
@@ -76,8 +94,13 @@ class PullRequest:
             credentials=self._credentials,
         )
 
-    async def ask(self, offset: int, flags: int, suspend_ms: int, most: int) -> RemotingCommand:
-        """Pull, and wait for the answer, whatever its code. Raises RmqdError, among them AskedAnewError."""
+    async def ask(
+        self, offset: int, flags: int, suspend_ms: int, most: int, carry: Carry | None = None
+    ) -> RemotingCommand:
+        """Pull, and wait for the answer, whatever its code. Raises RmqdError, among them AskedAnewError.
+
+        `carry` is asked for a commit that the pull is to carry; it must be sent, and its end be told.
+        """
         client = self._client
         if self._routes_version != client.routes.version:
             self._look_up()
@@ -91,16 +114,21 @@ class PullRequest:
         if connection is None or not client.heartbeat.is_known_on(connection):
             connection = await client.connection(address)
         self.connection = connection
+        commit = None if carry is None else await carry(connection)
         if self._credentials is not client.remoting.security.credentials:
             self._write_template()
-        opaque = next(OPAQUE)
-        frame = self._template.frame(opaque, offset, 0, flags, self._sub_version, suspend_ms, most)
+        opaque, commit_offset = next(OPAQUE), 0
+        if commit is not None:
+            flags, commit_offset = flags | PullSysFlag.COMMIT_OFFSET, commit.offset
+        frame = self._template.frame(opaque, offset, commit_offset, flags, self._sub_version, suspend_ms, most)
         future = connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
-        self._waiting = connection, future, offset
+        if commit is not None:
+            future.add_done_callback(commit.ended)
+        self._waiting = waiting = _Waiting(connection, future, offset, commit)
         try:
             reply = await future
         except asyncio.CancelledError:
-            connection.hand_over(future, partial(self._came_late, offset))
+            waiting.give_up(self._came_late)
             raise
         finally:
             self._waiting = None
@@ -116,11 +144,10 @@ class PullRequest:
 
     def ask_anew(self) -> None:
         """Have the pull under way end by AskedAnewError. What its answer brings is pulled again."""
-        if self._waiting is None or self._waiting[1].done():
+        if self._waiting is None or self._waiting.future.done():
             return
-        connection, waiting, offset = self._waiting
-        connection.hand_over(waiting, partial(self._came_late, offset))
-        waiting.set_exception(AskedAnewError("the pull is asked anew"))
+        self._waiting.give_up(self._came_late)
+        self._waiting.future.set_exception(AskedAnewError("the pull is asked anew"))
 
     def look_elsewhere(self) -> None:
         """Have the pull under way asked of another replica, where the one that has it is down."""

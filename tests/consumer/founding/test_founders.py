@@ -15,10 +15,11 @@ from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.founding.founding import AWAY_SECONDS
 from rmqd.consumer.founding.start_offset import Start
-from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore, SlaveUnawareError
+from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.founding_by_brokers import BrokerFounding
 from rmqd.consumer.offsets.founding_by_file import FileFounding
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
+from rmqd.errors import SlaveUnawareError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic

@@ -84,7 +84,8 @@ async def test_what_a_stop_cannot_commit_counts_as_handled_twice(
     broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
     await broker.store(queue, *[b"x"] * 50)
-    async with member(broker.peer.address, handle, clock=flowing, persist_consumer_offset_interval_seconds=60) as only:
+    options: dict[str, Any] = {"persist_consumer_offset_interval_seconds": 60, "pull_batch_size": 50}
+    async with member(broker.peer.address, handle, clock=flowing, **options) as only:
         await eventually(lambda: only.topic().handled["acked"] == 50, "all is handled")
         broker.peer.on(UPDATE, Reply(ResponseCode.SYSTEM_BUSY, "too many requests"))
         await only.stop(shutdown_timeout_seconds=0)

@@ -34,6 +34,7 @@ def judge(history: History) -> tuple[list[Wrong], Counter[str]]:
         return [*wrong, *given_up_early(history)], causes
     repeated, causes = twice(history)
     wrong = [one for broker in history.brokers for one in broker.commits.wrong]
+    wrong += [one for slave in history.slaves for one in slave.wrong]
     wrong += [*history.offsets.wrong, *history.trial_wrong, *lost(history), *stuck(history)]
     wrong += [*_of_members(history), *warned(history), *falls(history), *repeated]
     wrong += [*dead_letters(history), *too_many(history), *too_early(history)]

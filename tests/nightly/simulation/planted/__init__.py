@@ -8,6 +8,7 @@ code; its docstring says what is wrong then. The modules:
 - `by_key`: groups with `order_by`.
 - `attempts`: how often and how soon a failed message is tried again.
 - `commits`: how offsets reach the brokers.
+- `pull_commits`: commits that pulls carry.
 - `files`: the offsets of a broadcasting group.
 - `giving_up`: the end of an ownership of a queue.
 - `locks`: who may have a queue, and until when.
@@ -38,6 +39,7 @@ from tests.nightly.simulation.planted import (
     locks,
     operators,
     popped,
+    pull_commits,
     pulls,
     rebalance,
     resets,
@@ -61,6 +63,7 @@ __all__ = [
     "locks",
     "operators",
     "popped",
+    "pull_commits",
     "pulls",
     "rebalance",
     "resets",

@@ -1,0 +1,115 @@
+"""Commits that pulls carry: bit 1 of a pull's system flag, and its `commitOffset`.
+
+A broker stores the offset when the pull arrives, before it answers the pull or holds it. It stores any value: also a
+lower one, and also one over an operator's reset, which the answer then reports. It says nothing about the commit, and
+may hold the answer for 20 s. So these are the rules:
+
+- A pull carries a commit only if nothing can arrive before or after it that the pull could undo: no other commit of the
+  queue is in flight or unanswered, no reset waits to be stored, and the offset is above the stored one. The broker must
+  be the master, by the connection that the stored offset is known on. Where other commits need a look at the stored
+  offset (`OffsetWatch`), a pull needs one too, right before it is sent.
+- From the moment the pull is sent, its commit counts as an unanswered one (`UnheardCommits`). No other commit of the
+  queue is sent before it is known to be stored, or 5 s are over, as for any commit. So a reset, or the last commit
+  before the queue's lock is released, cannot be replaced by a pull that arrives later.
+- The commit is known to be stored when the pull is answered, or when the broker returns its offset as the stored one:
+  no other commit of ours has that offset. Only thus can a queue be released while the broker holds its pull.
+- A pull that was cancelled is still listened to. After a timeout or a lost connection the commit counts for as long as
+  any other one without an answer.
+- A member that was suspended may have lost the queue before it can know. So pulls carry commits only while the rounds
+  of commits are on time (`OffsetStore.carries_until`); a round that is late has the stored offset looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+from rmqd.clock import Clock
+from rmqd.consumer.offsets.unheard_commits import SETTLE_SECONDS, UnheardCommit, UnheardCommits
+from rmqd.consumer.services import CarriedCommit
+from rmqd.errors import RemotingClosedError, RemotingTimeoutError, TlsError
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pull import PULLED
+from rmqd.wire.message_queue import MessageQueue
+
+ANSWER_SECONDS: Final = 5.0  # as long as any other commit may take
+RECENT_SECONDS: Final = 1.0  # a pull so recent is probably not held: the next one carries what is finished since
+AGAIN_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PullCommit:
+    """A commit that one pull carries. `sent_at` is monotonic."""
+
+    queue: MessageQueue
+    offset: int
+    epoch: int
+    sent_at: float
+    unheard: UnheardCommit
+
+
+class Look(NamedTuple):
+    """What a broker was found to have stored, when it was asked at `asked_at` (monotonic)."""
+
+    asked_at: float
+    stored: int | None
+
+
+class PullCommits:
+    """The commits of pulls that are in flight, one for each queue. `on_stored` is called for each that was stored."""
+
+    def __init__(self, clock: Clock, unheard: UnheardCommits, on_stored: Callable[[PullCommit], None]) -> None:
+        self._clock = clock
+        self._unheard = unheard
+        self._on_stored = on_stored
+        self._in_flight: dict[MessageQueue, PullCommit] = {}
+
+    def is_recent(self, queue: MessageQueue) -> bool:
+        """Whether a pull was sent with a commit a moment ago, and was not answered yet."""
+        commit = self._in_flight.get(queue)
+        return commit is not None and self._clock.monotonic() - commit.sent_at < RECENT_SECONDS
+
+    def send(self, queue: MessageQueue, offset: int, epoch: int) -> CarriedCommit:
+        """Note a commit whose pull is sent at once."""
+        now = self._clock.monotonic()
+        unheard = self._unheard.sent(queue, offset, ANSWER_SECONDS)
+        commit = self._in_flight[queue] = PullCommit(queue, offset, epoch, now, unheard)
+        return CarriedCommit(offset, partial(self._ended, commit))
+
+    async def over(self, queue: MessageQueue, read: Callable[[MessageQueue], Awaitable[int | None]]) -> Look | None:
+        """Wait until the commit in flight is stored, or its time is over. Raises what `read` raises.
+
+        `read` asks the broker for the stored offset. Returns what it has found; None if nothing had to be asked for.
+        """
+        while (commit := self._in_flight.get(queue)) is not None:
+            look = Look(self._clock.monotonic(), await read(queue))
+            if look.stored == commit.offset:
+                self._end(commit, is_stored=True)
+                return look
+            if self._clock.monotonic() - commit.sent_at >= ANSWER_SECONDS:
+                return look
+            await self._clock.sleep(AGAIN_SECONDS)
+        return None
+
+    def _ended(self, commit: PullCommit, answer: asyncio.Future[RemotingCommand]) -> None:
+        """Called with the pull's answer. A future that was given up has none: another one gets the answer."""
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        if error is None:
+            self._end(commit, is_stored=answer.result().code in PULLED)
+        elif isinstance(error, RemotingClosedError | TlsError):
+            self._end(commit, is_stored=False, seconds=SETTLE_SECONDS)
+        elif isinstance(error, RemotingTimeoutError):
+            self._end(commit, is_stored=False, seconds=float("inf"))
+
+    def _end(self, commit: PullCommit, *, is_stored: bool, seconds: float = 0.0) -> None:
+        if self._in_flight.get(commit.queue) is commit:
+            del self._in_flight[commit.queue]
+            if is_stored:
+                self._on_stored(commit)
+            else:
+                self._unheard.settle(commit.unheard, seconds)

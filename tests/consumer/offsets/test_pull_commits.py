@@ -1,0 +1,174 @@
+"""Commits that pulls carry: when a pull may carry one, and what waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from rmqd.broker_errors import BrokerError
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.offsets.pull_commits import ANSWER_SECONDS, RECENT_SECONDS
+from rmqd.consumer.services import CarriedCommit
+from rmqd.errors import RemotingClosedError
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message_queue import MessageQueue
+from tests.client.peer import Reply
+from tests.consumer.groups import GROUP
+from tests.consumer.members import member
+from tests.consumer.offsets.owner import UPDATE, Overlaps, Owner
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.seen import Seen
+
+QUERY = RequestCode.QUERY_CONSUMER_OFFSET
+FOUND = RemotingCommand(code=ResponseCode.SUCCESS)
+
+
+@dataclass(frozen=True, slots=True)
+class Puller:
+    """Pulls an owner's queue, from offset 4 on."""
+
+    owner: Owner
+    on: RemotingConnection
+
+    async def carry(self, offset: int, *, may: bool = True) -> CarriedCommit | None:
+        """Be about to send a pull."""
+        return await self.owner.store.carry(self.owner.queue, offset, self.on, lambda: may)
+
+    async def send(self, offset: int) -> asyncio.Future[RemotingCommand]:
+        """Send a pull that carries the offset, which does not arrive before `arrive`. Its answer is the caller's."""
+        commit = await self.carry(offset)
+        assert commit is not None
+        assert commit.offset == offset
+        answer = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(commit.ended)
+        return answer
+
+    def arrive(self, offset: int) -> None:
+        """The broker takes the pull up, and holds it."""
+        self.owner.set_back(offset)
+
+
+@pytest.fixture
+async def puller(owner: Owner) -> Puller:
+    on = owner.client.remoting.connected(owner.broker.peer.address)
+    assert on is not None
+    owner.store.carries_until = float("inf")
+    return Puller(owner, on)
+
+
+async def test_a_pull_carries_what_is_above_the_stored_offset_one_pull_at_a_time(puller: Puller) -> None:
+    assert await puller.carry(4) is None
+    answer = await puller.send(6)
+    assert await puller.carry(7) is None
+    answer.set_result(FOUND)
+    await asyncio.sleep(0)
+    assert puller.owner.store.committed[puller.owner.queue] == 6
+    assert await puller.carry(6) is None
+    assert await puller.carry(7)
+
+
+async def _reset(owner: Owner) -> None:
+    owner.broker.peer.on(UPDATE, Reply(ResponseCode.SYSTEM_BUSY, "not now"))
+    with contextlib.suppress(BrokerError):
+        await owner.store.commit(owner.queue, 2, downward=True)
+
+
+async def _commit(owner: Owner) -> None:
+    owner.hold_next_commit()
+    (await owner.begin(owner.persist(5))).cancel()
+
+
+async def _release(owner: Owner) -> None:
+    owner.store.forget(owner.queue)
+
+
+async def _be_suspended(owner: Owner) -> None:
+    owner.store.carries_until = owner.clock.monotonic()
+
+
+async def _take_over_above_others(owner: Owner) -> None:
+    owner.store.take_over(owner.queue, 4, Overlaps())
+    owner.set_back(9)
+
+
+async def _lose_connection(owner: Owner) -> None:
+    await owner.lose_connection()
+
+
+@pytest.mark.parametrize(
+    "disturb", [_reset, _commit, _release, _be_suspended, _take_over_above_others, _lose_connection]
+)
+async def test_a_pull_carries_nothing_where_it_could_replace_something(
+    puller: Puller, disturb: Callable[[Owner], Awaitable[None]]
+) -> None:
+    await disturb(puller.owner)
+    assert await puller.carry(6) is None
+
+
+async def test_a_pull_carries_nothing_once_the_lock_is_lost(puller: Puller) -> None:
+    assert await puller.carry(6, may=False) is None
+    assert await puller.carry(6)
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+async def test_other_commits_wait_until_the_broker_has_that_of_a_pull(puller: Puller, is_last: bool) -> None:
+    """Though it holds the pull; a reset, or the last commit before a release, would be replaced otherwise."""
+    owner = puller.owner
+    await puller.send(6)
+    work = owner.store.commit_upward(owner.queue, 8) if is_last else owner.store.commit(owner.queue, 2, downward=True)
+    commit = asyncio.create_task(work)
+    await owner.broker.peer.received(QUERY)
+    await owner.clock.advance(ANSWER_SECONDS / 2)
+    assert owner.commits == []
+    puller.arrive(6)
+    await owner.clock.advance(1.0)
+    await commit
+    assert owner.commits == [8 if is_last else 2]
+    assert not await owner.store.settled(owner.queue, owner.stored, owner.clock.monotonic() + 60.0)
+
+
+async def test_a_pull_that_never_arrives_is_waited_for_as_any_commit_and_what_is_stored_is_stored_again(
+    puller: Puller,
+) -> None:
+    owner = puller.owner
+    answer = await puller.send(6)
+    await owner.persist(8)
+    assert owner.commits == [], "the round leaves it to the next pull, or to the next round"
+    await owner.clock.advance(RECENT_SECONDS)
+    commit = asyncio.create_task(owner.persist(8))
+    await owner.clock.advance(ANSWER_SECONDS)
+    await commit
+    assert owner.commits == [8]
+    puller.arrive(6)
+    answer.set_exception(RemotingClosedError("a", "lost"))
+    await asyncio.sleep(0)
+    await owner.clock.advance(5.0)
+    await owner.persist(8)
+    assert owner.commits == [8, 8]
+
+
+async def test_a_pull_that_was_cancelled_counts_until_it_is_answered(puller: Puller) -> None:
+    (await puller.send(6)).cancel()
+    await asyncio.sleep(0)
+    assert await puller.carry(7) is None
+
+
+async def test_a_killed_member_repeats_what_its_last_pulls_brought(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Not all since the last round of commits."""
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=60) as m:
+        for number in range(200):
+            await broker.store(queue, b"%d" % number)
+            await seen.has(*(b"%d" % one for one in range(number + 1)))
+            if broker.offsets[GROUP, queue] >= 10:
+                break
+        await m.die()
+    assert broker.offsets[GROUP, queue] >= 10
+    assert broker.commits_of(queue) == sorted(set(broker.commits_of(queue)))
+    assert not [pull for pull in broker.pulls if pull.commit_offset > pull.queue_offset]
