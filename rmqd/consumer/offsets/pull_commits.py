@@ -6,8 +6,8 @@ may hold the answer for 20 s. So these are the rules:
 
 - A pull carries a commit only if nothing can arrive before or after it that the pull could undo: no other commit of the
   queue is in flight or unanswered, no reset waits to be stored, and the offset is above the stored one. The broker must
-  be the master, by the connection that the stored offset is known on. Where other commits need a look at the stored
-  offset (`OffsetWatch`), a pull needs one too, right before it is sent.
+  be the master, by the connection that the stored offset is known on. While other commits need a look at the stored
+  offset (`OffsetWatch`), a pull needs a look too, right before it is sent.
 - From the moment the pull is sent, its commit counts as an unanswered one (`UnheardCommits`). No other commit of the
   queue is sent before it is known to be stored, or 5 s are over, as for any commit. So a reset, or the last commit
   before the queue's lock is released, cannot be replaced by a pull that arrives later.
@@ -36,7 +36,7 @@ from rmqd.wire.headers.pull import PULLED
 from rmqd.wire.message_queue import MessageQueue
 
 ANSWER_SECONDS: Final = 5.0  # as long as any other commit may take
-RECENT_SECONDS: Final = 1.0  # a pull so recent is probably not held: the next one carries what is finished since
+RECENT_SECONDS: Final = 1.0  # a pull so recent is probably not held, and the next one will carry a higher offset
 AGAIN_SECONDS: Final = 0.2
 
 
@@ -52,7 +52,7 @@ class PullCommit:
 
 
 class Look(NamedTuple):
-    """What a broker was found to have stored, when it was asked at `asked_at` (monotonic)."""
+    """The stored offset that a broker returned to a request at `asked_at` (monotonic)."""
 
     asked_at: float
     stored: int | None
@@ -80,9 +80,9 @@ class PullCommits:
         return CarriedCommit(offset, partial(self._ended, commit))
 
     async def over(self, queue: MessageQueue, read: Callable[[MessageQueue], Awaitable[int | None]]) -> Look | None:
-        """Wait until the commit in flight is stored, or its time is over. Raises what `read` raises.
+        """Wait until the commit in flight is stored, or its time is over. Raises RmqdError, as `read` does.
 
-        `read` asks the broker for the stored offset. Returns what it has found; None if nothing had to be asked for.
+        `read` asks the broker for the stored offset. Returns its last answer; None if it was not called.
         """
         while (commit := self._in_flight.get(queue)) is not None:
             look = Look(self._clock.monotonic(), await read(queue))

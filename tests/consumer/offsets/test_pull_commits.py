@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -17,7 +17,7 @@ from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import RemotingClosedError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import Reply
+from tests.client.peer import Peer, Reply
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member
 from tests.consumer.offsets.owner import UPDATE, Overlaps, Owner
@@ -110,7 +110,10 @@ async def test_a_pull_carries_nothing_where_it_could_replace_something(
     assert await puller.carry(6) is None
 
 
-async def test_a_pull_carries_nothing_once_the_lock_is_lost(puller: Puller) -> None:
+async def test_a_pull_of_another_replica_or_without_the_lock_carries_nothing(puller: Puller) -> None:
+    async with Peer() as slave:
+        other = await puller.owner.client.remoting.connection(slave.address)
+        assert await replace(puller, on=other).carry(6) is None
     assert await puller.carry(6, may=False) is None
     assert await puller.carry(6)
 
