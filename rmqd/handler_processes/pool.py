@@ -64,7 +64,8 @@ class HandlerPool:
         self._seats = [_Seat() for _ in range(size)]
         self._owners: dict[asyncio.Task[Any], _Seat] = {}  # of seats: the slots' tasks
         self._spare: asyncio.Task[HandlerProcess] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()  # replacements, and ends of lost processes
+        self._replacements: set[asyncio.Task[Any]] = set()
+        self._ends: set[asyncio.Task[Any]] = set()  # of lost processes
         self._is_ending = False
         self._failure: HandlerNotStartedError | None = None
 
@@ -89,9 +90,10 @@ class HandlerPool:
         busy = [seat.process for seat in self._seats if seat.process is not None and seat.is_busy]
         for seat in self._seats:
             seat.seat(None)
-        tasks = {*self._tasks, *([self._spare] if self._spare is not None else [])}
+        tasks = {*self._replacements, *([self._spare] if self._spare is not None else [])}
         for task in tasks:
             task.cancel()
+        tasks |= self._ends  # killed processes end at once
         try:
             ended = await asyncio.gather(*(one.end() for one in idle))
         finally:
@@ -147,8 +149,8 @@ class HandlerPool:
         if cause:
             self._counts.lost[cause] += 1
         if not self._is_ending:
-            self._own(process.dispose(), "end of a handler's process")
-            self._own(self._refill(seat), "replacement of a handler's process")
+            _own(process.dispose(), "end of a handler's process", self._ends)
+            _own(self._refill(seat), "replacement of a handler's process", self._replacements)
 
     async def _usable(self, seat: _Seat) -> None:
         while not seat.usable.is_set() or self._failure is not None:
@@ -170,11 +172,6 @@ class HandlerPool:
 
     def _seat_of(self, process: HandlerProcess) -> _Seat | None:
         return next((seat for seat in self._seats if seat.process is process), None)
-
-    def _own(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _warm_up(self) -> None:
         self._spare = asyncio.create_task(HandlerProcess.build(self._order), name="spare of the handler's processes")
@@ -231,3 +228,10 @@ class HandlerPool:
         if seat is not None and not seat.is_busy and not self._is_ending:
             log.error("handler_process.lost", pid=process.pid, how=process.how_now(), messages=0)
             self.lose(process, "died")
+
+
+def _own(work: Coroutine[Any, Any, None], name: str, tasks: set[asyncio.Task[Any]]) -> None:
+    """Run this in a task that is among these tasks until it ends."""
+    task = asyncio.create_task(work, name=name)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
