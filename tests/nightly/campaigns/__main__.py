@@ -16,6 +16,7 @@ from rmqd.process.logs.logs import configure_logging
 from tests.nightly.campaigns.alerts import FACTOR, Alerts
 from tests.nightly.campaigns.churn import Churn, ChurnPlan, ChurnResult
 from tests.nightly.campaigns.counterparts import COUNTERPARTS
+from tests.nightly.campaigns.crash import Crash, CrashPlan
 from tests.nightly.campaigns.divisions import BROKER_NAMES
 from tests.nightly.campaigns.dlq_replay import DlqReplay, DlqReplayPlan
 from tests.nightly.campaigns.durability import Durability, DurabilityPlan
@@ -90,6 +91,25 @@ def churn(options: argparse.Namespace) -> bool:
         cluster.stop(now=False)  # in order: an interrupted run goes on with all that was committed
     append(results)
     return all(result.verdict.passed for result in results)
+
+
+def crash(options: argparse.Namespace) -> bool:
+    """A member of rmqd and a Java consumer are killed -9 under load: how much each handles again."""
+    directory = _directory("crash", options)
+    seed: int = options.seed if options.seed is not None else random.randrange(10**6)
+    say(f"seed {seed}, files in {directory}")
+    cluster = _cluster(directory / "cluster")
+    results = []
+    try:
+        for is_orderly in (False, True):
+            plan = CrashPlan(seed, options.kills, is_orderly)
+            results.append(Crash(plan, cluster, directory / plan.name).run())
+            print(results[-1].report(), flush=True)
+    finally:
+        cluster.stop()
+    for result in results:
+        add_row("crash", result.cells())
+    return all(result.passed for result in results)
 
 
 def orderly(options: argparse.Namespace) -> bool:
@@ -415,6 +435,7 @@ def main() -> int:
     commands = parser.add_subparsers(required=True, metavar="CAMPAIGN")
     for call, what, default in (
         (churn, "messages", 100_000),
+        (crash, "kills", 5),
         (orderly, "messages", 90_000),
         (owners, "changes", 50),
         (fuzz, "executions", 1_000_000),
@@ -436,7 +457,7 @@ def main() -> int:
         sub.set_defaults(call=call)
         sub.add_argument(f"--{what}", type=int, default=default, help=f"how many (default {default})")
         sub.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
-        goes_on = "" if call in (dlq_replay, handlers, pop) else "; that of an interrupted run goes on"
+        goes_on = "" if call in (crash, dlq_replay, handlers, pop) else "; that of an interrupted run goes on"
         sub.add_argument("--dir", help=f"where a run keeps its files{goes_on}")
         if call is spark_kills:
             sub.add_argument("--kills", type=int, default=10, help="how many are killed (default %(default)s)")
