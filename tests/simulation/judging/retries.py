@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.settings import BrokerSettings
 from rmqd.consumer.handling.send_back import FIRST_DELAY_LEVEL
+from rmqd.consumer.handling.settlement import LOCAL_RETRY_SECONDS
 from tests.simulation.judging.java import SEEN_SECONDS
 from tests.simulation.judging.twice import counted_twice, settled_times
 from tests.simulation.judging.wrong import Wrong
@@ -77,7 +78,10 @@ def _due(history: History, failed: Call, again: Call) -> float:
     if (seconds := history.java.again_seconds(failed, again)) is not None:
         return failed.until + seconds
     level = history.plan.delay_level if failed.level is None else failed.level
-    return failed.until + LEVELS[(level or FIRST_DELAY_LEVEL + failed.attempt) - 1]
+    after: float = LEVELS[(level or FIRST_DELAY_LEVEL + failed.attempt) - 1]
+    if again.member == failed.member and any(one.explains_attempts([failed]) for one in history.causes):
+        after = min(after, LOCAL_RETRY_SECONDS)  # the send-back failed
+    return failed.until + after
 
 
 def _is_explained(history: History, same: list[Call]) -> bool:
