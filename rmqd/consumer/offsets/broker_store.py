@@ -205,7 +205,7 @@ class RemoteBrokerOffsetStore:
                     return None
             if self._epoch(queue) != epoch or not self._may_carry(queue, offset, on):
                 return None
-        return self._pulls.send(queue, offset, epoch) if may_commit() else None
+        return self._pulls.send(queue, offset, epoch, on) if may_commit() else None
 
     def _may_carry(self, queue: MessageQueue, offset: int, on: RemotingConnection) -> bool:
         return offset > self.committed.get(queue, offset) and self._is_at_master(queue, on) and self._is_free(queue)
@@ -231,7 +231,7 @@ class RemoteBrokerOffsetStore:
         queue, known = commit.queue, self.committed.get(commit.queue)
         if commit.epoch == self._epoch(queue) and known is not None and commit.offset > known:
             self._unheard.answered(queue, commit.unheard)
-            self._note_stored(queue, commit.offset, commit.sent_at, self._connection(queue))
+            self._note_stored(queue, commit.offset, commit.sent_at, commit.on)
         else:
             self._unheard.settle(commit.unheard, 0.0)
 

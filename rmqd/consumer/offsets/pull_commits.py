@@ -11,8 +11,9 @@ may hold the answer for 20 s. So these are the rules:
 - From the moment the pull is sent, its commit counts as an unanswered one (`UnheardCommits`). No other commit of the
   queue is sent before it is known to be stored, or 5 s are over, as for any commit. So a reset, or the last commit
   before the queue's lock is released, cannot be replaced by a pull that arrives later.
-- The commit is known to be stored when the pull is answered, or when the broker returns its offset as the stored one:
-  no other commit of ours has that offset. Only thus can a queue be released while the broker holds its pull.
+- The commit is known to be stored when the pull is answered, or, within the 5 s, when the broker returns its offset as
+  the stored one: no other commit of ours has that offset. Only thus can a queue be released while the broker holds its
+  pull.
 - A pull that was cancelled is still listened to. After a timeout or a lost connection the commit counts for as long as
   any other one without an answer.
 - A member that was suspended may have lost the queue before it can know. So pulls carry commits only while the rounds
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
+from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.clock import Clock
 from rmqd.consumer.offsets.unheard_commits import SETTLE_SECONDS, UnheardCommit, UnheardCommits
 from rmqd.consumer.services import CarriedCommit
@@ -40,15 +42,18 @@ RECENT_SECONDS: Final = 1.0  # a pull so recent is probably not held, and the ne
 AGAIN_SECONDS: Final = 0.2
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class PullCommit:
     """A commit that one pull carries. `sent_at` is monotonic."""
 
     queue: MessageQueue
     offset: int
     epoch: int
+    on: RemotingConnection
     sent_at: float
     unheard: UnheardCommit
+    is_overdue: bool = False
+    """Whether other commits were let pass since. They may have the same offset, so only the answer ends it."""
 
 
 class Look(NamedTuple):
@@ -72,11 +77,11 @@ class PullCommits:
         commit = self._in_flight.get(queue)
         return commit is not None and self._clock.monotonic() - commit.sent_at < RECENT_SECONDS
 
-    def send(self, queue: MessageQueue, offset: int, epoch: int) -> CarriedCommit:
+    def send(self, queue: MessageQueue, offset: int, epoch: int, on: RemotingConnection) -> CarriedCommit:
         """Note a commit whose pull is sent at once."""
         now = self._clock.monotonic()
         unheard = self._unheard.sent(queue, offset, ANSWER_SECONDS)
-        commit = self._in_flight[queue] = PullCommit(queue, offset, epoch, now, unheard)
+        commit = self._in_flight[queue] = PullCommit(queue, offset, epoch, on, now, unheard)
         return CarriedCommit(offset, partial(self._ended, commit))
 
     async def over(self, queue: MessageQueue, read: Callable[[MessageQueue], Awaitable[int | None]]) -> Look | None:
@@ -86,10 +91,11 @@ class PullCommits:
         """
         while (commit := self._in_flight.get(queue)) is not None:
             look = Look(self._clock.monotonic(), await read(queue))
-            if look.stored == commit.offset:
+            if look.stored == commit.offset and not commit.is_overdue:
                 self._end(commit, is_stored=True)
                 return look
             if self._clock.monotonic() - commit.sent_at >= ANSWER_SECONDS:
+                commit.is_overdue = True
                 return look
             await self._clock.sleep(AGAIN_SECONDS)
         return None
@@ -102,7 +108,8 @@ class PullCommits:
         if error is None:
             self._end(commit, is_stored=answer.result().code in PULLED)
         elif isinstance(error, RemotingClosedError | TlsError):
-            self._end(commit, is_stored=False, seconds=SETTLE_SECONDS)
+            left = commit.sent_at + ANSWER_SECONDS - self._clock.monotonic()  # the pull may wait in the broker's line
+            self._end(commit, is_stored=False, seconds=max(SETTLE_SECONDS, left))
         elif isinstance(error, RemotingTimeoutError):
             self._end(commit, is_stored=False, seconds=float("inf"))
 

@@ -155,6 +155,17 @@ async def test_a_pull_that_never_arrives_is_waited_for_as_any_commit_and_what_is
     assert owner.commits == [8, 8]
 
 
+async def test_an_overdue_pull_is_not_ended_by_another_commit_of_the_same_offset(puller: Puller) -> None:
+    """It may still arrive, and replace a reset."""
+    owner = puller.owner
+    await puller.send(6)
+    await owner.clock.advance(ANSWER_SECONDS)
+    await owner.persist(6)
+    await owner.store.commit(owner.queue, 2, downward=True)
+    assert owner.commits == [6, 2]
+    assert await puller.carry(7) is None
+
+
 async def test_a_pull_that_was_cancelled_counts_until_it_is_answered(puller: Puller) -> None:
     (await puller.send(6)).cancel()
     await asyncio.sleep(0)
