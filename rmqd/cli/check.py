@@ -59,7 +59,12 @@ def check(
     say(
         (
             f"warning: {one}"
-            for found in (exposed_secrets(config), _limited_calls(checked), _idle_keys(checked), _vain_filters(checked))
+            for found in (
+                exposed_secrets(config),
+                _limited_calls(checked),
+                _idle_keys(checked),
+                _filters_without_match(checked),
+            )
             for one in found
         ),
         err=True,
@@ -180,8 +185,8 @@ def _keys_without_effect(group: GroupConfig) -> Iterator[tuple[tuple[str, ...], 
             yield ("handler", "max_concurrency"), "handler.concurrency: auto"
 
 
-def _vain_filters(config: RootConfig) -> Iterator[object]:
-    """Filters that no message can match: the group would pass over all messages."""
+def _filters_without_match(config: RootConfig) -> Iterator[object]:
+    """Filters that match no message: the group would skip and commit all messages."""
     from rmqd.wire.filter import meant_filter
 
     for name, group in config.groups.items():

@@ -1,7 +1,7 @@
 """Warns of a task that a handler created and did not wait for: its messages were acknowledged before it ended.
 
-The event loop calls a task factory for each new task, and for nothing else. So a handler without tasks costs nothing,
-and of one with tasks only the first are watched: a handler that leaves tasks does so from the start.
+The event loop calls a task factory for each new task, which costs one lookup. A message costs nothing if its handler
+creates no task. Only a handler's first tasks are watched, because a handler that leaves tasks does so from the start.
 """
 
 from __future__ import annotations

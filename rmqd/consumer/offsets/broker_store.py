@@ -17,7 +17,7 @@ from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.clock import Clock, suspended_seconds
 from rmqd.consumer.offsets.first_commits import FirstCommits
 from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS, OffsetWatch
-from rmqd.consumer.offsets.pull_commits import Look, PullCommit, PullCommits
+from rmqd.consumer.offsets.pull_commits import OffsetRead, PullCommit, PullCommits
 from rmqd.consumer.offsets.unheard_commits import UnheardCommits
 from rmqd.consumer.services import CarriedCommit, OffsetWatcher
 from rmqd.errors import BrokerAwayError, RmqdError, SlaveUnawareError
@@ -282,7 +282,7 @@ class RemoteBrokerOffsetStore:
         return self._turns.setdefault(queue, asyncio.Lock())
 
     @contextlib.asynccontextmanager
-    async def _alone(self, queue: MessageQueue) -> AsyncIterator[Look | None]:
+    async def _alone(self, queue: MessageQueue) -> AsyncIterator[OffsetRead | None]:
         """Hold the queue's turn; begin once no pull carries a commit that may still be stored. Gives what was read."""
         async with self._turn(queue), self._client.offset_request(queue):
             yield await self._pulls.over(queue, self._query)
@@ -305,7 +305,7 @@ class RemoteBrokerOffsetStore:
             is_wanted = is_wanted and self._is_news(queue, offset)
             return is_wanted and await self._write(queue, offset, epoch, lambda: True)
 
-    async def _look(self, queue: MessageQueue, offset: int, look: Look | None = None) -> bool:
+    async def _look(self, queue: MessageQueue, offset: int, look: OffsetRead | None = None) -> bool:
         """Read the stored offset, where others may have moved it, ahead of a commit. Returns whether to commit."""
         watch = self._watches.get(queue)
         if watch is None:

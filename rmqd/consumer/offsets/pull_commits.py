@@ -56,7 +56,7 @@ class PullCommit:
     """Whether other commits were let pass since. They may have the same offset, so only the answer ends it."""
 
 
-class Look(NamedTuple):
+class OffsetRead(NamedTuple):
     """The stored offset that a broker returned to a request at `asked_at` (monotonic)."""
 
     asked_at: float
@@ -84,19 +84,21 @@ class PullCommits:
         commit = self._in_flight[queue] = PullCommit(queue, offset, epoch, on, now, unheard)
         return CarriedCommit(offset, partial(self._ended, commit))
 
-    async def over(self, queue: MessageQueue, read: Callable[[MessageQueue], Awaitable[int | None]]) -> Look | None:
+    async def over(
+        self, queue: MessageQueue, read: Callable[[MessageQueue], Awaitable[int | None]]
+    ) -> OffsetRead | None:
         """Wait until the commit in flight is stored, or its time is over. Raises RmqdError, as `read` does.
 
         `read` asks the broker for the stored offset. Returns its last answer; None if it was not called.
         """
         while (commit := self._in_flight.get(queue)) is not None:
-            look = Look(self._clock.monotonic(), await read(queue))
-            if look.stored == commit.offset and not commit.is_overdue:
+            found = OffsetRead(self._clock.monotonic(), await read(queue))
+            if found.stored == commit.offset and not commit.is_overdue:
                 self._end(commit, is_stored=True)
-                return look
+                return found
             if self._clock.monotonic() - commit.sent_at >= ANSWER_SECONDS:
                 commit.is_overdue = True
-                return look
+                return found
             await self._clock.sleep(AGAIN_SECONDS)
         return None
 
