@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
-from rmqd.consumer.offsets.pull_commits import Look, PullCommits
+from rmqd.consumer.offsets.pull_commits import OffsetRead, PullCommits
 from rmqd.wire.message_queue import MessageQueue
 from tests.nightly.simulation.planted.registry import both, hands_over, plant, pulled, tries
 from tests.nightly.simulation.planted.slaves import has_slaves
@@ -42,7 +42,7 @@ def reset_while_a_pull_commits(patch: pytest.MonkeyPatch) -> None:
 def pull_commits_beside_other_commits(patch: pytest.MonkeyPatch) -> None:
     """A pull carries a commit while another commit of the queue is in flight, and the other way round."""
 
-    async def over(self: PullCommits, queue: MessageQueue, read: object) -> Look | None:
+    async def over(self: PullCommits, queue: MessageQueue, read: object) -> OffsetRead | None:
         return None
 
     patch.setattr(PullCommits, "over", over)
