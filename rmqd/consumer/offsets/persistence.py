@@ -3,7 +3,8 @@
 Each broker has rounds of its own: one that is silent delays no other.
 
 A process that was suspended wakes with queues that may have other owners by now, which it hears in its next rebalance.
-The round that is due comes first. So a round that is late has the store look at what is stored before it commits.
+The round that is due comes first, and pulls carry commits. So the rounds are waited for in short steps, and after a
+step that is late the store looks at what is stored before it commits.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.wire.message_queue import MessageQueue
 
-LATE_SECONDS: Final = 1.0  # others wait longer than this for a former owner
+LATE_SECONDS: Final = 1.0  # others wait longer than a step, and this, for a former owner
+STEP_SECONDS: Final = 1.0
 
 
 class OffsetPersistence:
@@ -32,18 +34,22 @@ class OffsetPersistence:
         """Begin a round every `persist_consumer_offset_interval`, until cancelled."""
         async with asyncio.TaskGroup() as rounds:
             while True:
-                interval_seconds = self._context.options.persist_consumer_offset_interval_seconds
-                due_at = self._now() + interval_seconds
-                self._context.store.carries_until = due_at + LATE_SECONDS
-                await self._context.clock.sleep(interval_seconds)
-                if self._now() > due_at + LATE_SECONDS:
-                    self._context.store.doubt()
+                await self._wait(self._context.options.persist_consumer_offset_interval_seconds)
                 routes = self._context.client.routes
                 for broker_name, queues in routes.by_endpoint(self._assigned).items():
                     if broker_name not in self._busy and routes.address(broker_name) is not None:
                         self._busy.add(broker_name)
                         assigned = [self._assigned[queue] for queue in queues]
                         rounds.create_task(self._round(broker_name, assigned), name=f"persist:{broker_name}")
+
+    async def _wait(self, seconds: float) -> None:
+        context, end = self._context, self._now() + seconds
+        while (now := self._now()) < end:
+            step_seconds = min(STEP_SECONDS, end - now)
+            context.store.carries_until = now + step_seconds + LATE_SECONDS
+            await context.clock.sleep(step_seconds)
+            if self._now() > context.store.carries_until:
+                context.store.doubt()
 
     def _now(self) -> float:
         """Seconds, with those in which the machine was suspended."""

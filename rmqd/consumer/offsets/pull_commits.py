@@ -16,8 +16,8 @@ may hold the answer for 20 s. So these are the rules:
   pull.
 - A pull that was cancelled is still listened to. After a timeout or a lost connection the commit counts for as long as
   any other one without an answer.
-- A member that was suspended may have lost the queue before it can know. So pulls carry commits only while the rounds
-  of commits are on time (`OffsetStore.carries_until`); a round that is late has the stored offset looked at.
+- A member that was suspended may have lost the queue before it can know. So pulls carry commits only while the steps
+  of `OffsetPersistence` are on time (`OffsetStore.carries_until`); one that is late has the stored offset looked at.
 """
 
 from __future__ import annotations

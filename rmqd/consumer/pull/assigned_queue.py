@@ -99,7 +99,7 @@ class AssignedQueue(Assignment):
 
     async def abandon(self) -> None:
         """The group has failed, and nothing of it runs any more: commit what is finished."""
-        await self._giving_up.abandon(self.loop)
+        await self._giving_up.abandon(self.loop, lambda: self._moved_to)
 
     async def _own(self) -> None:
         context, queue = self._context, self.message_queue

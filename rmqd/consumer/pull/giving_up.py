@@ -55,8 +55,10 @@ class GivingUp:
         context, leaving, message_queue = self._context, self._leaving, self._queue
         if loop is not None:
             process_queue = loop.process_queue
-            # an operator's reset that the answer to the last pull brings is for the next ownership of the queue
+            # an operator's reset that the answer to a last pull brings, or has brought, is for the next ownership
             loop.request.successor = partial(context.move, message_queue)
+            if (reset_to := loop.request.reset_to) is not None:
+                context.move(message_queue, reset_to)
             process_queue.leave()
             context.service.submit(process_queue)  # a group by key has some of it handled still
             drained = await self._drain(loop)
@@ -74,7 +76,7 @@ class GivingUp:
         context.store.forget(message_queue)
         await context.ownership.release(message_queue)
 
-    async def abandon(self, loop: PullLoop | None) -> None:
+    async def abandon(self, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
         """Commit the finished messages of a group that fails. Messages that handlers still have are delivered again."""
         if loop is None:
             return
@@ -82,8 +84,11 @@ class GivingUp:
         if not process_queue.leaving:
             process_queue.leave()
         leaving.is_last, leaving.until = True, self._context.clock.monotonic() + LAST_COMMIT_SECONDS
-        is_committed = await self._commit(process_queue.commit_offset())
+        # the broker forgot the operator's reset when it told us of it, so nobody else would obey
+        move = loop.request.reset_to if moved_to() is None else moved_to()
+        is_committed = move is None and await self._commit(process_queue.commit_offset())
         self._count_repeated(process_queue, is_committed=is_committed)
+        await self._commit_move(lambda: move)
         process_queue.drop(leaving.cause)
 
     def _prolong(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
 import structlog
@@ -53,7 +52,6 @@ class PullLoop(PulledQueue):
         self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
         self._evidence = PullEvidence(message_queue, context.client.remoting.traffic)
         self._carried_at = float("-inf")  # when a pull last could carry a commit, monotonic
-        self._may_commit = partial(context.ownership.holds, message_queue)
         self._configure()
 
     async def run(self) -> None:
@@ -163,7 +161,10 @@ class PullLoop(PulledQueue):
     async def _carry(self, on: RemotingConnection) -> CarriedCommit | None:
         """Have the pull that is sent next by this connection commit what is finished, if it may."""
         queue, offset = self._message_queue, self.process_queue.commit_offset()
-        return await self._context.store.carry(queue, offset, on, self._may_commit)
+        return await self._context.store.carry(queue, offset, on, self._may_carry)
+
+    def _may_carry(self) -> bool:
+        return self.request.reset_to is None and self._context.ownership.holds(self._message_queue)
 
     async def _found(self, reply: RemotingCommand) -> None:
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)

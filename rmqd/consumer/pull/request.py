@@ -114,7 +114,11 @@ class PullRequest:
         if connection is None or not client.heartbeat.is_known_on(connection):
             connection = await client.connection(address)
         self.connection = connection
-        commit = None if carry is None else await carry(connection)
+        commit = None
+        if carry is not None:
+            commit = await carry(connection)
+            if self.reset_to is not None:  # told meanwhile; `carry` must give no commit then
+                raise AskedAnewError("an operator has reset the queue")
         if self._credentials is not client.remoting.security.credentials:
             self._write_template()
         opaque, commit_offset = next(OPAQUE), 0

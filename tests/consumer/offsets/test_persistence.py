@@ -24,6 +24,7 @@ A, B = MessageQueue("orders", "a", 0), MessageQueue("orders", "b", 0)
 class _Store:
     def __init__(self) -> None:
         self.doubts = 0
+        self.carries_until = 0.0
         self.rounds: list[dict[MessageQueue, int]] = []
         self.go_on: dict[MessageQueue, asyncio.Event] = {}
 
@@ -103,6 +104,12 @@ async def test_a_machine_that_was_suspended_is_late(group: _Group, monkeypatch: 
     assert group.store.doubts == 1
     await group.clock.advance(INTERVAL_SECONDS)
     assert group.store.doubts == 1
+
+
+async def test_pulls_carry_no_commits_where_a_step_between_two_rounds_is_late(group: _Group) -> None:
+    await group.clock.advance(INTERVAL_SECONDS / 2)
+    group.clock.turn(INTERVAL_SECONDS / 2)
+    assert group.clock.monotonic() > group.store.carries_until
 
 
 async def test_each_interval_commits_once(group: _Group) -> None:

@@ -13,10 +13,13 @@ from rmqd.broker_errors import BrokerError
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.offsets.pull_commits import ANSWER_SECONDS, RECENT_SECONDS
+from rmqd.consumer.pull.request import AskedAnewError, PullRequest
 from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import RemotingClosedError
+from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.sys_flag import PullSysFlag
 from tests.client.peer import Peer, Reply
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member
@@ -170,6 +173,20 @@ async def test_a_pull_that_was_cancelled_counts_until_it_is_answered(puller: Pul
     (await puller.send(6)).cancel()
     await asyncio.sleep(0)
     assert await puller.carry(7) is None
+
+
+async def test_a_pull_is_not_sent_where_a_reset_is_told_while_it_waits_for_its_look(puller: Puller) -> None:
+    """By the answer to a former pull. The loop obeys it at once, and not after 15 s."""
+    owner = puller.owner
+    request = PullRequest(owner.client, GROUP, owner.queue, SubscriptionData(owner.queue.topic))
+
+    async def carry(on: RemotingConnection) -> CarriedCommit | None:
+        request.reset_to = 2
+        return await replace(puller, on=on).carry(6, may=False)
+
+    with pytest.raises(AskedAnewError):
+        await request.ask(4, PullSysFlag.SUSPEND, 15_000, 32, carry)
+    assert not owner.broker.pulls
 
 
 async def test_a_killed_member_repeats_what_its_last_pulls_brought(

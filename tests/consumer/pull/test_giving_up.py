@@ -84,7 +84,7 @@ class Case:
             store=self.store,
             clock=clock,
             floors={},
-            move=lambda queue, offset: None,
+            move=lambda queue, offset: self.moved.append(offset),
             service=SimpleNamespace(submit=self.submitted.append),
         )
         self.queue = ProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False))
@@ -96,13 +96,16 @@ class Case:
         self.giving_up = GivingUp(cast("Any", self.context), QUEUE, self.leaving)
         self.former = ProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False))
         self.loop: Any = SimpleNamespace(
-            process_queue=self.queue, formers=[self.former], request=SimpleNamespace(successor=None)
+            process_queue=self.queue, formers=[self.former], request=SimpleNamespace(successor=None, reset_to=None)
         )
 
     def begin(self, seconds: float = 10.0, *, last: bool = False) -> asyncio.Task[None]:
         """Give up, as a rebalance does or the end of the group (`last`)."""
         self.leaving.begin(seconds, last=last)
-        return asyncio.create_task(self.giving_up.run(self.loop, self._moved_to))
+        return asyncio.create_task(self.giving_up.run(self.loop, self.moved_to))
+
+    async def abandon(self) -> None:
+        await self.giving_up.abandon(self.loop, self.moved_to)
 
     def finish(self, *numbers: int) -> None:
         self.queue.finish([self.handed[number] for number in numbers])
@@ -113,7 +116,7 @@ class Case:
     async def _release(self, queue: object) -> None:
         self.released.append(queue)
 
-    def _moved_to(self) -> int | None:
+    def moved_to(self) -> int | None:
         if len(self.moved) > 1:
             return self.moved.popleft()
         return self.moved[0] if self.moved else None
@@ -321,6 +324,19 @@ async def test_where_an_operator_moved_the_queue_the_next_owner_begins(clock: Ma
     assert case.store.committed[QUEUE] == 4
 
 
+@pytest.mark.parametrize("is_failed", [False, True])
+async def test_a_reset_that_a_former_pull_told_of_is_where_the_next_owner_begins(
+    clock: ManualClock, *, is_failed: bool
+) -> None:
+    """Also where the pull loop had no time to obey it: the broker tells of it once."""
+    case = case_of(clock, handed=2)
+    case.finish(0, 1)
+    case.queue.end_turn()
+    case.loop.request.reset_to = 1
+    await (case.abandon() if is_failed else case.begin())
+    assert (case.store.asked, case.store.downward) == ([], [1])
+
+
 async def test_a_move_that_is_refused_for_good_is_not_tried_again(clock: ManualClock) -> None:
     case = case_of(clock)
     case.moved.append(5)
@@ -339,7 +355,7 @@ async def test_a_group_that_fails_commits_what_is_finished_for_three_seconds(
     if is_leaving:
         case.queue.leave()
     case.store.answers.extend([AWAY] * 5)
-    abandoning = asyncio.create_task(case.giving_up.abandon(case.loop))
+    abandoning = asyncio.create_task(case.abandon())
     await clock.advance(0.9)
     assert not abandoning.done()
     assert not case.queue.pending
@@ -353,12 +369,12 @@ async def test_a_group_that_fails_waits_three_seconds_at_most(clock: ManualClock
     case = case_of(clock)
     case.store.committed[QUEUE] = 7
     case.store.answers.append(asyncio.Event())
-    abandoning = asyncio.create_task(case.giving_up.abandon(case.loop))
+    abandoning = asyncio.create_task(case.abandon())
     await clock.advance(2.9)
     assert not abandoning.done()
     await clock.advance(0.2)
     await abandoning
-    await case.giving_up.abandon(None)
+    await case.giving_up.abandon(None, case.moved_to)
     assert (case.store.asked, case.duplicates()) == ([0], {}), "what is stored is higher: nothing comes again"
 
 
