@@ -20,17 +20,18 @@ from rmqd.wire.message_queue import MessageQueue
 AllocateMessageQueueStrategy = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], Collection[MessageQueue]]
 """(group, own client id, all queues sorted, all client ids sorted) -> own queues"""
 
-STRATEGY_NAMES: Final = (
-    "averagely",
-    "averagely_by_circle",
-    "consistent_hash",
-    "by_config",
-    "by_machine_room",
-    "machine_room_nearby",
-)
+JAVA_NAMES: Final = {
+    "averagely": "AVG",
+    "averagely_by_circle": "AVG_BY_CIRCLE",
+    "consistent_hash": "CONSISTENT_HASH",
+    "by_config": "CONFIG",
+    "by_machine_room": "MACHINE_ROOM",
+    "machine_room_nearby": "MACHINE_ROOM_NEARBY-AVG",
+}
+STRATEGY_NAMES: Final = tuple(JAVA_NAMES)
 """The names of the strategies that come with rmqd."""
 
-BROKERS_NAMES: Final = {"averagely": "AVG", "averagely_by_circle": "AVG_BY_CIRCLE"}
+BROKERS_NAMES: Final = {name: JAVA_NAMES[name] for name in ("averagely", "averagely_by_circle")}
 """The strategies by which brokers divide queues themselves, as they call them."""
 VIRTUAL_NODES: Final = 10  # Java's default for each client of a ring
 ROOM_SEPARATOR: Final = "@"

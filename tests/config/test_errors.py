@@ -40,7 +40,7 @@ IN_GROUP = {
     ),
     "unknown word": (
         "consume_from_where: CONSUME_FROM_LAST_OFFSET",
-        "6:25: groups.mailer.consume_from_where: 'CONSUME_FROM_LAST_OFFSET' is not a choice; "
+        "6:25: groups.mailer.consume_from_where: 'CONSUME_FROM_LAST_OFFSET' is Java's name for last_offset; "
         "accepted: last_offset | first_offset | timestamp",
     ),
     "YAML 1.1's truth": (
@@ -87,6 +87,58 @@ def test_a_bad_key_of_a_group_is_told_with_its_place_and_what_is_accepted(subtes
             assert problems(f"{GROUP}    {line}\n") == [f"test.yaml:{expected}"]
 
 
+IN_JAVA = {
+    "consumeThreadMax: 64": "Java's name; write handler.concurrency: 64",
+    "consume-thread-max: 20": "Java's name; write handler.concurrency: 20",
+    "consumeThreadMin: 0": "Java's name; write handler.concurrency",
+    "messageListener: shop.Listener": "Java's name; write handler.plugin",
+    "messageModel: CLUSTERING": "unknown key; write message_model: clustering",
+    "consumeTimeout: 15": "unknown key; write consume_timeout: 15m",
+    "suspendCurrentQueueTimeMillis: 500": "Java's name; write suspend_current_queue_time: 500ms",
+    "pullThresholdSizeForQueue: 100": "unknown key; write pull_threshold_size_for_queue: 100MiB",
+    "pullThresholdSizeForTopic: -1": "unknown key; write pull_threshold_size_for_topic: -1",
+    "allocateMessageQueueStrategy: MessageQueue.AVG_BY_CIRCLE": (
+        "Java's name; write allocate_strategy: averagely_by_circle"
+    ),
+    "namesrvAddr: a:1": "Java's name; write nameserver at the top level",
+    "rocketmq.consumer.group: mailer": "Java's name; write groups.NAME",
+    "accessKey: 123456": "unknown key; write client.access_key at the top level",
+    "heartbeatBrokerInterval: 30000": "unknown key; write client.heartbeat_broker_interval: 30000ms at the top level",
+    "clientIP: 10.0.0.1": "Java's name; there is no key: the address of the interface that leads to the name server",
+    "message_model: BROADCASTING": (
+        "'BROADCASTING' is Java's name for broadcasting; accepted: clustering | broadcasting"
+    ),
+    "consume_from_where: CONSUME_FROM_MAX_OFFSET": (
+        "'CONSUME_FROM_MAX_OFFSET' is Java's name for last_offset; accepted: last_offset | first_offset | timestamp"
+    ),
+    "consume_mode: MessageListenerOrderly": (
+        "'MessageListenerOrderly' is Java's name for orderly; accepted: concurrently | orderly | pop"
+    ),
+    "allocate_strategy: MACHINE_ROOM": "'MACHINE_ROOM' is Java's name for by_machine_room; accepted: averagely | ",
+    "consume_timestamp: 20131223171201": (
+        "20131223171201 is Java's form; write 2013-12-23T17:12:01 and its zone; accepted: ISO 8601 with a zone such as "
+    ),
+}
+
+
+def test_names_of_java_are_told_with_the_key_or_the_value_to_write(subtests: pytest.Subtests) -> None:
+    for line, expected in IN_JAVA.items():
+        with subtests.test(line):
+            place, value = problems(f"{GROUP}    {line}\n"), line.partition(": ")[0]
+            [(where, message)] = [found.split(f" groups.mailer.{value}: ") for found in place]
+            assert where.startswith("test.yaml:6:")
+            assert message.startswith(expected)
+
+
+def test_names_of_java_outside_of_a_group_are_told_with_the_way_to_the_key() -> None:
+    assert problems(f"pullBatchSize: 32\nrocketmq: {{}}\nclient: {{useTLS: true, unitName: a}}\n{GROUP}") == [
+        "test.yaml:1:1: pullBatchSize: unknown key; write groups.NAME.pull_batch_size: 32",
+        "test.yaml:2:1: rocketmq: Java's name; there is no key: write nameserver, client and groups at the top level",
+        "test.yaml:3:10: client.useTLS: Java's name; write tls.enabled: true",
+        "test.yaml:3:24: client.unitName: unknown key; write unit_name",
+    ]
+
+
 TAGS = (
     'a tag expression such as "paid || refunded", "*" for all messages, {sql: "amount > 100"}, or '
     "{lite_topics: [session-1, session-2]}"
@@ -101,6 +153,10 @@ SUBSCRIPTIONS = {
     ),
     "NUL in a tag": ('orders: "a\\0"', f"5:15: orders: 'a\\x00' has a NUL character; accepted: {TAGS}"),
     "nothing": ("orders:", f"5:14: orders: no value is no tag expression; accepted: {TAGS}"),
+    "an expression type of Java": (
+        "orders: {type: SQL92, expression: a > 1}",
+        f"5:7: orders: SQL92 is Java's name for {{sql: condition}}; accepted: {TAGS}",
+    ),
     "lite topics that are not popped": (
         "orders: {lite_topics: [a]}",
         "5:7: orders: lite_topics beside consume_mode: concurrently; brokers hand lite topics out by POP alone; "

@@ -14,5 +14,6 @@ Pydantic's own checks are not used, since they take "5" for 5 and word errors ab
     forms       values with a form of their own: addresses, subscriptions, times, strategies
     quantities  durations and sizes as people write them
     small_file  files that hold a secret or a token
+    java_names  names of the Java client, and what is written here instead
     errors      what pydantic found, in words for the user
 """

@@ -8,9 +8,11 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
-from rmqd.config.model.kinds import as_list, show
+from rmqd.config.model import java_names
+from rmqd.config.model.forms import StrategyName
+from rmqd.config.model.kinds import Choice, Duration, Flag, Size, Substituted, Whole, as_list, show
 from rmqd.config.problems import ConfigProblem, Path, Places, path_text, unknown
 
 _MANY_KEYS = 12
@@ -31,7 +33,7 @@ def problems_of(
         path: Path = tuple(details["loc"])
         if details["type"] == "extra_forbidden":
             unknown_keys += 1
-            what = _unknown_key(root, path) if unknown_keys <= MOST_GUESSES else "unknown key"
+            what = _unknown_key(root, path, details["input"]) if unknown_keys <= MOST_GUESSES else "unknown key"
             yield path, ConfigProblem(places.of_key(path), path, what), False
         elif details["type"] == "missing":
             yield path, ConfigProblem(places.of_key(path[:-1]), path, _missing_key(root, path)), True
@@ -39,7 +41,7 @@ def problems_of(
             yield path, ConfigProblem(places.of(path), path, _wrong_value(root, path, details)), False
 
 
-def _unknown_key(root: type[BaseModel], path: Path) -> str:
+def _unknown_key(root: type[BaseModel], path: Path, value: object) -> str:
     key = str(path[-1])
     model = model_at(root, path[:-1])
     known = list(model.model_fields) if model is not None else []
@@ -47,7 +49,50 @@ def _unknown_key(root: type[BaseModel], path: Path) -> str:
         elsewhere = _places_of_keys(root).get(key)
         if elsewhere is not None:
             return f"unknown key; it belongs to {path_text(elsewhere) or 'the top level'}"
-    return unknown("key", key, known)
+    return _java_name(root, path, value, known) or unknown("key", key, known)
+
+
+def _java_name(root: type[BaseModel], path: Path, value: object, known: list[str]) -> str | None:
+    """The message for a name of the Java client, with what to write instead; None for another name."""
+    key = str(path[-1])
+    word, reason = java_names.word_of(key), java_names.listed(key, java_names.REASONS)
+    if word in known:
+        return f"Java's name; write {word}"
+    place = place_of_java_name(root, key)
+    if place is None:
+        return f"Java's name; there is no key: {reason}" if reason else None
+    what = "Java's name" if java_names.listed(key, java_names.KEYS) else "unknown key"
+    if place == ("groups",):
+        return f"{what}; write groups.NAME"
+    model, written = model_at(root, path[:-1]) or root, _written(root, place, key, value)
+    for start in range(len(place) - 1, -1, -1):
+        if issubclass(model_at(root, place[:start]) or object, model):
+            return f"{what}; write {path_text(place[start:])}{written}"
+    return f"{what}; write {path_text(place)}{written}{'' if place[0] == 'groups' else ' at the top level'}"
+
+
+def place_of_java_name(root: type[BaseModel], name: str) -> Path | None:
+    """The key that stands for a parameter of the Java client; None if there is none."""
+    key = java_names.listed(name, java_names.KEYS) or java_names.snake_case(name)
+    first, *rest = key.split(".")
+    section = _places_of_keys(root).get(first)
+    return None if section is None else (*section, first, *rest)
+
+
+def _written(root: type[BaseModel], place: Path, name: str, value: object) -> str:
+    """A value of Java as it is written here; "" for text, which may be a secret, and for what is not accepted."""
+    model = model_at(root, place[:-1])
+    kind = next(iter(model.model_fields[str(place[-1])].metadata), None) if model is not None else None
+    if not isinstance(kind, Choice | Duration | Flag | Size | StrategyName | Whole) or isinstance(value, Substituted):
+        return ""
+    unit = {Duration: "m" if name.lower().endswith("timeout") else "ms", Size: "MiB"}.get(type(kind), "")
+    for one in (java_names.word_of(value) or value, f"{value}{unit}"):
+        try:
+            kind.check(one)
+        except PydanticCustomError:
+            continue
+        return f": {str(one).lower() if isinstance(one, bool) else one}"
+    return ""
 
 
 def _missing_key(root: type[BaseModel], path: Path) -> str:

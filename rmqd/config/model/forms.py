@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from rmqd.config.model.java_names import word_of
 from rmqd.config.model.kinds import Substituted, ValueKind, show, wrong
 from rmqd.consumer.options import Subscription
 from rmqd.errors import InvalidNameError
@@ -91,6 +92,9 @@ class SubscriptionForm(ValueKind):
                 return Subscription(expression="*", kind="TAG", lite_topics=_checked_lite_topics(value["lite_topics"]))
             sql = value.get("sql")
             if set(value) != {"sql"}:
+                for kind in ("SQL92", "TAG"):
+                    if kind in (*value, *value.values()):
+                        raise wrong(f"{kind} is Java's name for {word_of(kind)}", _TAG_FORM)
                 raise wrong(f"a mapping of {', '.join(map(repr, value)) or 'nothing'} is no subscription", _TAG_FORM)
             if not isinstance(sql, str) or not sql.strip():
                 raise wrong(f"{show(sql)} is no SQL92 condition", _TAG_FORM)
@@ -131,6 +135,9 @@ class PointInTime(ValueKind):
             moment = datetime.fromisoformat(value) if isinstance(value, str) else None
         except ValueError:
             moment = None
+        if moment is None and re.fullmatch(r"[0-9]{14}", str(value), re.ASCII) and not isinstance(value, Substituted):
+            iso = re.sub("(....)(..)(..)(..)(..)(..)", r"\1-\2-\3T\4:\5:\6", str(value))
+            raise wrong(f"{show(value)} is Java's form; write {iso} and its zone", self.accepted)
         if moment is None:
             raise wrong(f"{show(value)} is no point in time", self.accepted)
         if moment.tzinfo is None:
@@ -181,9 +188,11 @@ class StrategyName(ValueKind):
     built_in: tuple[str, ...]
 
     def check(self, value: object) -> str:
-        if isinstance(value, str) and value:
+        word = word_of(value)
+        if isinstance(value, str) and value and word not in self.built_in:
             return str(value)
-        raise wrong(f"{show(value)} is no strategy", f"{' | '.join(self.built_in)} | the name of an installed one")
+        problem = f"is Java's name for {word}" if word in self.built_in else "is no strategy"
+        raise wrong(f"{show(value)} {problem}", f"{' | '.join(self.built_in)} | the name of an installed one")
 
     def json_schema(self) -> dict[str, Any]:
         return {"anyOf": [{"enum": list(self.built_in)}, {"type": "string"}]}

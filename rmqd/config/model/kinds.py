@@ -14,6 +14,7 @@ from typing import Any, Final
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
 
+from rmqd.config.model.java_names import word_of
 from rmqd.config.model.quantities import (
     DURATION_FORM,
     DURATION_PATTERN,
@@ -198,7 +199,9 @@ class Choice(ValueKind):
     def check(self, value: object) -> str:
         if isinstance(value, str) and value in self.words:
             return str(value)
-        raise wrong(f"{show(value)} is not a choice", " | ".join(self.words))
+        word = word_of(value)
+        problem = f"is Java's name for {word}" if word in self.words else "is not a choice"
+        raise wrong(f"{show(value)} {problem}", " | ".join(self.words))
 
     def json_schema(self) -> dict[str, Any]:
         return or_substituted({"enum": list(self.words)})

@@ -14,6 +14,7 @@ from rmqd import __version__
 from rmqd.client.options import ClientOptions
 from rmqd.clock import Clock
 from rmqd.consumer.admin.rates import Rates
+from rmqd.consumer.allocate import JAVA_NAMES
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.options import ConsumerOptions
@@ -33,14 +34,6 @@ _JAVA_NAMES: Final = {
     "concurrency": "consumeThreadMax",
     "shutdown_timeout_seconds": "awaitTerminationMillisWhenShutdown",
     "suspend_current_queue_time_seconds": "suspendCurrentQueueTimeMillis",
-}
-_JAVA_STRATEGIES: Final = {
-    "averagely": "AVG",
-    "averagely_by_circle": "AVG_BY_CIRCLE",
-    "consistent_hash": "CONSISTENT_HASH",
-    "by_config": "CONFIG",
-    "by_machine_room": "MACHINE_ROOM",
-    "machine_room_nearby": "MACHINE_ROOM_NEARBY-AVG",
 }
 
 
@@ -123,7 +116,7 @@ def _java_value(name: str, value: Any) -> object:
         case "message_model":
             return value.upper()
         case "allocate_strategy":
-            return _JAVA_STRATEGIES.get(value.name, value.name)
+            return JAVA_NAMES.get(value.name, value.name)
         case "subscriptions":
             return ", ".join(f"{topic}={subscription.expression}" for topic, subscription in value.items())
     if name.endswith("_seconds"):

@@ -52,12 +52,12 @@ IN_GROUP = {
     ),
     "time as Java writes it": (
         "consume_timestamp: 20260101000000",
-        "6:24: groups.mailer.consume_timestamp: 20260101000000 is no point in time; "
+        "6:24: groups.mailer.consume_timestamp: 20260101000000 is Java's form; write 2026-01-01T00:00:00 and its zone; "
         "accepted: ISO 8601 with a zone such as 2026-01-01T00:00:00+08:00, or @ and Unix milliseconds",
     ),
     "Java's spelling": (
         "pullBatchSize: 32",
-        "6:5: groups.mailer.pullBatchSize: unknown key; did you mean pull_batch_size?",
+        "6:5: groups.mailer.pullBatchSize: unknown key; write pull_batch_size: 32",
     ),
     "broken reference": (
         'pull_batch_size: "${BATCH"',

@@ -13,9 +13,12 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from rmqd.config.model.errors import place_of_java_name
 from rmqd.config.model.group import GroupConfig, HandlerConfig
+from rmqd.config.model.java_names import REASONS
 from rmqd.config.model.quantities import parse_duration_ms, parse_size_bytes
 from rmqd.config.model.root import ClientConfig, RootConfig, TlsConfig
+from rmqd.config.problems import path_text
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "migrating.md").read_text()
@@ -105,6 +108,18 @@ def test_every_java_setting_has_a_key_or_a_reason() -> None:
 
     assert {name: keyed[name] for name in SETTINGS if keyed[name] + (name in REFUSED) != 1} == {}
     assert [name for name in SETTINGS if name in REFUSED and len(REFUSED[name]) <= 10] == []
+
+
+def test_errors_about_java_settings_name_the_keys_of_the_page() -> None:
+    """What `rmqd check` says of a setting is the page's row in brief."""
+
+    def check(row: Row) -> None:
+        place = place_of_java_name(RootConfig, row.java)
+        assert place is not None
+        assert path_text(place).removeprefix("groups.NAME.") == row.key
+
+    assert failing(KEYED, check) == []
+    assert [name for name in REFUSED if name not in REASONS and place_of_java_name(RootConfig, name) is None] == []
 
 
 def test_the_default_is_the_configurations() -> None:

@@ -1,0 +1,113 @@
+"""Names of the Java client and of its Spring starter, and what is written here in their place.
+
+docs/migrating.md has the same names with more words about each, and a test compares the two. A parameter that is not
+listed here has its own name in snake case for a key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from rmqd.consumer.allocate import JAVA_NAMES as STRATEGIES
+
+_KEYS: Final = {
+    "nameserver": "namesrvAddr nameServer",
+    "nameserver_url": "namesrv.domain",
+    "groups": "consumerGroup",
+    "subscriptions": "subscription registerTopics subExpression selectorExpression selectorType",
+    "handler.plugin": "messageListener",
+    "handler.concurrency": "consumeThreadMax consumeThreadMin consumeThreadNumber",
+    "consume_mode": "MessageListenerConcurrently MessageListenerOrderly",
+    "allocate_strategy": "allocateMessageQueueStrategy",
+    "allocate_queues": "messageQueueList",
+    "machine_rooms": "consumeridcs",
+    "suspend_current_queue_time": "suspendCurrentQueueTimeMillis",
+    "shutdown_timeout": "awaitTerminationMillisWhenShutdown",
+    "persist_consumer_offset_interval": "autoCommitIntervalMillis",
+    "enable_trace": "enableMsgTrace",
+    "trace_topic": "customizedTraceTopic",
+    "state_dir": "localOffsetStoreDir",
+    "client.poll_name_server_interval": "topicMetadataCheckIntervalMillis",
+    "client.max_frame_size": "frameMaxLength",
+    "client.tls.enabled": "useTLS tlsEnable",
+    "client.tls.verify": "tls.client.authServer",
+    "client.tls.ca_file": "tls.client.trustCertPath",
+    "client.tls.cert_file": "tls.client.certPath",
+    "client.tls.key_file": "tls.client.keyPath",
+    "client.tls.key_password": "tls.client.keyPassword",
+}
+_REASONS: Final = {
+    "write nameserver, client and groups at the top level": "rocketmq",
+    "always 262144; lower pull_batch_size for large messages": "pullBatchSizeInBytes",
+    "always false; subscriptions travel with heartbeats": "postSubscriptionWhenPull",
+    "it does nothing in Java either": "adjustThreadPoolNumsThreshold",
+    "always true; with consume_mode: pop brokers divide the queues": "clientRebalance",
+    "brokers keep the offsets of a clustering group": "offsetStore",
+    "use the log event rebalance.changed, or the metric rmqd_assigned_queues": "messageQueueListener",
+    "the address of the interface that leads to the name server": "clientIP",
+    "always LOCAL; it only changes the trace": "accessChannel",
+    "connections are direct; use a proxy of the operating system, or a tunnel": "socksProxyConfig",
+    "always 1s, spread by a quarter": "pullTimeDelayMillsWhenException",
+    "always 3s; 5s for offsets and send-backs, 30s for pulls": "mqClientApiTimeout consumerTimeoutMillisWhenSuspend",
+    "responses are handled on the event loop, without threads": "clientCallbackExecutorThreads pullThreadNums",
+    "always false": "useHeartbeatV2 enableStreamRequestType sendLatencyEnable",
+    "part of sendLatencyEnable, which is always false": "startDetectorEnable detectTimeout detectInterval",
+    "each broker has its own heartbeat, without threads": "enableConcurrentHeartbeat concurrentHeartbeatThreadPoolSize",
+    "always true; a new connection gets a heartbeat at once": "enableHeartbeatChannelEventListener",
+    "always true": "decodeReadBody decodeDecompressBody",
+    "always PYTHON": "language",
+    "routes are requested topic by topic": "maxPageSizeInGetMetadata",
+    "brokers hold an empty pull for 15s, as they do for Java's push consumer": "brokerSuspendMaxTimeMillis",
+    "use pull_threshold_for_queue and pull_threshold_for_topic": "pullThresholdForAll",
+    "handlers do not poll": "pollTimeoutMillis",
+    "always true; allocate_strategy: by_config fixes the queues": "enableRebalance",
+}
+_CONSTANTS: Final = {
+    "clustering": "CLUSTERING",
+    "broadcasting": "BROADCASTING",
+    "concurrently": "CONCURRENTLY MessageListenerConcurrently",
+    "orderly": "ORDERLY MessageListenerOrderly",
+    "pop": "POP",
+    "last_offset": "CONSUME_FROM_LAST_OFFSET CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST "
+    "CONSUME_FROM_MIN_OFFSET CONSUME_FROM_MAX_OFFSET",  # Java takes its three obsolete ones for the first
+    "first_offset": "CONSUME_FROM_FIRST_OFFSET",
+    "timestamp": "CONSUME_FROM_TIMESTAMP",
+    "averagely": "AllocateMessageQueueAveragely",
+    "averagely_by_circle": "AllocateMessageQueueAveragelyByCircle",
+    "consistent_hash": "AllocateMessageQueueConsistentHash",
+    "by_config": "AllocateMessageQueueByConfig",
+    "by_machine_room": "AllocateMessageQueueByMachineRoom",
+    "machine_room_nearby": "AllocateMachineRoomNearby",
+    "acked": "CONSUME_SUCCESS SUCCESS COMMIT",
+    "retried": "RECONSUME_LATER SUSPEND_CURRENT_QUEUE_A_MOMENT ROLLBACK",
+    "{sql: condition}": "SQL92",
+    "a tag expression": "TAG",
+}
+KEYS, REASONS, CONSTANTS = (
+    {name: meaning for meaning, names in table.items() for name in names.split()}
+    for table in (_KEYS, _REASONS, _CONSTANTS)
+)
+CONSTANTS.update({java: name for name, java in STRATEGIES.items()})
+"""Keys, as a group's or as the file's; reasons of parameters that have no key; the words for values."""
+
+
+def listed(name: str, names: Mapping[str, str]) -> str | None:
+    """The entry of a parameter, whether it is spelt useTLS, use-tls or rocketmq.consumer.use-tls."""
+    spellings = _plain(name), _plain(name.rpartition(".")[2])
+    return next((entry for wanted in spellings for java, entry in names.items() if _plain(java) == wanted), None)
+
+
+def snake_case(name: str) -> str:
+    """The last part of a parameter's name in snake case."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.rpartition(".")[2]).replace("-", "_").lower()
+
+
+def word_of(value: object) -> str | None:
+    """The word for a constant of Java, with its class or without; None for another value."""
+    return CONSTANTS.get(value.rpartition(".")[2]) if isinstance(value, str) else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("rocketmq."))
