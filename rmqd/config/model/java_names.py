@@ -16,7 +16,7 @@ _KEYS: Final = {
     "nameserver": "namesrvAddr nameServer",
     "nameserver_url": "namesrv.domain",
     "groups": "consumerGroup",
-    "subscriptions": "subscription registerTopics subExpression selectorExpression selectorType",
+    "subscriptions": "subscription registerTopics registerSubscriptions subExpression selectorExpression selectorType",
     "handler.plugin": "messageListener",
     "handler.concurrency": "consumeThreadMax consumeThreadMin consumeThreadNumber",
     "consume_mode": "MessageListenerConcurrently MessageListenerOrderly",
@@ -29,6 +29,7 @@ _KEYS: Final = {
     "enable_trace": "enableMsgTrace",
     "trace_topic": "customizedTraceTopic",
     "state_dir": "localOffsetStoreDir",
+    "client.instance_name": "client.name",
     "client.poll_name_server_interval": "topicMetadataCheckIntervalMillis",
     "client.max_frame_size": "frameMaxLength",
     "client.tls.enabled": "useTLS tlsEnable",
@@ -50,7 +51,8 @@ _REASONS: Final = {
     "always LOCAL; it only changes the trace": "accessChannel",
     "connections are direct; use a proxy of the operating system, or a tunnel": "socksProxyConfig",
     "always 1s, spread by a quarter": "pullTimeDelayMillsWhenException",
-    "always 3s; 5s for offsets and send-backs, 30s for pulls": "mqClientApiTimeout consumerTimeoutMillisWhenSuspend",
+    "always 3s; 5s for offsets and send-backs, 30s for pulls": "mqClientApiTimeout consumerTimeoutMillisWhenSuspend "
+    "consumerPullTimeoutMillis",
     "responses are handled on the event loop, without threads": "clientCallbackExecutorThreads pullThreadNums",
     "always false": "useHeartbeatV2 enableStreamRequestType sendLatencyEnable",
     "part of sendLatencyEnable, which is always false": "startDetectorEnable detectTimeout detectInterval",
@@ -63,6 +65,10 @@ _REASONS: Final = {
     "use pull_threshold_for_queue and pull_threshold_for_topic": "pullThresholdForAll",
     "handlers do not poll": "pollTimeoutMillis",
     "always true; allocate_strategy: by_config fixes the queues": "enableRebalance",
+    "always Java's default": "lockInterval lockMaxLiveTime pullMaxIdleTime waitInterval minInterval "
+    "unlockDelayTimeMills",
+    "workers serve the queues in turn, batch by batch": "maxTimeConsumeContinuously",
+    "a setting of brokers": "longPollingEnable shortPollingTimeMills",
 }
 _CONSTANTS: Final = {
     "clustering": "CLUSTERING",

@@ -19,15 +19,11 @@ from rmqd.config.model.java_names import REASONS
 from rmqd.config.model.quantities import parse_duration_ms, parse_size_bytes
 from rmqd.config.model.root import ClientConfig, RootConfig, TlsConfig
 from rmqd.config.problems import path_text
+from tests.docs.java_push_consumer import names
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "migrating.md").read_text()
-SETTINGS = [
-    name
-    for line in (Path(__file__).parent / "java_settings.txt").read_text().splitlines()
-    if not line.startswith("#")
-    for name in line.split()
-]
+SETTINGS = names("settings: ")
 # what a range cannot say; whoever writes one of these about a key with a range is told
 UNRANGED = {
     "host:port, `host:port;host:port`, or a list", "names", "topics", "a topic", "a plugin", "a point in time", "text",
