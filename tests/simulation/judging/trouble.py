@@ -97,10 +97,11 @@ class Trouble(NamedTuple):
         """Whether an offset may be stored that is lower than the one before it because of it.
 
         A broker that crashed has lost some. A commit that was not answered may be taken up late, and a member that was
-        suspended does not know who has its queues. A member that dies sends nothing late.
+        suspended does not know who has its queues. Members may see different brokers while one is frozen, and own a
+        queue of another broker twice. A member that dies sends nothing late.
         """
         is_then = self.at <= at <= self.until + AFTER_SECONDS
-        return is_then and (self.what == "paused" or any(name.partition("/")[0] == broker for name in self.who))
+        return is_then and (self.what in GROUP_WIDE or any(name.partition("/")[0] == broker for name in self.who))
 
     def is_of(self, calls: Iterable[Call]) -> bool:
         """Whether it met one of the members, or one of the brokers."""
