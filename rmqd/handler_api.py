@@ -75,6 +75,9 @@ class Batch(Sequence["Message"]):
     def __iter__(self) -> Iterator[Message]:
         return iter(self._messages)
 
+    def __contains__(self, message: object) -> bool:
+        return message in self._messages
+
     @overload
     def __getitem__(self, index: int) -> Message: ...
     @overload

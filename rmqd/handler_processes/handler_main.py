@@ -38,6 +38,7 @@ from rmqd.process.garbage import collect_as_memory_grows
 from rmqd.process.logs import logs
 from rmqd.process.loop import leave, run_in_loop, settle_garbage_collection
 from rmqd.process.watched_child import NotUsable, answer_not_usable, first_order
+from rmqd.wire.messages.message import Message, consume_start
 from rmqd.wire.messages.once import once_in_group
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -145,6 +146,7 @@ class _HandlerCalls:
         self._call = _caller(self._handler)
         self._clock = SystemClock()
         self._called_with: Batch | None = None
+        self._called_at = 0.0  # Unix time
         self._unusable = ""
 
     @property
@@ -169,6 +171,7 @@ class _HandlerCalls:
     async def work(self, jobs: asyncio.Queue[Request], channel: ChildChannel) -> None:
         """Start the handler, call it, and stop it, as requests say; all in one task, whose context variables stay."""
         once_in_group.set(once_of(self._order.group))
+        consume_start.set(self._call_started)
         if self._handler.is_async and (working := asyncio.current_task()) is not None:
             LeftTasks(self._handler).watch(working, lambda: self._called_with)
         while True:
@@ -192,7 +195,7 @@ class _HandlerCalls:
 
     async def _called(self, call: Call) -> Answer:
         """Call the handler. Raises UnusableHandlerError."""
-        self._called_with = batch = self._batch(call)
+        self._called_with, self._called_at = (batch := self._batch(call)), self._clock.wall()
         error: BaseException | None = None
         try:
             check_result(await self._call(batch), self._handler.name)
@@ -210,6 +213,9 @@ class _HandlerCalls:
             return Answer.of(batch, error, is_limited=self._order.memory_bytes != -1)
         finally:
             del error  # its traceback refers to this frame, and so would keep the batch alive
+
+    def _call_started(self, message: Message) -> int | None:
+        return int(self._called_at * 1000) if message in (self._called_with or ()) else None
 
     def _batch(self, call: Call) -> Batch:
         messages = list(call.messages)

@@ -45,11 +45,14 @@ def make_message(
     reconsume_times: int = 0,
     flag: int = 0,
     sys_flag: int = 0,
+    min_offset: int | None = None,
+    max_offset: int | None = None,
 ) -> Message:
     """Make a message as a handler gets it. Fields have RocketMQ's names; the defaults are those of a message sent now.
 
-    `queue_offset` counts up from message to message. Timestamps are milliseconds since 1970. Raises InvalidMessageError
-    for a message that no broker could store.
+    `queue_offset` counts up from message to message. `min_offset` and `max_offset` are the queue's ends, None as of a
+    message that was not pulled. Timestamps are milliseconds since 1970. Raises InvalidMessageError for a message that
+    no broker could store.
     """
     now = time.time()
     properties = as_properties(properties or {})
@@ -75,6 +78,7 @@ def make_message(
         )
     )
     block = decode_messages(record, MessageQueue(topic, broker_name, queue_id))
+    block.min_offset, block.max_offset = min_offset, max_offset
     return block.messages[0]
 
 

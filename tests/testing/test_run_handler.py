@@ -15,6 +15,8 @@ from rmqd import Batch, DeadLetter
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.testing import RocketMQ, RunResult, StillBusyError
 from tests.seen import Seen
+from tests.testing.test_docs import blocks
+from tests.testing.user_folder import TOP
 
 Run = Callable[..., RunResult]
 
@@ -44,6 +46,40 @@ def test_a_message_comes_as_it_was_sent(rocketmq: RocketMQ, run_handler: Run) ->
     assert (message.body.decode(), message.keys, message.tags) == ("grüße", "order-1 ada", "paid")
     assert message.properties["region"] == "eu"
     assert (message.topic, message.msg_id, message.queue_offset) == ("orders", sent.msg_id, sent.queue_offset)
+
+
+@pytest.mark.parametrize(("mode", "ends"), [("concurrently", (0, 3)), ("orderly", (0, 3)), ("pop", (None, None))])
+def test_a_message_tells_the_ends_of_its_queue_and_when_it_was_handed_out(
+    rocketmq: RocketMQ, run_handler: Run, mode: str, ends: tuple[int | None, int | None]
+) -> None:
+    rocketmq.create_topic("orders")
+    for number in range(3):
+        rocketmq.send("orders", f"order {number}")
+    seen: list[Any] = []
+
+    def handle(batch: Batch) -> None:
+        for one in batch:
+            assert one.consume_start_timestamp is not None
+            seen.append((one.min_offset, one.max_offset, one.consume_start_timestamp - one.store_timestamp))
+
+    result = run_handler(handle, topic="orders", group="mailer", consume_mode=mode)
+
+    assert [(low, high) for low, high, _ in seen] == [ends] * 3, result.errors
+    assert all(0 <= waited_ms < 60_000 for _, _, waited_ms in seen)
+    assert result.acked[0].consume_start_timestamp is None
+
+
+def test_the_handler_of_the_docs_skips_what_is_far_behind(rocketmq: RocketMQ, run_handler: Run) -> None:
+    [code] = [one for one in blocks((TOP / "docs" / "handlers.md").read_text(), "python") if "MOST_BEHIND" in one]
+    shown, names = list[bytes](), dict[str, Any]()
+    exec(code, names)
+    names |= {"MOST_BEHIND": 2, "show": AsyncMock(side_effect=lambda message: shown.append(message.body))}
+    rocketmq.create_topic("orders")
+    for number in range(5):
+        rocketmq.send("orders", f"order {number}")
+
+    assert len(run_handler(names["handle"], topic="orders", group="mailer").acked) == 5
+    assert shown == [b"order 3", b"order 4"]
 
 
 def test_a_second_run_goes_on_where_the_first_committed(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:

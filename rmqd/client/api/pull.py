@@ -29,10 +29,12 @@ _ANSWERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a queue has from an offset on: undecoded records, and where to go on."""
+    """What a queue has from an offset on: undecoded records, where to go on, and the queue's ends."""
 
     records: bytes
     next_offset: int
+    min_offset: int
+    max_offset: int
 
 
 async def read_part(
@@ -75,4 +77,4 @@ async def read_part(
         raise
     told = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
     found = reply.code == ResponseCode.SUCCESS
-    return Part(reply.body if found else b"", told.next_begin_offset)
+    return Part(reply.body if found else b"", told.next_begin_offset, told.min_offset, told.max_offset)

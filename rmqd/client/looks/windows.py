@@ -102,6 +102,7 @@ async def read_window(
         most = min(MOST_AT_ONCE, window.end - offset)
         part = await read_part(client.remoting, address, window.queue, offset, most, subscription=subscription)
         block = open_all(frame_messages(part.records, window.queue, namespace=namespace))
+        block.min_offset, block.max_offset = part.min_offset, part.max_offset
         yield Read(
             [one for one in block.messages if offset <= one.queue_offset < window.end and matches(one, subscription)],
             [one for one in block.corrupt if offset <= one.message.queue_offset < window.end],

@@ -19,7 +19,7 @@ from rmqd.consumer.handling.threads import UnusableHandlerError, check_result
 from rmqd.consumer.handling.verdict import EXPIRED
 from rmqd.handler_api import Batch
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.message import Message
+from rmqd.wire.messages.message import Message, consume_start
 
 TIME_SLICE_SECONDS = 0.005  # a handler that never awaits must still let heartbeats and pulls through
 BLOCKED_SECONDS: Final = 1.0
@@ -97,11 +97,17 @@ class Worker:
         may arrive in any `await` here. It ends the call that is under way then, if there is one, and nothing else.
         """
         self._task = asyncio.current_task()
+        consume_start.set(self._call_started)
         while not self.replaced:
             try:
                 await self._serve()
             except asyncio.CancelledError:
                 await take_cancellations_back()
+
+    def _call_started(self, message: Message) -> int | None:
+        """When the call began that has the message, in Unix milliseconds. Handlers' threads ask, too."""
+        batch, started = self.batch, self.started
+        return None if batch is None or message not in batch else int((started + self._service.wall_offset) * 1000)
 
     async def _serve(self) -> None:
         """Take turns at the queues of the line."""

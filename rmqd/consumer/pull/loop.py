@@ -172,7 +172,7 @@ class PullLoop(PulledQueue):
         block = frame_messages(
             reply.payload, self._message_queue, reply.body_start, self._namespace, header.offset_delta
         )
-        block.origin = self._origin
+        block.origin, block.min_offset, block.max_offset = self._origin, header.min_offset, header.max_offset
         process_queue = self.process_queue
         asked = process_queue.next_offset
         if not block.is_closed and self._evidence.is_plain(block, asked, header):

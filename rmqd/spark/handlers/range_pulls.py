@@ -18,6 +18,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RemotingTimeoutError, RmqdError
 from rmqd.spark.cluster import replicas_now
 from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
+from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.message import MessageBlock
 
@@ -119,6 +120,8 @@ class RangePulls:
             block = None
         if block is not None:
             self.largest_bytes = max(self.largest_bytes, block.size_bytes)
+            header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+            block.min_offset, block.max_offset = header.min_offset, header.max_offset
         return Pulled(decision.low, decision.high, block, time.monotonic() - asked_at)
 
     def _disconnect(self, error: RmqdError) -> None:

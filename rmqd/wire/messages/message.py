@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from struct import Struct
 from typing import Self
@@ -27,6 +29,10 @@ from rmqd.wire.topics import RETRY_PREFIX, is_retry_topic, topic_of_retry, unwra
 
 _INT = Struct(">i")
 
+consume_start: ContextVar[Callable[[Message], int | None]] = ContextVar("consume_start", default=lambda _: None)
+"""Tells when the call began that has a message (Unix milliseconds). It is set where handlers are called: a message that
+is never asked costs nothing, because nothing is written into it."""
+
 
 @dataclass(frozen=True, slots=True)
 class CorruptMessage:
@@ -44,14 +50,16 @@ class MessageBlock:
     """
 
     __slots__ = (
-        "broken", "corrupt", "cursor", "cut_at", "data", "decompressed", "is_closed", "message_queue", "messages",
-        "namespace", "origin", "put_before", "runs", "size_bytes", "unfinished",
+        "broken", "corrupt", "cursor", "cut_at", "data", "decompressed", "is_closed", "max_offset", "message_queue",
+        "messages", "min_offset", "namespace", "origin", "put_before", "runs", "size_bytes", "unfinished",
     )  # fmt: skip
 
     def __init__(self, data: bytes, message_queue: MessageQueue, namespace: str = "") -> None:
         self.data = data
         self.namespace = namespace
         self.message_queue = message_queue.without(namespace)
+        self.min_offset: int | None = None  # of the queue when the broker answered, where the reply tells it
+        self.max_offset: int | None = None
         self.origin: str | None = None  # of a pop retry topic: the topic whose messages it holds
         self.messages: list[Message] = []
         self.corrupt: list[CorruptMessage] = []
@@ -121,8 +129,8 @@ class Message(Record):
         start, block, record = self._start, self.block, self.record
         places = (self._body_start - start, self._body_end - start, self.queue_offset, self.store_timestamp)
         opened = None if block.decompressed is None or start not in block.decompressed else self.body
-        names = (block.namespace, block.origin)
-        return _restore, (record, block.message_queue, names, opened, places, self.reconsume_times)
+        names, ends = (block.namespace, block.origin), (block.min_offset, block.max_offset)
+        return _restore, (record, block.message_queue, names, ends, opened, places, self.reconsume_times)
 
     @property
     def is_cached(self) -> bool:
@@ -248,6 +256,21 @@ class Message(Record):
         return self.block.message_queue.broker_name
 
     @property
+    def min_offset(self) -> int | None:
+        """The offset of the oldest message that the queue had when this one was pulled; None if it was not pulled."""
+        return self.block.min_offset
+
+    @property
+    def max_offset(self) -> int | None:
+        """The offset that the queue's next message was to get when this one was pulled; None if it was not pulled."""
+        return self.block.max_offset
+
+    @property
+    def consume_start_timestamp(self) -> int | None:
+        """When the handler got the batch that it has now, in milliseconds since 1970; None outside of its call."""
+        return consume_start.get()(self)
+
+    @property
     def reconsume_times(self) -> int:
         """How often it was delivered before: after a send-back, or again in place by an orderly group."""
         try:
@@ -279,6 +302,7 @@ def _restore(
     record: bytes,
     message_queue: MessageQueue,
     names: tuple[str, str | None],
+    ends: tuple[int | None, int | None],
     opened: bytes | None,
     places: tuple[int, int, int, int],
     reconsume_times: int,
@@ -286,6 +310,7 @@ def _restore(
     """Unpickle a message: it is alone in a block of its own."""
     block = MessageBlock(record, message_queue)
     block.namespace, block.origin = names  # the queue was given without the namespace
+    block.min_offset, block.max_offset = ends
     if opened is not None:
         block.decompressed = {0: opened}
     message = Message().placed(block, 0, *places)

@@ -128,3 +128,11 @@ async def test_in_a_group_they_are_ended_once_all_processes_are_taken(tmp_path: 
         for key in ("a", "b"):
             await one.send(key, queue=0)
         await eventually(lambda: one.keys() == ["a", "b"], "both are handled", 60)
+
+
+async def test_a_message_tells_when_its_call_began() -> None:
+    asked = "assert message.consume_start_timestamp >= message.store_timestamp and message.max_offset == 7"
+    async with pooled(SYNC) as handler:
+        assert handler.ready is not None
+        await handler.ready()
+        await handler.handle(make_batch(make_message(asked, max_offset=7)))

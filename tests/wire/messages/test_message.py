@@ -242,13 +242,14 @@ def test_message_crosses_processes() -> None:
 
 
 def test_what_is_known_of_a_message_beside_its_record_crosses_processes_too() -> None:
-    """How often it was repeated in place, and which topic's messages a pop retry topic holds."""
+    """How often it was repeated in place, which topic's messages a pop retry topic holds, and its queue's ends."""
     block = decode_messages(encode_message(StoredMessage(topic="%RETRY%g_orders", queue_id=0, body=b"x")), QUEUE)
-    block.origin = "orders"
+    block.origin, block.min_offset, block.max_offset = "orders", 3, 9
     [message] = block.messages
     message.count_attempt()
     copy = pickle.loads(pickle.dumps(message))
     assert (copy.topic, copy.reconsume_times) == (message.topic, message.reconsume_times) == ("orders", 1)
+    assert (copy.min_offset, copy.max_offset) == (3, 9)
 
 
 def test_block_counts_the_memory_it_holds() -> None:
