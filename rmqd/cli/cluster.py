@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 
 from rmqd.cli.commands import Failed
 from rmqd.cli.render import say
+from rmqd.client.options import NAMESRV_ADDR
 from rmqd.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ NameServer = Annotated[
         "--nameserver",
         "-n",
         metavar="HOST:PORT",
-        help='Name servers, as "host:port;host:port"; default: the configuration\'s',
+        help='Name servers, as "host:port;host:port"; default: the configuration\'s, then $NAMESRV_ADDR',
     ),
 ]
 ConfigPath = Annotated[
@@ -110,18 +112,22 @@ def find_target(
     *,
     group: str = "",
 ) -> Target:
-    """The cluster at `--nameserver`, else the configuration's. Ends the command with 78 if that is wrong.
+    """The cluster at `--nameserver`, else the configuration's, else that of $NAMESRV_ADDR. Ends the command with 78 if
+    that is wrong.
 
     `group` is the one that the command is about: without `--cluster` its own cluster is taken.
 
-    With `--nameserver` alone no configuration is read, so the command works on a machine without one. The keys then
-    come from the environment, and `--set` may give more settings of the connections.
+    With `--nameserver` alone, and with $NAMESRV_ADDR, no configuration is read, so the command works on a machine
+    without one. The keys then come from the environment, and `--set` may give more settings of the connections.
     """
     from rmqd.client.routing.name_server import parse_addresses
 
+    named_by = "--nameserver"
+    if nameserver is None and not _has_config(config):
+        nameserver, named_by = os.environ.get(NAMESRV_ADDR) or None, f"${NAMESRV_ADDR}"
     addresses = parse_addresses(nameserver or "")
     if nameserver is not None:
-        _check_addresses(nameserver, addresses)
+        _check_addresses(nameserver, addresses, named_by)
         if config is None and not overrides and cluster is None:
             return Target(None, without_config=_by_environment(addresses))
     from rmqd.config.load import Loading, load_config  # here: it brings pydantic, which a bare --nameserver needs not
@@ -135,7 +141,8 @@ def find_target(
             return Target(None, without_config=bare.client_options(), state_root=bare.state_dir)
         settings = load_config(config, overrides or ())
     except ConfigError as error:
-        fail(ExitCode.CONFIG, problems=map(str, error.problems))
+        also = "" if _has_config(config) else f"; a cluster alone is named with --nameserver or ${NAMESRV_ADDR}"
+        fail(ExitCode.CONFIG, problems=(f"{problem}{also}" for problem in error.problems))
     return Target(settings, cluster, group, addresses)
 
 
@@ -216,8 +223,6 @@ async def expect_brokers(client: ClientInstance) -> None:
 
 
 def _by_environment(addresses: tuple[str, ...]) -> ClientOptions:
-    import os
-
     from rmqd.client.options import ClientOptions
 
     access_key, secret_key, token = (
@@ -230,6 +235,13 @@ def _by_environment(addresses: tuple[str, ...]) -> ClientOptions:
     )
 
 
+def _has_config(config: Path | None) -> bool:
+    """Whether there is a configuration, or one is named. Loading it takes $NAMESRV_ADDR into account."""
+    from rmqd.config.reading.files import find_config
+
+    return config is not None or bool(os.environ.get("RMQD_CONFIG")) or _exists(find_config)
+
+
 def _exists(find: Callable[[Path | None], Path]) -> bool:
     try:
         return bool(find(None))
@@ -237,10 +249,10 @@ def _exists(find: Callable[[Path | None], Path]) -> bool:
         return False
 
 
-def _check_addresses(text: str, addresses: tuple[str, ...]) -> None:
+def _check_addresses(text: str, addresses: tuple[str, ...], named_by: str) -> None:
     for address in addresses or (text,):
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
             raise typer.BadParameter(
-                f'{address!r} is not an address; accepted: host:port, "host:port;host:port"', param_hint="--nameserver"
+                f'{address!r} is not an address; accepted: host:port, "host:port;host:port"', param_hint=named_by
             )

@@ -45,7 +45,7 @@ def diagnose(
 
     target = asked.target(group)
     options = target.options
-    of_daemon = _ask_daemon(asked, group, http)
+    of_daemon = {} if http is None and target.config is None else _ask_daemon(asked, group, http)
 
     async def ask(client: ClientInstance) -> Diagnosis:
         from rmqd.client.looks.diagnosis import diagnose

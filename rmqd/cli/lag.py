@@ -42,9 +42,9 @@ def lag(
 ) -> None:
     """Show how far groups are behind."""
     limit_seconds = None if fail_over is None else _limit_seconds(fail_over)
-    if asked.nameserver is not None and asked.config is None and not groups:
-        raise typer.BadParameter("name the groups, or a configuration that has them (--config)", param_hint="GROUP")
     target = asked.target()
+    if target.config is None and not groups:
+        raise typer.BadParameter("name the groups, or a configuration that has them (--config)", param_hint="GROUP")
     lags, errors = _ask(groups, target)
 
     if asked.as_json:

@@ -30,6 +30,7 @@ _ENVIRONMENT: Final = (
         "RMQD_ACCESS_KEY, RMQD_SECRET_KEY, RMQD_SECURITY_TOKEN",
         "The keys with --nameserver and without a configuration.",
     ),
+    ("NAMESRV_ADDR", "The name servers, host:port;host:port, if neither --nameserver nor a configuration names some."),
     ("NO_COLOR", "No colours, where it is set to anything."),
 )
 _FILES: Final = (

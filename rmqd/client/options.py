@@ -27,6 +27,10 @@ class TlsOptions:
     server_name: str = ""
 
 
+NAMESRV_ADDR: Final = "NAMESRV_ADDR"
+"""The environment variable with the name servers of all clients, of any language, that are not told of others."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """Settings of the one connection set that all groups of a process share.

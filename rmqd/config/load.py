@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from rmqd.client.options import NAMESRV_ADDR
 from rmqd.config.model.root import RootConfig
 from rmqd.config.problems import ConfigProblem, Finding, Path
 from rmqd.config.reading.data import ConfigData
@@ -53,6 +54,7 @@ class Loading:
     def __init__(self, source: Source, environ: Mapping[str, str] = os.environ) -> None:
         data = ConfigData(source, environ)
         _take_listen_address(data, environ)
+        _take_name_servers(data, environ)
         self.problems = [*source.problems, *data.problems]
         self._source = source
         self._places = data.places
@@ -130,6 +132,14 @@ def _take_listen_address(data: ConfigData, environ: Mapping[str, str]) -> None:
     if address and isinstance(http, dict) and "listen" not in http and path not in data.unusable:
         http["listen"] = address
         data.places.values[path] = f"${LISTEN_VARIABLE}"
+
+
+def _take_name_servers(data: ConfigData, environ: Mapping[str, str]) -> None:
+    """Use the name servers of $NAMESRV_ADDR, unless the configuration names some, as Java's client does."""
+    addresses, named = environ.get(NAMESRV_ADDR), data.values.keys() | {path[0] for path in data.unusable}
+    if addresses and named.isdisjoint(("nameserver", "nameserver_url", "clusters")):
+        data.values["nameserver"] = addresses
+        data.places.values["nameserver",] = f"${NAMESRV_ADDR}"
 
 
 def _remove(values: dict[str, Any], path: Path) -> None:

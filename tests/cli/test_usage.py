@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -105,3 +106,20 @@ def test_what_cannot_be_sent_without_a_cluster_is_said() -> None:
     for said in ("RocketMQ cannot be reached", "127.0.0.1:1", "0 of 1 messages were sent"):
         assert said in ended.err
     assert "Traceback" not in ended.err
+
+
+def test_a_command_asks_the_name_server_of_the_environment_if_nothing_else_names_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "set.yaml").write_text("nameserver: 127.0.0.1:2\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RMQD_CONFIG", raising=False)
+    ended = rmqd("topics", "list")
+    assert (ended.code, "; a cluster alone is named with --nameserver or $NAMESRV_ADDR" in ended.err) == (78, True)
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
+    for options, address in ([], "127.0.0.1:1"), (["-n", "127.0.0.1:3"], "127.0.0.1:3"), (["-c", "set.yaml"], ":2"):
+        ended = rmqd("topics", "list", *options)
+        assert (ended.code, address in ended.err) == (69, True), ended.err
+    monkeypatch.setenv("NAMESRV_ADDR", "here")
+    ended = rmqd("topics", "list")
+    assert (ended.code, "$NAMESRV_ADDR" in ended.err) == (2, True), ended.err

@@ -58,6 +58,8 @@ def test_each_cluster_has_client_settings_of_its_own() -> None:
 NO_NAME_SERVER = (
     'nameserver: missing; accepted: host:port, "host:port;host:port", a list, or nameserver_url in its place'
 )
+NOT_IN_THE_ENVIRONMENT = NO_NAME_SERVER.replace("or nameserver_url in its place", "nameserver_url, or $NAMESRV_ADDR")
+NOT_IN_THE_ENVIRONMENT += " in the environment"
 
 
 WRONG = {
@@ -79,7 +81,7 @@ WRONG = {
         "nameserver: a:1\nclusters: {tokyo: {client: {unit_name: u}}}\n" + GROUP,
         f"2:12: clusters.tokyo.{NO_NAME_SERVER}",
     ),
-    "client settings of no cluster": ("client: {unit_name: u}\n" + TOKYO + GROUP, f"1:1: {NO_NAME_SERVER}"),
+    "client settings of no cluster": ("client: {unit_name: u}\n" + TOKYO + GROUP, f"1:1: {NOT_IN_THE_ENVIRONMENT}"),
     "a name that is no folder's": (
         "clusters: {../up: {nameserver: 't:1'}}\n" + GROUP,
         "1:12: clusters.../up: the name '../up' cannot be used; accepted: letters a-z and A-Z, digits, - and _",

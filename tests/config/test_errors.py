@@ -220,7 +220,8 @@ ROOTS = {
     ),
     "no name server": (
         "log: {level: info}",
-        '1:1: nameserver: missing; accepted: host:port, "host:port;host:port", a list, or nameserver_url in its place',
+        '1:1: nameserver: missing; accepted: host:port, "host:port;host:port", a list, nameserver_url, or '
+        "$NAMESRV_ADDR in the environment",
     ),
     "two ways to a name server": (
         "nameserver: a:1\nnameserver_url: http://a/rocketmq/nsaddr",

@@ -66,6 +66,17 @@ def test_without_any_configuration_the_places_are_named_that_were_looked_at() ->
         load_runnable(None, environ={})
 
 
+def test_the_environment_names_the_name_servers_if_the_configuration_does_not() -> None:
+    """As for Java's client, which separates several by `;`."""
+    given, bare = {"NAMESRV_ADDR": "a:1;b:2"}, WHOLE.removeprefix(ROOT)
+    assert load(bare, environ=given).nameserver == ("a:1", "b:2")
+    assert load("nameserver: c:3\n" + bare, environ=given).nameserver == ("c:3",)
+    assert load("nameserver_url: 'http://mq'\n" + bare, environ=given).nameserver == ()
+    assert load("clusters: {tokyo: {nameserver: 't:1'}}\n" + bare, environ=given).default_cluster == "tokyo"
+    [told] = problems(bare, environ={"NAMESRV_ADDR": "here"})
+    assert told.startswith("$NAMESRV_ADDR: nameserver: 'here' is not host:port; accepted: ")
+
+
 # --- a folder
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from rmqd.client.client_id import SPARK_PREFIX
+from rmqd.client.options import NAMESRV_ADDR
 from rmqd.config.model.cluster import DEFAULT_CLUSTER, ClientConfig, ClusterConfig
 from rmqd.config.model.root import RootConfig
 from rmqd.config.problems import Finding, Path, unknown
@@ -46,7 +47,8 @@ def _choices(config: RootConfig) -> Iterator[Finding]:
 
 def _findings(cluster: ClusterConfig, at: Path) -> Iterator[Finding]:
     if not cluster.is_named:
-        message = 'missing; accepted: host:port, "host:port;host:port", a list, or nameserver_url in its place'
+        others = "or nameserver_url in its place" if at else f"nameserver_url, or ${NAMESRV_ADDR} in the environment"
+        message = f'missing; accepted: host:port, "host:port;host:port", a list, {others}'
         yield Finding((*at, "nameserver"), message, missing=True, instead=(*at, "nameserver_url"))
     if cluster.nameserver and cluster.nameserver_url:
         yield Finding((*at, "nameserver_url"), "set beside nameserver; accepted: one of the two", at_key=True)
