@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import structlog
+
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.wire.message_queue import MessageQueue
+
+log = structlog.get_logger(__name__)
 
 NO_SPAN: Final = 2**63  # the cache of an orderly queue has no gaps that could grow
+LOG_EVERY: Final = 1000  # Java: queueFlowControlTimes % 1000
 
 Reason = Literal["count", "size", "span", "paused"]
 
@@ -49,3 +55,29 @@ def exceeded(process_queue: ProcessQueue, thresholds: Thresholds) -> Reason | No
         return "span"
     # finished messages would be handled again if the process died; the span ends with the last message that is not
     return "span" if process_queue.finished_behind() > thresholds.span else None
+
+
+def note_held_back(process_queue: ProcessQueue, reason: Reason, thresholds: Thresholds) -> None:
+    """Count that a queue is not pulled, and log it now and then if it is because of a threshold."""
+    oldest = process_queue.oldest()
+    times = process_queue.stats.held_back(reason, oldest)
+    if reason != "paused" and oldest is not None:
+        log_now_and_then(
+            times,
+            process_queue.message_queue,
+            reason,
+            threshold={"count": thresholds.count, "size": thresholds.size_bytes, "span": thresholds.span}[reason],
+            min_offset=oldest.queue_offset,
+            max_offset=oldest.queue_offset + process_queue.span(),
+            count=process_queue.cached_count,
+            size_bytes=process_queue.cached_bytes,
+        )
+
+
+def log_now_and_then(times: int, queue: MessageQueue, reason: Reason, **cache: int) -> None:
+    """Log that a queue is held back, if it is the first time, or one of 1,000.
+
+    Java counts a try to pull every 50 ms. Here it counts once until the queue is pulled again, however long that takes.
+    """
+    if times % LOG_EVERY == 1:
+        log.warning("queue.flow_controlled", queue=str(queue), reason=reason, **cache, times=times)

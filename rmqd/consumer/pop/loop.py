@@ -14,7 +14,7 @@ from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.clock import wait_within
 from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.loop import Loop
-from rmqd.consumer.cache.flow_control import Reason
+from rmqd.consumer.cache.flow_control import Reason, log_now_and_then
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.block import PopBlock, divided
 from rmqd.consumer.pop.pop_time import PopTime
@@ -60,6 +60,7 @@ class PopLoop(Loop):
         self._by_message_queue: dict[MessageQueue, PopProcessQueue] = {}  # messages name their queue themselves
         self.rest = 0  # messages that wait on the broker, as the last reply tells
         self.swamped = False  # messages were left to others, as no handler was free for them
+        self._full_times = 0  # how often nothing was popped because of messages that are not acknowledged
         self.cached = asyncio.Event()  # set by whatever is put into the queues
         self.moved_at = self.asked_at  # when messages were finished, or came where none waited
         self._receipts = receipts
@@ -295,6 +296,10 @@ class PopLoop(Loop):
         if counted:
             stats.held_back(reason, None)
             self.held_by = reason
+            if reason == "count" and self.unacknowledged + self._batch > self._threshold:  # not only pops under way
+                self._full_times += 1
+                cached = {"threshold": self._threshold, "count": self.unacknowledged}
+                log_now_and_then(self._full_times, self._message_queue, reason, **cached)
         try:
             while self._hold_back() == reason:
                 self._relief.clear()

@@ -16,7 +16,7 @@ import structlog
 from rmqd.clock import wait_within
 from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.loop import Loop
-from rmqd.consumer.cache.flow_control import Reason, exceeded
+from rmqd.consumer.cache.flow_control import Reason, exceeded, note_held_back
 from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue, key_by
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
@@ -136,7 +136,7 @@ class PulledQueue(Loop):
 
     async def _wait_for_relief(self, reason: Reason) -> None:
         """Wait until the reason to hold back has gone; it is counted once."""
-        self.process_queue.stats.held_back(reason, self.process_queue.oldest())
+        note_held_back(self.process_queue, reason, self._context.thresholds)
         await self._wait_while(lambda: self._hold_back() == reason, reason)
 
     async def _wait_while(self, is_held: Callable[[], bool], reason: Reason | None = None) -> None:

@@ -108,9 +108,13 @@ class TopicStats:
         self.pulls += 1
         self.pull_seconds += seconds
 
-    def held_back(self, reason: str, oldest: Message | None) -> None:
-        """Count that a queue is not pulled because of `reason`; `oldest` is the first message that it has cached."""
+    def held_back(self, reason: str, oldest: Message | None) -> int:
+        """Count that a queue is not pulled because of `reason`; `oldest` is the first message that it has cached.
+
+        Returns how often that was by now.
+        """
         self.flow_control[reason] += 1
+        return self.flow_control[reason]
 
     def held_for(self, reason: str, seconds: float, oldest: Message | None) -> None:
         """Add to the time for which queues were not pulled because of `reason`."""
@@ -247,10 +251,13 @@ class RetriedStats(TopicStats):
             if not message.finished:
                 self.of(message).received += 1
 
-    def held_back(self, reason: str, oldest: Message | None) -> None:
+    def held_back(self, reason: str, oldest: Message | None) -> int:
         """Count that a queue is not pulled because of `reason`; without a message that concerns all topics."""
+        times = 0
         for stats in self._by_topic.values() if oldest is None else (self.of(oldest),):
             stats.flow_control[reason] += 1
+            times = stats.flow_control[reason]
+        return times
 
     def held_for(self, reason: str, seconds: float, oldest: Message | None) -> None:
         """Add to the time for which queues were not pulled; without a message that concerns all topics."""

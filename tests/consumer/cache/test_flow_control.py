@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
-from rmqd.consumer.cache.flow_control import Thresholds, exceeded
+from rmqd.consumer.cache.flow_control import Thresholds, exceeded, note_held_back
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.stats.counters import TopicStats
 from tests.consumer.blocks import QUEUE, block_of
@@ -94,3 +95,15 @@ def test_an_orderly_group_has_no_limit_to_its_span() -> None:
     """Nothing is passed over there, so a gap in the cache is one of the broker's own."""
     thresholds = Thresholds.divided(group_options(consume_mode="orderly"), 1)
     assert exceeded(queue_with([0, 2**40]), thresholds) is None
+
+
+def test_a_queue_that_is_held_back_is_logged_at_the_first_of_a_thousand_times() -> None:
+    """As in Java, and not while an operator pauses it."""
+    queue, thresholds = queue_with([3, 4, 9]), Thresholds(2, OFF, OFF)
+    with capture_logs() as logs:
+        note_held_back(queue, "paused", thresholds)
+        for _ in range(1001):
+            note_held_back(queue, "count", thresholds)
+    told = {"event": "queue.flow_controlled", "log_level": "warning", "queue": str(QUEUE), "reason": "count"}
+    told |= {"threshold": 2, "min_offset": 3, "max_offset": 9, "count": 3, "size_bytes": queue.cached_bytes}
+    assert logs == [told | {"times": 1}, told | {"times": 1001}]

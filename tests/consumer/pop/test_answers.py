@@ -423,14 +423,17 @@ async def test_a_member_that_has_enough_pops_no_more_until_something_is_done(pop
     handler = Blocked()
     pop.add(*range(4, 8))
     pop.add(*range(8, 12))
-    async with member(
-        pop.address, handler, consume_mode="pop", pop_threshold_for_queue=3, pop_batch_nums=4, concurrency=8
-    ) as one:
-        await eventually(lambda: one.topic().flow_control["count"] == 1, "it holds back")
-        assert len(pop.pops) == 1
-        assert one.queue(-1) is not None
-        handler.release.set()
-        await eventually(lambda: one.topic().handled["acked"] == 8, "it goes on")
+    with capture_logs() as logs:
+        async with member(
+            pop.address, handler, consume_mode="pop", pop_threshold_for_queue=3, pop_batch_nums=4, concurrency=8
+        ) as one:
+            await eventually(lambda: one.topic().flow_control["count"] == 1, "it holds back")
+            assert len(pop.pops) == 1
+            assert one.queue(-1) is not None
+            handler.release.set()
+            await eventually(lambda: one.topic().handled["acked"] == 8, "it goes on")
+    [told] = [one for one in logs if one["event"] == "queue.flow_controlled"]
+    assert (told["reason"], told["threshold"], told["count"], told["times"]) == ("count", 3, 4, 1)
 
 
 async def test_a_paused_member_pops_nothing(pop: PopBroker, seen: Seen, flowing: ManualClock) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
@@ -22,7 +23,7 @@ from tests.waiting import eventually
 
 
 async def test_a_threshold_holds_one_queue_back_and_not_the_others(broker: ScriptedBroker) -> None:
-    """They are pulled, handled and committed meanwhile."""
+    """They are pulled, handled and committed meanwhile, and the log tells of the one."""
     held, free = broker.create_topic(TOPIC, 2)
     release = asyncio.Event()
 
@@ -31,18 +32,21 @@ async def test_a_threshold_holds_one_queue_back_and_not_the_others(broker: Scrip
             await release.wait()
 
     await broker.store(held, *[b"x"] * 100)
-    async with member(
-        broker.peer.address,
-        handle,
-        concurrency=60,
-        pull_threshold_for_queue=10,
-        persist_consumer_offset_interval_seconds=0.05,
-    ) as m:
-        await eventually(lambda: (q := m.queue(0)) and q.state == "flow_controlled", "one queue is held back")
-        await broker.store(free, *[b"x"] * 50)
-        await broker.committed(GROUP, free, 50)
-        release.set()
-        await broker.committed(GROUP, held, 100)
+    with capture_logs() as logs:
+        async with member(
+            broker.peer.address,
+            handle,
+            concurrency=60,
+            pull_threshold_for_queue=10,
+            persist_consumer_offset_interval_seconds=0.05,
+        ) as m:
+            await eventually(lambda: (q := m.queue(0)) and q.state == "flow_controlled", "one queue is held back")
+            await broker.store(free, *[b"x"] * 50)
+            await broker.committed(GROUP, free, 50)
+            release.set()
+            await broker.committed(GROUP, held, 100)
+    [told] = [one for one in logs if one["event"] == "queue.flow_controlled" and one["times"] == 1]
+    assert (told["queue"], told["reason"], told["threshold"], told["min_offset"]) == (str(held), "count", 10, 0)
 
 
 # --- pauses
