@@ -88,7 +88,8 @@ def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
     config = load_runnable(path, overrides)
     problems: list[object] = []
     try:
-        load_hooks()
+        if any(group.hooks != "none" for group in config.groups.values()):
+            load_hooks()
     except ConfigError as error:
         problems += error.problems
     for name, group in config.groups.items():
@@ -238,8 +239,12 @@ def _ok_lines(config: RootConfig) -> list[str]:
         spark = f" on Spark ({(group.spark or SparkConfig()).master})" if group.engine == "spark" else ""
         where = f" of {config.cluster_name(name)}" if len(clusters) > 1 else ""
         lines.append(f"OK           {name}: {topics}{where} to {_work(group)}{spark}")
-    hooks = ", ".join(hook.name for hook in load_hooks())
-    return [*lines, f"OK           hooks of every group: {hooks}"] if hooks else lines
+    own = {name: group.hooks for name, group in config.groups.items() if group.hooks != "all"}
+    for name, names in own.items():
+        lines.append(f"OK           hooks of {name}: {names if isinstance(names, str) else ', '.join(names)}")
+    if len(own) < len(config.groups) and (hooks := ", ".join(hook.name for hook in load_hooks())):
+        lines.append(f"OK           hooks of every {'other ' if own else ''}group: {hooks}")
+    return lines
 
 
 def _work(group: GroupConfig) -> str:

@@ -18,6 +18,7 @@ MessageModel = Literal["clustering", "broadcasting"]
 ConsumeMode = Literal["concurrently", "orderly", "pop"]
 ConsumeFromWhere = Literal["last_offset", "first_offset", "timestamp"]
 ExpressionType = Literal["TAG", "SQL92"]
+HooksWanted = Literal["all", "none"] | tuple[str, ...]
 OnCorruptMessage = Literal["stop", "dead_letter", "skip"]
 OnOffsetIllegal = Literal["correct", "stop"]
 
@@ -96,6 +97,8 @@ class ConsumerOptions:
     concurrency: int
     auto_concurrency: bool
     """Whether `concurrency` is only the most that it may become, and how many calls are made at once is found out."""
+    hooks: HooksWanted
+    """Of the installed hooks; by names where it is some of them."""
     consume_message_batch_max_size: int
     consume_message_batch_max_wait_seconds: float
     """How long the oldest message waits for a full batch; 0: it does not."""

@@ -11,9 +11,12 @@ import inspect
 from importlib.metadata import EntryPoint
 from typing import Any, Final
 
+from rmqd.config.model.group import GroupConfig
+from rmqd.config.problems import ConfigProblem
 from rmqd.consumer.hooks import Hook
+from rmqd.consumer.options import ConsumerOptions
 from rmqd.errors import ConfigError
-from rmqd.plugins.entry_points import EntryPointError, import_object, installed, why
+from rmqd.plugins.entry_points import EntryPointError, import_object, installed, not_installed, why
 from rmqd.typed.callables import is_async, yields
 
 ENTRY_POINT_GROUP: Final = "rmqd.hooks"
@@ -26,16 +29,55 @@ _ACCEPTED: Final = "accepted: an object, or a class without arguments, with befo
 def load_hooks() -> tuple[Hook, ...]:
     """The hooks of this process, in the order of their names. Raises ConfigError that names the distributions."""
     hooks, problems = [], []
-    for name, entry_points in installed(ENTRY_POINT_GROUP).items():
-        for entry_point in entry_points:
-            owner = entry_point.dist.name if entry_point.dist else "an unknown distribution"
-            try:
-                hooks.append(_hook(name if len(entry_points) == 1 else f"{name} ({owner})", entry_point))
-            except EntryPointError as error:
-                problems.append(f"{ENTRY_POINT_GROUP}: the hook {name} of {owner}: {error}")
+    for name, entry_point in _entry_points().items():
+        try:
+            hooks.append(_hook(name, entry_point))
+        except EntryPointError as error:
+            problems.append(f"{ENTRY_POINT_GROUP}: the hook {entry_point.name} of {_owner(entry_point)}: {error}")
     if problems:
         raise ConfigError(list[object](problems))
     return tuple(hooks)
+
+
+def hooks_of(options: ConsumerOptions) -> tuple[Hook, ...]:
+    """The hooks that a group has. Raises ConfigError as `load_hooks` does, and for a name that no hook has."""
+    wanted = options.hooks
+    if wanted == "none":
+        return ()
+    hooks = load_hooks()
+    if wanted == "all":
+        return hooks
+    names = [hook.name for hook in hooks]
+    for name in wanted:
+        if name not in names:  # `hook_problems` found it: installed since this process began, or not where Spark runs
+            problem = f"{not_installed('hook', name, names)}; a hook that was installed later takes a restart"
+            raise ConfigError([f"groups.{options.group}.hooks: {problem}"])
+    return tuple(hook for hook in hooks if hook.name in wanted)
+
+
+def hook_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
+    """The hooks that a group names and that are not installed. None is imported."""
+    if isinstance(settings.hooks, str):
+        return []
+    names = _entry_points()
+    return [
+        settings.problem(group, ("hooks", index), str(not_installed("hook", name, names)))
+        for index, name in enumerate(settings.hooks)
+        if name not in names
+    ]
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    """All hooks by the names that they have here: with the distribution, where several have one of a name."""
+    return {
+        name if len(found) == 1 else f"{name} ({_owner(one)})": one
+        for name, found in installed(ENTRY_POINT_GROUP).items()
+        for one in found
+    }
+
+
+def _owner(entry_point: EntryPoint) -> str:
+    return entry_point.dist.name if entry_point.dist else "an unknown distribution"
 
 
 def _hook(name: str, entry_point: EntryPoint) -> Hook:

@@ -12,7 +12,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.consumer.allocate import AllocateStrategy, averagely
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.plugins.hooks import load_hooks
+from rmqd.plugins.hooks import hooks_of
 from rmqd.replaying.ways_back import ReplayWaysBack
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ReplayRun:
             _of_shadow(options, plan.shadow, rate, retries),
             handler,
             client,
-            hooks=(*load_hooks(), Hook("rmqd.replay", wants=self._is_within)),
+            hooks=(*hooks_of(options), Hook("rmqd.replay", wants=self._is_within)),
             ways_back=ReplayWaysBack(failures, retries),
             ends=plan.ends,
         )

@@ -16,7 +16,7 @@ from rmqd.once.group import once_of
 from rmqd.plain_text import describe
 from rmqd.plugins.consumer_options import consumer_options
 from rmqd.plugins.handlers import load_handler
-from rmqd.plugins.hooks import load_hooks
+from rmqd.plugins.hooks import hooks_of
 from rmqd.trying.order import CallResult
 from rmqd.trying.places import Author, place_of
 from rmqd.trying.verdicts import is_failure, verdicts_of
@@ -37,7 +37,8 @@ class HandlerCalls:
         self._options = replace(consumer_options(config, group), deduplication=None, trace=None)
         self._handler = load_handler(group, config.groups[group])
         client = ClientInstance(config.cluster_of(group).client_options())  # nothing of it runs
-        self._context, _ = assemble(self._options, self._handler, client, client.clock, load_hooks())
+        hooks = hooks_of(self._options)
+        self._context, _ = assemble(self._options, self._handler, client, client.clock, hooks)
         self.author = Author.of(self._handler.handle)
 
     async def start(self) -> None:

@@ -29,6 +29,7 @@ _DEFAULTS = ConsumerOptions(
     allocate_strategy=AllocateStrategy("averagely", averagely),
     concurrency=20,
     auto_concurrency=False,
+    hooks="all",
     consume_message_batch_max_size=1,
     consume_message_batch_max_wait_seconds=0.0,
     consume_timeout_seconds=900.0,

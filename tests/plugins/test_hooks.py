@@ -14,10 +14,12 @@ from rmqd.daemon.groups.engine import LocalEngine
 from rmqd.daemon.groups.health import LoopMonitor
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.errors import ConfigError
+from rmqd.plugins.consumer_options import consumer_options
 from rmqd.plugins.entry_points import look_again
-from rmqd.plugins.hooks import load_hooks
+from rmqd.plugins.hooks import hooks_of, load_hooks
 from tests.cli.command import rmqd
 from tests.config.configs import config
+from tests.config.configuration import GROUP, load, problems
 
 CODE = """
 made = []
@@ -91,6 +93,29 @@ def test_a_module_may_be_a_hook_and_two_distributions_may_have_one_of_a_name(ins
     assert sorted(hook.name for hook in load_hooks()) == ["same (other-tools)", "same (shop-tools)"]
 
 
+@pytest.mark.parametrize(("wanted", "has"), [("all", ["choosy", "tracing"]), ("none", []), ("[tracing]", ["tracing"])])
+def test_a_group_has_the_hooks_that_it_names(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, has: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    install(tracing="shop_hooks:Tracing", choosy="shop_hooks:chosen")
+    loaded = load(f"{GROUP}    hooks: {wanted}\n", to_run=True)
+    assert [hook.name for hook in hooks_of(consumer_options(loaded, "mailer"))] == has
+
+
+def test_a_name_that_no_hook_has_is_refused_with_those_that_are_installed(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    install(tracing="shop_hooks:Tracing", choosy="shop_hooks:chosen")
+    assert problems(f"{GROUP}    hooks: [choosy, traicng]\n", to_run=True) == [
+        "test.yaml:6:21: groups.mailer.hooks[1]: no hook 'traicng' is installed; did you mean tracing?; "
+        "accepted: choosy, tracing"
+    ]
+    [said] = problems(f"{GROUP}    hooks: tracing\n")
+    assert said.endswith("'tracing' names no hooks; accepted: all | none | a list such as [tracing]")
+
+
 @pytest.mark.parametrize(
     ("target", "said"),
     [
@@ -148,8 +173,9 @@ def test_rmqd_check_names_the_hooks(install: Install, tmp_path: Path) -> None:
     install(tracing="shop_hooks:Tracing")
     path = tmp_path / "rmqd.yaml"
     path.write_text(
-        "nameserver: 127.0.0.1:1\ngroups: {mailer: {subscriptions: {orders: '*'}, handler: {plugin: log}}}\n"
+        "nameserver: 127.0.0.1:1\ngroups:\n  mailer: {subscriptions: {orders: '*'}, handler: {plugin: log}}\n"
+        "  audit: {subscriptions: {orders: '*'}, handler: {plugin: log}, hooks: none}\n"
     )
     ended = rmqd("check", "--config", path, python_path=tmp_path)
     assert ended.code == 0, ended.err
-    assert "OK           hooks of every group: tracing" in ended.out
+    assert "OK           hooks of audit: none\nOK           hooks of every other group: tracing" in ended.out

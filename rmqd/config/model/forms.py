@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from rmqd.config.model.java_names import word_of
-from rmqd.config.model.kinds import Substituted, ValueKind, show, wrong
+from rmqd.config.model.kinds import Substituted, ValueKind, as_list, show, wrong
 from rmqd.consumer.options import Subscription
 from rmqd.errors import InvalidNameError
 from rmqd.wire.lite import MAX_LITE_TOPIC_LENGTH, check_lite_topic
@@ -179,6 +179,22 @@ def _checked_tags(expression: str) -> str:
             shown = expression if isinstance(expression, Substituted) else tag
             raise wrong(f"{show(shown)} is not a tag, tags are separated by ||", _TAG_FORM)
     return _without_nul(expression)
+
+
+@dataclass(eq=False, repr=False)
+class HookNames(ValueKind):
+    """`all`, `none`, or a list of names; which hooks are installed is looked up only where the group is to run."""
+
+    def check(self, value: object) -> str | tuple[str, ...]:
+        if isinstance(value, str) and value in ("all", "none"):
+            return str(value)
+        if isinstance(value, list) and value and all(isinstance(name, str) and name for name in value):
+            return tuple(map(str, value))
+        raise wrong(f"{show(value)} names no hooks", f"all | none | a list such as {as_list(value)}")
+
+    def json_schema(self) -> dict[str, Any]:
+        names = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+        return {"anyOf": [{"enum": ["all", "none"]}, names]}
 
 
 @dataclass(eq=False, repr=False)

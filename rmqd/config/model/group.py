@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from rmqd.client.options import MOST_TRACE_CALLS
 from rmqd.config.model.deduplicate import DeduplicateConfig
 from rmqd.config.model.failures import CircuitBreakerConfig, DeadLetterConfig, RetryConfig
-from rmqd.config.model.forms import PointInTime, StrategyName, SubscriptionForm, is_topic
+from rmqd.config.model.forms import HookNames, PointInTime, StrategyName, SubscriptionForm, is_topic
 from rmqd.config.model.kinds import Choice, Duration, Flag, Size, Text, Whole
 from rmqd.config.model.section import Section, setting
 from rmqd.config.model.spark import PipelineConfig, SinkConfig, SparkConfig
@@ -23,6 +23,7 @@ from rmqd.consumer.allocate import STRATEGY_NAMES
 from rmqd.consumer.options import (
     ConsumeFromWhere,
     ConsumeMode,
+    HooksWanted,
     MessageModel,
     OnCorruptMessage,
     OnOffsetIllegal,
@@ -134,6 +135,9 @@ class GroupConfig(Section):
         "allocate_strategy: by_machine_room",
     )
     handler: HandlerConfig | None = Field(default=None, description="the code that handles the messages")
+    hooks: Annotated[HooksWanted, HookNames()] = setting(
+        "all", "which of the installed hooks the group has, for every batch and as filters: all | none | [NAME, ...]"
+    )
     consume_message_batch_max_size: Annotated[int, Whole(1, 1024)] = setting(
         1, "messages in a batch at most, 1 to 1024"
     )

@@ -78,7 +78,7 @@ def _pipeline_findings(group: GroupConfig) -> Iterator[Finding]:
     if group.consume_mode == "orderly":
         why = "a pipeline has no order but what it makes itself"
         yield Finding(("consume_mode",), f"orderly is of no use with a pipeline: {why}; accepted: concurrently")
-    for key in ("retry", "dead_letter", "deduplicate"):
+    for key in ("retry", "dead_letter", "deduplicate", "hooks"):
         if key in group.model_fields_set:
             yield Finding(
                 (key,), "of no use with a pipeline, which calls no handler; accepted: beside handler", at_key=True

@@ -103,9 +103,9 @@ class LocalEngine:
         """Build a PushConsumer."""
         from rmqd.client.instance import ClientInstance
         from rmqd.consumer.push_consumer import PushConsumer
-        from rmqd.plugins.hooks import load_hooks
+        from rmqd.plugins.hooks import hooks_of
 
-        hooks = (*load_hooks(), *self.hooks)
+        hooks = (*hooks_of(options), *self.hooks)
         if self.telemetry is not None:
             hooks = (self.telemetry.hook(options), *hooks)  # first, so that the others are called within the span
         return PushConsumer(options, handler, cast(ClientInstance, client), self.clock, hooks)

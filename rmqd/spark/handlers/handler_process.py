@@ -30,7 +30,7 @@ from rmqd.errors import RmqdError
 from rmqd.loaded_handler import LoadedHandler
 from rmqd.once.group import once_of
 from rmqd.plugins.handlers import load_handler
-from rmqd.plugins.hooks import load_hooks
+from rmqd.plugins.hooks import hooks_of
 from rmqd.process.garbage import collect_as_memory_grows
 from rmqd.process.logs import logs
 from rmqd.process.loop import keep_running, new_loop
@@ -143,7 +143,7 @@ class HandlerProcess:
         once_in_group.set(once_of(options.group))
         self._client = ClientInstance(order.client_options)
         handler = load_handler(order.name, order.settings)
-        hooks = load_hooks()
+        hooks = hooks_of(options)
         self._trace = message_trace(options, self._client, self._clock)
         if self._trace is not None:
             hooks = (*hooks, self._trace.hook)

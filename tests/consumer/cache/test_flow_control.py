@@ -104,6 +104,7 @@ def test_a_queue_that_is_held_back_is_logged_at_the_first_of_a_thousand_times() 
         note_held_back(queue, "paused", thresholds)
         for _ in range(1001):
             note_held_back(queue, "count", thresholds)
-    told = {"event": "queue.flow_controlled", "log_level": "warning", "queue": str(QUEUE), "reason": "count"}
-    told |= {"threshold": 2, "min_offset": 3, "max_offset": 9, "count": 3, "size_bytes": queue.cached_bytes}
+    told: dict[str, object] = {"event": "queue.flow_controlled", "log_level": "warning", "queue": str(QUEUE)}
+    told |= {"reason": "count", "threshold": 2, "min_offset": 3, "max_offset": 9, "count": 3}
+    told["size_bytes"] = queue.cached_bytes
     assert logs == [told | {"times": 1}, told | {"times": 1001}]

@@ -1,4 +1,4 @@
-"""Installed hooks in the real daemon: every worker has them, and they hear of every group."""
+"""Installed hooks in the real daemon: every worker has them, and they hear of every group that wants them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance import behaviour
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.fixtures import fresh_name
@@ -35,6 +36,13 @@ class Auditing:
 """
 
 
+@behaviour(
+    "hooks",
+    "A hook is for one group, or for several",
+    java="it is registered with each consumer",
+    rmqd="it is installed once; the key hooks of a group names those that it has, all by default",
+    checked="three groups of a daemon, one of them without hooks: what each handled, and the calls",
+)
 def test_hooks_hear_of_every_batch_in_every_worker_and_leave_out_what_they_do_not_want(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,12 +53,13 @@ def test_hooks_hear_of_every_batch_in_every_worker_and_leave_out_what_they_do_no
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop-tools\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[rmqd.hooks]\nauditing = shop_hooks:Auditing\n")
     monkeypatch.setenv("AUDIT_FILE", str(audit))
-    other = fresh_name("hooks_other", "group")
+    other, without = fresh_name("hooks_other", "group"), fresh_name("hooks_none", "group")
     groups = {
         group: ledger_group(topic, tmp_path / "ledger", "a", consume_from_where="first_offset"),
         other: ledger_group(
             topic, tmp_path / "other", "b", handler_options={"fail_every": 50}, consume_from_where="first_offset"
         ),
+        without: ledger_group(topic, tmp_path / "without", "c", consume_from_where="first_offset", hooks="none"),
     }
     rmqd = RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, groups, "--workers", "2")
     rmqd.import_from.append(site)
@@ -66,12 +75,14 @@ def test_hooks_hear_of_every_batch_in_every_worker_and_leave_out_what_they_do_no
         left_out = rmqd.metric("rmqd_hook_left_out_messages_total", group=group, hook="auditing")
         failures = rmqd.metric("rmqd_hook_failures_total", group=group, hook="auditing")
         wait_until(lambda: len(handled(tmp_path / "other")) > 150, "the other group, some messages of which fail")
+        wait_until(lambda: len(handled(tmp_path / "without")) == 400, "a group without hooks leaves nothing out", 40)
         assert rmqd.terminate()[0] == 0
     notes = [json.loads(line) for line in audit.read_text().splitlines()]
     ours = [note for note in notes if note["group"] == group]
     assert Counter(key for note in ours for key in note["keys"]) == dict.fromkeys(wanted, 1)
     assert {note["outcome"] for note in ours} == {"success"}
     assert len({(note["pid"], note["client_id"]) for note in ours}) == 2
+    assert {note["group"] for note in notes} == {group, other}
     assert {note["outcome"] for note in notes if note["group"] == other} == {"success", "failed"}
     assert (left_out, failures) == (200, sum(key.endswith("7") for key in wanted))
 
@@ -79,7 +90,7 @@ def test_hooks_hear_of_every_batch_in_every_worker_and_leave_out_what_they_do_no
 def all_share(rmqd: RmqdProcess) -> bool:
     """Whether each worker has queues of each group's topic."""
     groups = rmqd.status()["groups"]
-    return [{queue["worker"] for queue in group["queues"] if not queue["is_retry"]} for group in groups] == [{1, 2}] * 2
+    return [{queue["worker"] for queue in group["queues"] if not queue["is_retry"]} for group in groups] == [{1, 2}] * 3
 
 
 def handled(path: Path) -> Counter[str]:

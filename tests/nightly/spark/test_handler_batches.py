@@ -211,7 +211,7 @@ def test_hooks_are_called_where_handlers_are(broker: EmbeddedBroker, monkeypatch
             raise ValueError("a hook's own failure")
 
     hooks = (Hook("choosy", wants=wants), Hook("clumsy", before_batch=before))
-    monkeypatch.setattr("rmqd.spark.handlers.handler_process.load_hooks", lambda: hooks)
+    monkeypatch.setattr("rmqd.spark.handlers.handler_process.hooks_of", lambda _: hooks)
     broker.fill("orders", 1, 16)
     query = GroupQuery(order_of(broker.nameserver, note))
     query.run_until(lambda: len(SEEN) == 15)
