@@ -15,8 +15,12 @@ from rmqd import Message
 from rmqd.wire.messages.sys_flag import COMPRESSED
 
 Key = TypeVar("Key")
-# what Java's client writes into a message's properties for itself; rmqd keeps the like beside the message
-CLIENTS_PROPERTIES = frozenset({"CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET"})
+# what Java's client adds to a message's properties; rmqd has it beside them
+CLIENTS_PROPERTIES = {
+    "CONSUME_START_TIME": "consume_start_timestamp",
+    "MIN_OFFSET": "min_offset",
+    "MAX_OFFSET": "max_offset",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,8 @@ class Attempt:
     def of(cls, batch: int, message: Message) -> Attempt:
         """As rmqd shows it."""
         named = {name: getattr(message, name) for name in _MESSAGE_FIELDS}
-        properties = dict(message.properties)
+        added = {name: getattr(message, field) for name, field in CLIENTS_PROPERTIES.items()}
+        properties = message.properties | {name: str(value) for name, value in added.items() if value is not None}
         return cls(batch=batch, at_millis=time.time_ns() // 1_000_000, **{**named, "properties": properties})
 
     @classmethod

@@ -19,8 +19,8 @@ PERSIST_SECONDS = 0.2
 COMMITTED = behaviour(
     "offsets",
     "What was handled is committed within persist_consumer_offset_interval",
-    java="every 5 s, sent without waiting for an answer",
-    rmqd="every 5 s, and only where it changed",
+    java="with each pull; every 5 s, sent without waiting for an answer",
+    rmqd="with pulls; every 5 s, and only where it changed",
     checked="the broker's offsets, queue by queue",
 )
 HELD = behaviour(

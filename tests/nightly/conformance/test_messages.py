@@ -22,8 +22,10 @@ from tests.rocketmq.producer import Producer
     "messages",
     "A message has the same fields, properties and body",
     java="adds MIN_OFFSET, MAX_OFFSET and CONSUME_START_TIME to the properties, and clears sysFlag's compressed bit",
-    rmqd="the same fields by the same names; properties and sys_flag as stored",
-    checked="a Java consumer beside it: every field of messages by a Java producer (compressed too) and in a batch",
+    rmqd="the same fields by the same names; min_offset, max_offset and consume_start_timestamp of the message; "
+    "properties and sys_flag as stored",
+    checked="a Java consumer beside it: every field of messages by a Java producer (compressed too) and in a batch, "
+    "the ends of the queue, and the start of consumption",
 )
 async def test_a_message_has_the_fields_that_java_shows(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
@@ -45,6 +47,10 @@ async def test_a_message_has_the_fields_that_java_shows(
     shown = {key: attempt.without() for key, attempt in seen_by_rmqd.by_keys().items()}
     assert differing(expected, shown) == {}
     assert len(expected) == 12
+    for attempt in [*seen_by_java, *seen_by_rmqd]:
+        assert attempt.properties["MIN_OFFSET"] == "0"
+        assert int(attempt.properties["MAX_OFFSET"]) > attempt.queue_offset
+        assert attempt.at_millis - 60_000 < int(attempt.properties["CONSUME_START_TIME"]) <= attempt.at_millis + 1
     assert {len(attempt.body) for attempt in seen_by_rmqd if (attempt.keys or "").startswith("large")} == {10_000}
 
 

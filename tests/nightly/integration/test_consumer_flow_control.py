@@ -37,6 +37,13 @@ def peak_rss_kib(pid: int) -> int:
     rmqd="goes on when the cache has room; the size counts the frames that are kept, in bytes",
     checked="cached messages, bytes and span of each queue, and the process's memory",
 )
+@behaviour(
+    "flow control",
+    "The log tells that a threshold holds a queue back, with both ends, the count and the size of its cache",
+    java="at the first and every 1,000th try to pull; one every 50 ms",
+    rmqd="at the first and every 1,000th time; one lasts until the queue is pulled again",
+    checked="the lines about groups with one threshold each",
+)
 def test_each_threshold_alone_stops_pulling_and_bounds_memory(rocketmq: RealCluster, tmp_path: Path) -> None:
     """At most one pull goes above it; three groups in one daemon, each with one threshold that can be reached."""
     topic = rocketmq.create_topic(fresh_name("thresholds", "topic"), QUEUES)
@@ -85,6 +92,11 @@ def test_each_threshold_alone_stops_pulling_and_bounds_memory(rocketmq: RealClus
                     assert 2 << 20 < size <= (2 << 20) + PULL * (BODY_BYTES + 400)
                 else:
                     assert 700 < span <= 700 + PULL
+        told = {groups[event["group"]]: event for event in rmqd.events("queue.flow_controlled")}
+        assert {reason: event["reason"] for reason, event in told.items()} == {reason: reason for reason in limits}
+        assert {event["threshold"] for event in told.values()} == {500, 2 << 20, 700}
+        for event in told.values():
+            assert event["max_offset"] - event["min_offset"] + 1 >= event["count"] > 0
         peak_kib = peak_rss_kib(rmqd.pid)
         status, seconds = rmqd.terminate()
 
