@@ -58,7 +58,7 @@ class MessageBlock:
         self.data = data
         self.namespace = namespace
         self.message_queue = message_queue.without(namespace)
-        self.min_offset: int | None = None  # of the queue when the broker answered, where the reply tells it
+        self.min_offset: int | None = None  # the queue's ends when the broker answered a pull
         self.max_offset: int | None = None
         self.origin: str | None = None  # of a pop retry topic: the topic whose messages it holds
         self.messages: list[Message] = []
@@ -257,7 +257,7 @@ class Message(Record):
 
     @property
     def min_offset(self) -> int | None:
-        """The offset of the oldest message that the queue had when this one was pulled; None if it was not pulled."""
+        """The offset of the oldest message in the queue when this one was pulled; None if it was not pulled."""
         return self.block.min_offset
 
     @property

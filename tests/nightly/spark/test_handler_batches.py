@@ -201,9 +201,11 @@ def test_a_group_that_is_moved_goes_on_without_a_topic_that_is_gone(broker: Embe
 
 
 def test_hooks_are_called_where_handlers_are(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they leave out, and what they raise, is counted for each range."""
+    """What they leave out, and what they raise, is counted for each range. They see the ends of the queue."""
+    ends = set()
 
     def wants(message: Message, context: HookContext) -> bool:
+        ends.add((message.min_offset, message.max_offset))
         return message.body != b"0:3"
 
     def before(batch: Batch, context: HookContext) -> None:
@@ -217,6 +219,7 @@ def test_hooks_are_called_where_handlers_are(broker: EmbeddedBroker, monkeypatch
     query.run_until(lambda: len(SEEN) == 15)
     assert "0:3" not in SEEN
     assert [outcome.left_out_by_hooks for outcome in query.outcomes] == [{"choosy": 1}, {"choosy": 0}]
+    assert ends == {(0, 16)}
     assert query.outcomes[0].hook_failures == {"choosy": 0, "clumsy": 1}
 
 
