@@ -22,7 +22,7 @@ class Outcome(enum.Enum):
     RETRY = "retry"
     DEAD_LETTER = "dead_letter"
     AGAIN = "again"
-    """Handed out again as if it had not been: what has to wait behind another message, or for another member."""
+    """Handed out again as if it had not been: it waits for another message, another member, or a counterpart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,13 @@ class InvalidPayloadError(Exception):
 
 DECISIONS: Final = (Retry, DeadLetter, Suspend, AlreadyHandled)
 """The exceptions by which a handler decides. What else it raises is a failure."""
-_BY_STRICTNESS: Final = (Outcome.ACK, Outcome.RETRY, Outcome.DEAD_LETTER)
+_BY_STRICTNESS: Final = (Outcome.ACK, Outcome.AGAIN, Outcome.RETRY, Outcome.DEAD_LETTER)
+_LEAST_WAIT_SECONDS: Final = 0.1
+WAIT: Final = "rmqd_wait_seconds"
+"""The attribute by which a handler's exception says that it tells nothing of its messages: they wait so long.
+
+It is the state of the counterpart: a database that is down, a right that is missing. No attempt counts.
+"""
 _inside: Final = BaseExceptionGroup.exceptions.__get__  # a class may hide the attribute
 
 
@@ -156,6 +162,8 @@ def decision_of(error: BaseException | None) -> Decision:
     if isinstance(error, BaseExceptionGroup):
         return max(map(decision_of, leaves_of(error)), key=_strictness)
     # classes that inherit from ours may set the attributes later, to anything
+    if (seconds := wait_seconds(error)) is not None:
+        return Decision(Outcome.AGAIN, seconds=seconds)
     if isinstance(error, Retry):
         return Decision(Outcome.RETRY, delay_level=asked(error, "delay_level", checked_level))
     if isinstance(error, AlreadyHandled):
@@ -163,6 +171,12 @@ def decision_of(error: BaseException | None) -> Decision:
     if isinstance(error, DeadLetter):
         return Decision(Outcome.DEAD_LETTER, reason=asked(error, "reason", reason_text) or "")
     return Decision(Outcome.RETRY)
+
+
+def wait_seconds(error: BaseException) -> float | None:
+    """How long messages wait for the counterpart of their handler, if the exception says so."""
+    seconds = asked(error, WAIT, checked_seconds)
+    return None if seconds is None else max(float(seconds), _LEAST_WAIT_SECONDS)
 
 
 def _strictness(decision: Decision) -> tuple[int, float]:

@@ -119,7 +119,7 @@ class Batch(Sequence["Message"]):
 
     def ends_at(self, index: int) -> bool:
         """Whether no call is to follow behind this message, which was called alone; then what stands there waits."""
-        is_again = self.decisions().get(index, ACK).outcome is Outcome.RETRY
+        is_again = self.decisions().get(index, ACK).outcome in (Outcome.RETRY, Outcome.AGAIN)
         return (is_again or getattr(self, "closing", None) is not None) and self.wait_behind(self._messages[index])
 
     @property

@@ -1,4 +1,4 @@
-"""A counterpart that is away: a batch waits for it in place for a while, and only then fails and is retried."""
+"""A counterpart that is away: a batch waits for it in place for a while, and then in its queue."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_FOR: Final[Any] = Field(
     "30s",
-    description="how long a batch is tried again in place while the other side is away, before it is sent back for a "
-    "retry; keep it below consume_timeout",
+    description="how long a batch is tried again in place while the other side is away, before it waits in its queue; "
+    "keep it below consume_timeout",
 )
 FIRST_SECONDS: Final = 0.1
 MOST_SECONDS: Final = 2.0
@@ -30,13 +30,31 @@ class AwayError(Exception):
         self.wait_seconds = wait_seconds
 
 
-async def try_again(
-    attempt: Callable[[], Awaitable[None]], away: tuple[type[Exception], ...], retry_for_seconds: float, name: str
-) -> None:
-    """Call until it succeeds. An error of `away` is tried again until the time is over, and then raised.
+def mark_waiting(error: Exception, seconds: float = MOST_SECONDS) -> None:
+    """Have the error say that the messages wait in their queue for so long, and that no attempt counts.
 
-    Waits grow from 0.1 to 2 s, beside what an AwayError asks for; each is drawn by chance, so that many batches do not
-    come back all at once.
+    For any error that is not about the values of a message, see `faults`.
+    """
+    setattr(error, "rmqd_wait_seconds", seconds)  # noqa: B010  rmqd reads it of any exception
+
+
+def report(error: object, name: str) -> None:
+    """Log that the counterpart is away, or refuses everything."""
+    logger.warning("handler.counterpart_away", extra={"counterpart": name, "error": str(error) or repr(error)})
+
+
+async def try_again(
+    attempt: Callable[[], Awaitable[None]],
+    state: tuple[type[Exception], ...],
+    retry_for_seconds: float,
+    name: str,
+    may_pass: Callable[[Any], bool] = lambda _: True,
+) -> None:
+    """Call until it succeeds. An error of `state` that may pass is tried again until the time is over.
+
+    Then it is raised, and others of `state` at once: the messages wait in their queue, and no attempt counts. Pauses
+    grow from 0.1 to 2 s, beside what an AwayError asks for; each is drawn by chance, so that many batches do not come
+    back all at once.
     """
     until = time.monotonic() + retry_for_seconds
     most = FIRST_SECONDS
@@ -44,16 +62,15 @@ async def try_again(
     while True:
         try:
             return await attempt()
-        except away as error:
+        except state as error:
             wait_seconds = random.uniform(most / 2, most)
             if isinstance(error, AwayError):
                 wait_seconds += error.wait_seconds
-            if time.monotonic() + wait_seconds > until:
-                raise
             if is_first:
-                logger.warning(
-                    "handler.counterpart_away", extra={"counterpart": name, "error": str(error) or repr(error)}
-                )
+                report(error, name)
             is_first = False
+            if time.monotonic() + wait_seconds > until or not may_pass(error):
+                mark_waiting(error, max(wait_seconds, MOST_SECONDS))
+                raise
         await asyncio.sleep(wait_seconds)
         most = min(MOST_SECONDS, most * 2)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rmqd import Batch, DeadLetter, Retry
 
+from .away import mark_waiting
 from .record import to_json_lines
 from .units import DurationSeconds
 
@@ -83,7 +84,11 @@ class Exec:
     async def handle(self, batch: Batch) -> None:
         async with _Output() as output:
             with _as_file(to_json_lines(batch)) as messages, output.writer() as writer:
-                process = await self._start_command(messages, writer)
+                try:
+                    process = await self._start_command(messages, writer)
+                except OSError as error:  # no memory, too many files, or the program is being replaced
+                    mark_waiting(error)
+                    raise
             try:
                 status = await process.wait()
                 if not await output.ended(LEFTOVER_GRACE_SECONDS):

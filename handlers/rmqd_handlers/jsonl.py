@@ -10,12 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from rmqd import Batch
 
 from .append_file import AppendFile
+from .away import mark_waiting
 from .record import to_json_lines
 from .units import SizeBytes
 
 
 class JsonLines:
-    """Appends each batch to a file that rotates by size; a batch is in it whole and fsynced, or it is retried."""
+    """Appends each batch to a file that rotates by size; a batch is in it whole and fsynced, or it waits."""
 
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)
@@ -38,7 +39,11 @@ class JsonLines:
         self._file.open()
 
     def handle(self, batch: Batch) -> None:
-        self._file.append(to_json_lines(batch))
+        try:
+            self._file.append(to_json_lines(batch))
+        except OSError as error:
+            mark_waiting(error)
+            raise
 
     def stop(self) -> None:
         self._file.close()

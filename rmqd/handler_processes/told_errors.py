@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from rmqd.decisions import asked, checked_level, checked_seconds, reason_text
+from rmqd.decisions import WAIT, asked, checked_level, checked_seconds, reason_text, wait_seconds
 from rmqd.handler_api import AlreadyHandled, DeadLetter, InvalidPayloadError, Retry, Suspend, leaves_of
 from rmqd.plain_text import RaisedElsewhere, text_of, traceback_of
 from rmqd.wire.messages.message import Message
@@ -50,6 +50,8 @@ def told(error: BaseException, batch: Sequence[Message]) -> ToldError:
     classes = tuple((str(one.__module__), _name(one)) for one in type(error).__mro__ if issubclass(one, BaseException))
     values: dict[str, Any] = {}
     about = None
+    if (seconds := wait_seconds(error)) is not None:
+        values[WAIT] = seconds
     if isinstance(error, Retry):
         values["delay_level"] = asked(error, "delay_level", checked_level)
     if isinstance(error, DeadLetter):

@@ -131,4 +131,4 @@ def _note(batch: Batch, calls: Sequence[_Call], error: BaseException | None, res
         decision = decisions.get(index, rest)
         call.error = decision.error or error
         call.is_acked = decision.outcome is Decided.ACK
-        call.is_attempt = decision.outcome is not Decided.AGAIN
+        call.is_attempt = decision.outcome is not Decided.AGAIN or index not in decisions

@@ -160,8 +160,10 @@ def pops_rest(assignment: PopAssignment, held: set[Place]) -> bool:
     queue = assignment.message_queue
     places = [place for place in held if (place.topic, place.queue_id) == (queue.topic, queue.queue_id)]
     queues = assignment.loop.process_queues
-    gathers = any(one.gathering for one in queues) and all(one.gathering or not one.cached_count for one in queues)
-    is_still = assignment.is_acknowledged or (gathers and not any(one.in_flight for one in queues))
+    waits = any(one.gathering or one.retrying for one in queues) and all(
+        one.gathering or one.cached_count == one.retrying for one in queues
+    )
+    is_still = assignment.is_acknowledged or (waits and not any(one.in_flight for one in queues))
     return is_still and assignment.loop.pops_under_way == len(places) == 1
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 
 from rmqd import Batch, Message, MessageQueue, testing
+from rmqd.decisions import decision_of
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 
@@ -53,3 +54,8 @@ def orders(*documents: object) -> Batch:
 def decided(batch: Batch) -> dict[int, tuple[str, str]]:
     """What became of which message, with the reason."""
     return {place: (one.outcome.value, one.reason) for place, one in batch.decisions().items()}
+
+
+def meant(error: BaseException) -> str:
+    """What becomes of messages for which a handler raised this: "again" if they wait, and no attempt counts."""
+    return decision_of(error).outcome.value

@@ -13,7 +13,7 @@ import pytest
 
 from rmqd import DeadLetter, Retry
 from rmqd_handlers.exec import CommandFailed, Exec
-from tests.handlers.messages import make_batch, make_message
+from tests.handlers.messages import make_batch, make_message, meant
 from tests.handlers.options import not_refused
 from tests.waiting import wait_until
 
@@ -67,6 +67,17 @@ def test_the_command_reads_the_batch_as_json_lines(run: Callable[[Any], Any], tm
 
     lines = (tmp_path / "out").read_text().splitlines()
     assert [json.loads(line)["body"] for line in lines] == ["one", "two"]
+
+
+def test_a_program_that_is_gone_is_waited_for(run: Callable[[Any], Any], tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    handler = make_exec(str(program))
+    program.unlink()
+    with pytest.raises(FileNotFoundError) as raised:
+        run(handle(handler))
+    assert meant(raised.value) == "again"
 
 
 def test_status_75_asks_for_a_retry(run: Callable[[Any], Any]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from rmqd import Batch
 from rmqd_handlers.jsonl import JsonLines
-from tests.handlers.messages import make_batch, make_message
+from tests.handlers.messages import make_batch, make_message, meant
 from tests.handlers.options import not_refused
 
 
@@ -81,8 +81,9 @@ def test_a_batch_that_fails_in_the_middle_leaves_nothing_and_can_be_retried(tmp_
     handler.handle(batch_of("before"))
     size_before = path.stat().st_size
 
-    with disk_full_after(size_before + 100), pytest.raises(OSError, match="File too large"):
+    with disk_full_after(size_before + 100), pytest.raises(OSError, match="File too large") as raised:
         handler.handle(batch_of("x" * 50, "y" * 5000))
+    assert meant(raised.value) == "again"
     assert path.stat().st_size == size_before
 
     handler.handle(batch_of("x" * 50, "y" * 5000))

@@ -45,6 +45,7 @@ class ProcessQueue:
     __slots__ = (
         "_idle",
         "_relief",
+        "away",
         "blocks",
         "cached_bytes",
         "cached_count",
@@ -78,6 +79,7 @@ class ProcessQueue:
         self.pending: Final[deque[Message]] = deque()  # not handed out yet
         self.paused: Final[deque[Message]] = deque()  # not to be handed out, because an operator paused the queue
         self.is_paused = False
+        self.away = (0.0, "")  # until when (Unix) messages wait for the handler's counterpart, and why
         self.uncommitted: list[Message] = []  # handled, and finished once the handler commits
         self.put_count = 0  # messages that came and were wanted
         self.cached_count = 0  # not finished: waiting or being handled

@@ -106,7 +106,7 @@ class OrderlySettlement:
             if lost.get(index) is not None:
                 continue
             if decision.outcome is Outcome.AGAIN:
-                wait_seconds = decision.seconds
+                wait_seconds = max(wait_seconds, decision.seconds)
                 again.append(message)
             else:
                 failed = True

@@ -13,6 +13,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.verdict import DEAD_LETTER_LEVEL, EXPIRED, dead_letter_cause, default_decision, is_duplicate
 from rmqd.consumer.services import WaysBack
 from rmqd.consumer.stats.counters import TopicStats
+from rmqd.diagnosis.causes import Problem, found
 from rmqd.handler_api import (
     DECISIONS,
     AlreadyHandled,
@@ -20,6 +21,7 @@ from rmqd.handler_api import (
     Decision,
     InvalidPayloadError,
     Outcome,
+    decision_of,
     is_only,
     leaves_of,
 )
@@ -40,6 +42,7 @@ class ConfirmSettled(Protocol):
         """`more_follows` says that it will be told more of this batch."""
 
 
+AWAY_SHOWN_SECONDS: Final = 60.0  # after its wait: a call may try again in place for about that long
 LOCAL_RETRY_SECONDS: Final = 5.0  # Java: submitConsumeRequestLater
 
 
@@ -211,6 +214,15 @@ def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | Non
         report_error(process_queue, batch, error, at)
 
 
+def explain_away(process_queue: ProcessQueue, at: float, group: str) -> Problem | None:
+    """That messages of this queue wait for the handler's counterpart, if they do at this Unix time."""
+    until, error = process_queue.away
+    if at >= until + AWAY_SHOWN_SECONDS:
+        return None
+    step = "see to what the handler writes to, which the error names; the group goes on by itself"
+    return found("failing_handler", f"messages wait, and no attempt counts: {error}", step=step, group=group)
+
+
 def count_acknowledged(
     stats: TopicStats, message: Message, decision: Decision | None, error: BaseException | None
 ) -> None:
@@ -297,6 +309,10 @@ def report_error(
         return
     if error is EXPIRED:
         logger.error("handler.timed_out")
+        return
+    if (meant := decision_of(error)).outcome is Outcome.AGAIN:
+        process_queue.away = at + meant.seconds, text
+        logger.warning("handler.counterpart_away", error=text, seconds=meant.seconds)
         return
     if is_decision:
         logger.info("handler.declined", decision=class_name(leaves[0]))

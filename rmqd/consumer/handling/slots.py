@@ -29,7 +29,7 @@ from rmqd.consumer.handling.circuit_breaker import CircuitBreaker, ForgivenAttem
 from rmqd.consumer.handling.failures import FailurePolicy
 from rmqd.consumer.handling.gathering import line_of
 from rmqd.consumer.handling.left_tasks import LeftTasks
-from rmqd.consumer.handling.settlement import ConfirmSettled, report_error
+from rmqd.consumer.handling.settlement import ConfirmSettled, explain_away, report_error
 from rmqd.consumer.handling.threads import HandlerThread, call_handler, checked
 from rmqd.consumer.handling.verdict import EXPIRED, PAST_DEADLINE
 from rmqd.consumer.handling.worker import Worker, WorkerService
@@ -173,7 +173,8 @@ class HandlerSlots(WorkerService):
         """What keeps messages of this queue from being handed out, or sent back."""
         if self._deduplication is not None and (problem := self._deduplication.explain(process_queue)) is not None:
             return problem
-        return None if self._breaker is None else self._breaker.explain(process_queue, self._group)
+        away = explain_away(process_queue, self.clock.wall(), self._group)
+        return away or (None if self._breaker is None else self._breaker.explain(process_queue, self._group))
 
     async def call_apart(self, batch: Batch, ended: Callable[[], None]) -> None:
         """Call the handler outside of the slots."""

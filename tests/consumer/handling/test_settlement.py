@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from rmqd.clock import Clock, SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
-from rmqd.consumer.handling.settlement import Settlement
+from rmqd.consumer.handling.settlement import Settlement, explain_away
 from rmqd.consumer.handling.verdict import EXPIRED
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.consumer.stats.snapshot import MOST_ERRORS, MOST_REASONS
@@ -103,6 +104,17 @@ async def test_a_failed_batch_is_sent_back_whole(case: Case) -> None:
     assert snapshot.last_error is not None
     assert snapshot.last_error.msg_id == batch[0].msg_id
     assert snapshot.last_error.trace[-1] == "RuntimeError: no"
+
+
+async def test_messages_that_wait_for_a_counterpart_show_why(case: Case) -> None:
+    queue, batch = batch_of(2)
+    error = ConnectionError("the database is away")
+    error.rmqd_wait_seconds = 30  # type: ignore[attr-defined]
+    await case.settlement(clock=JumpingClock()).settle(queue, batch, error)
+    assert (case.sent_back(), queue.retrying) == ([], 2)
+    problem = explain_away(queue, time.time(), GROUP)
+    assert problem is not None
+    assert "ConnectionError: the database is away" in problem.evidence
 
 
 async def test_reasons_of_dead_letters_are_counted_within_bounds(case: Case) -> None:
