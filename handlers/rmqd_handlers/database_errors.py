@@ -17,7 +17,7 @@ def told(error: Any, names: Iterable[str], values: Iterable[object]) -> str:
     names. What it does not quote, as in the text of a trigger, is left out where it is one of these values. DETAIL and
     CONTEXT, in which PostgreSQL shows rows, are never told.
     """
-    text = _first_line(_until_unknown_quote(_words(error), frozenset(names)))
+    text = _first_line(_until_unknown_quote(words_of(error), frozenset(names)))
     known = {str(value) for value in values if value is not None} - {""}
     for value in sorted(known, key=len, reverse=True):  # one may begin another one
         if value in text:
@@ -32,7 +32,7 @@ def told(error: Any, names: Iterable[str], values: Iterable[object]) -> str:
 
 def told_of_connecting(error: Any) -> str:
     """The error of a connection that could not be had: before anything of a body is sent."""
-    return f"{_title(error)}: {_first_line(_words(error))}"
+    return f"{_title(error)}: {_first_line(words_of(error))}"
 
 
 def state_of(error: Any) -> str | None:
@@ -60,7 +60,8 @@ def _title(error: Any) -> str:
     return f"{type(error).__name__}{f' {code}' if code else ''}"
 
 
-def _words(error: Any) -> str:
+def words_of(error: Any) -> str:
+    """What the database says, which may have values of a body."""
     primary = getattr(getattr(error, "diag", None), "message_primary", None)  # without PostgreSQL's DETAIL
     if primary is None:
         primary = next((part for part in reversed(error.args) if isinstance(part, str)), "")

@@ -28,6 +28,17 @@ def refuse(batch: Batch, message: Message, why: object, on_invalid: OnInvalid) -
         batch.ack(message)
 
 
+def trial_of(batch: Batch) -> Batch:
+    """A batch of the same messages for one attempt: its decisions count once the attempt is over (`adopt`)."""
+    return Batch(list(batch), batch.message_queue)
+
+
+def adopt(batch: Batch, trial: Batch) -> None:
+    """Decide what was decided in an attempt that succeeded."""
+    for index, decision in trial.decisions().items():
+        batch.overrule(index, decision)
+
+
 def acknowledge_written(batch: Batch) -> None:
     """Acknowledge what was written, where messages of its batch are retried: all that is not decided about.
 

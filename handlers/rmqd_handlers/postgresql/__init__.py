@@ -3,7 +3,6 @@
 handler     the options; a batch is one transaction, and what the database refuses is looked for row by row
 connecting  what libpq is told of every connection
 table       the table as the database describes it, and the statements
-refusals    which errors are about a row
 texts       values as PostgreSQL reads them, by the type of their column
 """
 

@@ -16,6 +16,8 @@ PARAMETERS: Final[Mapping[str, Any]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
+BACKEND: Final = "SELECT pg_backend_pid()"
+"""The process that answers. A pool in front of the database, such as PgBouncer, names another one at the connection."""
 
 
 def conninfo_of(url: str) -> str:

@@ -12,15 +12,15 @@ from rmqd import Batch, Message
 from rmqd_handlers.away import RETRY_FOR, try_again
 from rmqd_handlers.database_errors import told
 from rmqd_handlers.extras import need
+from rmqd_handlers.faults import Fault, fault_of, is_standby, is_unprepared, may_pass
 from rmqd_handlers.message_values import MessageValue
-from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
+from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, adopt, refuse, trial_of
 from rmqd_handlers.rows import COLUMNS_TEXT, KEY, MAX_CONNECTIONS, TABLE_PATTERN, VERSION, check_key, rows_of
 from rmqd_handlers.units import DurationSeconds
 from rmqd_handlers.urls import LibpqUrl
 
-from .connecting import CONNECT_SECONDS, conninfo_of
-from .refusals import is_of_a_row
-from .table import Mode, Table
+from .connecting import BACKEND, CONNECT_SECONDS, conninfo_of
+from .table import Mode, Table, TableChangedError, TableError
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -73,6 +73,8 @@ class PostgreSql:
         self._table: Table
         self._pool: AsyncConnectionPool[AsyncConnection[Any]]
         self._slots = asyncio.Semaphore(options.max_connections)
+        self._prepares = True  # whether statements are prepared, which a pool in front of the database may mix up
+        self._is_table_doubted = False
 
     async def start(self) -> None:
         """Look the table up now: a wrong name, or a database that is away, fails the start instead of each message."""
@@ -84,6 +86,7 @@ class PostgreSql:
         conninfo = conninfo_of(one.url.get_secret_value())
         async with await AsyncConnection.connect(conninfo) as connection:
             self._table = await Table.look_up(connection, one.table, one.columns, one.mode, one.key, one.version)
+            self._prepares = await (await connection.execute(BACKEND)).fetchone() == (connection.info.backend_pid,)
         self._pool = AsyncConnectionPool(
             conninfo,
             min_size=1,
@@ -99,38 +102,67 @@ class PostgreSql:
         await self._pool.close()
 
     async def handle(self, batch: Batch) -> None:
-        from psycopg.errors import OperationalError, ReadOnlySqlTransaction
-
-        parts = {column.name: column.text for column in self._table.columns}
-        rows = rows_of(batch, parts, self._table.key, self._options.on_invalid)
-        if rows:
-            away = (OperationalError, ReadOnlySqlTransaction)  # the second: a former primary that is a standby now
-            await try_again(lambda: self._write(batch, rows), away, self._options.retry_for, "postgresql")
-            acknowledge_written(batch)
-
-    async def _write(self, batch: Batch, rows: Rows) -> None:
-        """Raises errors of the driver's kinds, in place of those whose texts may have values."""
         from psycopg import Error
 
+        await try_again(
+            lambda: self._write(batch),
+            (Error, TableError),
+            self._options.retry_for,
+            "postgresql",
+            lambda error: isinstance(error, TableChangedError) or may_pass(error),
+        )
+        acknowledge_written(batch)
+
+    async def _write(self, batch: Batch) -> None:
+        """Raises errors of the driver's kinds, in place of those whose texts may have values; and TableError."""
+        from psycopg import Error
+
+        table, trial = self._table, trial_of(batch)
+        parts = {column.name: column.text for column in table.columns}
+        rows = rows_of(trial, parts, table.key, self._options.on_invalid)
         try:
             async with self._slots, self._pool.connection() as connection:
-                await self._write_by(connection, batch, rows)
+                if not self._prepares:
+                    connection.prepare_threshold = None
+                if self._is_table_doubted or trial.decisions():
+                    await self._check_table(connection)
+                if rows:
+                    await self._write_by(connection, trial, rows)
         except Error as error:
-            text = told(error, self._table.names, (value for _, row in rows for value in row))
+            self._is_table_doubted = True
+            self._prepares = self._prepares and not is_unprepared(error)
+            text = told(error, table.names, (value for _, row in rows for value in row))
             raise type(error)(text) from None
+        adopt(batch, trial)
+
+    async def _check_table(self, connection: AsyncConnection[Any]) -> None:
+        """Read the table again: a value was refused, or a statement, and it may take them by now.
+
+        Raises TableError, which is TableChangedError if it has changed.
+        """
+        one = self._options
+        self._is_table_doubted = True
+        async with connection.transaction():
+            table = await Table.look_up(connection, one.table, one.columns, one.mode, one.key, one.version)
+        self._is_table_doubted = False
+        if table != self._table:
+            self._table = table
+            raise TableChangedError(f"the table {one.table} has changed; its rows are made again")
 
     async def _write_by(self, connection: AsyncConnection[Any], batch: Batch, rows: Rows) -> None:
-        from psycopg.errors import DatabaseError, ReadOnlySqlTransaction
+        from psycopg.errors import DatabaseError
 
         try:
             await self._write_all(connection, [row for _, row in rows])
-        except ReadOnlySqlTransaction:
-            await connection.close()  # the pool replaces it, by one to the new primary
-            raise
         except DatabaseError as error:
-            if not is_of_a_row(error):
+            if is_standby(error):
+                await connection.close()  # the pool replaces it, by one to the new primary
+            if self._fault_of(error) is Fault.COUNTERPART:
                 raise
             await self._write_each(connection, batch, rows)
+
+    def _fault_of(self, error: Exception) -> Fault:
+        return fault_of(error, [column.name for column in self._table.columns])
 
     async def _write_all(self, connection: AsyncConnection[Any], rows: list[Row]) -> None:
         table = self._table
@@ -148,7 +180,7 @@ class PostgreSql:
 
     async def _write_each(self, connection: AsyncConnection[Any], batch: Batch, rows: Rows) -> None:
         """Write what the database takes, in one transaction, and decide about what it refuses."""
-        from psycopg.errors import DatabaseError, ForeignKeyViolation
+        from psycopg.errors import DatabaseError
 
         refused: list[tuple[Message, Row, Exception]] = []
         async with connection.transaction():
@@ -158,12 +190,14 @@ class PostgreSql:
                     async with connection.transaction():
                         await connection.execute(self._table.insert(), row)
                 except DatabaseError as error:
-                    if not is_of_a_row(error):
+                    if self._fault_of(error) is Fault.COUNTERPART:
                         raise
                     refused.append((message, row, error))
+            if refused:
+                await self._check_table(connection)
         for message, row, why in refused:
             reason = told(why, self._table.names, row)
-            if isinstance(why, ForeignKeyViolation):
+            if self._fault_of(why) is Fault.REFERENCE:
                 batch.retry(message, reason=reason)  # what it refers to may be on its way
             else:
                 refuse(batch, message, reason, self._options.on_invalid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from psycopg.sql import Composed, Identifier
 
 Mode = Literal["insert", "upsert", "copy"]
-STAGE = "rmqd_rows"
 
 # Parameters are cast to the type without a length, and without a domain around it: a cast to varchar(40) cuts a text
 # that is too long without a word, where writing it into such a column is an error.
@@ -38,6 +38,10 @@ UNIQUE_KEYS = """
 
 class TableError(Exception):
     """The table is not as the options need it."""
+
+
+class TableChangedError(TableError):
+    """The table is not as it was when it was last read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +106,16 @@ class Table:
         """The statement before rows in COPY's format."""
         from psycopg.sql import SQL
 
-        to = _identifier(STAGE if self.stages else self.name)
+        to = self._stage() if self.stages else _identifier(self.name)
         return SQL("COPY {} ({}) FROM STDIN").format(to, self._names())
 
     def make_stage(self) -> Composed:
-        """The temporary table of a connection, which is emptied by each commit."""
+        """The temporary table of a transaction: behind a pool the session may have one of another group, or version."""
         from psycopg.sql import SQL
 
-        return SQL(
-            "CREATE TEMPORARY TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS AS SELECT {} FROM {} WITH NO DATA"
-        ).format(_identifier(STAGE), self._names(), _identifier(self.name))
+        return SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA").format(
+            self._stage(), self._names(), _identifier(self.name)
+        )
 
     def empty_stage(self) -> Composed:
         """Move the rows of the temporary table to the table, but for keys that it has."""
@@ -120,9 +124,13 @@ class Table:
         return SQL("INSERT INTO {table} ({names}) SELECT {names} FROM {stage}{on_conflict}").format(
             table=_identifier(self.name),
             names=self._names(),
-            stage=_identifier(STAGE),
+            stage=self._stage(),
             on_conflict=self._on_conflict(),
         )
+
+    def _stage(self) -> Identifier:
+        kinds = repr((self.name, [(column.name, column.type) for column in self.columns]))
+        return _identifier(f"rmqd_{hashlib.sha256(kinds.encode()).hexdigest()[:16]}")
 
     def _names(self) -> Composed:
         from psycopg.sql import SQL, Identifier

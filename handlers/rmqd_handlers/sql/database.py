@@ -15,10 +15,11 @@ from sqlalchemy import Connection
 
 from rmqd import AlreadyHandled, Message
 from rmqd_handlers.away import AwayError
+from rmqd_handlers.faults import Fault
 from rmqd_handlers.postgresql.connecting import CONNECT_SECONDS
 
 from .engine import has_ended, make_engine
-from .errors import Kind, kind_of, told, told_of_connecting
+from .errors import fault_of, is_of_connection, may_pass, told, told_of_connecting
 from .target import Target
 from .work import OverError, Work
 
@@ -34,7 +35,7 @@ class Refused:
     """A row that was not written."""
 
     message: Message
-    kind: Kind
+    fault: Fault
     why: str
 
 
@@ -49,9 +50,9 @@ class Written:
 class RefusedError(Exception):
     """The database refused a batch, and it is not known that a row is at fault."""
 
-    def __init__(self, text: str, kind: Kind = Kind.OTHER) -> None:
+    def __init__(self, text: str, fault: Fault = Fault.COUNTERPART) -> None:
         super().__init__(text)
-        self.kind = kind
+        self.fault = fault
 
 
 class _EndedError(Exception):
@@ -159,7 +160,7 @@ class Database:
             except _EndedError as error:
                 together.refused.append(error.refused)
             except RefusedError as error:
-                together.refused.append(Refused(message, error.kind, str(error)))
+                together.refused.append(Refused(message, error.fault, str(error)))
             else:
                 together.refused.extend(written.refused)
                 together.handled_before.extend(written.handled_before)
@@ -181,14 +182,14 @@ class Database:
                     _check_committable(connection)
             except (_EndedError, OverError, RefusedError):
                 raise
-            except Exception as error:  # noqa: BLE001  its kind is looked up
-                kind = kind_of(error)
+            except Exception as error:  # noqa: BLE001  it is looked up whose fault it is
+                fault = fault_of(error, _written_columns(target, rows))
                 text = told(error, target.names, (value for _, row in rows for value in row))
-                if kind is Kind.STANDBY:
+                if is_of_connection(error):
                     connection.invalidate()
-                if kind in (Kind.AWAY, Kind.STANDBY):
+                if fault is Fault.COUNTERPART and may_pass(error):
                     raise AwayError(text) from None
-                raise RefusedError(text, kind) from None
+                raise RefusedError(text, fault) from None
 
     def _write_one(self, connection: Connection, target: Target, message: Message, row: Row, written: Written) -> None:
         """A row in a savepoint. An error that is not of the row alone leaves, so that nothing is committed."""
@@ -206,10 +207,10 @@ class Database:
         except Exception as error:
             if of_row is None:  # the mark, or the savepoint
                 raise
-            kind = kind_of(of_row)
-            if kind in (Kind.AWAY, Kind.STANDBY):
+            fault = fault_of(of_row, _written_columns(target, [(message, row)]))
+            if fault is Fault.COUNTERPART and may_pass(of_row):
                 raise of_row from None
-            refused = Refused(message, kind, told(of_row, target.names, row))
+            refused = Refused(message, fault, told(of_row, target.names, row))
             if error is not of_row or has_ended(connection):  # the savepoint cannot be rolled back: it is gone
                 raise _EndedError(refused) from None
             written.refused.append(refused)
@@ -229,3 +230,10 @@ def _check_committable(connection: Connection) -> None:
 
 def _parameters(target: Target, row: Row) -> dict[str, Any]:
     return dict(zip(target.parts, row, strict=True))
+
+
+def _written_columns(target: Target, rows: Rows) -> Sequence[str] | None:
+    """The columns that the rows set. Those of a statement are not known: any, but none if no parameter is NULL."""
+    if target.kinds:
+        return target.names
+    return None if any(value is None for _, row in rows for value in row) else ()

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-from rmqd_handlers.postgresql.connecting import CONNECT_SECONDS, PARAMETERS
+from rmqd_handlers.postgresql.connecting import BACKEND, CONNECT_SECONDS, PARAMETERS
 
 from .values import json_serializer
 
@@ -70,7 +70,16 @@ def make_engine(url: str, connect_args: Mapping[str, Any], max_connections: int)
         ) from None
     if dialect.driver == "pysqlite":
         _begin_by_ourselves(engine)
+    if dialect.driver == "psycopg":
+        event.listen(engine, "connect", _prepare_unless_pooled)
     return engine
+
+
+def _prepare_unless_pooled(connection: Any, _: object) -> None:
+    """A pool in front of the database hands out a session of others, and mixes up their prepared statements."""
+    with connection.transaction():
+        if connection.execute(BACKEND).fetchone() != (connection.info.backend_pid,):
+            connection.prepare_threshold = None
 
 
 def has_ended(connection: Connection) -> bool:

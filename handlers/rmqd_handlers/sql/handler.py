@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rmqd import Batch
 from rmqd_handlers.away import RETRY_FOR, AwayError, try_again
 from rmqd_handlers.extras import need
+from rmqd_handlers.faults import Fault
 from rmqd_handlers.message_values import MessageValue
-from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
+from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, adopt, refuse, trial_of
 from rmqd_handlers.rows import COLUMNS_TEXT, KEY, MAX_CONNECTIONS, TABLE_PATTERN, VERSION, check_key, rows_of
 from rmqd_handlers.units import DurationSeconds
 from rmqd_handlers.urls import SqlAlchemyUrl
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from .target import Target
 
 logger = logging.getLogger(__name__)
+
+CHANGED = "the table has changed; its rows are made again"
 
 
 class Sql:
@@ -78,53 +81,90 @@ class Sql:
         self._options = options
         self._database: Database
         self._target: Target
+        self._is_target_doubted = False
 
     async def start(self) -> None:
         """Look the table up now: a wrong name, or a database that is away, fails the start instead of each message."""
         from .database import Database
-        from .target import of_statement, of_table
 
         one = self._options
-        database = Database(one.url.get_secret_value(), one.connect_args, one.max_connections, once=one.once)
+        self._database = Database(one.url.get_secret_value(), one.connect_args, one.max_connections, once=one.once)
         try:
-            self._target = await database.look(
-                lambda connection: (
-                    of_statement(connection, one.statement, one.parameters)
-                    if one.statement is not None
-                    else of_table(connection, one.table or "", one.columns, one.mode, one.key, one.version)
-                )
-            )
+            self._target = await self._read_target()
         except BaseException:
-            await database.close()
+            await self._database.close()
             raise
-        self._database = database
 
     async def stop(self) -> None:
         await self._database.close()
 
     async def handle(self, batch: Batch) -> None:
-        target = self._target
-        rows = rows_of(batch, target.parts, target.key, self._options.on_invalid)
-        if not rows:
-            return
+        from .database import RefusedError
 
-        async def write() -> None:
-            self._decide(batch, rows, await self._database.write(target, rows))
-
-        await try_again(write, (AwayError,), self._options.retry_for, "sql")
+        await try_again(
+            lambda: self._write(batch),
+            (AwayError, RefusedError),
+            self._options.retry_for,
+            "sql",
+            lambda error: isinstance(error, AwayError),
+        )
         acknowledge_written(batch)
+
+    async def _write(self, batch: Batch) -> None:
+        from .database import RefusedError, Written
+
+        if self._is_target_doubted:
+            await self._has_changed()
+        target, rest = self._target, batch.undecided()  # an earlier attempt may have written some
+        trial = trial_of(rest)
+        rows = rows_of(trial, target.parts, target.key, self._options.on_invalid)
+        if trial.decisions() and await self._has_changed():
+            raise AwayError(CHANGED)
+        try:
+            written = await self._database.write(target, rows) if rows else Written()
+            if any(one.fault is not Fault.COUNTERPART for one in written.refused) and await self._has_changed():
+                _acknowledge_but(batch, rows, written)
+                raise AwayError(CHANGED)
+            adopt(rest, trial)
+            self._decide(batch, rows, written)
+        except RefusedError:
+            self._is_target_doubted = True
+            raise
+
+    async def _read_target(self) -> Target:
+        from .target import of_statement, of_table
+
+        one = self._options
+        return await self._database.look(
+            lambda connection: (
+                of_statement(connection, one.statement, one.parameters)
+                if one.statement is not None
+                else of_table(connection, one.table or "", one.columns, one.mode, one.key, one.version)
+            )
+        )
+
+    async def _has_changed(self) -> bool:
+        """Read the table again: a value was refused, or a statement, and it may take them by now. Raises AwayError."""
+        from .errors import told_of_connecting
+
+        self._is_target_doubted = True
+        try:
+            target = await self._read_target()
+        except Exception as error:  # noqa: BLE001  drivers' own
+            raise AwayError(told_of_connecting(error)) from None
+        self._is_target_doubted = False
+        has_changed, self._target = target.kinds != self._target.kinds, target
+        return has_changed
 
     def _decide(self, batch: Batch, rows: Rows, written: Written) -> None:
         """Raises RefusedError for rows of which it is not known that they are at fault, once all others are decided."""
         from .database import RefusedError
-        from .errors import Kind
 
         unknown: list[str] = []
-        refused = {id(one.message) for one in written.refused}
         for one in written.refused:
-            if one.kind is Kind.ROW:
+            if one.fault is Fault.MESSAGE:
                 refuse(batch, one.message, one.why, self._options.on_invalid)
-            elif one.kind is Kind.REFERENCE:
+            elif one.fault is Fault.REFERENCE:
                 batch.retry(one.message, reason=one.why)
             else:
                 unknown.append(one.why)
@@ -133,7 +173,13 @@ class Sql:
                 raise before  # so that it is counted
             logger.info("message.already_handled", extra={"msg_id": before.message.msg_id})
         if unknown:
-            for message, _ in rows:
-                if id(message) not in refused:
-                    batch.ack(message)
+            _acknowledge_but(batch, rows, written)
             raise RefusedError(unknown[0])
+
+
+def _acknowledge_but(batch: Batch, rows: Rows, written: Written) -> None:
+    """Acknowledge the rows that were not refused."""
+    refused = {id(one.message) for one in written.refused}
+    for message, _ in rows:
+        if id(message) not in refused:
+            batch.ack(message)

@@ -33,6 +33,8 @@ class Target:
     """The parts by which rows are ordered."""
     names: Sequence[str]
     """What an error may name: the columns, and the table."""
+    kinds: str = ""
+    """What the database says of the columns that are written; nothing for a statement."""
 
 
 def of_statement(connection: Connection, statement: str, parameters: Mapping[str, Value]) -> Target:
@@ -74,7 +76,8 @@ def of_table(
             column.type.none_as_null = True
     parts = {column: for_column(column, table.columns[column].type, value) for column, value in values.items()}
     statement = _insert(connection.dialect.name, table, list(values), mode, key, version)
-    return Target(statement, parts, key, (*values, bare))
+    kinds = repr([(column, table.columns[column].type) for column in values])
+    return Target(statement, parts, key, (*values, bare), kinds)
 
 
 def _check_key(connection: Connection, table: Table, name: str, written: Sequence[str], key: Sequence[str]) -> None:

@@ -1,0 +1,77 @@
+"""`postgresql` and `sql`: the table or the session changes while the group runs. No message is to blame for that."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from rmqd_handlers.postgresql import PostgreSql
+from rmqd_handlers.sql import Sql
+from tests.handlers.messages import decided, meant, orders
+from tests.handlers.postgresql_orders import started as postgresql_started
+from tests.handlers.sql_orders import ORDERS, POSTGRESQL, STATEMENT
+from tests.handlers.sql_orders import started as sql_started
+from tests.servers.shops import Shop
+
+pytestmark = pytest.mark.process
+
+PLUGINS = pytest.mark.parametrize("plugin", ["sql", "postgresql"])
+
+
+def started(plugin: str, shop: Shop, **options: object) -> AbstractAsyncContextManager[Sql | PostgreSql]:
+    """The handler of this name, from its start to its end."""
+    if plugin == "sql":
+        return sql_started(shop, **options)
+    return postgresql_started(shop.url.replace("+psycopg", ""), **options)
+
+
+@POSTGRESQL
+@PLUGINS
+async def test_a_type_that_was_changed_takes_what_it_takes_by_now(shop: Shop, plugin: str) -> None:
+    shop.query("CREATE TABLE orders (id bigint, cents bigint)")
+    batch = orders({"id": "A-1", "cents": 1}, {"id": "2", "cents": 2}, {"id": "A-3", "cents": "dear"})
+    async with started(plugin, shop) as handler:
+        shop.query("ALTER TABLE orders ALTER COLUMN id TYPE text")
+        await handler.handle(batch)
+
+    assert shop.query("SELECT id FROM orders ORDER BY id") == [("2",), ("A-1",)]
+    assert [place for place, (outcome, _) in decided(batch).items() if outcome == "dead_letter"] == [2]
+
+
+@POSTGRESQL
+@pytest.mark.parametrize(
+    ("plugin", "options"), [("sql", {}), ("sql", STATEMENT), ("postgresql", {})], ids=["sql", "statement", "postgresql"]
+)
+async def test_a_column_that_the_handler_does_not_write_is_no_fault_of_a_message(
+    shop: Shop, plugin: str, options: dict[str, object]
+) -> None:
+    shop.query(ORDERS)
+    batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 2})
+    async with started(plugin, shop, **options) as handler:
+        shop.query("ALTER TABLE orders ADD COLUMN region text NOT NULL")
+        with pytest.raises(Exception, match="region") as raised:
+            await handler.handle(batch)
+        assert (meant(raised.value), decided(batch)) == ("again", {})
+        shop.query("ALTER TABLE orders ALTER COLUMN region SET DEFAULT 'eu'")
+        await handler.handle(batch)
+
+    assert shop.query("SELECT count(*) FROM orders") == [(2,)]
+
+
+@POSTGRESQL
+@PLUGINS
+async def test_prepared_statements_that_a_pool_mixes_up_are_done_without(shop: Shop, plugin: str) -> None:
+    """As PgBouncer does before 1.21: the session does not know a statement that the driver has prepared."""
+    shop.query(ORDERS)
+    shop.query(
+        "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DEALLOCATE ALL; RETURN NULL; END $$"
+    )
+    shop.query("CREATE TRIGGER forget AFTER INSERT ON orders FOR EACH STATEMENT EXECUTE FUNCTION forget()")
+    async with started(plugin, shop, max_connections=1) as handler:
+        for number in range(8):
+            batch = orders({"id": f"{number}", "cents": 1})
+            await handler.handle(batch)
+            assert decided(batch) == {}
+
+    assert shop.query("SELECT count(*) FROM orders") == [(8,)]
