@@ -23,11 +23,15 @@ MOST_SECONDS: Final = 2.0
 
 
 class AwayError(Exception):
-    """The other side is there and asks for time. `wait_seconds` is how long it wants to be left alone at least."""
+    """The other side is there and asks for time. `wait_seconds` is how long it wants to be left alone at least.
 
-    def __init__(self, text: str, wait_seconds: float = 0.0) -> None:
+    `is_attempt` tells whether the attempt counts all the same, because the options say so.
+    """
+
+    def __init__(self, text: str, wait_seconds: float = 0.0, *, is_attempt: bool = False) -> None:
         super().__init__(text)
         self.wait_seconds = wait_seconds
+        self.is_attempt = is_attempt
 
 
 def mark_waiting(error: Exception, seconds: float = MOST_SECONDS) -> None:
@@ -35,7 +39,8 @@ def mark_waiting(error: Exception, seconds: float = MOST_SECONDS) -> None:
 
     For any error that is not about the values of a message, see `faults`.
     """
-    setattr(error, "rmqd_wait_seconds", seconds)  # noqa: B010  rmqd reads it of any exception
+    if not (isinstance(error, AwayError) and error.is_attempt):
+        setattr(error, "rmqd_wait_seconds", seconds)  # noqa: B010  rmqd reads it of any exception
 
 
 def report(error: object, name: str) -> None:

@@ -20,11 +20,12 @@ from rmqd_handlers.away import AwayError
 from rmqd_handlers.record import to_record
 from rmqd_handlers.webhook import Webhook
 from tests.certificates import CA, CLIENT, certificate, key, server_context
-from tests.handlers.messages import make_batch, make_message
+from tests.handlers.messages import make_batch, make_message, meant
 from tests.handlers.options import not_refused
 from tests.servers.http_peer import CLOSE, HANG, OK, RESET, Answer, HttpPeer, http_peer, status
 from tests.waiting import eventually
 
+DATE = "Fri, 01 Jan 2027 00:00:00"
 HALF = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf of it"
 
 
@@ -147,7 +148,7 @@ async def retried(answers: list[Answer], *bodies: bytes, **options: object) -> t
 
 
 async def test_what_may_pass_is_tried_again_in_place() -> None:
-    codes = (301, 401, 403, 404, 408, 429, 500, 503)
+    codes = (401, 403, 404, 408, 429, 500, 503)
     found = await asyncio.gather(*(retried([status(code)] * 2, b"1", b"2") for code in codes))
 
     assert dict(zip(codes, found, strict=True)) == dict.fromkeys(codes, ([b"1", b"1", b"1", b"2"], 2))
@@ -169,6 +170,47 @@ async def test_a_call_without_a_complete_answer_is_made_again() -> None:
     found = await asyncio.gather(*(retried([answer], b"1", timeout="200ms") for answer in INCOMPLETE.values()))
 
     assert dict(zip(INCOMPLETE, found, strict=True)) == dict.fromkeys(INCOMPLETE, ([b"1", b"1"], 1))
+
+
+async def test_a_server_that_has_moved_is_called_once_and_the_message_waits(peer: HttpPeer) -> None:
+    peer.answers.append(status(301, Location="https://shop.example.org/new"))
+    async with started(peer.url) as handler:
+        with pytest.raises(Exception, match=r"301.*https://shop.example.org/new") as raised:
+            await handler.handle(batch_of(b"1"))
+    assert (meant(raised.value), peer.contents) == ("again", [b"1"])
+
+
+async def test_the_timeout_covers_the_whole_exchange() -> None:
+    """Each byte of the headers comes in time, and all of them never do."""
+
+    is_gone = asyncio.Event()
+
+    async def trickle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nX: ")
+        while not writer.transport.is_closing():
+            writer.write(b"x")
+            await asyncio.sleep(0.02)
+        writer.close()
+        is_gone.set()
+
+    server = await asyncio.start_server(trickle, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with server, started(url, timeout="100ms", retry_for="0s") as handler:
+        with pytest.raises(TimeoutError, match=r"no complete answer within 0\.1 s"):
+            await asyncio.wait_for(handler.handle(batch_of(b"1")), 2)
+        await is_gone.wait()
+
+
+@pytest.mark.parametrize(("action", "outcome"), [("wait", "again"), ("retry", "retry")])
+async def test_what_a_server_does_not_say_of_the_message_counts_no_attempt_unless_the_options_say_so(
+    peer: HttpPeer, action: str, outcome: str
+) -> None:
+    for answer in (status(503), status(503, Retry_After="100"), status(503, Retry_After=f"{DATE} +{'9' * 17}")):
+        peer.answers.append(answer)
+        async with started(peer.url, retry_for="0s", on_status={503: action}) as handler:
+            with pytest.raises((AwayError, Retry)) as raised:
+                await handler.handle(batch_of(b"1"))
+        assert meant(raised.value) == outcome
 
 
 async def test_after_its_time_the_batch_fails_and_what_was_taken_stays_taken(peer: HttpPeer) -> None:

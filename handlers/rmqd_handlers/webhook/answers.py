@@ -10,19 +10,15 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-Action = Literal["ack", "retry", "dead_letter"]
+from rmqd_handlers.faults import HTTP_STATUSES
+
+Action = Literal["ack", "wait", "retry", "dead_letter"]
 
 DEFAULTS: Final[Mapping[str, Action]] = {
     "2xx": "ack",
-    # the message is at fault, and would be again
-    "400": "dead_letter",
-    "406": "dead_letter",
-    "410": "dead_letter",
-    "413": "dead_letter",
-    "415": "dead_letter",
-    "422": "dead_letter",
+    **dict.fromkeys(map(str, HTTP_STATUSES), "dead_letter"),
 }
-"""What is not here is retried: also 401, 403 and 404, which are our configuration's fault or the server's."""
+"""What is not here waits: also 401, 403 and 404, which are our configuration's fault or the server's."""
 
 DELAYS_SECONDS: Final[tuple[int, ...]] = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))
 """RocketMQ's delay levels, from level 1 on, where a broker's messageDelayLevel is the usual one."""
@@ -48,7 +44,7 @@ def action_for(status: int, policy: Mapping[str, Action]) -> Action:
         for pattern in (str(status), kind):
             if pattern in table:
                 return table[pattern]
-    return "retry"
+    return "wait"
 
 
 def retry_after_seconds(header: str | None) -> float:
@@ -62,11 +58,12 @@ def retry_after_seconds(header: str | None) -> float:
         return min(float(header), DELAYS_SECONDS[-1])
     try:
         at = parsedate_to_datetime(header)
-    except ValueError:
+        if at.tzinfo is None:
+            at = at.replace(tzinfo=UTC)
+        seconds = (at - datetime.now(UTC)).total_seconds()
+    except (ValueError, OverflowError):  # the second by a zone that is thousands of years away
         return 0.0
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
-    return min(max(0.0, (at - datetime.now(UTC)).total_seconds()), DELAYS_SECONDS[-1])
+    return min(max(0.0, seconds), DELAYS_SECONDS[-1])
 
 
 def delay_level(seconds: float) -> int:

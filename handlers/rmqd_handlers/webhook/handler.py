@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from rmqd import Batch, DeadLetter, Message, Retry, Suspend
-from rmqd_handlers.away import RETRY_FOR, AwayError, try_again
+from rmqd_handlers.away import RETRY_FOR, AwayError, mark_waiting, try_again
 from rmqd_handlers.extras import need
 from rmqd_handlers.message_values import InvalidBodyError
 from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
@@ -29,9 +30,14 @@ if TYPE_CHECKING:
 ANSWER_BYTES: Final = 64 << 10
 """What is read of an answer; a connection whose answer is longer is not kept."""
 REASON_CHARACTERS: Final = 500
+MOVED_SECONDS: Final = 30.0
 _NO_BLANKS: Final = re.compile(r"[^\s\x00-\x1f\x7f]+")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE: Final = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
+
+
+class MovedError(AwayError):
+    """The server refers to another URL, which the options do not name: no further call helps before they do."""
 
 
 class Webhook:
@@ -67,13 +73,13 @@ class Webhook:
         )
         on_status: dict[Status, Action] = Field(
             default_factory=dict,
-            description="what becomes of the messages by status, such as {409: ack, 4xx: dead_letter}: ack, retry or "
-            "dead_letter; by default 2xx is ack, 400, 406, 410, 413, 415 and 422 are dead_letter, all else is retry",
+            description="what becomes of the messages by status, such as {409: ack, 4xx: dead_letter}: ack, wait, "
+            "retry (an attempt that counts) or dead_letter; by default 2xx is ack, 400, 406, 410, 413, 415 and 422 are "
+            "dead_letter, all else is wait",
         )
         timeout: Annotated[DurationSeconds, Field(gt=0)] = Field(
             "10s",  # type: ignore[assignment]
-            description="how long the server may take for each step: to accept a connection, to take the content, to "
-            "answer; and from then on for the whole answer",
+            description="how long a call may take: to connect, to send the content, and to read the whole answer",
         )
         retry_for: DurationSeconds = RETRY_FOR
         on_invalid: OnInvalid = ON_INVALID
@@ -141,8 +147,7 @@ class Webhook:
                 verify=context,
                 proxy=one.proxy.get_secret_value() if one.proxy is not None else None,
                 limits=httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=IDLE_SECONDS),
-                # each step's own; a call that is cancelled in place of it would cost its connection
-                timeout=one.timeout,
+                timeout=None,  # ours is for the whole exchange
                 trust_env=False,  # a proxy is what the options say
             )
 
@@ -195,13 +200,19 @@ class Webhook:
 
         away = (httpx.TransportError, TimeoutError, AwayError)
         try:
-            await try_again(lambda: self._attempt(call), away, until - time.monotonic(), "webhook")
+            left_seconds = until - time.monotonic()
+            await try_again(lambda: self._attempt(call), away, left_seconds, "webhook", _may_pass)
+        except MovedError:
+            raise
         except AwayError as error:
             if error.wait_seconds <= 0:
                 raise
+            later: Suspend | Retry = Retry(delay_level(error.wait_seconds))
             if batch.wait_behind(batch[-1]):  # an orderly group, which has no delay levels; behind the last is nothing
-                raise Suspend(error.wait_seconds) from error
-            raise Retry(delay_level(error.wait_seconds)) from error
+                later = Suspend(error.wait_seconds)
+            if not error.is_attempt:
+                mark_waiting(later, error.wait_seconds)
+            raise later from error
 
     async def _attempt(self, call: Call) -> None:
         rest_seconds = self._not_before - time.monotonic()
@@ -213,23 +224,32 @@ class Webhook:
         match action_for(response.status_code, self._options.on_status):
             case "dead_letter":
                 raise DeadLetter(said)
-            case "retry":
+            case "wait" if response.has_redirect_location:
+                raise MovedError(f"{said}; it refers to {response.headers['Location']}", MOVED_SECONDS)
+            case "wait" | "retry" as action:
                 wait_seconds = retry_after_seconds(response.headers.get("Retry-After"))
                 self._not_before = max(self._not_before, time.monotonic() + wait_seconds)
-                raise AwayError(said, wait_seconds)
+                raise AwayError(said, wait_seconds, is_attempt=action == "retry")
 
     async def _exchange(self, client: httpx.AsyncClient, call: Call) -> tuple[httpx.Response, str]:
         """The answer, and the beginning of its text."""
         headers = {"Idempotency-Key": call.id, **call.headers}
         if self._key is not None:
             headers |= signed(self._options.signing, self._key, call.id, call.content)
-        until = time.monotonic() + self._options.timeout
         answer = bytearray()
-        async with client.stream("POST", self._options.url, content=call.content, headers=headers) as response:
-            async for chunk in response.aiter_raw():
-                answer += chunk
-                if len(answer) > ANSWER_BYTES:
-                    break
-                if time.monotonic() > until:
-                    raise TimeoutError(f"no complete answer within {self._options.timeout:g} s")
+        try:
+            async with (
+                asyncio.timeout(self._options.timeout),
+                client.stream("POST", self._options.url, content=call.content, headers=headers) as response,
+            ):
+                async for chunk in response.aiter_raw():
+                    answer += chunk
+                    if len(answer) > ANSWER_BYTES:
+                        break
+        except TimeoutError:
+            raise TimeoutError(f"no complete answer within {self._options.timeout:g} s") from None
         return response, answer[: 4 * REASON_CHARACTERS].decode(errors="replace").strip()[:REASON_CHARACTERS]
+
+
+def _may_pass(error: Exception) -> bool:
+    return not isinstance(error, MovedError)
