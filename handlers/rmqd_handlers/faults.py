@@ -2,7 +2,9 @@
 
 The rule: an error is the message's only if the counterpart says so about the values of this message. The tables below
 list all such answers. Any other error is the counterpart's state, also one that nobody thought of: the message waits
-(`away.waits`). No OSError is about a message: a full disk is a state.
+(`away.mark_waiting`). No OSError is about a message, because a full disk is a state. No error of Redis is about a
+message either, because its streams and lists take any value: full memory, a key of another type, a cluster without a
+quorum.
 """
 
 from __future__ import annotations
@@ -39,10 +41,6 @@ MYSQL_NUMBERS: Final[Mapping[int, Fault]] = {  # also of MariaDB; if the driver'
 }
 DB_API_CLASSES: Final = ("DataError", "IntegrityError")
 """What drivers without such a code raise for values (PEP 249)."""
-REDIS_PREFIXES: Final = (
-    "ERR string exceeds maximum allowed size",
-    "ERR Protocol error: invalid bulk length",  # above proto-max-bulk-len
-)
 HTTP_STATUSES: Final = (400, 406, 410, 413, 415, 422)
 KAFKA_ERRORS: Final = ("MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_TIMESTAMP", "INVALID_RECORD")
 
@@ -88,11 +86,6 @@ def is_standby(error: Any) -> bool:
 def is_unprepared(error: Any) -> bool:
     """Whether a prepared statement is not the one that the driver takes it for."""
     return state_of(error) in UNPREPARED
-
-
-def is_of_redis_message(error: Exception) -> bool:
-    """Whether Redis refuses what a message has."""
-    return str(error).startswith(REDIS_PREFIXES)
 
 
 def _null_column(error: Any) -> str | None:

@@ -12,21 +12,38 @@ import redis
 
 from rmqd.testing import RocketMQ
 from rmqd_handlers.redis import RedisHandler
-from tests.handlers.messages import batch_of, decided, make_batch, make_message
+from tests.handlers.messages import batch_of, decided, make_batch, make_message, meant
 from tests.handlers.options import not_refused
 from tests.servers.redis import RedisServer
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
 
 
 @asynccontextmanager
-async def started(server: RedisServer, **options: object) -> AsyncIterator[RedisHandler]:
-    handler = RedisHandler(RedisHandler.Options.model_validate({"url": server.url, "key": "orders", **options}))
+async def started(server: RedisServer | None, **options: object) -> AsyncIterator[RedisHandler]:
+    url = {} if server is None else {"url": server.url}
+    handler = RedisHandler(RedisHandler.Options.model_validate({**url, "key": "orders", **options}))
     await handler.start()
     try:
         yield handler
     finally:
         await handler.stop()
+
+
+@asynccontextmanager
+async def redis_that_says(answer: str) -> AsyncIterator[str]:
+    """The URL of a server that answers EVAL so, and all else with OK."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while count := int((await reader.readline())[1:] or 0):
+            parts = [await reader.readexactly(int((await reader.readline())[1:]) + 2) for _ in range(count)]
+            writer.write(f"{answer if parts[0].startswith(b'EVAL') else '+OK'}\r\n".encode())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0?protocol=2"
 
 
 async def test_a_message_is_an_entry_of_a_stream(redis_server: RedisServer, redis_client: Any) -> None:
@@ -90,6 +107,33 @@ async def test_a_redis_that_is_killed_and_comes_back_is_waited_for(
         await asyncio.gather(*waiting)
 
     assert sorted(map(int, redis_client.lrange("orders", 0, -1))) == list(range(12))
+
+
+async def test_full_memory_is_waited_for_and_told_in_the_words_of_redis(
+    redis_server: RedisServer, redis_client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis_client.config_set("maxmemory", 1)
+    async with started(redis_server) as handler:
+        waiting = asyncio.create_task(handler.handle(batch_of(b"1")))
+        await eventually(lambda: waiting.done() or bool(caplog.records), "the handler waits")
+        redis_client.config_set("maxmemory", 0)
+        await waiting
+    assert "used memory > 'maxmemory'" in vars(caplog.records[0])["error"]
+    assert redis_client.xlen("orders") == 1
+
+
+@pytest.mark.parametrize("state", ["-WRONGTYPE of another kind", "-CLUSTERDOWN the cluster is down"])
+async def test_any_other_state_of_redis_counts_no_attempt(state: str) -> None:
+    async with redis_that_says(state) as url, started(None, url=url, retry_for="0s") as handler:
+        with pytest.raises(redis.ResponseError) as raised:
+            await handler.handle(batch_of(b"1"))
+    assert meant(raised.value) == "again"
+
+
+async def test_the_node_of_a_cluster_that_has_the_key_is_used(redis_server: RedisServer, redis_client: Any) -> None:
+    async with redis_that_says(f"-MOVED 7 127.0.0.1:{redis_server.port}") as url, started(None, url=url) as handler:
+        await handler.handle(batch_of(b"1", b"2"))
+    assert redis_client.xlen("orders") == 2
 
 
 def test_what_stands_behind_a_message_that_is_retried_is_added_once(

@@ -99,15 +99,21 @@ class RedisHandler:
             round((options.remember or 0) * 1000),
         )
         self._slots = asyncio.Semaphore(options.max_connections)
-        self._client: Redis
+        self._home: Redis  # as the URL has it
+        self._client: Redis  # the node of a cluster that has the key
+        self._nodes: dict[tuple[str, int], Redis] = {}
 
     async def start(self) -> None:
         """Connect now: a wrong password, or a Redis that is away, fails the start instead of each message."""
+        self._client = self._home = self._make_client()
+        await self._client.ping()
+
+    def _make_client(self) -> Redis:
         from redis.asyncio import Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
 
-        self._client = Redis.from_url(
+        return Redis.from_url(
             self._options.url.get_secret_value(),
             max_connections=self._options.max_connections,
             socket_connect_timeout=self._options.timeout,
@@ -115,24 +121,24 @@ class RedisHandler:
             socket_timeout=self._options.timeout * (2 if self._options.wait_replicas else 1),
             retry=Retry(NoBackoff(), 0),  # ours knows for how long
         )
-        await self._client.ping()
 
     async def stop(self) -> None:
-        await self._client.aclose()
+        for client in {self._home, self._client, *self._nodes.values()}:
+            await client.aclose()
 
     async def handle(self, batch: Batch) -> None:
-        from redis import exceptions
+        from redis.exceptions import RedisError, ResponseError
 
         entries = [entry for message in batch if (entry := self._entry(batch, message)) is not None]
         if entries:
-            away = (
-                exceptions.ConnectionError,  # also while it loads its file
-                exceptions.TimeoutError,
-                exceptions.MasterDownError,
-                exceptions.ReadOnlyError,
-            )
             until = time.monotonic() + self._options.retry_for
-            await try_again(lambda: self._add(entries, until), away, self._options.retry_for, "redis")
+            await try_again(
+                lambda: self._add(entries, until),
+                (RedisError, AwayError),
+                self._options.retry_for,
+                "redis",
+                lambda error: type(error) is not ResponseError,  # those with a name pass, such as OutOfMemoryError
+            )
             acknowledge_written(batch)
 
     def _entry(self, batch: Batch, message: Message) -> Entry | None:
@@ -161,7 +167,8 @@ class RedisHandler:
 
     async def _add(self, entries: list[Entry], until: float) -> None:
         """Add the entries, once, and wait for replicas until the time `until`. Raises AwayError where these are few."""
-        from redis.exceptions import ReadOnlyError
+        from redis.exceptions import ConnectionError as LostError
+        from redis.exceptions import MovedError, ReadOnlyError
 
         # WAIT counts what came before it on its connection; when that breaks, only adding again makes sure
         async with self._slots, self._client.client() as connection:
@@ -170,9 +177,22 @@ class RedisHandler:
             except ReadOnlyError:
                 await self._client.connection_pool.disconnect()  # the next ones may lead to the new master
                 raise
+            except LostError:
+                self._client = self._home  # of a cluster: the node may be gone, and others know who has the key now
+                raise
+            except MovedError as error:
+                self._go_to(error.host, error.port)
+                raise
             if self._options.wait_replicas:
                 left_seconds = until - time.monotonic()
                 await try_again(lambda: self._wait_replicas(connection), (AwayError,), left_seconds, "redis")
+
+    def _go_to(self, host: str, port: int) -> None:
+        """Use the node of a cluster that has the key."""
+        if (host, port) not in self._nodes:
+            self._nodes[host, port] = client = self._make_client()
+            client.connection_pool.connection_kwargs.update(host=host, port=port)
+        self._client = self._nodes[host, port]
 
     async def _wait_replicas(self, connection: Redis) -> None:
         wanted = self._options.wait_replicas

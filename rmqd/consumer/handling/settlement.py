@@ -25,7 +25,7 @@ from rmqd.handler_api import (
     is_only,
     leaves_of,
 )
-from rmqd.plain_text import class_name, text_of
+from rmqd.plain_text import class_name, describe, text_of
 from rmqd.wire.messages.message import Message
 
 log = structlog.get_logger(__name__)
@@ -293,7 +293,8 @@ def report_error(
         for message in done:
             log.info("message.already_handled", msg_id=message.msg_id, queue=str(process_queue.message_queue))
         return
-    text = text_of(error, repr)
+    meant = decision_of(error)
+    text = describe(error) if meant.outcome is Outcome.AGAIN else text_of(error, repr)  # the counterpart's own words
     is_invalid = isinstance(error, InvalidPayloadError)
     is_decision = is_only(error, DECISIONS)
     stats.raised(error, text, first, at, declined=is_decision or is_invalid or error is EXPIRED)
@@ -310,7 +311,7 @@ def report_error(
     if error is EXPIRED:
         logger.error("handler.timed_out")
         return
-    if (meant := decision_of(error)).outcome is Outcome.AGAIN:
+    if meant.outcome is Outcome.AGAIN:
         process_queue.away = at + meant.seconds, text
         logger.warning("handler.counterpart_away", error=text, seconds=meant.seconds)
         return
