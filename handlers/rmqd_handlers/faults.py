@@ -42,7 +42,10 @@ MYSQL_NUMBERS: Final[Mapping[int, Fault]] = {  # also of MariaDB; if the driver'
 DB_API_CLASSES: Final = ("DataError", "IntegrityError")
 """What drivers without such a code raise for values (PEP 249)."""
 HTTP_STATUSES: Final = (400, 406, 410, 413, 415, 422)
-KAFKA_ERRORS: Final = ("MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_TIMESTAMP", "INVALID_RECORD")
+KAFKA_ERRORS: Final = (
+    *("MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_TIMESTAMP", "INVALID_RECORD"),
+    "_INVALID_DIFFERENT_RECORD",  # another one of the same request
+)
 
 UNPREPARED: Final = ("26000", "42P05", "08P01")
 """How a pool in front of PostgreSQL shows that it mixes up prepared statements: missing, there, of another one."""

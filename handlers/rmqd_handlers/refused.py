@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Any, Final, Literal
 
 from pydantic import Field
@@ -39,13 +40,15 @@ def adopt(batch: Batch, trial: Batch) -> None:
         batch.overrule(index, decision)
 
 
-def acknowledge_written(batch: Batch) -> None:
-    """Acknowledge what was written, where messages of its batch are retried: all that is not decided about.
+def acknowledge_written(batch: Batch, waiting: Collection[Message] = ()) -> None:
+    """Acknowledge what was written, if others of its batch are retried or `waiting`: all that is not decided about.
 
     In an orderly group what stands behind such a message comes again with it, unless it is decided about, and would be
     written once more.
     """
     decided = batch.decisions()
-    if any(one.outcome.value == "retry" for one in decided.values()):
+    if waiting or any(one.outcome.value == "retry" for one in decided.values()):
+        left_out = set(map(id, waiting))
         for message in [message for index, message in enumerate(batch) if index not in decided]:
-            batch.ack(message)
+            if id(message) not in left_out:
+                batch.ack(message)

@@ -17,6 +17,7 @@ from rmqd.client.sending.queue_selector import by_hash
 from rmqd.config.model.cluster import ClusterConfig
 from rmqd.config.model.kinds import Duration
 from rmqd.config.model.section import setting
+from rmqd.decisions import WAIT
 from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.forwarding.copies import copy_of, hops, order_key
 from rmqd.handler_api import Batch
@@ -86,6 +87,8 @@ class RocketMq:
             return_exceptions=True,  # what is under way is not cut off
         )
         for failure in failures:
+            if isinstance(failure, RmqdError):
+                setattr(failure, WAIT, MOST_SECONDS)  # no broker says anything of a message: that would be decided
             if failure is not None:
                 raise failure
 

@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from kombu.exceptions import OperationalError
 
 from rmqd_handlers.celery import Celery
-from tests.handlers.messages import batch_of, decided, make_batch, make_message
+from tests.handlers.messages import batch_of, decided, make_batch, make_message, meant
 from tests.handlers.options import not_refused
 from tests.servers.celery_worker import CeleryWorker
 from tests.servers.redis import RedisServer
@@ -34,6 +35,15 @@ def queued(client: Any, queue: str = "orders") -> list[tuple[str, Any]]:
     """The id and the arguments of each task that waits, the oldest first."""
     found = [json.loads(element) for element in reversed(client.lrange(queue, 0, -1))]
     return [(one["headers"]["id"], one["headers"]["argsrepr"]) for one in found]
+
+
+async def test_full_memory_is_waited_for(redis_server: RedisServer, redis_client: Any) -> None:
+    async with started(redis_server, retry_for="0s") as handler:
+        redis_client.config_set("maxmemory", 1)
+        with pytest.raises(OperationalError, match="used memory") as raised:
+            await handler.handle(batch_of(b"1"))
+        redis_client.config_set("maxmemory", 0)
+    assert meant(raised.value) == "again"
 
 
 async def test_a_worker_runs_what_a_message_is(redis_server: RedisServer, redis_client: Any) -> None:

@@ -45,6 +45,8 @@ class Sender:
 
     def send(self, name: str, queue: str | None, tasks: deque[Task]) -> None:
         """Send the tasks, each taken out of `tasks` once the broker has it. Raises OperationalError."""
+        from kombu.exceptions import OperationalError
+
         try:
             producer = self._idle.popleft()
         except IndexError:
@@ -55,8 +57,11 @@ class Sender:
                 options = {"queue": queue} if queue else {}
                 self._app.send_task(name, task.args, task.kwargs, task_id=task.id, producer=producer, **options)
                 tasks.popleft()
-        except BaseException:
-            producer.connection.release()
+        except BaseException as error:
+            connection = producer.connection
+            connection.release()
+            if isinstance(error, (*connection.connection_errors, *connection.channel_errors)):
+                raise OperationalError(str(error)) from error  # kombu leaves some as they are: full memory, no right
             raise
         self._idle.append(producer)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rmqd import Message
+from rmqd_handlers.faults import KAFKA_ERRORS
 
 from .records import Record
 
@@ -28,13 +29,7 @@ class Failure:
     def is_refusal(self) -> bool:
         """Whether a record can never be written: this one, or one that went out in the same request."""
         error = self.error
-        return error.code() in (
-            error.MSG_SIZE_TOO_LARGE,
-            error.INVALID_MSG_SIZE,
-            error.INVALID_TIMESTAMP,
-            error.INVALID_RECORD,
-            error._INVALID_DIFFERENT_RECORD,
-        )
+        return error.code() in [getattr(error, name) for name in KAFKA_ERRORS]
 
     @property
     def is_of_topic(self) -> bool:

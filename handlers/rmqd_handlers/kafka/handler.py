@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from rmqd import Batch, Message
-from rmqd_handlers.away import RETRY_FOR
+from rmqd_handlers.away import RETRY_FOR, mark_waiting
 from rmqd_handlers.extras import need
 from rmqd_handlers.message_values import InvalidBodyError, MessageValue
 from rmqd_handlers.refused import ON_INVALID, OnInvalid, acknowledge_written, refuse
@@ -31,7 +31,7 @@ LOOK_SECONDS: Final = 0.2  # between two looks whether the brokers have made a t
 
 
 class NotConfirmedError(Exception):
-    """No record of a batch is confirmed."""
+    """Records of a batch are not confirmed. Their messages wait."""
 
 
 class TopicMissingError(Exception):
@@ -105,27 +105,30 @@ class Kafka:
             except InvalidBodyError as error:
                 refuse(batch, message, error, self._options.on_invalid)
         if written:
-            await self._write(batch, written)
-            acknowledge_written(batch)
+            waiting, reason = await self._write(batch, written)
+            acknowledge_written(batch, [message for message, _ in waiting])
+            if waiting:
+                logger.warning("handler.not_confirmed", extra={"messages": len(waiting), "reason": reason})
+                failed = NotConfirmedError(reason)
+                mark_waiting(failed)
+                raise failed
 
-    async def _write(self, batch: Batch, written: list[Written]) -> None:
-        """Write the batch. What is not confirmed is retried; raises NotConfirmedError where that is all of it."""
+    async def _write(self, batch: Batch, written: list[Written]) -> tuple[Sequence[Written], str]:
+        """Write the batch. Returns what is not confirmed, and why; that waits."""
         failures = await self._producer.send([record for _, record in written])
         unknown = again_for(written, failures, is_unknown)
-        if unknown:
-            reason = self._not_confirmed(self._producer, failures)
-            if None not in failures:
-                raise NotConfirmedError(reason)
-            self._retry(batch, unknown, reason)
-        retried = {id(message) for message, _ in unknown}
-        rest = [pair for pair in zip(written, failures, strict=True) if id(pair[0][0]) not in retried]
+        reason = self._not_confirmed(self._producer, failures) if unknown else ""
+        waiting = {id(message) for message, _ in unknown}
+        rest = [pair for pair in zip(written, failures, strict=True) if id(pair[0][0]) not in waiting]
         for (message, record), failure in rest:
             if failure is not None and not failure.is_sent:
                 self._refuse(batch, message, record, failure)
         if again := again_for([one for one, _ in rest], [failure for _, failure in rest], is_refused):
-            await self._write_one_by_one(batch, again)
+            more, why = await self._write_one_by_one(batch, again)
+            return [*unknown, *more], reason or why
+        return unknown, reason
 
-    async def _write_one_by_one(self, batch: Batch, written: list[Written]) -> None:
+    async def _write_one_by_one(self, batch: Batch, written: list[Written]) -> tuple[Sequence[Written], str]:
         """Brokers refuse all that is in one request with a bad record: have a request for each, and decide by that."""
         from .producer import KafkaProducer
 
@@ -136,15 +139,10 @@ class Kafka:
             [failure] = failures
             if failure is not None and is_unknown(failure):
                 # each of the others might wait as long for the same answer
-                self._retry(batch, written[place:], self._not_confirmed(self._one_by_one, failures))
-                return
+                return written[place:], self._not_confirmed(self._one_by_one, failures)
             if failure is not None:
                 self._refuse(batch, message, record, failure)
-
-    def _retry(self, batch: Batch, unknown: Sequence[Written], reason: str) -> None:
-        logger.warning("handler.not_confirmed", extra={"messages": len(unknown), "reason": reason})
-        for message, _ in unknown:
-            batch.retry(message, reason=reason)
+        return (), ""
 
     def _not_confirmed(self, producer: KafkaProducer, failures: Sequence[Failure | None]) -> str:
         reasons = {str(failure) for failure in failures if failure is not None and is_unknown(failure)}

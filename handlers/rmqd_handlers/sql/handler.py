@@ -123,7 +123,7 @@ class Sql:
         try:
             written = await self._database.write(target, rows) if rows else Written()
             if any(one.fault is not Fault.COUNTERPART for one in written.refused) and await self._has_changed():
-                _acknowledge_but(batch, rows, written)
+                acknowledge_written(batch, [one.message for one in written.refused])
                 raise AwayError(CHANGED)
             adopt(rest, trial)
             self._decide(batch, rows, written)
@@ -173,13 +173,5 @@ class Sql:
                 raise before  # so that it is counted
             logger.info("message.already_handled", extra={"msg_id": before.message.msg_id})
         if unknown:
-            _acknowledge_but(batch, rows, written)
+            acknowledge_written(batch, [one.message for one in written.refused])
             raise RefusedError(unknown[0])
-
-
-def _acknowledge_but(batch: Batch, rows: Rows, written: Written) -> None:
-    """Acknowledge the rows that were not refused."""
-    refused = {id(one.message) for one in written.refused}
-    for message, _ in rows:
-        if id(message) not in refused:
-            batch.ack(message)
