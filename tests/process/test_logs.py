@@ -157,7 +157,10 @@ def test_a_repeated_error_is_written_once_and_then_counted() -> None:
         log.error("handler.failed", group="mailer", error="boom")
         log.info("pulled")
     log.error("handler.failed", group="other")
+    for problem in ("line 3: a tab", "line 3: a tab", "line 9: a colon"):
+        log.error("config.reload_refused", problems=[problem])
     lines = written(stream)
+    assert [line["problems"] for line in lines if "problems" in line] == [["line 3: a tab"], ["line 9: a colon"]]
     assert [line["group"] for line in lines if line["event"] == "handler.failed"] == ["mailer", "other"]
     assert sum(line["event"] == "pulled" for line in lines) == 100
 

@@ -17,9 +17,11 @@ REPEAT_SECONDS: Final = 10.0
 MOST_REPEATED_KINDS: Final = 1_000
 MOST_ERRORS_AT_A_PLACE: Final = 20  # with different origins; any others at the place are counted together
 
-# The place of an error: its event's name and these fields. Its other values do not matter.
+# The place of an error: its event's name and these fields. Its other values do not matter. `problems` are of files that
+# an operator has changed: other problems are about another change.
 _PLACE_KEYS: Final = (
     "event", "group", "topic", "broker", "queue", "address", "handler", "hook", "call", "worker", "check", "source",
+    "problems",
 )  # fmt: skip
 _LIMITED_ALREADY: Final = {"access.refused", "log.dropped"}
 # Each of these lines is the only trace of messages that no handler gets.
