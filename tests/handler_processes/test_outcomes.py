@@ -38,6 +38,7 @@ PLAIN = (
     ("raise Suspend(2.5)", "pass"),
     ("raise AlreadyHandled(message)", "pass"),
     ("raise OwnError(3)", "pass"),
+    ("error = OwnError(3); error.rmqd_wait_seconds = 2; raise error", "pass"),
     ("raise DeeperError(4)", "pass"),
     ("raise SystemExit(3)", "pass"),
     ("raise ExceptionGroup('several', [ValueError(1)])", "pass"),

@@ -191,7 +191,8 @@ class RedisHandler:
         """Use the node of a cluster that has the key."""
         if (host, port) not in self._nodes:
             self._nodes[host, port] = client = self._make_client()
-            client.connection_pool.connection_kwargs.update(host=host, port=port)
+            node = {"port": port, **({"host": host} if host else {})}  # without a host it is the one that said so
+            client.connection_pool.connection_kwargs.update(node)
         self._client = self._nodes[host, port]
 
     async def _wait_replicas(self, connection: Redis) -> None:
