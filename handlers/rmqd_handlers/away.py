@@ -34,6 +34,10 @@ class AwayError(Exception):
         self.is_attempt = is_attempt
 
 
+class ChangedError(Exception):
+    """What an attempt relied on has changed, such as a table: the attempt begins again at once."""
+
+
 def mark_waiting(error: Exception, seconds: float = MOST_SECONDS) -> None:
     """Have the error say that the messages wait in their queue for so long, and that no attempt counts.
 
@@ -67,6 +71,8 @@ async def try_again(
     while True:
         try:
             return await attempt()
+        except ChangedError:
+            continue
         except state as error:
             wait_seconds = random.uniform(most / 2, most)
             if isinstance(error, AwayError):

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 # an apostrophe behind a letter is that of a word, such as doesn't; a quote that is not closed ends with the text
 _QUOTED: Final = re.compile(r"""("|(?<![a-zA-Z])')(.*?)(?:\1|\Z)""", re.DOTALL)
+_NULL: Final = re.compile(r"(?:NOT NULL constraint failed: |(?:Column|Field) ')([^']+)")
 
 
 def told(error: Any, names: Iterable[str], values: Iterable[object]) -> str:
@@ -23,10 +24,10 @@ def told(error: Any, names: Iterable[str], values: Iterable[object]) -> str:
         if value in text:
             text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "…", text)
     parts = [f"{_title(error)}: {text}"]
-    diagnosis = getattr(error, "diag", None)
-    for what in ("constraint", "column"):
-        if name := getattr(diagnosis, f"{what}_name", None):
-            parts.append(f"{what} {name}")
+    if name := getattr(getattr(error, "diag", None), "constraint_name", None):
+        parts.append(f"constraint {name}")
+    if name := getattr(getattr(error, "diag", None), "column_name", None) or null_column(error):
+        parts.append(f"column {name}")
     return ", ".join(parts)
 
 
@@ -53,6 +54,17 @@ def sqlite_name_of(error: Any) -> str | None:
     """SQLite's name of an error: SQLITE_BUSY."""
     name = getattr(error, "sqlite_errorname", None)
     return name if isinstance(name, str) else None
+
+
+def null_column(error: Any) -> str | None:
+    """The column that must have a value, if that is the error."""
+    if state_of(error) == "23502":
+        name = getattr(getattr(error, "diag", None), "column_name", None)
+        return name if isinstance(name, str) else None
+    if number_of(error) in (1048, 1364) or sqlite_name_of(error) == "SQLITE_CONSTRAINT_NOTNULL":
+        found = _NULL.search(words_of(error))
+        return found[1].rpartition(".")[2] if found else None
+    return None
 
 
 def _title(error: Any) -> str:

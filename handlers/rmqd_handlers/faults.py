@@ -10,11 +10,10 @@ quorum.
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from .database_errors import number_of, sqlite_name_of, state_of, words_of
+from .database_errors import null_column, number_of, sqlite_name_of, state_of
 
 
 class Fault(enum.Enum):
@@ -54,12 +53,11 @@ STANDBY: Final = ("25006", 1290, 1792, 1836)
 RAISE: Final = "exec_stmt_raise"
 """The function of the server that carries out RAISE of PL/pgSQL."""
 _OPERATIONAL: Final = ("08", "40", "53", "55", "57", "58")  # of the server, even if a function raises them
-_NULL: Final = re.compile(r"(?:NOT NULL constraint failed: |column ['\"])([^'\"]+)", re.IGNORECASE)
 
 
 def fault_of(error: Any, written: Collection[str] | None) -> Fault:
     """Whose fault the error of a database's driver is. `written` has the columns that a row sets; None: any may be."""
-    number, state, column = number_of(error), state_of(error), _null_column(error)
+    number, state, column = number_of(error), state_of(error), null_column(error)
     if is_standby(error) or (written is not None and column is not None and column not in written):
         return Fault.COUNTERPART  # a column that the handler does not set cannot be a message's fault
     if number is not None and number in MYSQL_NUMBERS:
@@ -89,17 +87,6 @@ def is_standby(error: Any) -> bool:
 def is_unprepared(error: Any) -> bool:
     """Whether a prepared statement is not the one that the driver takes it for."""
     return state_of(error) in UNPREPARED
-
-
-def _null_column(error: Any) -> str | None:
-    """The column that must not be NULL, if that is the error."""
-    if state_of(error) == "23502":
-        name = getattr(getattr(error, "diag", None), "column_name", None)
-        return name if isinstance(name, str) else None
-    if number_of(error) == 1048 or sqlite_name_of(error) == "SQLITE_CONSTRAINT_NOTNULL":
-        found = _NULL.search(words_of(error))
-        return found[1].rpartition(".")[2] if found else None
-    return None
 
 
 def _is_one_of(error: object, names: Collection[str]) -> bool:

@@ -167,7 +167,7 @@ INCOMPLETE = {
 
 
 async def test_a_call_without_a_complete_answer_is_made_again() -> None:
-    found = await asyncio.gather(*(retried([answer], b"1", timeout="200ms") for answer in INCOMPLETE.values()))
+    found = await asyncio.gather(*(retried([answer], b"1", timeout="500ms") for answer in INCOMPLETE.values()))
 
     assert dict(zip(INCOMPLETE, found, strict=True)) == dict.fromkeys(INCOMPLETE, ([b"1", b"1"], 1))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rmqd import Batch, Message
-from rmqd_handlers.away import RETRY_FOR, try_again
+from rmqd_handlers.away import RETRY_FOR, ChangedError, try_again
 from rmqd_handlers.database_errors import told
 from rmqd_handlers.extras import need
 from rmqd_handlers.faults import Fault, fault_of, is_standby, is_unprepared, may_pass
@@ -20,7 +20,7 @@ from rmqd_handlers.units import DurationSeconds
 from rmqd_handlers.urls import LibpqUrl
 
 from .connecting import BACKEND, CONNECT_SECONDS, conninfo_of
-from .table import Mode, Table, TableChangedError, TableError
+from .table import Mode, Table, TableError
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -104,13 +104,8 @@ class PostgreSql:
     async def handle(self, batch: Batch) -> None:
         from psycopg import Error
 
-        await try_again(
-            lambda: self._write(batch),
-            (Error, TableError),
-            self._options.retry_for,
-            "postgresql",
-            lambda error: isinstance(error, TableChangedError) or may_pass(error),
-        )
+        retry_for = self._options.retry_for
+        await try_again(lambda: self._write(batch), (Error, TableError), retry_for, "postgresql", may_pass)
         acknowledge_written(batch)
 
     async def _write(self, batch: Batch) -> None:
@@ -125,9 +120,9 @@ class PostgreSql:
                 if not self._prepares:
                     connection.prepare_threshold = None
                 if self._is_table_doubted or trial.decisions():
-                    await self._check_table(connection)
+                    await self._check_table(connection, table)
                 if rows:
-                    await self._write_by(connection, trial, rows)
+                    await self._write_by(connection, table, trial, rows)
         except Error as error:
             self._is_table_doubted = True
             self._prepares = self._prepares and not is_unprepared(error)
@@ -135,37 +130,32 @@ class PostgreSql:
             raise type(error)(text) from None
         adopt(batch, trial)
 
-    async def _check_table(self, connection: AsyncConnection[Any]) -> None:
+    async def _check_table(self, connection: AsyncConnection[Any], read: Table) -> None:
         """Read the table again: a value was refused, or a statement, and it may take them by now.
 
-        Raises TableError, which is TableChangedError if it has changed.
+        Raises TableError, and ChangedError if it is not as `read`.
         """
         one = self._options
         self._is_table_doubted = True
         async with connection.transaction():
-            table = await Table.look_up(connection, one.table, one.columns, one.mode, one.key, one.version)
+            self._table = await Table.look_up(connection, one.table, one.columns, one.mode, one.key, one.version)
         self._is_table_doubted = False
-        if table != self._table:
-            self._table = table
-            raise TableChangedError(f"the table {one.table} has changed; its rows are made again")
+        if self._table != read:
+            raise ChangedError
 
-    async def _write_by(self, connection: AsyncConnection[Any], batch: Batch, rows: Rows) -> None:
+    async def _write_by(self, connection: AsyncConnection[Any], table: Table, batch: Batch, rows: Rows) -> None:
         from psycopg.errors import DatabaseError
 
         try:
-            await self._write_all(connection, [row for _, row in rows])
+            await self._write_all(connection, table, [row for _, row in rows])
         except DatabaseError as error:
             if is_standby(error):
                 await connection.close()  # the pool replaces it, by one to the new primary
-            if self._fault_of(error) is Fault.COUNTERPART:
+            if fault_of(error, table.written) is Fault.COUNTERPART:
                 raise
-            await self._write_each(connection, batch, rows)
+            await self._write_each(connection, table, batch, rows)
 
-    def _fault_of(self, error: Exception) -> Fault:
-        return fault_of(error, [column.name for column in self._table.columns])
-
-    async def _write_all(self, connection: AsyncConnection[Any], rows: list[Row]) -> None:
-        table = self._table
+    async def _write_all(self, connection: AsyncConnection[Any], table: Table, rows: list[Row]) -> None:
         async with connection.transaction(), connection.cursor() as cursor:
             if table.mode != "copy":
                 await cursor.executemany(table.insert(), rows)
@@ -178,7 +168,7 @@ class PostgreSql:
             if table.stages:
                 await cursor.execute(table.empty_stage())
 
-    async def _write_each(self, connection: AsyncConnection[Any], batch: Batch, rows: Rows) -> None:
+    async def _write_each(self, connection: AsyncConnection[Any], table: Table, batch: Batch, rows: Rows) -> None:
         """Write what the database takes, in one transaction, and decide about what it refuses."""
         from psycopg.errors import DatabaseError
 
@@ -188,16 +178,16 @@ class PostgreSql:
             for message, row in rows:
                 try:
                     async with connection.transaction():
-                        await connection.execute(self._table.insert(), row)
+                        await connection.execute(table.insert(), row)
                 except DatabaseError as error:
-                    if self._fault_of(error) is Fault.COUNTERPART:
+                    if fault_of(error, table.written) is Fault.COUNTERPART:
                         raise
                     refused.append((message, row, error))
             if refused:
-                await self._check_table(connection)
+                await self._check_table(connection, table)
         for message, row, why in refused:
-            reason = told(why, self._table.names, row)
-            if self._fault_of(why) is Fault.REFERENCE:
+            reason = told(why, table.names, row)
+            if fault_of(why, table.written) is Fault.REFERENCE:
                 batch.retry(message, reason=reason)  # what it refers to may be on its way
             else:
                 refuse(batch, message, reason, self._options.on_invalid)

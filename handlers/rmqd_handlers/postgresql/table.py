@@ -40,10 +40,6 @@ class TableError(Exception):
     """The table is not as the options need it."""
 
 
-class TableChangedError(TableError):
-    """The table is not as it was when it was last read."""
-
-
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table, and how its rows are written."""
@@ -86,7 +82,12 @@ class Table:
     @property
     def names(self) -> tuple[str, ...]:
         """What an error may name: the columns, and the table."""
-        return (*(column.name for column in self.columns), self.name.rpartition(".")[2])
+        return (*self.written, self.name.rpartition(".")[2])
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The columns that a row sets."""
+        return tuple(column.name for column in self.columns)
 
     @property
     def stages(self) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rmqd import Batch
-from rmqd_handlers.away import RETRY_FOR, AwayError, try_again
+from rmqd_handlers.away import RETRY_FOR, AwayError, ChangedError, try_again
 from rmqd_handlers.extras import need
 from rmqd_handlers.faults import Fault
 from rmqd_handlers.message_values import MessageValue
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .target import Target
 
 logger = logging.getLogger(__name__)
-
-CHANGED = "the table has changed; its rows are made again"
 
 
 class Sql:
@@ -114,18 +112,18 @@ class Sql:
         from .database import RefusedError, Written
 
         if self._is_target_doubted:
-            await self._has_changed()
+            await self._has_changed(self._target)
         target, rest = self._target, batch.undecided()  # an earlier attempt may have written some
         trial = trial_of(rest)
         rows = rows_of(trial, target.parts, target.key, self._options.on_invalid)
-        if trial.decisions() and await self._has_changed():
-            raise AwayError(CHANGED)
+        if trial.decisions() and await self._has_changed(target):
+            raise ChangedError
         try:
             written = await self._database.write(target, rows) if rows else Written()
-            if any(one.fault is not Fault.COUNTERPART for one in written.refused) and await self._has_changed():
-                acknowledge_written(batch, [one.message for one in written.refused])
-                raise AwayError(CHANGED)
             adopt(rest, trial)
+            if any(one.fault is not Fault.COUNTERPART for one in written.refused) and await self._has_changed(target):
+                acknowledge_written(batch, [one.message for one in written.refused])
+                raise ChangedError
             self._decide(batch, rows, written)
         except RefusedError:
             self._is_target_doubted = True
@@ -143,18 +141,17 @@ class Sql:
             )
         )
 
-    async def _has_changed(self) -> bool:
+    async def _has_changed(self, read: Target) -> bool:
         """Read the table again: a value was refused, or a statement, and it may take them by now. Raises AwayError."""
         from .errors import told_of_connecting
 
         self._is_target_doubted = True
         try:
-            target = await self._read_target()
+            self._target = await self._read_target()
         except Exception as error:  # noqa: BLE001  drivers' own
             raise AwayError(told_of_connecting(error)) from None
         self._is_target_doubted = False
-        has_changed, self._target = target.kinds != self._target.kinds, target
-        return has_changed
+        return self._target.kinds != read.kinds
 
     def _decide(self, batch: Batch, rows: Rows, written: Written) -> None:
         """Raises RefusedError for rows of which it is not known that they are at fault, once all others are decided."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.handlers.messages import decided, meant, orders
+from tests.handlers.sql_orders import ORDERS, STATEMENT, started
 from tests.handlers.test_sql import (
     in_group,
     test_a_key_that_comes_again_adds_no_row,
@@ -45,3 +47,24 @@ __all__ = [
 def shop(mariadb: MariadbServer) -> Shop:
     """The database of each test."""
     return on_mariadb(mariadb)
+
+
+@pytest.mark.parametrize(("options", "rows"), [({}, 3), (STATEMENT, 2)], ids=["table", "statement"])
+async def test_a_table_that_is_changed_is_no_fault_of_a_message(
+    shop: Shop, options: dict[str, object], rows: int
+) -> None:
+    """A statement goes on to add 1 to what is a text by now."""
+    shop.query(ORDERS)
+    batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 2})
+    async with started(shop, **options, retry_for="0s") as handler:
+        shop.query("ALTER TABLE orders ADD COLUMN region varchar(10) NOT NULL")
+        with pytest.raises(Exception, match=r"1364.* column region") as raised:
+            await handler.handle(batch)
+        assert (meant(raised.value), decided(batch)) == ("again", {})
+        shop.query("ALTER TABLE orders ALTER COLUMN region SET DEFAULT 'eu', MODIFY COLUMN cents varchar(40)")
+        await handler.handle(batch)
+        refused = orders({"id": "3", "cents": "dear"}, {"cents": 4})
+        await handler.handle(refused)
+
+    assert [outcome for outcome, _ in decided(refused).values()][-1] == "dead_letter"
+    assert shop.query("SELECT count(*) FROM orders") == [(rows,)]
