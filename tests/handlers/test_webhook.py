@@ -173,11 +173,14 @@ async def test_a_call_without_a_complete_answer_is_made_again() -> None:
 
 
 async def test_a_server_that_has_moved_is_called_once_and_the_message_waits(peer: HttpPeer) -> None:
-    peer.answers.append(status(301, Location="https://shop.example.org/new"))
+    peer.answers.extend([status(301, Location="https://shop.example.org/new")] * 2)
     async with started(peer.url) as handler:
         with pytest.raises(Exception, match=r"301.*https://shop.example.org/new") as raised:
             await handler.handle(batch_of(b"1"))
     assert (meant(raised.value), peer.contents) == ("again", [b"1"])
+    async with started(peer.url, on_status={301: "dead_letter"}) as handler:
+        await handler.handle(batch := batch_of(b"1"))
+    assert "https://shop.example.org/new" in batch.decisions()[0].reason
 
 
 async def test_the_timeout_covers_the_whole_exchange() -> None:

@@ -221,11 +221,13 @@ class Webhook:
         async with self._connections.one() as client:
             response, text = await self._exchange(client, call)
         said = f"the server answered {response.status_code} {response.reason_phrase}: {text}".rstrip(": ")
+        if response.has_redirect_location:
+            said = f"{said}; it refers to {response.headers['Location']}"
         match action_for(response.status_code, self._options.on_status):
             case "dead_letter":
                 raise DeadLetter(said)
             case "wait" if response.has_redirect_location:
-                raise MovedError(f"{said}; it refers to {response.headers['Location']}", MOVED_SECONDS)
+                raise MovedError(said, MOVED_SECONDS)
             case "wait" | "retry" as action:
                 wait_seconds = retry_after_seconds(response.headers.get("Retry-After"))
                 self._not_before = max(self._not_before, time.monotonic() + wait_seconds)
