@@ -1,7 +1,8 @@
 """rmqd runs Apache RocketMQ consumer groups declared in YAML.
 
-What a handler needs is here, and nothing else: `Batch`, `Message`, `MessageQueue`, `Retry`, `DeadLetter`, `Suspend`,
-`AlreadyHandled`, and `handler` and `Depends` for typed ones.
+What handlers and offset stores need is here, and nothing else: `Batch`, `Message`, `MessageQueue`, `Retry`,
+`DeadLetter`, `Suspend`, `AlreadyHandled`; `handler`, `Depends`, `offset_connection` for typed handlers; and `Progress`,
+`StoredQueue` and `OffsetStoreError` for stores.
 
 The packages, from the top: `cli` the commands; `demo`, `testing` and `spark`; `daemon` the process; `plugins` and
 `process`; `config`; `consumer` the engine of one group; `client` the connections to RocketMQ; `wire` bytes to values
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rmqd.handler_api import AlreadyHandled, Batch, DeadLetter, Retry, Suspend
+    from rmqd.offset_stores import OffsetStoreError, Progress, StoredQueue, offset_connection
     from rmqd.typed.decorator import Depends, handler
     from rmqd.wire.message_queue import MessageQueue
     from rmqd.wire.messages.message import Message
@@ -25,10 +27,14 @@ __all__ = [
     "Depends",
     "Message",
     "MessageQueue",
+    "OffsetStoreError",
+    "Progress",
     "Retry",
+    "StoredQueue",
     "Suspend",
     "__version__",
     "handler",
+    "offset_connection",
 ]
 __version__ = "0.1.0"
 
@@ -43,6 +49,10 @@ def __getattr__(name: str) -> Any:
         import rmqd.typed.decorator
 
         return getattr(rmqd.typed.decorator, name)
+    if name in ("OffsetStoreError", "Progress", "StoredQueue", "offset_connection"):
+        import rmqd.offset_stores
+
+        return getattr(rmqd.offset_stores, name)
     if name in ("Message", "MessageQueue"):
         import rmqd.wire.messages.message
 

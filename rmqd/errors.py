@@ -74,7 +74,9 @@ class TlsFileError(RmqdError):
 
 
 class OffsetStoreError(RmqdError):
-    """The local file with a broadcasting group's offsets cannot be read or written."""
+    """A group's offsets cannot be read or written, in the file or the store (`rmqd.offset_stores`) that has them."""
+
+    rmqd_wait_seconds = 1.0  # `decisions.WAIT`: raised by a handler's call, it tells nothing of the messages
 
 
 class StorageError(RmqdError):

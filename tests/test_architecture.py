@@ -18,7 +18,7 @@ TESTS = TOP / "tests"
 PLAIN = "access_refusal backoff broker_errors codes decisions errors clock exit_codes histogram own_threads plain_text"
 # room: (rooms of rmqd that it may import, third-party packages that it may import)
 BELOW = {
-    "__init__": ("handler_api typed wire", ""),
+    "__init__": ("handler_api offset_stores typed wire", ""),
     "__main__": ("cli", ""),
     "access_refusal": ("codes", ""),
     "backoff": ("", ""),
@@ -34,15 +34,16 @@ BELOW = {
     "wire": ("codes errors", "lz4 zstandard"),
     "handler_api": ("decisions errors plain_text wire", ""),
     "loaded_handler": ("handler_api", ""),
-    "typed": ("errors handler_api own_threads plain_text wire", "pydantic msgspec fastavro"),
+    "offset_stores": ("errors", ""),
+    "typed": ("errors handler_api offset_stores own_threads plain_text wire", "pydantic msgspec fastavro"),
     "once": ("handler_api wire", "psycopg sqlalchemy"),
     "claims": ("errors own_threads", "psycopg psycopg_pool redis"),
     "diagnosis": ("broker_errors errors wire", ""),
     "client": (f"{PLAIN} wire diagnosis", "structlog"),
-    "consumer": (f"{PLAIN} wire handler_api loaded_handler once claims diagnosis client", "structlog"),
+    "consumer": (f"{PLAIN} wire handler_api loaded_handler offset_stores once claims diagnosis client", "structlog"),
     "config": (f"{PLAIN} wire claims client consumer", "yaml pydantic pydantic_core"),
     "plugins": (
-        f"{PLAIN} wire handler_api loaded_handler typed client consumer config",
+        f"{PLAIN} wire handler_api loaded_handler offset_stores typed client consumer config",
         "structlog pydantic pydantic_core",
     ),
     "process": (f"{PLAIN} wire handler_api consumer config", "structlog uvloop opentelemetry"),
@@ -58,7 +59,8 @@ BELOW = {
         "structlog pyspark pyarrow py4j numpy psycopg zlib_ng fastavro google",
     ),
     "testing": (
-        f"{PLAIN} wire handler_api loaded_handler once client consumer config plugins process daemon broker",
+        f"{PLAIN} wire handler_api loaded_handler offset_stores once client consumer config plugins process daemon "
+        "broker",
         "pytest structlog yaml pydantic",
     ),
     "forwarding": (f"{PLAIN} wire handler_api client config", "structlog pydantic"),
@@ -88,7 +90,7 @@ FLOORS = {
     "typed": "annotations callables decorator | dependencies | form | avro | decoders | calls",
     "plugins": "entry_points lifecycle unknown_options | form hooks | typed_handlers "
     "| handler_plugin lookup strategies | middleware "
-    "| consumer_options handlers pipelines | catalogue runnable",
+    "| handlers offset_stores pipelines | consumer_options | catalogue runnable",
     "process": "channel file_watch garbage kept_reload span_export structlog_without_rich | child logs signals "
     "telemetry | loop watched_child",
     "handler_processes": "suspects told_errors | order | handler_main handler_process | pool | calls",
@@ -111,6 +113,7 @@ PURE = set(
 )
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
 PUBLIC = set("AlreadyHandled Batch Message MessageQueue Retry DeadLetter Suspend handler Depends __version__".split())
+PUBLIC |= set("OffsetStoreError Progress StoredQueue offset_connection".split())
 MOST_LINES = 400
 MOST_DAILY_LINES, MOST_DAILY_CASES = 70_000, 5_500
 

@@ -14,6 +14,7 @@ from rmqd.consumer.founding.founding import Founding
 from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
+from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.hooks import GroupHooks, Hook
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.founding_by_brokers import BrokerFounding
@@ -24,7 +25,7 @@ from rmqd.consumer.rebalance.broadcasting import EveryQueue, NoWayBack
 from rmqd.consumer.rebalance.division import Division
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QueueLock
-from rmqd.consumer.services import ConsumeMessageService, Leases, OffsetStore, Ownership, WaysBack
+from rmqd.consumer.services import Leases, OffsetStore, Ownership, WaysBack
 from rmqd.consumer.stats.counters import RetriedStats, TopicStats
 from rmqd.loaded_handler import LoadedHandler
 from rmqd.wire.bodies.heartbeat import SubscriptionData
@@ -71,7 +72,7 @@ def assemble(
         handler = group_hooks.around(handler)
     send_back, store, founding, ownership, leases = _by_message_model(options, client, clock, receipts)
     send_back = ways_back or send_back
-    service: ConsumeMessageService
+    service: HandlerSlots
     if options.order_by:
         from rmqd.consumer.handling.by_key import ConsumeMessageByKeyService
 
@@ -80,6 +81,9 @@ def assemble(
         service = ConsumeMessageConcurrentlyService(options, handler, send_back, clock)
     else:
         service = ConsumeMessageOrderlyService(options, handler, send_back, leases, clock)
+    if (transactions := getattr(store, "transactions", None)) is not None:
+        service.transactions = transactions
+        transactions.in_order = leases is not None and not options.order_by
     context = GroupContext(
         options=options,
         client=client,
@@ -125,6 +129,10 @@ def _by_message_model(
         local_founding = FileFounding(client, options, clock, local_store)
         return NoWayBack(options), local_store, local_founding, every_queue, every_queue if is_orderly else None
     store = RemoteBrokerOffsetStore(client, group, clock)
+    if options.offset_store is not None:
+        from rmqd.consumer.offsets.own_store import OwnOffsetStore
+
+        store = OwnOffsetStore(client, group, clock, options.offset_store())
     founding = BrokerFounding(client, options, clock, store)
     limit = reconsume_limit(options)
     send_back = SendBack(client, group, limit)

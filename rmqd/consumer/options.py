@@ -6,13 +6,14 @@ would disagree with it one day.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from rmqd.claims.opening import StoreName
 from rmqd.client.options import TraceOptions
 from rmqd.consumer.allocate import AllocateStrategy
+from rmqd.offset_stores import OffsetStore
 
 MessageModel = Literal["clustering", "broadcasting"]
 ConsumeMode = Literal["concurrently", "orderly", "pop"]
@@ -139,6 +140,8 @@ class ConsumerOptions:
     """None: the handler is called whatever becomes of its calls."""
     deduplication: DeduplicationOptions | None
     """None: a message that comes again is handled again."""
+    offset_store: Callable[[], OffsetStore] | None
+    """Makes the group's own store; None: brokers have its offsets, or a file where it is broadcasting."""
     trace: TraceOptions | None
     """Where message trace goes; None for a group without."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -99,6 +99,10 @@ class WaysBack(Protocol):
 
 class OffsetWatcher(Protocol):
     """The owner of a queue, as the offset store tells it what others do to the queue's stored offset."""
+
+    @property
+    def process_queues(self) -> Sequence[ProcessQueue]:
+        """The queue's cache; none before it is pulled."""
 
     def set_back(self, offset: int) -> None:
         """Hear that an operator has set the stored offset to `offset`, and that no pull will tell of it."""

@@ -12,6 +12,7 @@ import.
     lifecycle                 the start and the stop of handlers that consist of parts
     pipelines                 pipelines, and functions of a sink
     strategies                allocate strategies
+    offset_stores             offset stores, for `offset_store`
     hooks                     hooks: all that are installed
     entry_points, lookup      entry points by name; objects by name or `module:attribute`
     form, unknown_options     what plugins share: arguments, options, unknown keys in them

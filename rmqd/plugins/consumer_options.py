@@ -13,6 +13,7 @@ from rmqd.client.options import TraceOptions
 from rmqd.config.model.group import GroupConfig
 from rmqd.config.model.root import RootConfig
 from rmqd.consumer.options import CircuitOptions, ConsumerOptions, DeduplicationOptions, FailureOptions
+from rmqd.plugins.offset_stores import load_offset_store
 from rmqd.plugins.strategies import load_strategy
 from rmqd.wire.topics import wrap_namespace
 
@@ -48,6 +49,7 @@ def options_of_group(settings: GroupConfig, name: str, state_directory: str, nam
         "failures": _failures(settings),
         "circuit": _circuit(settings),
         "deduplication": _deduplication(settings, f"{state_directory}/deduplicate/{name}.sqlite3"),
+        "offset_store": load_offset_store(name, settings),
         "trace": TraceOptions(settings.trace_topic, settings.trace_msg_batch_num) if settings.enable_trace else None,
     }
     return ConsumerOptions(**options)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rmqd.config.model.group import GroupConfig, HandlerConfig
+from rmqd.config.model.group import BROKER, GroupConfig, HandlerConfig
 from rmqd.config.problems import ConfigProblem
 from rmqd.errors import ConfigError
 from rmqd.loaded_handler import LoadedHandler
@@ -39,7 +39,9 @@ def handler_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
     if settings.handler is None:
         return []
     try:
-        _plugin_and_options(settings.handler)
+        typed = _plugin_and_options(settings.handler)[0].typed
+        if typed is not None and typed.form.named("connection") is not None and settings.offset_store.plugin == BROKER:
+            raise plugin_fault("the handler takes offset_connection; accepted: beside offset_store: {plugin: NAME}")
     except PluginFaultError as error:
         return list(located(group, settings, ("handler",), error))
     return []

@@ -13,6 +13,7 @@ from rmqd.config.rules.groups import run_findings
 from rmqd.plugins.entry_points import look_again
 from rmqd.plugins.handlers import handler_problems
 from rmqd.plugins.hooks import hook_problems
+from rmqd.plugins.offset_stores import offset_store_problems
 from rmqd.plugins.pipelines import pipeline_problems
 from rmqd.plugins.strategies import strategy_problems
 
@@ -39,6 +40,7 @@ def runnable(source: Source, *, groups: Collection[str] = (), environ: Mapping[s
     for name, group in loading.config.groups.items():
         if not groups or name in groups:
             plugins = (*handler_problems(name, group), *pipeline_problems(name, group))
-            for problem in (*plugins, *strategy_problems(name, group), *hook_problems(name, group)):
+            others = (*strategy_problems(name, group), *hook_problems(name, group), *offset_store_problems(name, group))
+            for problem in (*plugins, *others):
                 loading.report(problem.path, problem)
     return loading.trusted()

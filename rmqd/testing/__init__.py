@@ -16,6 +16,7 @@ does so in every run of everybody who has rmqd installed.
     records              what the broker has stored
     case_file, case_run  cases in YAML: reading, running
     chaos                the handler called twice, cut and in other orders: whether it leaves the same
+    offset_store_suite   tests of a store for `offset_store`
     logs                 where the log goes during a test
 """
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rmqd.testing.chaos.report import NotRepeatableError
     from rmqd.testing.chaos.search import ChaosSeesLessWarning
     from rmqd.testing.messages import make_batch, make_message
+    from rmqd.testing.offset_store_suite import OffsetStoreSuite
     from rmqd.testing.result import Attempt, RunResult
     from rmqd.testing.rocketmq import RocketMQ
     from rmqd.testing.run import StillBusyError
@@ -35,6 +37,7 @@ __all__ = [
     "Attempt",
     "ChaosSeesLessWarning",
     "NotRepeatableError",
+    "OffsetStoreSuite",
     "RocketMQ",
     "RunResult",
     "StillBusyError",
@@ -46,6 +49,7 @@ _HOMES = {
     "Attempt": "result",
     "ChaosSeesLessWarning": "chaos.search",
     "NotRepeatableError": "chaos.report",
+    "OffsetStoreSuite": "offset_store_suite",
     "RocketMQ": "rocketmq",
     "RunResult": "result",
     "StillBusyError": "run",

@@ -18,6 +18,7 @@ from rmqd.handler_api import (
     Outcome,
     decision_of,
 )
+from rmqd.offset_stores import offset_connection
 from rmqd.own_threads import nobody_waits
 from rmqd.typed.decoders import Decoder
 from rmqd.typed.decorator import OnInvalid
@@ -62,7 +63,7 @@ class TypedCalls:
         self.per_batch = form.per_batch
         self.invalid = _OUTCOMES[on_invalid]
         self.varying: tuple[tuple[str, Source], ...] = tuple(
-            (name, source) for name, source in form.others.items() if source in ("message", "messages", "batch")
+            (name, source) for name, source in form.others.items() if source != "options"
         )
 
     def handler(self) -> Callable[[Batch], Any]:
@@ -154,6 +155,8 @@ class _Course:
 
     def _named(self, part: Batch) -> dict[str, Any]:
         values: dict[Source, Any] = {"message": part[0], "messages": list(part), "batch": part}
+        if any(source == "connection" for _, source in self._calls.varying):
+            values["connection"] = offset_connection()
         return {**self._calls.constants, **{name: values[source] for name, source in self._calls.varying}}
 
     def _refused(self, error: Exception) -> Decision:

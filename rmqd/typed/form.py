@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from rmqd.handler_api import Batch
+from rmqd.offset_stores import offset_connection
 from rmqd.typed.annotations import AnnotationError, hint_of, without_extras
+from rmqd.typed.callables import is_async
 from rmqd.typed.decorator import TypedHandler
 from rmqd.typed.dependencies import Dependency, DependencyError, dependency_of
 from rmqd.wire.messages.message import Message
 
-Source = Literal["message", "messages", "batch", "options"]
+Source = Literal["message", "messages", "batch", "options", "connection"]
 """`message`: that of the payload; `messages`: those of the payloads; `batch`: these as a part of the batch;
-`options`: the handler's own, from the configuration."""
+`options`: the handler's own, from the configuration; `connection`: that of the transaction of the call."""
 
 _EMPTY: Final = inspect.Parameter.empty
 _LISTS: Final = (list, Sequence)
@@ -56,7 +58,14 @@ def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> Form:
     per_batch = _takes_list(handler, payload, target)
     dependencies = {one.name: found for one in rest if (found := _dependency(handler, one)) is not None}
     rest = [one for one in rest if one.name not in dependencies]
-    return Form(per_batch, dict(_others(handler, rest, per_batch)), dependencies)
+    others = dict(_others(handler, rest, per_batch))
+    for name in [name for name, one in dependencies.items() if one.make is offset_connection]:
+        if not is_async(handler.function):
+            what = f"the parameter {name} gets the connection of the group's offset store"
+            raise HandlerFormError(f"{what}, in a synchronous handler; accepted: async def")
+        others[name] = "connection"  # another one in each call
+        del dependencies[name]
+    return Form(per_batch, others, dependencies)
 
 
 def name_of(target: Any) -> str:

@@ -116,6 +116,7 @@ def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
         failures=None,
         circuit=None,
         deduplication=None,
+        offset_store=None,
         trace=None,
     )
 
@@ -213,6 +214,7 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         failures=FailureOptions(3, 0.1, 2.0, frozenset({"TimeoutError"}), frozenset({"shop.Wrong"})),
         circuit=CircuitOptions(7, 0.25, 45.0, 20.0),
         deduplication=None,  # it excludes others of these; tests/config/test_deduplicate.py
+        offset_store=None,
         trace=TraceOptions("traces", 18),
     )
 

@@ -57,6 +57,7 @@ _DEFAULTS = ConsumerOptions(
     failures=None,
     circuit=None,
     deduplication=None,
+    offset_store=None,
     trace=None,
 )
 

@@ -23,6 +23,7 @@ SECTIONS = {
     "log.": "`log`",
     "groups.NAME.": "`groups.NAME`: one consumer group",
     "groups.NAME.handler.": "`groups.NAME.handler`",
+    "groups.NAME.offset_store.": "`groups.NAME.offset_store`",
     "groups.NAME.retry.": "`groups.NAME.retry`: calls again in place",
     "groups.NAME.dead_letter.": "`groups.NAME.dead_letter`",
     "groups.NAME.circuit_breaker.": "`groups.NAME.circuit_breaker`: the handler is left alone while its calls fail",

@@ -36,7 +36,7 @@ from tests.docs.key_tables import PAGE, with_tables
 from tests.handlers.messages import make_batch, make_message
 
 TOP = PAGE.parent.parent
-TABLES = {"rmqd_batches", "rmqd_claims", "rmqd_handled", "rmqd_order_kinds"}  # of databases, that rmqd makes
+TABLES = set("rmqd_batches rmqd_claims rmqd_handled rmqd_offsets rmqd_order_kinds".split())  # that rmqd makes
 SHIPPED: dict[str, str] = {
     name: target
     for folder in (TOP, TOP / "handlers")
@@ -112,7 +112,7 @@ def test_every_configuration_in_the_docs_is_valid(tmp_path: Path) -> None:
 
 
 def test_every_handler_in_the_docs_is_one() -> None:
-    others = re.compile(r"client_ids|call_next|os.environ\[.* = |def (before_batch|test_)")
+    others = re.compile(r"client_ids|call_next|os.environ\[.* = |def (before_batch|test_|take|make_store)")
     texts = {place: text for place, text in blocks("python").items() if not others.search(text)}
 
     def check(place: str) -> None:

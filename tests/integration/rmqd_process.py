@@ -91,7 +91,7 @@ class RmqdProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rmqd", "run", "--config", str(self.config_path), *self._arguments],
                 cwd=TOP,
-                env={**os.environ, "PYTHONPATH": ":".join(map(str, (TOP, *self.import_from)))},
+                env={**os.environ, "PYTHONPATH": ":".join(map(str, (TOP, TOP / "handlers", *self.import_from)))},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

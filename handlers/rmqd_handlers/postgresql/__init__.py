@@ -4,8 +4,11 @@ handler     the options; a batch is one transaction, and what the database refus
 connecting  what libpq is told of every connection
 table       the table as the database describes it, and the statements
 texts       values as PostgreSQL reads them, by the type of their column
+
+offset_store  the offset store of the same name, for handlers of the user's own
 """
 
 from .handler import PostgreSql
+from .offset_store import PostgresqlOffsets
 
-__all__ = ["PostgreSql"]
+__all__ = ["PostgreSql", "PostgresqlOffsets"]

@@ -9,7 +9,7 @@ import re
 import time
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from rmqd.client.options import MOST_TRACE_CALLS
 from rmqd.config.model.deduplicate import DeduplicateConfig
@@ -32,6 +32,7 @@ from rmqd.consumer.options import (
 from rmqd.wire.topics import TRACE_TOPIC
 
 JAVA_CONSUME_TIMESTAMP_AGE_SECONDS: Final = 30 * 60
+BROKER: Final = "broker"
 ORDER: Final = r"^(keys|sharding_key|property:.+)?$"
 
 
@@ -72,6 +73,26 @@ class HandlerConfig(Section):
     def most_calls(self) -> int:
         """How many batches may be handled at once."""
         return self.max_concurrency if self.concurrency == "auto" else self.concurrency
+
+
+class OffsetStoreConfig(Section):
+    """Where a group's offsets are: `broker`, or a store of the group's own."""
+
+    plugin: Annotated[str, Text("a name of the entry-point group rmqd.offset_stores, or module:attribute")] = setting(
+        BROKER, "a name in the entry-point group rmqd.offset_stores, or module:attribute"
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="given to the store; validated by its own model")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, value: object) -> object:
+        return {"plugin": BROKER} if value == BROKER else value
+
+
+class _OrBroker:
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [{"const": BROKER}, handler(schema)]}
 
 
 class AllocatedQueue(Section):
@@ -137,6 +158,11 @@ class GroupConfig(Section):
     handler: HandlerConfig | None = Field(default=None, description="the code that handles the messages")
     hooks: Annotated[HooksWanted, HookNames()] = setting(
         "all", "which of the installed hooks the group has, for every batch and as filters: all | none | [NAME, ...]"
+    )
+    offset_store: Annotated[OffsetStoreConfig, _OrBroker()] = Field(
+        default_factory=OffsetStoreConfig,
+        description="where the offsets are: broker, or {plugin: NAME, options: {...}}, in whose transactions the "
+        "handler may write",
     )
     consume_message_batch_max_size: Annotated[int, Whole(1, 1024)] = setting(
         1, "messages in a batch at most, 1 to 1024"

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 from typing import Final
 
-from rmqd.config.model.group import GroupConfig
+from rmqd.config.model.group import BROKER, GroupConfig
 from rmqd.config.model.root import RootConfig
 from rmqd.config.problems import Finding
 from rmqd.config.rules.clusters import cluster_findings
@@ -96,6 +96,7 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Fi
         yield from _pop_findings(group)
     yield from _lite_findings(group)
     yield from deduplicate_findings(group)
+    yield from _offset_store_findings(group)
     if group.order_by:
         yield from _order_findings(group)
     if group.order_by and group.consume_message_batch_max_wait:
@@ -114,6 +115,23 @@ def _order_findings(group: GroupConfig) -> Iterator[Finding]:
     else:
         return
     yield Finding(("order_by",), f"{message}; accepted: leave it out", at_key=True)
+
+
+def _offset_store_findings(group: GroupConfig) -> Iterator[Finding]:
+    """What cannot keep its offsets in a store of its own."""
+    handler = group.handler
+    refused = {
+        "engine: spark, which has its checkpoint": group.engine == "spark",
+        "message_model: broadcasting, whose members keep theirs in files": group.message_model == "broadcasting",
+        "consume_mode: pop, in which there are none": group.consume_mode == "pop",
+        "auto_commit: false, as each call is a transaction": not group.auto_commit,
+        "deduplicate, as what is committed does not come again": group.deduplicate is not None,
+        "handler.processes, as the transaction is in this process": handler is not None and handler.processes > 0,
+    }
+    for why, is_set in refused.items():
+        if is_set and group.offset_store.plugin != BROKER:
+            message = f"a store of the group's own keeps no offsets beside {why}; accepted: broker"
+            yield Finding(("offset_store",), message, at_key=True)
 
 
 def _pop_findings(group: GroupConfig) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ a concurrent group hands batches of a queue out side by side, an orderly one a b
     auto_concurrency    how many calls at once the handler is given, where that is found out
     circuit_breaker     what the group's circuit does with calls, and with the messages of those that failed
     deduplication       around calls of groups that ask for it: claims before, confirmations when they are settled
+    transactions        around calls of groups with an offset store of their own: effect and offset in one transaction
     held_claims         HeldClaims: the claims of a group in this process
     apart               calls that operators ask for: outside of the slots, without consequences
     concurrently        the service of concurrent and popping groups

@@ -1,15 +1,14 @@
 """The slots of a group: its workers, their deadlines, their threads, their end.
 
 A group has `concurrency` slots, and a worker in each; with `concurrency: auto` as many as these may become, of which
-some are parked. So are workers that a lower `concurrency` has no use for, if it changes while the group runs. Four
-times a second `_tick` looks for calls past their deadline (`consume_timeout`). An asynchronous handler's task is
-cancelled; if the call goes on in spite of that, the slot gets a new worker and the old one is left to itself. A
-synchronous handler's thread cannot be cancelled: the worker goes on with a new thread. Calls that are left so are
-*abandoned* and counted; when there are as many as calls may run at once, the group fails with HandlerHungError. In an
-orderly group no call is ended: the deadline is reported, and the result counts.
+some are parked. So are workers that a lower `concurrency` has no use for. Four times a second `_tick` looks for calls
+past their deadline (`consume_timeout`). An asynchronous handler's task is cancelled; if the call goes on in spite of
+that, the slot gets a new worker and the old one is left to itself. A synchronous handler's thread cannot be cancelled:
+the worker goes on with a new thread. Calls that are left so are *abandoned* and counted; when there are as many as
+calls may run at once, the group fails with HandlerHungError. In an orderly group no call is ended: the deadline is
+reported, and the result counts.
 
-All this is the same for all consume modes. How a worker gets its batches, and how a batch ends, is in `concurrently`
-and `orderly`.
+All this is the same for all consume modes. `concurrently` and `orderly` have how a batch begins and ends.
 """
 
 from __future__ import annotations
@@ -43,11 +42,10 @@ from rmqd.wire.topics import unwrap_namespace
 
 if TYPE_CHECKING:
     from rmqd.consumer.handling.deduplication import Deduplication
+    from rmqd.consumer.handling.transactions import OffsetTransactions
 
 log = structlog.get_logger(__name__)
-
 T = TypeVar("T")
-
 TICK_SECONDS = 0.25
 CANCEL_GRACE_SECONDS = 5.0  # for a handler that was cancelled at its deadline to end
 
@@ -80,10 +78,10 @@ class HandlerSlots(WorkerService):
         self.calls_left = True  # until the end shows that there are none
         self._takes_late_results = False  # whether calls past their deadline are reported, and never ended
         self._hung = False  # all slots are abandoned: the group is about to fail
-        self._handler = handler
-        self._left_tasks = LeftTasks(handler)
+        self._handler, self._left_tasks = handler, LeftTasks(handler)
         self._failures = None if options.failures is None else FailurePolicy(options, clock)
         self.circuit = None if options.circuit is None else Circuit(options.circuit, clock)
+        self.transactions: OffsetTransactions | None = None  # of a group with a store of its own
         self._breaker: CircuitBreaker | None = None
         self._held_by: set[str] = set()  # who says that nothing is to be handed out
         self._deduplication = _deduplication(options, clock, lambda: "operator" in self._held_by)
@@ -204,8 +202,10 @@ class HandlerSlots(WorkerService):
         call: Callable[[Batch], Awaitable[object]] = self._handler.handle
         if not self._handler.is_async:
             call = self._threads[worker].call
-        elif self._auto is not None or self._breaker is not None:  # which look at how calls end
+        elif self._auto or self._breaker or self.transactions:  # which look at how calls end
             call = checked(self._handler).handle
+        if self.transactions is not None:
+            call = self.transactions.around(call, lambda: worker)
         if self._auto is not None:
             call = self._auto.around(call, lambda: worker.expired)
         if self._failures is not None:

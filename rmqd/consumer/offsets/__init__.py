@@ -13,6 +13,7 @@ under way at a time, and none goes back without an operator: docs/ownership.md.
     pull_commits                    PullCommits: commits that pulls carry
     first_commits                   FirstCommits: the first commit of a topic on a broker goes alone
     founding_by_brokers             BrokerFounding: founds a clustering group, beside others that may do the same
+    own_store                       OwnOffsetStore: in a store of the user's own, and on the brokers for tools
     local_file_store, offsets_file  a broadcasting group's offsets, and the file in Java's shape
     founding_by_file                FileFounding: a group without a file is new
     process_lock, private_files     the folder of local state: one process at a time; modes of files

@@ -128,7 +128,7 @@ class RemoteBrokerOffsetStore:
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
         """Begin a new ownership at the offset that the broker has; forget what an earlier ownership knew."""
-        self.forget(queue)
+        RemoteBrokerOffsetStore.forget(self, queue)  # what a class that inherits knows goes on
         if offset is not None:
             self.committed[queue] = offset
             self._firsts.begin(queue, offset)

@@ -151,6 +151,23 @@ class DeduplicatedTable(MarkedTable):
         }
 
 
+class OffsetsTable(MarkedTable):
+    """The same with the offsets of the group in the database, in one transaction with the rows."""
+
+    plugin = "tests.nightly.campaigns.once_handler:OffsetHandler"
+
+    def __init__(self) -> None:
+        super().__init__(marks=True)
+
+    def options(self) -> dict[str, Any]:
+        return {}
+
+    def group_keys(self) -> dict[str, Any]:
+        """Where the group's offsets are."""
+        plugin = "rmqd_handlers.postgresql:PostgresqlOffsets"
+        return {"offset_store": {"plugin": plugin, "options": {"url": self._url}}}
+
+
 class SqlTable(_OneServer[MariadbServer | PostgresqlServer]):
     """A table of a MariaDB or a PostgreSQL that `sql` writes to: by a key, or by the mark of `message.once`."""
 
@@ -339,6 +356,7 @@ COUNTERPARTS: Final[dict[str, Callable[[], Counterpart]]] = {
     "deduplicate-sqlite-once": lambda: DeduplicatedTable("sqlite", marks=True),
     "deduplicate-redis-once": lambda: DeduplicatedTable("redis", marks=True),
     "deduplicate-postgresql-once": lambda: DeduplicatedTable("postgresql", marks=True),
+    "offset-store-postgresql": OffsetsTable,
     "sql-mariadb": lambda: SqlTable("mariadb", once=False),
     "sql-mariadb-once": lambda: SqlTable("mariadb", once=True),
     "sql-postgresql-once": lambda: SqlTable("postgresql", once=True),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess
-from tests.nightly.campaigns.counterparts import COUNTERPARTS, Counterpart, DeduplicatedTable
+from tests.nightly.campaigns.counterparts import COUNTERPARTS, Counterpart, DeduplicatedTable, OffsetsTable
 from tests.rocketmq import ClusterError, RealCluster, offsets
 from tests.waiting import wait_until
 
@@ -138,7 +138,7 @@ class Handlers:
 
     def _settings(self, counterpart: Counterpart) -> dict[str, object]:
         options = counterpart.options() | {"retry_for": f"{self._plan.retry_for_seconds:g}s"}
-        keys = counterpart.group_keys() if isinstance(counterpart, DeduplicatedTable) else {}
+        keys = counterpart.group_keys() if isinstance(counterpart, DeduplicatedTable | OffsetsTable) else {}
         return {
             "subscriptions": {self._topic: "*"},
             "consume_from_where": "first_offset",

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Annotated, Any
 
 from psycopg_pool import AsyncConnectionPool
 from pydantic import BaseModel
 
-from rmqd import AlreadyHandled, Batch
+from rmqd import AlreadyHandled, Batch, Depends, Message, handler, offset_connection
+
+
+def keys_of(message: Message) -> str:
+    """What a row has of a message."""
+    return message.keys or ""
 
 
 class OnceHandler:
@@ -46,3 +52,21 @@ class OnceHandler:
         """Close the pool."""
         assert self._pool is not None
         await self._pool.close()
+
+
+class OffsetHandler:
+    """Adds rows by the connection of the group's offset store, so that an offset and its rows are one transaction."""
+
+    class Options(BaseModel):
+        """`retry_for` is taken as every handler of the campaign does."""
+
+        retry_for: str
+
+    def __init__(self, options: Options) -> None:
+        """Keep nothing."""
+
+    @handler(decode=keys_of)
+    async def handle(self, keys: list[str], connection: Annotated[Any, Depends(offset_connection)]) -> None:
+        """Add a row for each message. Raises what the database says."""
+        for key in keys:
+            await connection.execute("INSERT INTO handled VALUES (%s)", (key,))

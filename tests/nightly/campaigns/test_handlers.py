@@ -31,8 +31,11 @@ def test_a_counterpart_that_is_killed_under_load_loses_nothing(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("postgresql")
-def test_rows_are_added_once_through_kills_of_rmqd_and_of_the_database(rocketmq: RealCluster, tmp_path: Path) -> None:
-    plan = HandlersPlan("once", 3, messages=2000, kills=1, daemon_kills=3, away_seconds=(0.2, 1.5))
+@pytest.mark.parametrize("counterpart", ["once", "offset-store-postgresql"])
+def test_rows_are_added_once_through_kills_of_rmqd_and_of_the_database(
+    rocketmq: RealCluster, tmp_path: Path, counterpart: str
+) -> None:
+    plan = HandlersPlan(counterpart, 3, messages=2000, kills=1, daemon_kills=3, away_seconds=(0.2, 1.5))
 
     result = Handlers(plan, rocketmq, tmp_path / "run").run()
 

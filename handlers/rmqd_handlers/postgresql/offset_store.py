@@ -1,0 +1,127 @@
+"""The offset store `postgresql`: offsets of a group in a table of the database that its handler writes to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rmqd import OffsetStoreError, Progress, StoredQueue
+from rmqd_handlers.extras import need
+from rmqd_handlers.rows import MAX_CONNECTIONS
+from rmqd_handlers.urls import LibpqUrl
+
+from .connecting import CONNECT_SECONDS, conninfo_of
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
+    from psycopg_pool import AsyncConnectionPool
+
+LOCK = "SELECT pg_advisory_xact_lock(hashtext('rmqd_offsets'))"  # two that make a table at once would fail
+MAKE = """
+CREATE TABLE IF NOT EXISTS rmqd_offsets (
+    cluster text, consumer_group text, topic text, broker text, queue integer,
+    owner text NOT NULL, next_offset bigint, above text NOT NULL DEFAULT '', changed_at timestamptz DEFAULT now(),
+    PRIMARY KEY (cluster, consumer_group, topic, broker, queue)
+)
+"""
+WAIT = "SET LOCAL lock_timeout = '5s'"  # for a former owner that has written and not committed
+TAKE = """
+INSERT INTO rmqd_offsets (cluster, consumer_group, topic, broker, queue, owner) VALUES (%s, %s, %s, %s, %s, %s)
+ON CONFLICT (cluster, consumer_group, topic, broker, queue) DO UPDATE SET owner = EXCLUDED.owner, changed_at = now()
+RETURNING next_offset, above
+"""
+# a process that is suspended before it commits loses the transaction, and so the row, after 10 s
+WRITE = """
+UPDATE rmqd_offsets SET next_offset = %s, above = %s, changed_at = now()
+FROM (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS limits
+WHERE (cluster, consumer_group, topic, broker, queue, owner) = (%s, %s, %s, %s, %s, %s)
+"""
+
+
+class PostgresqlOffsets:
+    """Keeps offsets in the table `rmqd_offsets`; handlers get the connections of its transactions."""
+
+    class Options(BaseModel):
+        model_config = ConfigDict(extra="forbid", validate_default=True)
+
+        url: LibpqUrl = Field(description="the database: postgresql://user:password@host/database, or libpq's keywords")
+        max_connections: int = MAX_CONNECTIONS
+
+    def __init__(self, options: Options) -> None:
+        need("psycopg_pool", "postgresql")
+        self._options = options
+        self._slots = asyncio.Semaphore(options.max_connections)
+        self._pool: AsyncConnectionPool[AsyncConnection[Any]]
+
+    async def open(self) -> None:
+        from psycopg_pool import AsyncConnectionPool
+
+        self._pool = AsyncConnectionPool(
+            conninfo_of(self._options.url.get_secret_value()),
+            min_size=1,
+            max_size=self._options.max_connections,
+            open=False,
+            name="rmqd offsets",
+            configure=_read_committed,
+            timeout=CONNECT_SECONDS,
+            reconnect_timeout=CONNECT_SECONDS,  # then the next call tries anew, instead of waiting for a long pause
+        )
+        await self._pool.open()
+        async with self.transaction() as connection:
+            cursor = await connection.execute("SELECT to_regclass('rmqd_offsets') IS NOT NULL")
+            if not (await cursor.fetchone())[0]:
+                await connection.execute(LOCK)
+                await connection.execute(MAKE)
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def take(self, queue: StoredQueue, owner: str) -> Progress | None:
+        async with self.transaction() as connection:
+            await _executed(connection, WAIT)
+            cursor = await _executed(connection, TAKE, *queue, owner)
+            offset, above = await cursor.fetchone()
+        return None if offset is None else Progress(offset, above)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        from psycopg import Error
+        from psycopg_pool import PoolTimeout
+
+        connection: AsyncConnection[Any] | None = None
+        try:
+            async with self._slots, self._pool.connection() as connection:
+                yield connection
+        except (Error, PoolTimeout) as error:
+            if connection is None or connection.closed:
+                raise OffsetStoreError(f"PostgreSQL: {str(error) or type(error).__name__}") from error
+            raise  # what the handler is to blame for
+
+    async def write(self, connection: Any, queue: StoredQueue, owner: str, progress: Progress) -> bool:
+        cursor = await _executed(connection, WRITE, *progress, *queue, owner)
+        return bool(cursor.rowcount)
+
+
+async def _read_committed(connection: AsyncConnection[Any]) -> None:
+    """Have a statement that waited for another transaction see what that has committed."""
+    from psycopg import IsolationLevel
+
+    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+
+
+async def _executed(connection: AsyncConnection[Any], statement: str, *values: object) -> Any:
+    from psycopg import Error
+    from psycopg.errors import InFailedSqlTransaction, ReadOnlySqlTransaction
+
+    try:
+        return await connection.execute(statement.encode(), values or None)
+    except InFailedSqlTransaction:  # the handler has caught an error, and left the transaction
+        raise
+    except Error as error:
+        if isinstance(error, ReadOnlySqlTransaction):
+            await connection.close()  # a former primary: the pool replaces it, by one to the new primary
+        raise OffsetStoreError(f"PostgreSQL: {str(error) or type(error).__name__}") from error

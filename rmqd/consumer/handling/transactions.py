@@ -1,0 +1,225 @@
+"""Calls of a handler in transactions of the group's own offset store: effect and progress are committed, or neither.
+
+Calls of one queue run side by side, and take turns to write what is finished and to commit. What a store knows to be
+finished is not handed out again. Where a commit failed, or another member has taken the queue, it is *in doubt*: it is
+taken anew before the next call, which tells what is stored, and keeps out what might still be committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+from rmqd.clock import Clock
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.verdict import EXPIRED, HANDLED_BEFORE
+from rmqd.consumer.handling.worker import Worker, take_cancellations_back
+from rmqd.errors import OffsetStoreError
+from rmqd.handler_api import ACK, AGAIN, Batch, InvalidPayloadError, Outcome
+from rmqd.offset_stores import OffsetStore, Progress, StoredQueue, connection_of_call
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
+
+Call = Callable[[Batch], Awaitable[object]]
+
+
+class _NotCommittedError(Exception):
+    """A transaction is taken back for no fault of what is left of its batch."""
+
+
+class _Taken:
+    """One queue, from its take-over until it is given up."""
+
+    def __init__(self, key: StoredQueue) -> None:
+        self.key = key
+        self.turn = asyncio.Lock()
+        self.owner = ""  # who we are to the store; empty while the queue is in doubt
+        self.stored: Progress | None = None
+        self.is_ours = False  # whether what was stored when it was taken last is what we had stored
+        self.is_moved = False  # elsewhere than stored, and that is not stored yet
+        self.recorded: set[Message] = set()  # committed, and perhaps not settled yet
+        self._known = Progress(0)  # what is finished, by the word of the store
+        self._ranges: list[tuple[int, int]] = []
+
+    def learn(self, stored: Progress | None) -> None:
+        self.is_ours, self.stored = stored == self.stored, stored
+        if not self.is_moved:
+            self._known = stored or Progress(0)
+            texts = (one.partition("-") for one in filter(None, self._known.above.split(",")))
+            self._ranges = [(int(low), int(high)) for low, _, high in texts]
+
+    def has(self, offset: int) -> bool:
+        return offset < self._known.offset or any(low <= offset <= high for low, high in self._ranges)
+
+    def progress(self, process_queue: ProcessQueue, done: Sequence[Message] = ()) -> Progress:
+        """What is finished once these messages are."""
+        end = process_queue.next_offset
+        cached = [one for block in process_queue.blocks for one in block.messages if not one.finished]
+        self.recorded.intersection_update(cached)
+        gone = self.recorded.union(done)
+        left = [one.queue_offset for one in cached if one not in gone]
+        waiting = [offset for offset in left if offset < end and not self.has(offset)]
+        first = low = waiting[0] if waiting else end
+        ranges = []
+        for offset in (*waiting, end):
+            if offset > low:
+                ranges.append((low, offset - 1))
+            low = offset + 1
+        ranges += [(max(low, end), high) for low, high in self._ranges if high >= end]
+        return Progress(first, ",".join(f"{low}-{high}" for low, high in ranges))
+
+
+class OffsetTransactions:
+    """The queues of one group in its own store."""
+
+    def __init__(
+        self, store: OffsetStore, client_id: str, key_of: Callable[[MessageQueue], StoredQueue], clock: Clock
+    ) -> None:
+        self.store = store
+        self.in_order = False  # whether nothing of a batch passes what is to be repeated
+        self._client_id = client_id
+        self._key_of = key_of
+        self._clock = clock
+        self._taken: dict[MessageQueue, _Taken] = {}
+
+    async def take(self, queue: MessageQueue) -> Progress | None:
+        """Become the owner of a queue. Returns what is stored. Raises OffsetStoreError."""
+        taken = self._taken.setdefault(queue, _Taken(self._key_of(queue)))
+        async with taken.turn:
+            await self._take(taken)
+            return taken.stored
+
+    def is_as_left(self, queue: MessageQueue) -> bool:
+        """Whether nobody else has written a queue since this member has, as far as that was seen."""
+        return queue in self._taken and self._taken[queue].is_ours
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Forget a queue that was given up. Its next owner takes it."""
+        self._taken.pop(queue, None)
+
+    def moved(self, queue: MessageQueue, offset: int, *, downward: bool) -> None:
+        """Hear where a queue goes on. Where that is not above what is known to be finished, that counts no more."""
+        if (taken := self._taken.get(queue)) is not None and (downward or taken.has(offset)):
+            taken.learn(None)
+            taken.is_moved = True
+
+    async def write(self, queue: MessageQueue, process_queue: ProcessQueue | None, offset: int) -> None:
+        """Store what is finished, without an effect: `offset`, where it is not the cache's. Raises OffsetStoreError."""
+        if (taken := self._taken.get(queue)) is None:
+            return
+        async with taken.turn:
+            if not taken.owner:
+                await self._take(taken)
+            progress = Progress(offset) if process_queue is None else taken.progress(process_queue)
+            if progress != taken.stored:
+                async with self.store.transaction() as connection:
+                    await self._write(taken, connection, progress)
+                taken.stored, taken.is_moved = progress, False
+
+    def around(self, call: Call, worker: Callable[[], Worker]) -> Call:
+        """A call for one worker, in a transaction of its own. It raises what the handler does."""
+
+        async def in_transaction(batch: Batch) -> object:
+            return await self._call(call, batch, worker())
+
+        return in_transaction
+
+    async def _call(self, call: Call, batch: Batch, worker: Worker) -> object:
+        whole = worker.batch
+        try:
+            return await self._in_transaction(call, batch, worker)
+        except _NotCommittedError:
+            _take_back(batch)
+            for index in range(len(batch)):
+                batch.decide(index, AGAIN)
+        except BaseException:
+            _take_back(batch)
+            raise
+        finally:
+            worker.batch = whole
+        return None
+
+    async def _in_transaction(self, call: Call, batch: Batch, worker: Worker) -> object:
+        process_queue, whole, began = worker.process_queue, worker.batch, self._clock.monotonic()
+        assert process_queue is not None
+        if (taken := self._taken.get(process_queue.message_queue)) is None:
+            raise OffsetStoreError("the queue was given up")
+        worker.batch = None  # the handler has nothing while the store is asked
+        async with taken.turn:
+            if not taken.owner:
+                await self._take(taken)
+        for index, message in enumerate(batch):
+            if taken.has(message.queue_offset):
+                batch.decide(index, HANDLED_BEFORE)
+        if len(batch.decisions()) == len(batch):
+            return None
+        part, is_ending = batch.undecided(), False
+        try:
+            async with self.store.transaction() as connection:
+                worker.batch, worker.started = whole, worker.started + self._clock.monotonic() - began
+                token = connection_of_call.set(connection)
+                try:
+                    result = await call(part)
+                finally:
+                    connection_of_call.reset(token)
+                await take_cancellations_back()  # the handler's own must not end the commit
+                worker.batch = None
+                _check(part, worker)
+                done = [*_acknowledged(part, in_order=self.in_order)]
+                messages = [part[index] for index in done]
+                await taken.turn.acquire()
+                is_ending = True
+                progress = taken.progress(process_queue, messages)
+                await self._write(taken, connection, progress)
+            taken.stored, taken.is_moved = progress, False
+            taken.recorded.update(messages)
+        except BaseException as error:
+            if is_ending:
+                taken.owner = ""
+                if not isinstance(error, Exception):  # cancelled, so that nobody knows how it ends
+                    raise OffsetStoreError("the commit was cut short") from error
+            raise
+        finally:
+            if is_ending:
+                taken.turn.release()
+        for index in done:
+            part.decide(index, ACK)  # so that a deadline in this moment does not have it sent back
+        return result
+
+    async def _take(self, taken: _Taken) -> None:
+        taken.owner, owner = "", f"{self._client_id}#{secrets.token_hex(8)}"
+        taken.learn(await self.store.take(taken.key, owner))
+        taken.owner = owner
+
+    async def _write(self, taken: _Taken, connection: object, progress: Progress) -> None:
+        if not (taken.owner and await self.store.write(connection, taken.key, taken.owner, progress)):
+            taken.owner = ""
+            raise OffsetStoreError(f"another member has taken {taken.key}, or may have")
+
+
+def _check(part: Batch, worker: Worker) -> None:
+    """Raise what stands against the commit of a call that returned."""
+    if worker.expired or worker.replaced:
+        raise EXPIRED
+    errors = [one.error for one in part.decisions().values() if one.error is not None]
+    is_failed = any(not isinstance(error, InvalidPayloadError) for error in errors)  # one of several calls
+    if is_failed or (worker.process_queue is not None and worker.process_queue.dropped):
+        raise _NotCommittedError
+
+
+def _take_back(batch: Batch) -> None:
+    """Take back what the handler has acknowledged: its effect was taken back."""
+    for index, decision in list(batch.decisions().items()):
+        if decision == ACK:
+            batch.overrule(index, None)
+
+
+def _acknowledged(part: Batch, *, in_order: bool) -> Iterator[int]:
+    """What the handler is done with, by index."""
+    decisions, is_behind = part.decisions(), False
+    for index in range(len(part)):
+        outcome = decisions.get(index, ACK).outcome
+        if outcome is Outcome.ACK and (index in decisions or not is_behind):
+            yield index
+        is_behind = is_behind or (in_order and outcome in (Outcome.RETRY, Outcome.AGAIN))

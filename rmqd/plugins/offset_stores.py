@@ -1,0 +1,52 @@
+"""Finds offset stores: classes by their name among the entry points `rmqd.offset_stores`, or as `module:attribute`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from rmqd.config.model.group import BROKER, GroupConfig
+from rmqd.config.problems import ConfigProblem
+from rmqd.errors import ConfigError
+from rmqd.offset_stores import OffsetStore
+from rmqd.plugins.entry_points import why
+from rmqd.plugins.form import OptionsForm, PluginFaultError, plugin_fault
+from rmqd.plugins.lookup import find_object, located
+
+ENTRY_POINT_GROUP: Final = "rmqd.offset_stores"
+_METHODS: Final = ("open", "close", "take", "transaction", "write")
+
+
+def load_offset_store(group: str, settings: GroupConfig) -> Callable[[], OffsetStore] | None:
+    """What makes the store of a group; None where it has none of its own. Both raise ConfigError."""
+    if settings.offset_store.plugin == BROKER:
+        return None
+    try:
+        target: Any = find_object("offset store", ENTRY_POINT_GROUP, settings.offset_store.plugin)
+        if not inspect.isclass(target) or not all(callable(getattr(target, name, None)) for name in _METHODS):
+            raise plugin_fault(f"the plugin is no offset store; accepted: a class with {', '.join(_METHODS)}")
+        form = replace(OptionsForm.of(target, 0), model=getattr(target, "Options", None))
+        bound = form.bound(target, form.validated("offset store", settings.offset_store.options))
+    except PluginFaultError as error:
+        raise ConfigError(list[object](located(group, settings, ("offset_store",), error))) from error
+
+    def make() -> OffsetStore:
+        try:
+            store: OffsetStore = bound()
+        except Exception as error:
+            message = f"its constructor failed: {why(error)}"
+            raise ConfigError([settings.problem(group, ("offset_store", "options"), message)]) from error
+        return store
+
+    return make
+
+
+def offset_store_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
+    """The problems of a group's store, which is imported, and not made."""
+    try:
+        load_offset_store(group, settings)
+    except ConfigError as error:
+        return [problem for problem in error.problems if isinstance(problem, ConfigProblem)]
+    return []

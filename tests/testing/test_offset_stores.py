@@ -1,0 +1,221 @@
+"""Groups with an offset store of their own: effect and offset are one transaction, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, ClassVar
+
+import pytest
+
+from rmqd import Batch, Depends, OffsetStoreError, Progress, Retry, StoredQueue, handler, offset_connection
+from rmqd.errors import ConfigError
+from rmqd.testing import OffsetStoreSuite, RocketMQ, RunResult
+from rmqd.typed.form import HandlerFormError
+
+Run = Callable[..., RunResult]
+Effects = Annotated[list[str], Depends(offset_connection)]
+OWN = {"offset_store": {"plugin": f"{__name__}:MemoryOffsets"}}
+
+
+class MemoryOffsets:
+    """A database in memory: a transaction is a list of effects, and what is to be stored with them."""
+
+    effects: ClassVar[list[str]] = []
+    rows: ClassVar[dict[StoredQueue, tuple[str, Progress | None]]] = {}
+    shrunk: ClassVar[list[tuple[Progress, Progress]]] = []
+    """What was stored before and after a commit by which something was not finished any more."""
+    commits: ClassVar[Iterator[str]] = iter(())
+    """What goes wrong with each of the next commits with an effect, if anything."""
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+
+    async def take(self, queue: StoredQueue, owner: str) -> Progress | None:
+        stored = self.rows.get(queue, ("", None))[1]
+        self.rows[queue] = owner, stored
+        return stored
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        connection = Written()
+        yield connection
+        fault = next(self.commits, "") if connection else ""
+        if fault == "away":
+            raise OffsetStoreError("the store is away")
+        if any(self.rows[queue][0] != owner for queue, (owner, _) in connection.rows.items()):
+            raise OffsetStoreError("taken meanwhile")
+        for queue, (_, progress) in connection.rows.items():
+            if (before := self.rows[queue][1]) and progress and finished(before) - finished(progress):
+                self.shrunk.append((before, progress))
+        self.effects.extend(connection)
+        self.rows.update(connection.rows)
+        if fault == "unheard":
+            raise OffsetStoreError("no answer")
+
+    async def write(self, connection: Any, queue: StoredQueue, owner: str, progress: Progress) -> bool:
+        if self.rows[queue][0] == owner:
+            connection.rows[queue] = owner, progress
+        return queue in connection.rows
+
+
+def finished(progress: Progress) -> set[int]:
+    """The offsets that are."""
+    ranges = [one.split("-") for one in progress.above.split(",") if one]
+    return {*range(progress.offset)}.union(*(range(int(first), int(last) + 1) for first, last in ranges))
+
+
+class Written(list[str]):
+    """A transaction that is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[StoredQueue, tuple[str, Progress | None]] = {}
+
+
+@pytest.fixture(autouse=True)
+def memory() -> type[MemoryOffsets]:
+    """An empty one."""
+    MemoryOffsets.effects, MemoryOffsets.shrunk, MemoryOffsets.rows, MemoryOffsets.commits = [], [], {}, iter(())
+    return MemoryOffsets
+
+
+class TestMemory(OffsetStoreSuite):
+    def make_store(self) -> MemoryOffsets:
+        return MemoryOffsets()
+
+    async def add(self, connection: Any, name: str) -> None:
+        connection.append(name)
+
+    async def has(self, connection: Any, name: str) -> bool:
+        return name in MemoryOffsets.effects
+
+
+@handler(decode=bytes.decode)
+async def add(body: str, effects: Effects) -> None:
+    """Has one effect for each message."""
+    effects.append(body)
+
+
+@pytest.fixture
+def bodies(rocketmq: RocketMQ) -> list[str]:
+    """Twelve messages in one queue."""
+    rocketmq.create_topic("orders")
+    for number in range(12):
+        rocketmq.send("orders", f"m{number:02}")
+    return [f"m{number:02}" for number in range(12)]
+
+
+@pytest.mark.parametrize("mode", [{}, {"consume_mode": "orderly"}, {"order_by": "keys"}])
+@pytest.mark.parametrize("size", [1, 5])
+def test_effects_are_there_once_whatever_becomes_of_commits(
+    rocketmq: RocketMQ, run_handler: Run, memory: type[MemoryOffsets], bodies: list[str], mode: Any, size: int
+) -> None:
+    """Also where a commit has no answer, and where a message of a batch fails after it had its effect."""
+    memory.commits = iter(["", "unheard", "away", "", "unheard"])
+    failed = set[str]()
+
+    @handler(decode=bytes.decode)
+    async def fail_once(body: str, effects: Effects) -> None:
+        effects.append(body)
+        await asyncio.sleep(0)
+        if body in ("m03", "m07") and body not in failed:
+            failed.add(body)
+            raise ValueError(body)
+
+    run_handler(fail_once, topic="orders", group="g", consume_message_batch_max_size=size, **OWN, **mode)
+    assert sorted(memory.effects) == bodies
+    [stored] = [progress for queue, (_, progress) in memory.rows.items() if queue.topic == "orders"]
+    assert (stored, memory.shrunk) == (Progress(12), [])
+    assert rocketmq.offsets("g", "orders") == {0: 12}
+
+
+def test_what_is_finished_by_the_store_is_not_handed_out_again(
+    rocketmq: RocketMQ, run_handler: Run, memory: type[MemoryOffsets], bodies: list[str]
+) -> None:
+    """A process was killed: its broker has an older offset. An operator's reset counts for more than the store."""
+    run_handler(add, topic="orders", group="g", **OWN)
+    [queue] = [queue for queue in memory.rows if queue.topic == "orders"]
+    assert (queue.group, queue.broker, queue.queue, bool(queue.cluster)) == ("g", "broker-a", 0, True)
+    memory.rows[queue], memory.effects = ("dead", Progress(2, "4-6,9-9,11-20")), []
+
+    run_handler(add, topic="orders", group="g", **OWN)
+    assert sorted(memory.effects) == ["m02", "m03", "m07", "m08", "m10"]
+    assert memory.rows[queue][1] == Progress(12, "12-20")
+
+    rocketmq._do(lambda: rocketmq._embedded.broker.offsets.reset("g", "orders", 0, 10))
+    run_handler(add, topic="orders", group="g", **OWN)
+    assert memory.effects[5:] == bodies[10:]
+    assert memory.rows[queue][1] == Progress(12)
+
+
+def test_a_former_owner_has_no_effect(run_handler: Run, memory: type[MemoryOffsets], bodies: list[str]) -> None:
+    """Another member has taken the queue, and finished some of it, while calls were under way."""
+    calls: list[str] = []
+
+    async def handle(batch: Batch) -> None:
+        offset_connection().append(batch[0].body.decode())
+        calls.append(batch[0].body.decode())
+        if len(calls) == 3:
+            for queue in memory.rows:
+                memory.rows[queue] = "next", Progress(5)
+
+    run_handler(handle, topic="orders", group="g", consume_mode="orderly", **OWN)
+    assert memory.effects == [*bodies[:2], *bodies[5:]]
+
+
+@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
+def test_a_batch_of_which_a_part_is_acknowledged_keeps_the_offset_below(
+    run_handler: Run, memory: type[MemoryOffsets], bodies: list[str], mode: str
+) -> None:
+    """In an orderly group what stands behind a message that is to be repeated is repeated, too."""
+    seen: list[Progress | None] = []
+
+    async def handle(batch: Batch) -> None:
+        seen.extend(progress for queue, (_, progress) in memory.rows.items() if queue.topic == "orders")
+        for message in batch:
+            if message.queue_offset % 4 == 1 and not message.reconsume_times:
+                batch.retry(message)
+                if mode == "orderly":
+                    return
+            else:
+                offset_connection().append(message.body.decode())
+
+    run_handler(handle, topic="orders", group="g", consume_message_batch_max_size=4, consume_mode=mode, **OWN)
+    assert (sorted(memory.effects), memory.shrunk) == (bodies, [])
+    assert (Progress(1) if mode == "orderly" else Progress(1, "2-3")) in seen
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"message_model": "broadcasting"}, "beside message_model: broadcasting, whose members keep theirs in files"),
+        ({"consume_mode": "pop"}, "beside consume_mode: pop, in which there are none; accepted: broker"),
+        ({"consume_mode": "orderly", "auto_commit": False}, "beside auto_commit: false, as each call is a transaction"),
+        ({"deduplicate": {}}, "beside deduplicate, as what is committed does not come again"),
+        ({"offset_store": {"plugin": "nowhere"}}, "no offset store 'nowhere' is installed; accepted: "),
+        ({"offset_store": {"plugin": f"{__name__}:add"}}, "no offset store; accepted: a class with open, close, take"),
+        (
+            {"offset_store": "elsewhere"},
+            "'elsewhere' is not a mapping; accepted: a mapping with the keys plugin, options",
+        ),
+        (
+            {"offset_store": "broker"},
+            "the handler takes offset_connection; accepted: beside offset_store: {plugin: NAME}",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_is_accepted(run_handler: Run, keys: Any, problem: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        run_handler(f"{__name__}:add", topic="orders", group="g", **{**OWN, **keys})
+    assert problem in str(raised.value)
+
+
+def test_a_synchronous_handler_is_told_that_it_gets_no_connection(run_handler: Run) -> None:
+    @handler(decode=bytes.decode)
+    def plain(body: str, effects: Effects) -> None:
+        raise Retry
+
+    with pytest.raises(HandlerFormError, match=r"in a synchronous handler; accepted: async def"):
+        run_handler(plain, topic="orders", group="g", **OWN)
