@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
+
+import pytest
 
 from rmqd_handlers.cdc.pipeline import Decoder, Options
 
@@ -47,6 +50,23 @@ def debezium(op: str, before: Any = None, after: Any = None, **source: Any) -> d
 
 
 DEBEZIUM: dict[str, Any] = {"format": "debezium", "tables": ["public.orders"]}
+
+NO_COLUMN_HOLDS = {
+    "half of a surrogate pair": (canal("INSERT", {"id": "1", "name": "\ud800"}), "name: a text of 1 .* is no"),
+    "before the calendar": (
+        debezium("c", None, {"id": 1, "at": "0001-01-01T00:00+08:00"}),
+        "at: a text of 22 .* is no",
+    ),
+    "an endless time": (canal("INSERT", {"id": "1"}, es=10**30), "the place in the order is no array<bigint>"),
+}
+
+
+@pytest.mark.parametrize(("message", "reason"), NO_COLUMN_HOLDS.values(), ids=NO_COLUMN_HOLDS)
+def test_a_value_that_no_column_holds_is_a_bad_message(message: dict[str, Any], reason: str) -> None:
+    """Found before Arrow refuses the column, and with it the batch's other messages."""
+    options = DEBEZIUM if "op" in message else {}
+    assert re.search(reason, decoder(**options).reason(json.dumps(message).encode()))
+
 
 # --- Canal
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -18,8 +19,11 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow", "fastavro", "google.protobuf")
 
+import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 
 from rmqd.spark.format import RocketMQSource  # noqa: E402
+from rmqd.spark.values.value_columns import ValueColumns  # noqa: E402
+from rmqd.spark.values.value_format import ValueFormat  # noqa: E402
 from tests.spark.test_batch_reader import read  # noqa: E402
 
 ORDER = "id bigint, lines array<struct<sku:string,price:double>>, paid boolean"
@@ -125,6 +129,35 @@ def test_bodies_of_json_become_a_column(broker: EmbeddedBroker) -> None:
     assert rows[2]["_bad_row"] == "[] is no object"
     assert rows[4]["_bad_row"] == "NaN is no JSON"
     assert all(row["_bad_row"] for row in rows[1:])
+
+
+HALF, TEXT = json.dumps("\ud800"), "a string"
+JSON_VALUES: dict[str, tuple[str, str, Any, str | None]] = {
+    "more digits than a double": ("a decimal(19,2)", "12345678901234567.89", Decimal("12345678901234567.89"), None),
+    "more than 28 digits": ("a decimal(38,3)", f'"{"9" * 35}.125"', Decimal(f"{'9' * 35}.125"), None),
+    "a number as text": (TEXT, "12345678901234567.89", "12345678901234567.89", None),
+    "numbers in a text": (TEXT, '{"x": [12345678901234567.89, 1]}', '{"x": [12345678901234567.89, 1]}', None),
+    "a double": ("a array<double>", "[1e-2, 1.50]", [0.01, 1.5], None),
+    "no double": ("a double", "1e400", None, r"a: 1E\+400 is too large for double"),
+    "no bigint": ("a bigint", "1.50", None, "a: 1.50 is no bigint"),
+    "half of a surrogate pair": (TEXT, HALF, None, "surrogates not allowed"),
+    "a key of that": ("a map<string,int>", f"{{{HALF}: 1}}", None, "surrogates not allowed"),
+    "a bad value under it": ("a map<string,int>", f"{{{HALF}: 1.5}}", None, r"a: \\ud800: 1.5 is no int"),
+    "before the calendar": ("a array<timestamp>", '["0001-01-01T00:00:00+08:00"]', None, "out of the calendar in UTC"),
+    "behind it": ("a timestamp", '"9999-12-31T23:59:59-08:00"', None, "a: .* is out of the calendar in UTC"),
+}
+
+
+@pytest.mark.parametrize(("schema", "written", "value", "reason"), JSON_VALUES.values(), ids=JSON_VALUES)
+def test_a_value_of_json_is_exact_or_its_row_is_bad(schema: str, written: str, value: Any, reason: str | None) -> None:
+    """One body that no column can hold does not take the batch's other ones with it."""
+    bodies = ['{"a": null}', f'{{"a": {written}}}', '{"a": null}']
+    batch = pa.RecordBatch.from_pydict({"body": [body.encode() for body in bodies]})
+    columns = ValueColumns(ValueFormat("json", parse_kind(schema)), ("value", "_bad_row"))
+    first, row, last = columns.of(batch).to_pylist()
+    assert first == last == {"value": {"a": None}, "_bad_row": None}
+    assert row["value"] == (None if reason else {"a": value})
+    assert re.search(reason or "^None$", str(row["_bad_row"]))
 
 
 RECURSIVE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}

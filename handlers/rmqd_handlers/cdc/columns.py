@@ -124,7 +124,9 @@ class Reader:
     def _made(self, column: Column, value: Any, told: Told) -> Any:
         kind = column.kind
         if kind == "string":
-            return value if isinstance(value, str) else _json(value)
+            text = value if isinstance(value, str) else _json(value)
+            text.encode()  # half of a surrogate pair is legal in JSON, and in no column
+            return text
         if kind == "boolean":
             return _boolean(value)
         if isinstance(value, bool | list | dict):
@@ -232,4 +234,5 @@ def _time(value: Any, per_second: int, *, is_local: bool) -> datetime:
     else:
         made = datetime.fromisoformat(value)
         made = made if made.tzinfo is not None else made.replace(tzinfo=UTC)
-    return made.astimezone(UTC).replace(tzinfo=None) if is_local else made
+    made = made.astimezone(UTC)  # Arrow counts from UTC, whose calendar a zone can leave
+    return made.replace(tzinfo=None) if is_local else made

@@ -27,6 +27,7 @@ BAD: Final = "_bad_row"
 READ: Final = ("topic", "queue_id", "queue_offset", "msg_id", "body")
 BAD_DDL: Final = f"topic string, queue_id int, queue_offset bigint, msg_id string, body binary, {BAD} string"
 _MOST_CHARACTERS: Final = 300  # of a reason
+_BIGINT: Final = 1 << 63
 _CHANGES: Final = {"canal": canal_changes, "debezium": debezium_changes}
 _BINARY: Final = {"canal": latin_1, "debezium": base_64}
 
@@ -119,7 +120,10 @@ class Decoder:
     def changes(self, body: bytes | None, queue_offset: int) -> list[tuple[Change, list[int]]]:
         """A message's changes, each with its place in the order. Raises BadChangeError, BadValueError."""
         found = list(self._changes(body or b"", self._tables, self._make))
-        return [(change, self._place(change, queue_offset)) for change in found]
+        placed = [(change, self._place(change, queue_offset)) for change in found]
+        if any(not -_BIGINT <= number < _BIGINT for _, place in placed for number in place):
+            raise BadChangeError("the place in the order is no array<bigint>")
+        return placed
 
     def reason(self, body: bytes | None) -> str:
         """Why a message is bad; empty if it is not."""

@@ -1,6 +1,7 @@
 """Values of Python made to fit a type, or refused with what is wrong. Pure.
 
-What JSON does not have comes as text: dates and times in ISO 8601, bytes in base64.
+What JSON does not have comes as text: dates and times in ISO 8601, bytes in base64. Its numbers with a point come as
+decimals, which have all of their digits.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import json
 import math
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final
 
-from rmqd.spark.values.kinds import Kind
+from rmqd.spark.values.kinds import MOST_DIGITS, Kind
 
 Fit = Callable[[Any], Any]
 
 _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _LARGEST_FLOAT: Final = 3.4028235677973366e38
+_WIDEST: Final = Context(prec=MOST_DIGITS)  # Python's own context has 28 digits
 
 
 def fit_of(kind: Kind) -> Fit:
@@ -88,11 +90,14 @@ def _whole(kind: Kind) -> Fit:
 
 def _real(kind: Kind) -> Fit:
     def fit(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
             raise _no(value, kind.name)
         number = float(value)
-        if kind.name == "float" and math.isfinite(number) and abs(number) >= _LARGEST_FLOAT:
-            raise ValueError(f"{value} is too large for float")
+        is_finite = math.isfinite(number)
+        if (kind.name == "float" and is_finite and abs(number) >= _LARGEST_FLOAT) or (
+            isinstance(value, Decimal) and not is_finite
+        ):
+            raise ValueError(f"{value} is too large for {kind.name}")
         return number
 
     return fit
@@ -106,7 +111,7 @@ def _decimal(kind: Kind) -> Fit:
             raise _no(value, kind.sql)
         try:
             number = Decimal(str(value))
-            made = number.quantize(step)
+            made = number.quantize(step, context=_WIDEST)
         except InvalidOperation:
             raise _no(value, kind.sql) from None
         if made != number or len(made.as_tuple().digits) > kind.precision:
@@ -129,9 +134,7 @@ def _string(kind: Kind) -> Fit:
     def fit(value: Any) -> str:
         if isinstance(value, str):
             return value
-        if isinstance(value, dict | list | bool | int | float):
-            return json.dumps(value, ensure_ascii=False)
-        return str(value)
+        return _json(value) if isinstance(value, dict | list | bool | int | float) else str(value)
 
     return fit
 
@@ -177,7 +180,10 @@ def _time(kind: Kind) -> Fit:
             raise _no(value, "time such as 2026-03-01T10:00:00Z")
         if is_local:
             return value.replace(tzinfo=None)
-        return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        try:  # Arrow counts from UTC, whose calendar a zone can leave
+            return value.astimezone(UTC) if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        except OverflowError:
+            raise ValueError(f"{value} is out of the calendar in UTC") from None
 
     return fit
 
@@ -199,6 +205,17 @@ _FITS: Final[dict[str, Callable[[Kind], Fit]]] = {
 }
 
 
+def _json(value: Any) -> str:
+    """As the body has it, with its numbers as exact as they are there."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_json, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_json(str(name))}: {_json(inner)}' for name, inner in value.items())}}}"
+    return json.dumps(value, ensure_ascii=False)
+
+
 def _no(value: Any, kind: str) -> ValueError:
-    text = repr(value)
+    text = str(value) if isinstance(value, Decimal) else repr(value)
     return ValueError(f"{text if len(text) <= 40 else text[:37] + '...'} is no {kind}")

@@ -27,7 +27,7 @@ _PLAIN: Final = {
 }
 _TOKEN: Final = re.compile(r"\s*(?:(?P<name>[A-Za-z_][\w]*|`(?:[^`]|``)+`)|(?P<number>[0-9]+)|(?P<sign>[<>(),:]))")
 _DECIMALS: Final = ("decimal", "dec", "numeric")
-_MOST_DIGITS: Final = 38
+MOST_DIGITS: Final = 38
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Kind:
 
 def decimal_kind(precision: int, scale: int) -> Kind:
     """A decimal. Raises ValueError where Spark has none that is so large."""
-    if not 0 < precision <= _MOST_DIGITS or not 0 <= scale <= precision:
-        raise ValueError(f"decimal({precision},{scale}) is none: at most {_MOST_DIGITS} digits, scale within them")
+    if not 0 < precision <= MOST_DIGITS or not 0 <= scale <= precision:
+        raise ValueError(f"decimal({precision},{scale}) is none: at most {MOST_DIGITS} digits, scale within them")
     return Kind("decimal", precision=precision, scale=scale)
 
 

@@ -50,10 +50,23 @@ class ValueColumns:
         if self._is_decoded:
             for place, body in enumerate(batch.column(BODY).to_pylist()):
                 values[place], reasons[place] = self._decoded(body)
-        made = {name: pa.array(column, self._types[name]) for name, column in ((VALUE, values), (BAD_ROW, reasons))}
+        made = {VALUE: self._values(values, reasons), BAD_ROW: pa.array(reasons, pa.string())}
         return pa.RecordBatch.from_arrays(
             [made[name] if name in made else batch.column(name) for name in self._columns], names=list(self._columns)
         )
+
+    def _values(self, values: list[Any], reasons: list[str | None]) -> pa.Array:
+        """The column; what Arrow cannot hold, such as half of a surrogate pair, becomes null with its reason."""
+        kind = self._types[VALUE]
+        try:
+            return pa.array(values, kind)
+        except Exception:  # noqa: BLE001  whatever a conversion raises: one row at least is bad, and found below
+            for place, value in enumerate(values):
+                try:
+                    pa.array([value], kind)
+                except Exception as error:  # noqa: BLE001
+                    values[place], reasons[place] = None, _reason(error)
+        return pa.array(values, kind)
 
     def _decoded(self, body: bytes | None) -> tuple[Any, str | None]:
         if body is None:
@@ -63,7 +76,12 @@ class ValueColumns:
         except RegistryAwayError:  # it says nothing about the body: the task fails, and is tried again
             raise
         except Exception as error:  # noqa: BLE001  whatever a reader of bodies raises
-            return None, (str(error) or type(error).__name__)[:_MOST_CHARACTERS]
+            return None, _reason(error)
+
+
+def _reason(error: Exception) -> str:
+    text = (str(error) or type(error).__name__)[:_MOST_CHARACTERS]
+    return text.encode(errors="backslashreplace").decode()  # it may quote what no column can hold
 
 
 def value_types(value: ValueFormat) -> dict[str, pa.DataType]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -217,7 +218,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _read_json(body: bytes) -> Any:
-    return json.loads(body.decode("utf-8"), parse_constant=_no_number)
+    return json.loads(body.decode("utf-8"), parse_float=Decimal, parse_constant=_no_number)
 
 
 def _no_number(text: str) -> Any:
