@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog.testing
 
 from rmqd.config.model.spark import SinkConfig
-from rmqd.errors import RmqdError
+from rmqd.errors import ConfigError, RmqdError
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow", "psycopg")
+
+import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
+from pyspark.sql.types import ArrayType, DataType, DecimalType, LongType, StructType, TimestampType  # noqa: E402
 
 from rmqd.spark.pipelines.micro_batch import MicroBatch  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
@@ -95,6 +102,120 @@ def test_a_batch_that_is_repeated_is_left_out(spark: SparkSession, prices_databa
             sink.write(frame, late)
     sink.write(frame, batch(0, query="another"))
     assert len(prices_database.run("SELECT id FROM prices")) == 4
+
+
+class Tasks:
+    """A frame without Spark: its partitions' Arrow batches, and tasks in this process."""
+
+    def __init__(self, *partitions: list[pa.RecordBatch]) -> None:
+        self._partitions = partitions
+
+    def mapInArrow(self, copy: Any, told: str) -> Any:
+        done = [row for batches in self._partitions for made in copy(iter(batches)) for row in made.to_pylist()]
+        return SimpleNamespace(collect=lambda: [SimpleNamespace(**row) for row in done])
+
+
+def of_messages(values: list[dict[str, Any]], queue_id: int) -> list[pa.RecordBatch]:
+    """Rows of a queue's messages, with the offsets from 0 on, in Arrow batches of 100."""
+    place = {"topic": "orders", "broker": "broker-a", "queue_id": queue_id}
+    rows = [{**value, "_place": {**place, "queue_offset": offset}} for offset, value in enumerate(values)]
+    batches: list[pa.RecordBatch] = pa.Table.from_pylist(rows).to_batches(100)
+    return batches
+
+
+def columns(**kinds: str | DataType) -> StructType:
+    schema = StructType()
+    for name, kind in kinds.items():
+        schema.add(name, kind)
+    return schema
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("is_deletion", [False, True])
+def test_of_rows_that_are_equal_in_order_the_last_one_counts(prices_database: Database, is_deletion: bool) -> None:
+    """Of 300 keys, each with four versions in its queue and one place in the order."""
+    prices_database.run(TABLE)
+    gone: dict[str, Any] = {"gone": False} if is_deletion else {}
+    schema = columns(id="long", amount="integer", place="long", **dict.fromkeys(gone, "boolean"))
+    keys = {"keys": ["id"], "order_by": ["place"], "delete_column": "gone" if is_deletion else ""}
+    versions = [{"id": key, "amount": version, "place": 5, **gone} for version in range(4) for key in range(300)]
+    frame = Tasks(pa.Table.from_pylist(versions).to_batches(100))
+    prices_database.sink(schema, **keys).write(frame, batch(0))  # type: ignore[arg-type]
+    assert prices_database.run("SELECT amount, count(*) FROM prices GROUP BY 1") == [(3, 300)]
+
+
+COARSER: list[tuple[str, str | DataType]] = [
+    ("timestamptz(0)", "timestamp"), ("timestamp(3)[]", ArrayType(TimestampType())), ("date", "timestamp"),
+    ("real", "double"), ("real", "integer"), ("double precision", "long"), ("double precision", DecimalType(10, 2)),
+    ("numeric(12)", DecimalType(12, 2)), ("numeric(12,2)", "double"), ("money", DecimalType(12, 4)),
+    ("date", "string"),
+]  # fmt: skip
+EXACT: list[tuple[str, str | DataType]] = [
+    ("timestamptz", "timestamp"), ("timestamp(6)", "timestamp_ntz"), ("timestamptz(0)", "date"), ("date", "date"),
+    ("double precision", "integer"), ("real", "float"), ("numeric(12,2)", DecimalType(12, 2)), ("numeric", "double"),
+    ("numeric(20)", "long"), ("bigint[]", ArrayType(LongType())), ("integer", "long"), ("text", "string"),
+]  # fmt: skip
+
+
+@pytest.mark.process
+def test_a_table_that_rounds_the_order_is_refused(prices_database: Database) -> None:
+    """When the group starts, with the column that is needed."""
+    prices_database.run("CREATE TABLE prices (id bigint PRIMARY KEY, place bigint)")
+    for there, kind in (*COARSER, *EXACT):
+        prices_database.run(f"ALTER TABLE prices DROP place, ADD place {there}")
+        refused = pytest.raises(ConfigError, match=r"order_by: place is .* an older row would replace a later one")
+        with refused if (there, kind) in COARSER else contextlib.nullcontext():
+            prices_database.sink(columns(id="long", place=kind), keys=["id"], order_by=["place"])
+
+
+@pytest.mark.process
+def test_times_are_written_in_utc(prices_database: Database) -> None:
+    """The calendar's last second is beyond it in Shanghai, the session's time zone."""
+    prices_database.run("CREATE TABLE prices (at timestamptz, lines jsonb)")
+    kind = pa.timestamp("us", "Asia/Shanghai")
+    last = pa.array([253402300799 * 1_000_000], pa.int64()).cast(kind)
+    lines = pa.ListArray.from_arrays([0, 1], pa.StructArray.from_arrays([last], ["at"]))
+    frame = Tasks([pa.RecordBatch.from_arrays([last, lines], names=["at", "lines"])])
+    schema = columns(at="timestamp", lines=ArrayType(columns(at="timestamp")))
+    prices_database.sink(schema).write(frame, batch(0))  # type: ignore[arg-type]
+    found = prices_database.run("SELECT at = '9999-12-31T23:59:59Z', lines FROM prices")
+    assert found == [(True, [{"at": "9999-12-31 23:59:59+00:00"}])]
+
+
+REFUSED = {
+    "null key": ({"id": None}, r'null value in column "id" .*not-null'),
+    "text with a NUL": ({"note": "a\0b"}, "NUL"),
+    "constraint": ({"amount": -1}, "prices_amount_check"),
+    "deferred constraint": ({"shop": 2}, "prices_shop_fkey"),
+    "no number": ({"size": "large"}, "invalid input syntax for type numeric"),
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("changed", "reason"), REFUSED.values(), ids=REFUSED)
+def test_a_refused_row_is_named_or_left_out(prices_database: Database, changed: dict[str, Any], reason: str) -> None:
+    """By topic, queue and offset, without a value; those left out are kept with their reason."""
+    prices_database.run("CREATE TABLE shops (id int PRIMARY KEY)")
+    prices_database.run("INSERT INTO shops VALUES (1)")
+    prices_database.run(
+        "CREATE TABLE prices (id bigint PRIMARY KEY, amount int CHECK (amount >= 0), note text, size numeric, "
+        "shop int REFERENCES shops DEFERRABLE INITIALLY DEFERRED)"
+    )
+    schema = columns(id="long", amount="integer", note="string", size="string", shop="integer")
+    values: list[dict[str, Any]] = [{"id": n, "amount": 1, "note": "x", "size": "1", "shop": 1} for n in range(250)]
+    values[123] |= changed
+    frame: Any = Tasks(of_messages(values, 3))
+    with pytest.raises(RmqdError, match=rf"topic orders, queue 3 of broker-a, offset 123: .*{reason}"):
+        prices_database.sink(schema, keys=["id"]).write(frame, batch(0))
+    assert prices_database.run("SELECT * FROM prices") == []
+    prices_database.sink(schema, keys=["id"], bad_rows="leave_out").write(frame, batch(0))
+    assert prices_database.run("SELECT count(*) FROM prices") == [(249,)]
+    ((topic, queue_id, offset, told, content),) = prices_database.run(
+        "SELECT topic, queue_id, queue_offset, reason, content FROM rmqd_refused_prices"
+    )
+    assert (topic, queue_id, offset) == ("orders", 3, 123)
+    assert re.search(reason, told)
+    assert json.loads(content)["note"] == values[123]["note"]
 
 
 def prices(frame: DataFrame, spark: SparkSession) -> DataFrame:

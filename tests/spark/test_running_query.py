@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 from rmqd.spark.engine.running_query import MOST_CHARACTERS, query_error
+from rmqd.spark.pipelines.micro_batch import BatchFailedError, MicroBatch
+from rmqd.spark.source.offsets import Offsets
+from rmqd.wire.message_queue import MessageQueue
 
 PAGES = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {said}
 Traceback (most recent call last):
@@ -34,6 +39,16 @@ def test_the_cause_is_what_a_person_needs() -> None:
         assert str(error).startswith(expected)
         assert "\n" not in str(error)
         assert error.said == said
+
+
+def test_the_cause_comes_with_the_messages_of_its_batch() -> None:
+    """Whatever the sink; a task's own error, or Java's, does not say which messages it was about."""
+    queue = MessageQueue("orders", "broker-a", 0)
+    plans = [f"v1\n{{}}\n{json.dumps(Offsets({queue: end}).to_json())}".encode() for end in (100, 120)]
+    named = BatchFailedError(MicroBatch("query", 7, plans[1]).messages_since(plans[0]))
+    chain = f"shop.flows.BadPriceError: no price\n\nThe above\n\n{type(named).__module__}.BatchFailedError: {named}"
+    said = "no price; batch 7 has orders@broker-a:0, offsets 100 to 119"
+    assert str(query_error(Exception(chain))) == f"shop.flows.BadPriceError: {said}"
 
 
 def test_a_cause_of_many_pages_is_cut() -> None:

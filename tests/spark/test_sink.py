@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import pickle
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
 
 from rmqd.spark.format import RocketMQSource  # noqa: E402
 from rmqd.spark.sink.sending import close_senders  # noqa: E402
-from rmqd.spark.sink.writer import Stored  # noqa: E402
+from rmqd.spark.sink.writer import RocketMQWriter, Stored  # noqa: E402
 
 TIME = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 TYPES = {
@@ -35,6 +36,10 @@ TYPES = {
     "delay_level": pa.int32(),
     "deliver_at": pa.timestamp("us", tz="Europe/Paris"),
     "queue_id": pa.int64(),
+    "_place": pa.struct(
+        [(name, pa.string()) for name in ("topic", "broker")]
+        + [(name, pa.int64()) for name in ("queue_id", "queue_offset")]
+    ),
 }
 
 
@@ -101,6 +106,24 @@ def test_a_row_that_cannot_be_sent(embedded: RocketMQ) -> None:
         embedded.create_topic("orders")
         with pytest.raises(InvalidMessageError, match=said):
             write(embedded.nameserver, [{"body": "fine"}, row])
+
+
+@pytest.mark.parametrize("refused", [{"body": None}, {"body": "b", "properties": {"a": "x" * 40_000}}])
+def test_a_refused_row_is_named_by_its_message_or_left_out(embedded: RocketMQ, refused: dict[str, Any]) -> None:
+    """Whether it makes no message, or one that cannot be sent; the rows beside it are stored."""
+    embedded.create_topic("orders")
+    place = {"topic": "bills", "broker": "broker-a", "queue_id": 3}
+    rows = [
+        {**row, "_place": {**place, "queue_offset": n}} for n, row in enumerate([{"body": "a"}, refused, {"body": "c"}])
+    ]
+    with pytest.raises(InvalidMessageError, match="the row of topic bills, queue 3 of broker-a, offset 1: "):
+        write(embedded.nameserver, rows)
+    arrow = batch(rows)
+    options = parse_sink_options(
+        {"nameserver": embedded.nameserver, "topic": "orders"}, {"body": "string"}, overwrite=False
+    )
+    stored = RocketMQWriter(replace(options, leaves_out=True)).write(iter([arrow]))
+    assert stored == Stored(2, 2)
 
 
 async def test_rows_share_requests() -> None:

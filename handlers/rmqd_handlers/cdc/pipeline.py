@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from rmqd_handlers.select import PLACE
+
 from .canal import canal_changes
 from .changes import BadChangeError, Change, Maker
 from .columns import PER_SECOND, BadValueError, Column, Reader, base_64, latin_1, parse_columns
@@ -25,6 +27,7 @@ KEYS_TOLD: Final = "rmqd.keys"
 """The metadata by which a sink is told a row's key, which is to be its own: else it would replace or delete others."""
 BAD: Final = "_bad_row"
 READ: Final = ("topic", "queue_id", "queue_offset", "msg_id", "body")
+PLACE_DDL: Final = f"{PLACE} struct<topic: string, queue_id: int, queue_offset: bigint>"
 BAD_DDL: Final = f"topic string, queue_id int, queue_offset bigint, msg_id string, body binary, {BAD} string"
 _MOST_CHARACTERS: Final = 300  # of a reason
 _BIGINT: Final = 1 << 63
@@ -95,7 +98,7 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
         return frame.select(*READ).mapInArrow(BadRows(decoder), BAD_DDL)
     columns = ", ".join(column.sql for column in parse_columns(options.columns))
     rows = Rows(decoder, must_fit=options.bad_rows == "fail")
-    changes = frame.select(*READ).mapInArrow(rows, f"{columns}, {DELETED} boolean, {ORDER} array<bigint>")
+    changes = frame.select(*READ).mapInArrow(rows, f"{columns}, {DELETED} boolean, {ORDER} array<bigint>, {PLACE_DDL}")
     return changes.withMetadata(ORDER, {**_kind(options), KEYS_TOLD: options.keys})
 
 
@@ -152,7 +155,7 @@ class Rows:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode a partition. Raises ValueError for a bad message, where it must not be there, with its place."""
-        types = _arrow_types(self.decoder.columns)
+        types = {**_arrow_types(self.decoder.columns), PLACE: _place_type()}
         for batch in batches:
             found: dict[str, list[Any]] = {name: [] for name in types}
             for place, body in _messages(batch):
@@ -176,6 +179,7 @@ class Rows:
                 found[name].append(value)
             found[DELETED].append(change.is_deleted)
             found[ORDER].append(order)
+            found[PLACE].append(place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +211,12 @@ def _batch(found: dict[str, list[Any]], types: dict[str, Any]) -> pa.RecordBatch
 
     arrays = [pa.array(found[name], kind) for name, kind in types.items()]
     return pa.RecordBatch.from_arrays(arrays, names=list(types))
+
+
+def _place_type() -> Any:
+    import pyarrow as pa
+
+    return pa.struct([("topic", pa.string()), ("queue_id", pa.int32()), ("queue_offset", pa.int64())])
 
 
 def _arrow_types(columns: Sequence[Column]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from rmqd.config.model.section import Section, setting
 AVAILABLE_NOW = "available_now"
 
 OutputMode = Literal["append", "update", "complete"]
+BadRows = Literal["fail", "leave_out"]
 SinkFormat = Literal["rocketmq", "parquet", "postgresql", "delta", "jdbc", "foreach_batch"]
 
 
@@ -91,6 +92,11 @@ class SinkConfig(Section):
         "",
         "format postgresql: a boolean column of the rows, not of the table: true deletes the row of the key; "
         "beside keys and order_by",
+    )
+    bad_rows: Annotated[BadRows, Choice(("fail", "leave_out"))] = setting(
+        "fail",
+        "rows that the sink refuses: fail ends the query with the first one's topic, queue and offset; leave_out "
+        "(postgresql, rocketmq) goes on without them",
     )
     batch_column: Annotated[str, Text()] = setting(
         "", "format jdbc: a text column that says which batch a row is of, so that a repeated batch replaces its rows"

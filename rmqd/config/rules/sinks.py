@@ -22,6 +22,7 @@ FOR: Final = {
     "keys": ("postgresql", "delta"),
     "order_by": ("postgresql", "delta"),
     "delete_column": ("postgresql",),
+    "bad_rows": ("postgresql", "rocketmq"),
     "batch_column": ("jdbc",),
     "plugin": ("foreach_batch",),
 }
@@ -37,8 +38,9 @@ SCALARS: Final = (str, int, float, bool)
 
 def sink_findings(sink: SinkConfig) -> Iterator[Finding]:
     """Check a sink. Paths of findings begin at the group."""
+    plain = SinkConfig(format=sink.format)
     for key, formats in FOR.items():
-        if getattr(sink, key) and sink.format not in formats:
+        if getattr(sink, key) != getattr(plain, key) and sink.format not in formats:
             message = f"of no use with format: {sink.format}; accepted: with format: {' | '.join(formats)}"
             yield Finding(("sink", key), message, at_key=True)
     for key, accepted in NEEDED.get(sink.format, {}).items():

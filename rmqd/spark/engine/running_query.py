@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.errors import RmqdError
 from rmqd.spark.engine.spark_thread import SparkThread
+from rmqd.spark.pipelines.micro_batch import BatchFailedError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -76,11 +77,13 @@ def query_error(error: BaseException) -> QueryFailedError:
     said = str(error)
     found = _PYTHON_ERROR.findall(said)
     # Spark repeats the cause in what wraps it; the first one is the innermost of the first failure
-    names = [(name, text) for name, text in found if not name.startswith(("pyspark.", "py4j."))]
+    batch = next((f"; {text}" for name, text in found if name.endswith(".BatchFailedError")), "")
+    others = ("pyspark.", "py4j.", BatchFailedError.__module__)
+    names = [(name, text) for name, text in found if not name.startswith(others)]
     if names:
         name, text = names[0]
         cause = text if name.startswith("rmqd.") else f"{name}: {text}"
     else:
         first = next((line.strip() for line in said.splitlines() if line.strip()), type(error).__name__)
         cause = f"Spark: {first}" if first != type(error).__name__ else f"Spark ended with {first}"
-    return QueryFailedError(cause[:MOST_CHARACTERS], said)
+    return QueryFailedError(f"{cause[:MOST_CHARACTERS]}{batch}", said)

@@ -29,6 +29,7 @@ CONF: Final = (
 )
 _SOURCE: Final = "rmqd_batch"
 _LATEST: Final = "rmqd_latest"
+_ROW: Final = "rmqd_row"
 _LOOKED_THROUGH: Final = 100  # commits: its own last one is among them unless others wrote as many since
 _NOT_FOR_THIS_SPARK: Final = tuple(
     f"java.lang.{name}Error" for name in ("NoSuchMethod", "NoSuchField", "NoClassDefFound", "IncompatibleClassChange")
@@ -69,13 +70,23 @@ class DeltaTable:
         if problems:
             raise ConfigError(problems)
         self._appending(self._spark.createDataFrame([], schema)).mode("ignore").save(self._sink.path)
-        there = self._look().schema.fieldNames()
+        found = self._look().schema
+        there = found.fieldNames()
         missing = [name for name in schema.fieldNames() if name.lower() not in map(str.lower, there)]
         if missing and not self._evolves:
             raise ConfigError([
                 f"sink.path: the table {self._sink.path} has no column {', '.join(missing)}; accepted: ALTER TABLE "
                 f"{self._table} ADD COLUMNS, or sink.options: {{mergeSchema: true}}"
             ])  # fmt: skip
+
+        problems = [
+            f"sink.order_by: {name} is {kind} in the pipeline and {found[name].dataType.simpleString()} in the table "
+            f"{self._sink.path}, which may tell fewer values apart; expected: the same type in both"
+            for name in self._sink.order_by
+            if name in there and (kind := schema[name].dataType.simpleString()) != found[name].dataType.simpleString()
+        ]
+        if problems:
+            raise ConfigError(problems)
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> None:
         """Have a batch's rows in the table, once however often it is repeated.
@@ -154,11 +165,13 @@ class DeltaTable:
         if not self._sink.order_by:
             return frame
         from pyspark.sql import Window
-        from pyspark.sql.functions import col, row_number
+        from pyspark.sql.functions import col, monotonically_increasing_id, row_number
 
-        newest = [col(_quoted(name)).desc_nulls_last() for name in self._sink.order_by]
+        # of rows that are equal in order the one counts that comes last in its partition, so in its queue
+        frame = frame.withColumn(_ROW, monotonically_increasing_id())
+        newest = [*(col(_quoted(name)).desc_nulls_last() for name in self._sink.order_by), col(_ROW).desc()]
         of_key = Window.partitionBy(*map(_quoted, self._sink.keys)).orderBy(*newest)
-        return frame.withColumn(_LATEST, row_number().over(of_key)).where(f"{_LATEST} = 1").drop(_LATEST)
+        return frame.withColumn(_LATEST, row_number().over(of_key)).where(f"{_LATEST} = 1").drop(_LATEST, _ROW)
 
     def _see_one_of_each_key(self, rows: DataFrame, batch: MicroBatch) -> None:
         if rows.groupBy(*map(_quoted, self._sink.keys)).count().where("count > 1").limit(1).collect():

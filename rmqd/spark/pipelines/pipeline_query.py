@@ -15,12 +15,14 @@ from rmqd.spark.handlers.group_source import GroupPlan
 from rmqd.spark.handlers.handler_query import triggered
 from rmqd.spark.handlers.outcome import OnBatch
 from rmqd.spark.pipelines.lost_rows import messages_of
-from rmqd.spark.pipelines.micro_batch import MicroBatch
+from rmqd.spark.pipelines.micro_batch import BatchFailedError, MicroBatch
 from rmqd.spark.pipelines.pinned_schema import with_pinned_schema
 from rmqd.spark.pipelines.pipeline_counts import CountingListener, observed
-from rmqd.spark.pipelines.pipeline_sinks import make_sink
+from rmqd.spark.pipelines.pipeline_sinks import TopicSink, make_sink
 from rmqd.spark.pipelines.pipeline_source import NAME, pipeline_source
+from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink
 from rmqd.spark.pipelines.used_columns import note_used_columns, used_columns
+from rmqd.spark.sink.row_place import PLACE
 from rmqd.spark.sink.writer import QUERY_ID
 
 if TYPE_CHECKING:
@@ -63,12 +65,18 @@ def pipeline_query(
     frame = _applied(load_pipeline(order.name, settings), settings.pipeline.plugin, read, spark)
     note_used_columns(pause_file, used_columns(frame, NAME))
     sink = make_sink(spark, order)
-    sink.prepare(frame.schema)
+    keeps_place = isinstance(sink, PostgresqlSink | TopicSink)
+    sink.prepare((frame if keeps_place else frame.drop(PLACE)).schema)
     plans = HadoopFolder(spark, checkpoint)
 
     def write(batch_frame: DataFrame, batch_id: int) -> None:
         query = batch_frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
-        sink.write(batch_frame, MicroBatch(query, batch_id, plans.read(f"offsets/{batch_id}")))
+        batch = MicroBatch(query, batch_id, plans.read(f"offsets/{batch_id}"))
+        try:
+            sink.write(batch_frame if keeps_place else batch_frame.drop(PLACE), batch)
+        except Exception as error:
+            former = plans.read(f"offsets/{batch_id - 1}") if batch_id else b""
+            raise BatchFailedError(batch.messages_since(former)) from error
 
     writer = frame.writeStream.queryName(order.name).outputMode(settings.sink.output_mode).foreachBatch(write)
     triggering = triggered(writer, settings.spark or SparkConfig()).option("checkpointLocation", checkpoint)

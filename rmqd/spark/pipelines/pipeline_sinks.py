@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rmqd.plugins.pipelines import load_batch_function
@@ -73,7 +74,9 @@ class TopicSink:
     def prepare(self, schema: StructType) -> None:
         """Raises ConfigError with what is wrong with options and columns."""
         checked = make_options(self._options, schema, overwrite=False, otherwise=self._order.access)
-        self._spark.dataSource.register(bound_sink(checked))
+        sink = self._order.settings.sink
+        leaves_out = sink is not None and sink.bad_rows == "leave_out"
+        self._spark.dataSource.register(bound_sink(replace(checked, leaves_out=leaves_out)))
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> None:
         """Send each row of the micro-batch as a message."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors import InvalidMessageError
+from rmqd.spark.sink.row_place import place_text, places_of
 from rmqd.spark.sink.sink_options import SINK_COLUMNS
 from rmqd.wire.messages.properties import SET_BY_ROCKETMQ, SHARDING_KEY
 from rmqd.wire.topics import wrap_namespace
@@ -37,6 +38,12 @@ class OutgoingRow:
     message: OutgoingMessage
     queue_id: int | None = None
     broker: str = ""
+    place: Sequence[Any] = ()
+
+    @property
+    def name(self) -> str:
+        """The row as errors name it."""
+        return _name(self.place, self.message.properties)
 
     @property
     def lane(self) -> object:
@@ -48,25 +55,40 @@ class OutgoingRow:
 
 
 def rows_of(
-    batch: pa.RecordBatch, topic: str, origin: Origin, first: int, namespace: str = ""
+    batch: pa.RecordBatch,
+    topic: str,
+    origin: Origin,
+    first: int,
+    namespace: str = "",
+    on_refused: Callable[[str], object] | None = None,
 ) -> Iterator[OutgoingRow]:
     """The rows of a batch whose first row is the task's `first`; `topic` wins over the column.
 
     Both are without the `namespace`, and messages go to the topic that has it.
 
-    Raises InvalidMessageError for a row that cannot be sent.
+    A row that cannot be sent is told to `on_refused`; without it, InvalidMessageError is raised.
     """
     columns = {name: _values(batch.column(name)) for name in batch.schema.names if name in SINK_COLUMNS}
     marks = {QUERY: origin.query, BATCH: origin.batch, PART: str(origin.part)}
-    for number, values in enumerate(zip(*columns.values(), strict=True), first):
-        row = dict(zip(columns, values, strict=True))
+    places = zip(*places_of(batch), strict=True)
+    for number, (place, *values) in enumerate(zip(places, *columns.values(), strict=True), first):
+        row, marked = dict(zip(columns, values, strict=True)), {**marks, SEQUENCE: str(number)}
         try:
-            yield _row(row, topic, {**marks, SEQUENCE: str(number)}, namespace)
+            yield _row(row, topic, marked, namespace, place)
         except ValueError as error:
-            raise InvalidMessageError(f"row {number} of partition {origin.part}: {error}") from error
+            if on_refused is None:
+                raise InvalidMessageError(f"{_name(place, marked)}: {error}") from error
+            on_refused(f"{_name(place, marked)}: {error}")
 
 
-def _row(row: Mapping[str, Any], topic: str, marks: Mapping[str, str], namespace: str) -> OutgoingRow:
+def _name(place: Sequence[Any], marks: Mapping[str, str]) -> str:
+    is_known = bool(place) and place[-1] is not None
+    return place_text(place) if is_known else f"row {marks[SEQUENCE]} of partition {marks[PART]}"
+
+
+def _row(
+    row: Mapping[str, Any], topic: str, marks: Mapping[str, str], namespace: str, place: Sequence[Any]
+) -> OutgoingRow:
     body = row["body"]
     if body is None:
         raise ValueError("its body is null")
@@ -90,7 +112,7 @@ def _row(row: Mapping[str, Any], topic: str, marks: Mapping[str, str], namespace
         sharding_key=row.get("sharding_key") or properties.get(SHARDING_KEY, ""),
         properties={**properties, **marks},
     )
-    return OutgoingRow(message, row.get("queue_id"), row.get("broker") or "")
+    return OutgoingRow(message, row.get("queue_id"), row.get("broker") or "", place)
 
 
 def _values(column: pa.Array) -> list[Any]:

@@ -13,6 +13,7 @@ from rmqd.errors import ConfigError
 from rmqd.spark import access
 from rmqd.spark.access import Access
 from rmqd.spark.option_values import GivenOptions, meant_or_all, milliseconds, positive
+from rmqd.spark.sink.row_place import PLACE
 from rmqd.spark.source.columns import COLUMNS
 from rmqd.wire.topics import check_topic
 
@@ -50,6 +51,8 @@ class SinkOptions:
     topic: str = ""
     in_flight: int = 64
     tolerance_seconds: float = 60.0
+    leaves_out: bool = False
+    """Whether a row that cannot be sent is left out, in place of failing its task."""
 
 
 def parse_sink_options(
@@ -83,6 +86,6 @@ def column_problems(columns: Mapping[str, str]) -> list[str]:
             accepted = SINK_COLUMNS[name][0]
             if type_name not in accepted:
                 problems.append(f"column {name}: is {type_name}; accepted: {', '.join(accepted)}")
-        elif name not in COLUMNS:
+        elif name not in (*COLUMNS, PLACE):
             problems.append(f"column {name}: the sink has no such column; {meant_or_all(name, tuple(SINK_COLUMNS))}")
     return problems

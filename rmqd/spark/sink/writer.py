@@ -92,14 +92,20 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str) 
         origin = Origin(stream, context.getLocalProperty(BATCH_ID) or "", context.partitionId())
     sender = sender_to(options.access)
     sender.look_again()
-    total = total_bytes = 0
+    total = total_bytes = first = 0
+    on_refused = _tell_refused if options.leaves_out else None
     for batch in batches:
-        rows = rows_of(batch, options.topic, origin, total, options.access.options.namespace)
-        count, size_bytes = sender.send(rows, options.in_flight, options.tolerance_seconds)
+        rows = rows_of(batch, options.topic, origin, first, options.access.options.namespace, on_refused)
+        count, size_bytes = sender.send(rows, options.in_flight, options.tolerance_seconds, on_refused)
+        first += batch.num_rows
         total += count
         total_bytes += size_bytes
     freeze_imports()
     return Stored(total, total_bytes)
+
+
+def _tell_refused(row: str) -> None:
+    log.warning("spark.rows_refused", rows=1, first=row)
 
 
 def _tell_stored(messages: list[WriterCommitMessage | None], batch: str) -> None:

@@ -82,6 +82,16 @@ def told(error: psycopg.Error) -> str:
     return ", ".join(parts)
 
 
+def refused_row(error: psycopg.Error, columns: Sequence[str] | None = None) -> bool:
+    """Whether the database refused a row by its values. A null in a column that no row has is the table's fault."""
+    import psycopg
+
+    if columns is not None and isinstance(error, psycopg.errors.NotNullViolation):
+        return error.diag.column_name in columns
+    kinds = (psycopg.DataError, psycopg.IntegrityError)
+    return isinstance(error, (*kinds, psycopg.errors.RaiseException, psycopg.errors.ProgramLimitExceeded))
+
+
 def _until_quote(text: str, names: Sequence[str]) -> str:
     """A text up to what it quotes, unless that is one of the names."""
     for quoted in _QUOTED.finditer(text):

@@ -6,17 +6,14 @@ the key and its place in the order: an older row of the key is left out, a later
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.spark.pipelines.postgresql.statements import ATTEMPT, Statements, later, listed, quoted
+from rmqd.spark.pipelines.postgresql.statements import Statements, later, listed, quoted
 
 DELETED_AT: Final = "rmqd_deleted_at"
 """The own column of the table of deletions: when a deletion was written, by the database's clock."""
-_PREFIX: Final = "rmqd_deleted_"
-_LONGEST_NAME: Final = 63  # bytes, of PostgreSQL's names
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +25,7 @@ class Deletions:
     @property
     def name(self) -> str:
         """The name of the table that keeps deletions: the same for all groups that write to the table."""
-        table = self.statements.table
-        whole = f"{_PREFIX}{table}"
-        if len(whole.encode()) <= _LONGEST_NAME:
-            return whole
-        return f"{_PREFIX}{hashlib.sha256(table.encode()).hexdigest()[:16]}"
+        return self.statements.companion("rmqd_deleted_")
 
     @property
     def table(self) -> str:
@@ -56,7 +49,7 @@ class Deletions:
         """Have groups apply their rows one after another: none may miss a deletion that another has under way."""
         return f"LOCK TABLE {self.table} IN SHARE ROW EXCLUSIVE MODE"
 
-    def move(self, epoch: int) -> str:
+    def move(self, epoch: int, part: range | None = None) -> str:
         """Apply the rows of attempts to the table, and tell of how many keys it has something later, or a later
         deletion; parameter: the attempts.
 
@@ -64,12 +57,11 @@ class Deletions:
         """
         statements = self.statements
         keys, deleted = listed(statements.keys), f"{quoted(statements.delete_column)} IS TRUE"
-        newest = ", ".join([keys, *(f"{quoted(name)} DESC NULLS LAST" for name in statements.order_by)])
         kept, stored = listed(self.columns), listed(statements.columns)
         changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in self.columns)
         return (
             f"WITH latest AS MATERIALIZED (SELECT DISTINCT ON ({keys}) {listed(statements.staged)} "
-            f"FROM {statements.staging(epoch)} WHERE {ATTEMPT} = ANY(%s) ORDER BY {newest}), "
+            f"{statements.chosen(epoch, part)} ORDER BY {statements.newest()}), "
             f"coming AS MATERIALIZED (SELECT * FROM latest c WHERE NOT EXISTS (SELECT FROM {self.table} d "
             f"WHERE {self._same('d', 'c')} AND {self._later('d', 'c')})), "
             f"removed AS (DELETE FROM {statements.target} t USING coming c WHERE c.{deleted} "

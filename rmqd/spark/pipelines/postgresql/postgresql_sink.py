@@ -9,11 +9,12 @@ import structlog
 
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.pipelines.micro_batch import MicroBatch
-from rmqd.spark.pipelines.postgresql.connections import connected, conninfo_of, exists, one_line
+from rmqd.spark.pipelines.postgresql.connections import connected, conninfo_of, exists, one_line, refused_row, told
 from rmqd.spark.pipelines.postgresql.deletions import Deletions
 from rmqd.spark.pipelines.postgresql.order_kinds import OrderKinds, kinds_of
 from rmqd.spark.pipelines.postgresql.statements import BATCHES, ONE_AT_A_TIME, Statements
 from rmqd.spark.pipelines.postgresql.table_shape import read_shape
+from rmqd.spark.sink.row_place import PLACE, place_text
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -55,6 +56,7 @@ class PostgresqlSink:
         Raises ConfigError with all that is wrong.
         """
         sink = self._sink
+        schema = _without(schema, PLACE)
         stored = _without(schema, sink.delete_column)
         with self._connected() as connection:
             shape = read_shape(connection, sink.table, stored)
@@ -76,6 +78,8 @@ class PostgresqlSink:
                 self._epoch = self._next_epoch(connection)
                 if sink.delete_column:
                     self._have_deletions_table(connection)
+                if self._leaves_out and not exists(connection, self._statements.refused):
+                    connection.execute(self._statements.make_refused())
                 self._order_kinds.note(connection)
                 connection.execute(self._statements.make_staging(self._epoch))
             self._forget_former_stagings(connection)
@@ -100,16 +104,17 @@ class PostgresqlSink:
                 # yet what a stateful query keeps is only kept when its plan runs
                 frame.write.format("noop").mode("overwrite").save()
                 return
-        copy = RowCopy(self._conninfo, self._where, statements.copy(self._epoch), self._json_columns)
-        told = frame.mapInArrow(copy, TOLD).collect()
+        refuse = statements.refuse(self._epoch) if self._leaves_out else ""
+        copy = RowCopy(self._conninfo, self._where, statements.copy(self._epoch), self._json_columns, refuse)
+        copied = frame.mapInArrow(copy, TOLD).collect()
         with self._connected() as connection:
             with connection.transaction():
                 if statements.delete_column:  # first of all, so that what this transaction sees is from behind it
                     connection.execute(Deletions(statements).lock())
                 if not self._is_written(connection, batch, lock=True):
                     self._order_kinds.see(connection)
-                    self._move(connection, batch, [row.attempt for row in told], sum(row.rows for row in told))
-            if told:
+                    self._move(connection, batch, [row.attempt for row in copied], sum(row.rows for row in copied))
+            if copied:
                 self._if_not_held(connection, statements.empty_staging(self._epoch))
 
     def has(self, batch: MicroBatch) -> bool:
@@ -207,17 +212,84 @@ class PostgresqlSink:
             if counted is None or counted[0] != rows:  # a crash of the database empties tables that are not logged
                 raise RmqdError(f"of {rows} rows that were copied for {self._where}, the database has {counted}")
             try:
-                move = Deletions(statements).move if statements.delete_column else statements.move
-                moved = connection.execute(move(self._epoch), (attempts,)).fetchone()
+                moved = self._move_rows(connection, attempts)
             except psycopg.errors.CardinalityViolation as error:
                 keys = ", ".join(self._sink.keys)
                 raise RmqdError(
                     f"{self._where}: batch {batch.number} has several rows of one key ({keys}), and which of them "
                     "counts is not said; accepted: sink.order_by, columns by which the last one is known"
                 ) from error
-            if moved is not None and moved[0]:
-                self._tell_older(batch, moved[0])
+            if moved:
+                self._tell_older(batch, moved)
+            if self._leaves_out:
+                self._keep_refused(connection, batch, attempts)
         connection.execute(statements.note_batch(), (batch.query, batch.number, batch.plan_id, rows, *self._name))
+
+    def _move_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str]) -> int:
+        """Move the rows that the table takes. Returns how many keys have something later there.
+
+        Raises RmqdError for the first row that the table refuses, unless such rows are left out.
+        """
+        import psycopg
+
+        while True:
+            try:
+                with connection.transaction():
+                    return self._try_rows(connection, attempts, None)
+            except psycopg.Error as error:
+                if not refused_row(error, self._statements.columns):
+                    raise
+                rows = [row for (row,) in connection.execute(self._statements.staged_rows(self._epoch), (attempts,))]
+                if not self._refuse_rows(connection, attempts, rows):
+                    raise
+
+    def _try_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str], part: range | None) -> int:
+        statements = self._statements
+        move = Deletions(statements).move if statements.delete_column else statements.move
+        moved = connection.execute(move(self._epoch, part), (attempts,)).fetchone()
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # COMMIT would check them, and name no row
+        return int(moved[0]) if moved is not None else 0
+
+    def _refuse_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str], rows: list[int]) -> int:
+        """Find the rows that the table refuses, by halves, and mark them as refused. Returns how many they are."""
+        import psycopg
+
+        if not rows:
+            return 0
+        try:
+            with connection.transaction(force_rollback=True):
+                self._try_rows(connection, attempts, range(rows[0], rows[-1] + 1))
+            return 0
+        except psycopg.Error as error:
+            if not refused_row(error, self._statements.columns):
+                raise
+            if len(rows) > 1:
+                middle = len(rows) // 2
+                found = self._refuse_rows(connection, attempts, rows[:middle])
+                return found + self._refuse_rows(connection, attempts, rows[middle:])
+            refuse = self._statements.refuse_staged(self._epoch)
+            place = connection.execute(refuse, (told(error), attempts, rows[0])).fetchone()
+            if not self._leaves_out and place is not None:
+                raise RmqdError(f"sink {self._where}: {place_text(place)}: {told(error)}") from None
+            return 1
+
+    def _keep_refused(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, attempts: list[str]) -> None:
+        keep = self._statements.keep_refused(self._epoch)
+        refused = connection.execute(keep, (self._writer, batch.query, batch.number, attempts)).fetchall()
+        if refused:
+            log.warning(
+                "spark.rows_refused",
+                group=self._writer,
+                table=self._where,
+                batch=batch.number,
+                rows=len(refused),
+                kept_in=self._statements.refused,
+                first=f"{place_text(refused[0][:4])}: {refused[0][4]}",
+            )
+
+    @property
+    def _leaves_out(self) -> bool:
+        return self._sink.bad_rows == "leave_out"
 
     def _tell_older(self, batch: MicroBatch, keys: int) -> None:
         log.warning(

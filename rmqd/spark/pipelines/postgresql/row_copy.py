@@ -1,18 +1,25 @@
-"""What a task does for the sink `postgresql`: it copies its rows to the staging table, in one transaction."""
+"""What a task does for the sink `postgresql`: it copies its rows to the staging table."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark import TaskContext
 
-from rmqd.spark.pipelines.postgresql.connections import connected
+from rmqd.errors import RmqdError
+from rmqd.spark.pipelines.postgresql.connections import connected, refused_row, told
+from rmqd.spark.sink.row_place import PLACE, PLACE_COLUMNS, place_text, places_of
 
 TOLD: Final = "attempt string, rows bigint"
+_ROWS_BITS: Final = 33  # as Spark's monotonically_increasing_id: a partition's rows follow those of the one before
+
+Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,33 +31,96 @@ class RowCopy:
     where: str
     statement: str
     json_columns: frozenset[str]
+    refuse: str = ""
+    """The statement that stages a refused row with its reason; empty if a refused row fails the task."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Copy a partition. Raises RmqdError with what the database says, by which the task fails."""
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
-        attempt, rows = uuid.uuid4().hex, 0
-        with (
-            connected(self.conninfo, self.where) as connection,
-            connection.cursor() as cursor,
-            cursor.copy(self.statement) as copy,
-        ):
-            while first is not None:
-                for row in zip(*self._values(first), strict=True):
-                    copy.write_row((attempt, *row))
-                rows += first.num_rows
-                first = next(batches, None)
-        yield pa.RecordBatch.from_pydict({"attempt": [attempt], "rows": [rows]})
+        context = TaskContext.get()
+        attempt, rows = uuid.uuid4().hex, (context.partitionId() if context is not None else 0) << _ROWS_BITS
+        start = rows
+        with connected(self.conninfo, self.where) as connection:
+            for batch in itertools.chain([first], batches):
+                bad: dict[int, str] = {}
+                numbers = range(rows, rows + batch.num_rows)
+                places, values = places_of(batch), self._values(batch, bad)
+                staged = list(zip(itertools.repeat(attempt), numbers, *places, *values, strict=False))
+                for number, reason in bad.items():
+                    self._refuse(connection, staged[number], batch, reason)
+                self._copy(connection, [row for number, row in enumerate(staged) if number not in bad], batch)
+                rows += batch.num_rows
+        yield pa.RecordBatch.from_pydict({"attempt": [attempt], "rows": [rows - start]})
 
-    def _values(self, batch: pa.RecordBatch) -> Iterator[list[Any]]:
+    def _copy(self, connection: Any, rows: Sequence[Row], batch: pa.RecordBatch) -> None:
+        """Copy all rows by one statement; if a row is refused, halves of them until it is found."""
+        import psycopg
+
+        if not rows:
+            return
+        try:
+            with connection.cursor() as cursor, cursor.copy(self.statement) as copy:
+                for row in rows:
+                    copy.write_row(row)
+        except psycopg.Error as error:
+            if not refused_row(error):
+                raise
+            if len(rows) == 1:
+                self._refuse(connection, rows[0], batch, told(error))
+                return
+            middle = len(rows) // 2
+            self._copy(connection, rows[:middle], batch)
+            self._copy(connection, rows[middle:], batch)
+
+    def _refuse(self, connection: Any, row: Row, batch: pa.RecordBatch, reason: str) -> None:
+        own = 2 + len(PLACE_COLUMNS)
+        if not self.refuse:
+            raise RmqdError(f"sink {self.where}: {place_text(row[2:own])}: {reason}")
+        names = [name for name in batch.schema.names if name != PLACE]
+        content = json.dumps(dict(zip(names, row[own:], strict=True)), default=str)
+        connection.execute(self.refuse, (*row[:own], reason, content))
+
+    def _values(self, batch: pa.RecordBatch, bad: dict[int, str]) -> Iterator[list[Any]]:
+        """The values of each column. Rows with a value that Python does not have are noted in `bad`."""
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            values = column.to_pylist()
+            if name == PLACE:
+                continue
+            values = _python_values(name, column, bad)
             if name in self.json_columns:
                 to_json = _json_of(column.type)
                 yield [None if value is None else to_json(value) for value in values]
             else:
                 yield values
+
+
+def _python_values(name: str, column: pa.Array, bad: dict[int, str]) -> list[Any]:
+    kind = _in_utc(column.type)  # a time near the calendar's end may be beyond it in the session's time zone
+    column = column if kind == column.type else column.cast(kind)
+    try:
+        values: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError):
+        values = []
+        for number, value in enumerate(column):
+            try:
+                values.append(value.as_py())
+            except (ValueError, OverflowError):
+                values.append(None)
+                bad[number] = f"column {name}: the value is out of the calendar, whose years are 1 to 9999"
+    return values
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(_in_utc(kind.item_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    return kind
 
 
 def _json_of(kind: pa.DataType) -> Callable[[Any], str]:

@@ -9,6 +9,19 @@ from typing import Final
 
 ATTEMPT: Final = "rmqd_attempt"
 """The staging table's own column: which attempt of a task has copied a row."""
+ROW: Final = "rmqd_row"
+"""Another one: the row's place in the batch, by partition."""
+OFFSET: Final = "rmqd_queue_offset"
+_MESSAGE: Final = ("rmqd_topic", "rmqd_broker", "rmqd_queue_id", OFFSET)
+REASON: Final = "rmqd_reason"
+"""Another one: why a row is refused; null if it is not."""
+_CONTENT: Final = "rmqd_content"
+_OWN: Final = {
+    ATTEMPT: "text", ROW: "bigint", **dict(zip(_MESSAGE, ("text", "text", "integer", "bigint"), strict=True)),
+    REASON: "text", _CONTENT: "text",
+}  # fmt: skip
+OWN: Final = tuple(_OWN)
+_LONGEST_NAME: Final = 63  # bytes, of PostgreSQL's names
 BATCHES: Final = "rmqd_batches"
 ONE_AT_A_TIME: Final = 0x726D7164
 """The advisory lock under which tables are made for all groups: the letters rmqd."""
@@ -80,6 +93,18 @@ class Statements:
         """The full name of another table in the same schema."""
         return f"{quoted(self.schema)}.{quoted(name)}"
 
+    def companion(self, prefix: str) -> str:
+        """The name of a table beside the table: the same for all groups that write there."""
+        whole = f"{prefix}{self.table}"
+        if len(whole.encode()) <= _LONGEST_NAME:
+            return whole
+        return f"{prefix}{hashlib.sha256(self.table.encode()).hexdigest()[:16]}"
+
+    @property
+    def refused(self) -> str:
+        """The full name of the table that keeps refused rows."""
+        return self.beside(self.companion("rmqd_refused_"))
+
     def make_batches(self) -> str:
         """Make the table that notes batches."""
         return (
@@ -99,13 +124,46 @@ class Statements:
         """Make a driver's staging table. It need not survive a crash of the database: the batch is then repeated."""
         delete = f", false AS {quoted(self.delete_column)}" if self.delete_column else ""
         return (
-            f"CREATE UNLOGGED TABLE {self.staging(epoch)} AS SELECT ''::text AS {ATTEMPT}, {listed(self.columns)}"
+            f"CREATE UNLOGGED TABLE {self.staging(epoch)} AS SELECT "
+            f"{', '.join(f'NULL::{kind} AS {name}' for name, kind in _OWN.items())}, {listed(self.columns)}"
             f"{delete} FROM {self.target} WITH NO DATA"
         )
 
     def copy(self, epoch: int) -> str:
-        """Copy rows to the staging table, each with its attempt first."""
-        return f"COPY {self.staging(epoch)} ({ATTEMPT}, {listed(self.staged)}) FROM STDIN"
+        """Copy rows to the staging table, each behind its attempt, its place in the batch, and its message."""
+        return f"COPY {self.staging(epoch)} ({listed((ATTEMPT, ROW, *_MESSAGE, *self.staged))}) FROM STDIN"
+
+    def refuse(self, epoch: int) -> str:
+        """Stage a refused row; parameters: as `copy`, but reason and content in place of the row's columns."""
+        names = (ATTEMPT, ROW, *_MESSAGE, REASON, _CONTENT)
+        return f"INSERT INTO {self.staging(epoch)} ({listed(names)}) VALUES ({', '.join(['%s'] * len(names))})"
+
+    def staged_rows(self, epoch: int) -> str:
+        """Ask for the places of rows that are not refused, in order; parameter: the attempts."""
+        return f"SELECT {ROW} FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s) AND {REASON} IS NULL ORDER BY {ROW}"
+
+    def refuse_staged(self, epoch: int) -> str:
+        """Refuse a row that is staged, and ask for its message; parameters: reason, attempts, place in the batch."""
+        return (
+            f"UPDATE {self.staging(epoch)} s SET {REASON} = %s, {_CONTENT} = (to_jsonb(s) - ARRAY{list(_OWN)})::text "
+            f"WHERE {ATTEMPT} = ANY(%s) AND {ROW} = %s RETURNING {', '.join(_MESSAGE)}"
+        )
+
+    def make_refused(self) -> str:
+        """Make the table that keeps refused rows."""
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self.refused} (writer text, query text, batch bigint, topic text, "
+            "broker text, queue_id integer, queue_offset bigint, reason text, content text, refused_at timestamptz)"
+        )
+
+    def keep_refused(self, epoch: int) -> str:
+        """Keep the refused rows, and ask for their messages and reasons; parameters: writer, query, batch, attempts."""
+        kept = ", ".join((*_MESSAGE, REASON, _CONTENT))
+        return (
+            f"INSERT INTO {self.refused} SELECT %s, %s, %s, {kept}, now() FROM {self.staging(epoch)} "
+            f"WHERE {ATTEMPT} = ANY(%s) AND {REASON} IS NOT NULL "
+            "RETURNING topic, broker, queue_id, queue_offset, reason"
+        )
 
     def last_batch(self, *, lock: bool) -> str:
         """Ask for epoch, query, batch and plan; parameters: writer, table."""
@@ -118,19 +176,28 @@ class Statements:
         """Count the rows of attempts; parameter: the attempts."""
         return f"SELECT count(*) FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s)"
 
-    def move(self, epoch: int) -> str:
+    def chosen(self, epoch: int, part: range | None = None) -> str:
+        """The staged rows of attempts that are not refused, maybe only those of a part of the batch."""
+        between = "" if part is None else f" AND {ROW} >= {part.start} AND {ROW} < {part.stop}"
+        return f"FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s) AND {REASON} IS NULL{between}"
+
+    def newest(self) -> str:
+        """The order that has the last row of each key first. Rows that are equal by `order_by` count as they came."""
+        columns = [listed(self.keys), *(f"{quoted(name)} DESC NULLS LAST" for name in self.order_by)]
+        return ", ".join([*columns, f"{OFFSET} DESC NULLS LAST", f"{ROW} DESC"])
+
+    def move(self, epoch: int, part: range | None = None) -> str:
         """Move the rows of attempts to the table, and tell of how many keys it has something later; parameter: the
         attempts.
         """
         stored = listed(self.columns)
         insert = f"INSERT INTO {self.target} AS t ({stored}) SELECT {stored}"
-        staged = f"FROM {self.staging(epoch)} WHERE {ATTEMPT} = ANY(%s)"
+        staged = self.chosen(epoch, part)
         if not self.order_by or set(self.columns) <= set(self.keys):
             return f"WITH stored AS ({insert} {staged}{self.on_conflict()}) SELECT 0"
-        newest = ", ".join([listed(self.keys), *_newest(self.order_by)])
         return (
             f"WITH latest AS MATERIALIZED (SELECT DISTINCT ON ({listed(self.keys)}) {stored} {staged} "
-            f"ORDER BY {newest}), stored AS ({insert} FROM latest{self.on_conflict()} RETURNING 1) "
+            f"ORDER BY {self.newest()}), stored AS ({insert} FROM latest{self.on_conflict()} RETURNING 1) "
             "SELECT (SELECT count(*) FROM latest) - (SELECT count(*) FROM stored)"
         )
 
@@ -158,7 +225,3 @@ class Statements:
     def empty_staging(self, epoch: int) -> str:
         """Forget all that was copied."""
         return f"TRUNCATE {self.staging(epoch)}"
-
-
-def _newest(names: Sequence[str]) -> list[str]:
-    return [f"{quoted(name)} DESC NULLS LAST" for name in names]

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.errors import RmqdError
-from rmqd.spark.pipelines.postgresql.statements import ATTEMPT, listed, quoted
+from rmqd.spark.pipelines.postgresql.statements import OWN, listed, quoted
 
 if TYPE_CHECKING:
     from psycopg import Connection
     from pyspark.sql.types import StructType
 
+_MICROSECONDS: Final = 6  # digits, as Spark has them
+# by the table's type: Spark's that it rounds
+_ROUNDED: Final = {
+    "date": ("timestamp", "timestamp_ntz", "string"),
+    "real": ("int", "bigint", "double", "decimal", "string"),
+    "double precision": ("bigint", "decimal", "string"),
+    "money": ("float", "double", "decimal", "string"),
+}
 KEYS_TOLD: Final = "rmqd.keys"
 """The metadata of a column by which a pipeline tells the sink by which columns it knows a row again."""
 JSON_TYPES: Final = ("json", "jsonb")
@@ -41,7 +50,7 @@ _TABLE: Final = (
 )
 _COLUMNS: Final = (
     "SELECT attname, format_type(atttypid, NULL), attgenerated <> '' OR attidentity = 'a', "
-    "attnotnull AND NOT atthasdef AND attidentity = '' FROM pg_attribute "
+    "attnotnull AND NOT atthasdef AND attidentity = '', format_type(atttypid, atttypmod) FROM pg_attribute "
     "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
 )
 _UNIQUE: Final = (
@@ -62,6 +71,8 @@ class Column:
     """Whether the database alone gives it its value."""
     is_needed: bool
     """Whether a row must bring a value for it."""
+    written: str = ""
+    """Its type with length or scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +88,9 @@ class TableShape:
     def problems(self, rows: StructType, keys: Sequence[str], order_by: Sequence[str]) -> Iterator[str]:
         """Why rows cannot go there."""
         names = rows.fieldNames()
-        if ATTEMPT in names:
-            yield f"column {ATTEMPT}: rmqd has one of this name itself; accepted: another name"
+        yield from (
+            f"column {name}: rmqd has one of this name itself; accepted: another name" for name in OWN if name in names
+        )
         for field in rows.fields:
             if problem := self._column_problem(field.name, field.dataType.simpleString()):
                 yield f"column {field.name}: {problem}"
@@ -133,6 +145,11 @@ class TableShape:
         is_number = kind.removeprefix("array<").startswith(_NUMBERS)
         if is_number and column.kind.removesuffix("[]") in _TEXTS:
             return f"{name} is {kind} in the pipeline and {column.kind} in the table, where 10 is before 9; {accepted}"
+        if _is_coarser(column.written or column.kind, kind.removeprefix("array<").removesuffix(">")):
+            why = "which tells fewer values apart, so that an older row would replace a later one"
+            return (
+                f"{name} is {kind} in the pipeline and {column.written or column.kind} in the table, {why}; {accepted}"
+            )
         return ""
 
     def json_columns(self, rows: StructType) -> frozenset[str]:
@@ -142,6 +159,18 @@ class TableShape:
             for field in rows.fields
             if self.columns[field.name].kind in JSON_TYPES and field.dataType.simpleString() != "string"
         )
+
+
+def _is_coarser(written: str, kind: str) -> bool:
+    """Whether PostgreSQL rounds values of Spark's `kind` without a word."""
+    table, outer = re.sub(r"\(.*?\)|\[\]", "", written), kind.partition("(")[0]
+    digits = [int(number) for number in re.findall(r"-?\d+", written)]  # precision of a time; precision and scale
+    if table.startswith("timestamp"):
+        return bool(digits) and digits[0] < _MICROSECONDS and outer not in ("date", "bigint")
+    if table == "numeric" and digits:
+        scale = int(kind.rstrip(")").partition(",")[2]) if outer == "decimal" else 0
+        return (digits[-1] if len(digits) > 1 else 0) < scale or outer in ("float", "double", "string")
+    return outer in _ROUNDED.get(table, ())
 
 
 def read_shape(connection: Connection[tuple[Any, ...]], table: str, rows: StructType) -> TableShape:
