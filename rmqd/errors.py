@@ -194,6 +194,8 @@ class DataLossError(RmqdError):
     def __init__(self, queue: object, lost: tuple[int, int], held: tuple[int, int] | None) -> None:
         if held is None:
             reason = "no name server knows its broker any more"
+        elif held[0] <= lost[0] and lost[1] <= held[1]:
+            reason = "the broker holds other messages there, because the topic was created again"
         else:
             reason = f"the broker holds {f'{held[0]} to {held[1] - 1}' if held[0] < held[1] else 'none'}"
         super().__init__(f"data loss in {queue}: offsets {lost[0]} to {lost[1] - 1} were to be read, and {reason}")

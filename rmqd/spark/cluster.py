@@ -32,7 +32,7 @@ from rmqd.spark.access import Access
 from rmqd.spark.answers import Answers, MasterAwayError, those_there
 from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.queue_ends import Ask, QueueEnds
-from rmqd.spark.queue_questions import join_briefly, mean_size, offset_at, pending_reset
+from rmqd.spark.queue_questions import join_briefly, mean_size, offset_at, pending_reset, stored_at
 from rmqd.spark.queue_range import Filter, Replica
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
@@ -125,6 +125,12 @@ class Cluster:
         """The offsets of the first messages that were stored at a time (milliseconds since 1970) or later."""
         return self._at_broker(
             times_ms, lambda remoting, address, queue: offset_at(remoting, address, queue, times_ms[queue])
+        )
+
+    def stored_at(self, offsets: Mapping[MessageQueue, int]) -> Answers[int]:
+        """When the messages at these offsets were stored; -1 for a queue that has none there."""
+        return self._at_broker(
+            offsets, lambda remoting, address, queue: stored_at(remoting, address, queue, offsets[queue])
         )
 
     def committed(self, group: str, queues: Iterable[MessageQueue]) -> Answers[int | None]:

@@ -57,6 +57,16 @@ async def offset_at(remoting: RemotingClient, address: str, queue: MessageQueue,
     return found + 1 if is_before else found
 
 
+async def stored_at(remoting: RemotingClient, address: str, queue: MessageQueue, offset: int) -> int:
+    """When the message at an offset was stored (milliseconds since 1970); -1 if there is none."""
+    reply = await request(remoting, address, _pull_of_one(TOOLS_GROUP, queue, offset), accepted=PULLED)
+    if reply.code == ResponseCode.SUCCESS:
+        for message in frame_messages(reply.payload, queue, reply.body_start).messages:
+            if message.queue_offset == offset:
+                return message.store_timestamp
+    return -1
+
+
 async def mean_size(remoting: RemotingClient, address: str, queue: MessageQueue, start: int) -> float:
     """Mean bytes of the next messages from an offset on, by the sizes in the queue's index."""
     header = QueryConsumeQueueRequestHeader(

@@ -54,7 +54,7 @@ def test_a_topic_that_is_gone_for_long_is_dropped(broker: EmbeddedBroker) -> Non
     with capture_logs() as logs:
         Query(checkpoint, {**both, "queueRetention": "0ms"}).run_until_idle()
     assert [entry["queue"] for entry in logs if entry["event"] == "spark.queue_retired"] == [f"bills@{BROKER}:0"]
-    assert json.loads(checkpoint.offsets[-1]) == {"q": {"orders": {BROKER: {"0": 4}}}, "v": 1}
+    assert json.loads(checkpoint.offsets[-1])["q"] == {"orders": {BROKER: {"0": 4}}}
     broker.fill("bills", 1, 1)
     assert Query(checkpoint, both).run_until_idle() == [["0:0"]]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
+import structlog.testing
 
 from rmqd.errors import DataLossError
 from tests.spark.embedded_broker import BROKER, EmbeddedBroker
@@ -140,7 +142,7 @@ def test_a_broker_that_is_away_is_borne_with(broker: EmbeddedBroker) -> None:
 
 
 def test_a_topic_made_anew_is_a_loss(broker: EmbeddedBroker) -> None:
-    """Its offsets begin again; without failOnDataLoss the query goes on with what comes."""
+    """Its offsets begin again; without failOnDataLoss the query goes on with its first message."""
     broker.fill("orders", 1, 5)
     checkpoint = Checkpoint()
     Query(checkpoint, options(broker)).run_until_idle()
@@ -149,6 +151,37 @@ def test_a_topic_made_anew_is_a_loss(broker: EmbeddedBroker) -> None:
     with pytest.raises(DataLossError, match="offsets 2 to 4 were to be read, and the broker holds 0 to 1"):
         Query(checkpoint, options(broker)).poll()
     query = Query(checkpoint, options(broker, failOnDataLoss="false"))
-    assert query.run_until_idle() == [[]]
+    with structlog.testing.capture_logs() as logs:
+        assert query.run_until_idle() == [["0:0", "0:1"]]
+    (told,) = [entry for entry in logs if entry["event"] == "spark.queue_went_back"]
+    assert (told["position"], told["ends_at"], told["goes_on_at"]) == (5, 2, 0)
     broker.send("orders", "0:2")
     assert query.run_until_idle()[1:] == [["0:2"]]
+
+
+@pytest.mark.parametrize("more", [5, 12])
+def test_a_topic_made_anew_with_as_many_messages_or_more_is_a_loss(broker: EmbeddedBroker, more: int) -> None:
+    """Other messages are where some were read; the checkpoint has what tells them apart."""
+    broker.fill("orders", 1, 5)
+    checkpoint = Checkpoint()
+    Query(checkpoint, options(broker), available_now=True).run_until_idle()
+    broker.delete_topic("orders")
+    broker.fill("orders", 1, more)
+    with pytest.raises(
+        DataLossError, match="the broker holds other messages there, because the topic was created again"
+    ):
+        Query(checkpoint, options(broker)).poll()
+    query = Query(checkpoint, options(broker, failOnDataLoss="false"))
+    assert query.run_until_idle() == [numbers(0, 0, more)]
+
+
+def test_a_broker_that_lost_its_last_messages_goes_on_at_its_end(broker: EmbeddedBroker) -> None:
+    """The message that was marked is still there, so what was read before it is not read again."""
+    broker.fill("orders", 1, 5)
+    query = Query(Checkpoint(), options(broker, failOnDataLoss="false"))
+    query.run_until_idle()
+    begin = json.loads(query.checkpoint.offsets[-1])
+    begin["q"]["orders"][BROKER]["0"] = 9
+    end = query.reader.latestOffset(begin, query.reader.getDefaultReadLimit())
+    assert end["q"] == {"orders": {BROKER: {"0": 5}}}
+    assert "new" not in end

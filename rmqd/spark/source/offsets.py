@@ -1,9 +1,9 @@
 """A query's place in all its queues, as Spark keeps it in the checkpoint. Pure: imports neither pyspark nor pyarrow.
 
-The JSON is `{"v": 1, "q": {topic: {broker: {queue id: offset}}}, "new": {...}}`. An offset is the first one that was
-not read. `new` has the queues that this batch is the first to read (for a query's first batch: all), with the offsets
-at which it starts there: a batch that is repeated from the checkpoint then reads just what it read the first time.
-Spark compares the text, so that the order of keys is part of the value: it is sorted at every level.
+The JSON is `{"v": 1, "q": {topic: {broker: {queue id: offset}}}, "new": {...}, ...}`. An offset is the first one that
+was not read. `new` has the queues that this batch is the first to read (for a query's first batch: all), with the
+offsets at which it starts there: a batch that is repeated from the checkpoint then reads just what it read the first
+time. Spark compares the text, so that the order of keys is part of the value: it is sorted at every level.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from rmqd.wire.message_queue import MessageQueue
 
 VERSION: Final = 1
 
+_MORE: Final = ("gone", "marked_ms", "marks", "new")  # in the order of the text
+
 ByQueue = Mapping[MessageQueue, int]
 
 
@@ -25,20 +27,20 @@ ByQueue = Mapping[MessageQueue, int]
 class Offsets:
     """`positions` by queue, exclusive; `new` is where queues that were not there before start.
 
-    `gone` has the times (milliseconds since 1970) at which queues were first seen to be there no more.
+    `gone` has the times (milliseconds since 1970) at which queues were first seen to be there no more. `marks` are
+    offsets of messages that were read, and `marked_ms` the times when these were stored: a topic that is created again
+    has other messages there.
     """
 
     positions: ByQueue = field(default_factory=dict)
     new: ByQueue = field(default_factory=dict)
     gone: ByQueue = field(default_factory=dict)
+    marks: ByQueue = field(default_factory=dict)
+    marked_ms: ByQueue = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """What `of` reads; equal offsets give equal text."""
-        value: dict[str, Any] = {}
-        if self.gone:
-            value["gone"] = nested(self.gone)
-        if self.new:
-            value["new"] = nested(self.new)
+        value: dict[str, Any] = {name: nested(found) for name in _MORE if (found := getattr(self, name))}
         value["q"] = nested(self.positions)
         value["v"] = VERSION
         return value
@@ -51,7 +53,7 @@ class Offsets:
                 f"the checkpoint's offsets are of version {value.get('v')!r}, and this rmqd reads version {VERSION}: "
                 f"{json.dumps(value):.200}"
             )
-        return cls(flat(value.get("q"), "q"), flat(value.get("new", {}), "new"), flat(value.get("gone", {}), "gone"))
+        return cls(flat(value.get("q"), "q"), **{name: flat(value.get(name, {}), name) for name in _MORE})
 
     def ranges(self, end: Offsets) -> dict[MessageQueue, tuple[int, int]]:
         """What lies between these and later offsets, by queue, in the queues' order; without the empty ones."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
@@ -23,6 +24,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+MARK_SECONDS: Final = 60.0  # between two looks at whether topics were created again
 UNKNOWN_SIZE_BYTES: Final = 1024.0  # until a broker has told a queue's message sizes
 
 
@@ -88,6 +90,8 @@ class Progress:
         self._options = options
         self._sizes: dict[MessageQueue, float] = {}
         self._last_batch_at = time.monotonic()
+        self._is_first = True
+        self._mark_at = 0.0
 
     def next(
         self, cluster: Cluster, begin: Offsets, heads: Mapping[MessageQueue, int], *, takes_all: bool, is_bounded: bool
@@ -105,18 +109,28 @@ class Progress:
             if low is not None:
                 backlog[queue] = head - low
         back = self._back(cluster, begin, [queue for queue, count in backlog.items() if count < 0], by_all=is_bounded)
-        self._went_back(begin, back)
         patient = not takes_all and self._options.min_offsets is not None
-        if patient and not starts and not back and not self._is_enough(backlog):
+        is_enough = self._is_enough(backlog) if patient else any(count > 0 for count in backlog.values())
+        is_due = self._is_first or (is_enough and time.monotonic() >= self._mark_at)
+        self._is_first = False
+        again = self._made_again(cluster, begin, heads.keys() & begin.positions.keys() if is_due else back, back)
+        if again:
+            lows = _answers(cluster.min_offsets(again), by_all=is_bounded)
+            self._report_loss(begin, heads, lows)
+            starts |= lows
+            backlog |= {queue: heads[queue] - low for queue, low in lows.items()}
+            back = {queue: end for queue, end in back.items() if queue not in again}
+        self._report_loss(begin, heads, back)
+        if patient and not starts and not back and not is_enough:
             return None
         taken = self._admit(cluster, begin, starts, backlog, takes_all=takes_all)
         positions = {**begin.positions, **starts, **back}
         for queue, count in taken.items():
             positions[queue] += count
-        if positions == begin.positions:
+        if positions == begin.positions and not again:
             return None
         self._last_batch_at = time.monotonic()
-        return Offsets(positions, starts)
+        return self._marked(cluster, Offsets(positions, starts, {}, begin.marks, begin.marked_ms), is_due=is_due)
 
     def _back(
         self, cluster: Cluster, begin: Offsets, behind: Iterable[MessageQueue], *, by_all: bool
@@ -128,6 +142,32 @@ class Progress:
         wanted = [queue for queue in behind if queue in begin.positions]
         ends = _answers(cluster.max_offsets(wanted), by_all=by_all) if wanted else {}
         return {queue: end for queue, end in ends.items() if end < begin.positions[queue]}
+
+    def _made_again(
+        self, cluster: Cluster, begin: Offsets, looked: Collection[MessageQueue], back: Collection[MessageQueue]
+    ) -> list[MessageQueue]:
+        """The queues whose topic was created again: another message is where one was read.
+
+        Retention may have removed that one, but not from a queue in `back`, which ends below the query's place.
+        """
+        marked = {queue: begin.marks[queue] for queue in looked if queue in begin.marks}
+        there = cluster.stored_at(marked).found if marked else {}
+        others = {queue for queue, time_ms in there.items() if time_ms not in (begin.marked_ms[queue], -1)}
+        return sorted(others | {queue for queue in back if there.get(queue) == -1 or queue not in marked})
+
+    def _marked(self, cluster: Cluster, end: Offsets, *, is_due: bool) -> Offsets:
+        """The end of a batch, with new marks for new queues, and for all if the former ones were looked at just now."""
+        last = {queue: at - 1 for queue, at in end.positions.items() if at > 0 and (is_due or queue in end.new)}
+        found = cluster.stored_at(last).found if last else {}
+        times = {queue: time_ms for queue, time_ms in found.items() if time_ms >= 0}
+        kept = {queue: at for queue, at in end.marks.items() if queue in end.positions and queue not in end.new}
+        if is_due:
+            self._mark_at = time.monotonic() + MARK_SECONDS
+        return replace(
+            end,
+            marks=kept | {queue: last[queue] for queue in times},
+            marked_ms={queue: end.marked_ms[queue] for queue in kept} | times,
+        )
 
     def _starts(self, cluster: Cluster, new: Mapping[MessageQueue, int], *, by_all: bool) -> dict[MessageQueue, int]:
         """Where new queues start: at their first messages, or where their group is in them; `new` has their ends."""
@@ -170,16 +210,19 @@ class Progress:
         is_late = time.monotonic() - self._last_batch_at >= self._options.max_trigger_delay_seconds
         return waiting >= (self._options.min_offsets or 0) or (waiting > 0 and is_late)
 
-    def _went_back(self, begin: Offsets, back: Mapping[MessageQueue, int]) -> None:
-        """Report queues that end below the query's place: they were created anew, or a broker lost their last messages.
+    def _report_loss(
+        self, begin: Offsets, heads: Mapping[MessageQueue, int], going_on: Mapping[MessageQueue, int]
+    ) -> None:
+        """Report queues that were created again, or whose last messages a broker lost, and where the query continues.
 
         This is the second place, beside RangePlan, at which a query finds that data is lost.
         """
-        for queue, head in sorted(back.items()):
-            position = begin.positions[queue]
+        for queue, offset in sorted(going_on.items()):
+            position, head = begin.positions[queue], heads[queue]
             if self._options.fail_on_data_loss:
-                raise DataLossError(queue, (head, position), (0, head))
-            log.warning("spark.queue_went_back", queue=str(queue), position=position, ends_at=head)
+                lost = (head, position) if head < position else (min(position, head - 1), head)
+                raise DataLossError(queue, lost, (0, head))
+            log.warning("spark.queue_went_back", queue=str(queue), position=position, ends_at=head, goes_on_at=offset)
 
 
 def _answers(answers: Answers[T], *, by_all: bool) -> dict[MessageQueue, T]:
