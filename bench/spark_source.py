@@ -31,7 +31,7 @@ from bench.machine import QUIET_SHARE, Usage, wait_until_quiet
 from bench.scenarios import BODY_BYTES, BROKER_HEAP, QUEUES, TIMEOUT_SECONDS, WARM_UP_DRAINS, say
 from bench.spark_processes import BROKER, JVM, PYTHON, own, spent_seconds
 from bench.spark_session import session
-from rmqd.spark.source.columns import DEFAULT_COLUMNS
+from rmqd.spark.source.columns import DEFAULT_COLUMNS, READ_COLUMNS
 from tests.rocketmq import ClusterSpec, RealCluster
 from tests.rocketmq.archives import prepare as prepare_archives
 
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 TOPIC = "bench_spark"
 PARTS = ("source", "kafka", "handler", "delay")
 THREE = "body, queue_offset, store_timestamp"
+SEVEN = "the seven columns of load()"
 COLUMNS = {
+    SEVEN: READ_COLUMNS,
     "all columns": DEFAULT_COLUMNS,
     "without properties": tuple(name for name in DEFAULT_COLUMNS if name != "properties"),
     THREE: ("body", "queue_offset", "store_timestamp"),
@@ -65,6 +67,7 @@ class Goal:
 GOALS = (
     Goal("source, messages/s against the raw puller's", "all columns", RAW, 0.6),
     Goal("source, messages/s against Spark's Kafka source's", "all columns", KAFKA, 1.0),
+    Goal("source, seven columns, messages/s against Spark's Kafka source's", SEVEN, KAFKA, 1.0),
     Goal("source, three columns, messages/s against Spark's Kafka source's", THREE, KAFKA, 1.3),
     Goal("engine: spark, messages/s against mapInArrow alone", ENGINE, MAP, 0.7),
     Goal("engine: spark, median ms to the handler against a micro-batch's", DELAY, FLOOR, 1.5, at_least=False),

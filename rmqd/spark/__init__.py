@@ -34,12 +34,15 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.errors import RmqdError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from rmqd.spark.source.query_lag import QueryLag
 
 LEAST_PYSPARK: Final = (4, 2)
 
@@ -58,6 +61,16 @@ def register(spark: SparkSession) -> None:
         check_python(spark.sparkContext.pythonExec)
     if not _finds_it(spark, RocketMQSource.name()):
         spark.dataSource.register(RocketMQSource)
+
+
+def lag(progress: Mapping[str, Any] | None) -> QueryLag | None:
+    """How many messages a streaming query has not read, by queue and in all: `rmqd.spark.lag(query.lastProgress)`.
+
+    None before the query's first batch, and right after a restart, when Spark does not know yet where the queues end.
+    """
+    from rmqd.spark.source.query_lag import lag_of
+
+    return lag_of(progress)
 
 
 def _finds_it(spark: SparkSession, name: str) -> bool:

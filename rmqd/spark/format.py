@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +18,7 @@ from pyspark.sql.types import StructType
 from rmqd.errors import ConfigError
 from rmqd.spark.source.columns import ddl, names_of_schema
 from rmqd.spark.source.options import SourceOptions, parse_options
+from rmqd.spark.source.short_errors import reason_first
 from rmqd.spark.values.schema_registry import RegistryAwayError
 from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
 
@@ -115,17 +113,3 @@ class RocketMQSource(DataSource):
             if names != options.columns and "columns" in options.given:
                 raise ConfigError(["columns: schema() says which columns there are; give one of them"])
             return replace(options, columns=names)
-
-
-@contextlib.contextmanager
-def reason_first() -> Iterator[None]:
-    """Have Spark show a ConfigError by its own text, in place of a traceback with the text at its end.
-
-    Spark asks for that by a variable of its process, which ends with the error.
-    """
-    try:
-        yield
-    except ConfigError:
-        if str(getattr(sys.modules["__main__"].__spec__, "name", "")).startswith("pyspark."):
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        raise

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from rmqd.config.problems import nearest
 from rmqd.errors import RmqdError
@@ -19,6 +19,9 @@ _HOST_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):[0-9]{1,5
 
 class GivenOptions:
     """The options that are given, by their proper names, and a line for each problem with them."""
+
+    instead: ClassVar[Mapping[str, str]] = {}
+    """By an option of another source, what is meant by it here."""
 
     def __init__(
         self,
@@ -36,7 +39,8 @@ class GivenOptions:
             if name := proper.get(key.lower()):
                 self.values[name] = value
             elif key.lower() not in passed_over:
-                self.problem(key, f"{unknown}; {meant_or_all(key, names)}")
+                instead = {name.lower(): meant for name, meant in self.instead.items()}.get(key.lower())
+                self.problem(key, f"{unknown}; " + (f"expected {instead}" if instead else meant_or_all(key, names)))
 
     def read(self, name: str, parse: Callable[[str], T], default: T) -> T:
         """What `parse` makes of an option, by RmqdError or ValueError a problem; `default` where it is not given."""

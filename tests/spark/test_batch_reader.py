@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import sys
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import pytest
 
-from rmqd.errors import DataLossError, FilterRefusedError, ProtocolError, RouteNotFoundError
+from rmqd.errors import DataLossError, FilterRefusedError, ProtocolError, RmqdError, RouteNotFoundError
 from rmqd.wire.messages.sys_flag import COMPRESSED
 from tests.spark.embedded_broker import BROKER, EmbeddedBroker
 from tests.spark.needed import need
@@ -48,6 +51,18 @@ def test_a_topic_is_read_whole_and_in_its_queues_order(broker: EmbeddedBroker) -
     broker.fill("orders", 2, 150)
     rows = read(broker, pullParallelism="3")
     assert bodies(rows) == [f"{queue_id}:{number}" for queue_id in range(2) for number in range(150)]
+
+
+@pytest.mark.parametrize("name", ["partitions", "initialOffset", "prepareForTriggerAvailableNow"])
+def test_spark_shows_the_reason_alone(broker: EmbeddedBroker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of thirty lines with the reason at their end; Spark asks for that by a variable of its process."""
+    source = RocketMQSource({"nameserver": broker.nameserver, "subscribe": "absent"})
+    reader: Any = source.reader(StructType()) if name == "partitions" else source.stream_reader()
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("pyspark.daemon", None))
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+    with pytest.raises(RmqdError, match="absent"):
+        getattr(reader, name)()
+    assert os.environ["SPARK_HIDE_TRACEBACK"] == "1"
 
 
 def test_columns_hold_what_the_message_has(broker: EmbeddedBroker) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+import rmqd.spark
 from rmqd.errors import RmqdError
 from rmqd.spark.source.offsets import Offsets
 from rmqd.wire.message_queue import MessageQueue
@@ -54,3 +57,19 @@ def test_other_offsets_are_refused() -> None:
     for value in [{}, {"v": 2, "q": {}}, {"v": 1, "q": {"orders": 5}}, {"v": 1, "q": {"orders": {"b": {"0": "5"}}}}]:
         with pytest.raises(RmqdError):
             Offsets.of(value)
+
+
+@pytest.mark.parametrize("written", [lambda tree: tree, json.dumps, str])
+def test_the_lag_of_a_query_is_by_queue_and_in_all(written: Callable[[dict[str, Any]], object]) -> None:
+    """Whether Spark hands offsets over as a dictionary, as JSON, or as Python writes them; other sources have none."""
+    first, second = (MessageQueue("orders", "broker-a", number) for number in (0, 1))
+    end, latest = Offsets({first: 7, second: 5}), Offsets({first: 10, second: 5})
+    sources = [
+        {"endOffset": written(end.to_json()), "latestOffset": written(latest.to_json())},
+        {"endOffset": "5", "latestOffset": None},
+    ]
+    lag = rmqd.spark.lag({"sources": sources})
+    assert lag is not None
+    assert (lag.total, lag.queues) == (3, {first: 3, second: 0})
+    assert rmqd.spark.lag({"sources": sources[1:]}) is None
+    assert rmqd.spark.lag(None) is None

@@ -9,6 +9,7 @@ import pytest
 from rmqd.errors import ConfigError
 from rmqd.spark.queue_range import Filter
 from rmqd.spark.source.bounds import Bound
+from rmqd.spark.source.columns import PERMISSIVE_COLUMNS
 from rmqd.spark.source.options import parse_options
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import TOOLS_GROUP
@@ -101,6 +102,14 @@ def test_each_is_told_with_what_is_accepted() -> None:
         ({"includeRetryTopic": "true"}, "needs groupId"),
         ({"queueRetention": "3d"}, "no duration such as"),
         ({"mode": "DROPMALFORMED"}, "neither FAILFAST nor PERMISSIVE"),
+        ({"startingTimestamp": "1772359200"}, "1772359200 is before the year 2000; expected milliseconds since 1970"),
+        ({"startingOffsetsByTimestamp": '{"orders": {"broker-a": {"0": 1772359200}}}'}, "is before the year 2000"),
+        (
+            {"kafka__bootstrap__servers": "ns:9876"},
+            "kafka.bootstrap.servers: there is no such option; expected nameserver",
+        ),
+        ({"INCLUDEHEADERS": "true"}, "INCLUDEHEADERS: there is no such option; expected includeProperties"),
+        ({"kafka.group.id": "reports"}, "there is no such option; expected groupId"),
         ({"namesrv": "127.0.0.1:9876"}, "namesrv: there is no such option; did you mean nameserver?"),
         ({"xyz": "1"}, "xyz: there is no such option; there are nameserver, "),
         ({"provider": "rocketmq", "option.subscribe": "orders"}, "accepted: CREATE TEMPORARY VIEW name USING rocketmq"),
@@ -126,6 +135,16 @@ def test_retries_pass_no_filter() -> None:
     assert (other.filter_of("orders"), other.filter_of("bills")) == (Filter("SQL92", "n > 5"), Filter("TAG", "paid"))
 
 
+def test_the_columns_are_those_of_kafkas_source() -> None:
+    """The others are there by name, or all of them by `*`; a time that nothing is as young as is an error, too."""
+    seven = ("keys", "body", "topic", "queue_id", "queue_offset", "store_timestamp", "tags")
+    assert parse_options(NEEDED).columns == seven
+    assert parse_options({**NEEDED, "includeProperties": "true"}).columns == (*seven, "properties")
+    assert parse_options({**NEEDED, "columns": "*", "mode": "permissive"}).columns == PERMISSIVE_COLUMNS
+    assert parse_options(NEEDED).must_find_timestamp
+    assert not parse_options({**NEEDED, "startingOffsetsByTimestampStrategy": "latest"}).must_find_timestamp
+
+
 def test_errors_in_rows_have_a_column() -> None:
     """Unless the columns are named."""
     assert parse_options({**NEEDED, "mode": "permissive"}).columns[-1] == "decode_error"
@@ -135,6 +154,6 @@ def test_errors_in_rows_have_a_column() -> None:
 
 def test_a_stream_has_no_end() -> None:
     """Kafka's source refuses these as well."""
-    options = parse_options({**NEEDED, "endingTimestamp": "5"})
+    options = parse_options({**NEEDED, "endingTimestamp": "1772359200000"})
     with pytest.raises(ConfigError, match="endingTimestamp: a stream has no end"):
         options.refuse_batch_only()

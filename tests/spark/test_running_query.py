@@ -31,6 +31,10 @@ def test_the_cause_is_what_a_person_needs() -> None:
             ),
             "the first",
         ),
+        (
+            "[STREAM_FAILED] terminated: [X] perform initialOffset: rmqd.errors.RmqdError: no topic\n\tat x",
+            "no topic",
+        ),
         ("[PATH_NOT_FOUND] Path does not exist: /nowhere.\n\nand so on", "Spark: [PATH_NOT_FOUND] Path does not exist"),
         ("", "Spark ended with RuntimeError"),
     ]

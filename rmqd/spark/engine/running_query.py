@@ -16,8 +16,11 @@ WAIT_SECONDS: Final = 1  # for each call of Spark's own wait, which cannot be ca
 MOST_CHARACTERS: Final = 1000
 MOST_SAID: Final = 20_000
 LATE_WORKER: Final = "Python worker failed to connect back"  # Spark waits 10 s for one, which no property changes
-# The end of a Python traceback: `rmqd.errors.DataLossError: data loss in ...`. Spark puts Java's around it.
-_PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
+# The end of a Python traceback: `rmqd.errors.DataLossError: data loss in ...`. Spark puts Java's around it. Of an error
+# of the source it may show this line alone, behind its own words.
+_PYTHON_ERROR = re.compile(
+    r"(?:^|(?<=: )(?=rmqd\.))([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE
+)
 
 
 class QueryFailedError(RmqdError):

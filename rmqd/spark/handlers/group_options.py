@@ -30,6 +30,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
     **dict.fromkeys((*BATCH_ONLY, "pushdown"), "spark.read, which has an end"),
     **dict.fromkeys(("maxOffsetsPerTrigger", "maxRowsPerTrigger"), "spark.max_offsets_per_trigger of the group"),
     "groupId": "the group's name",
+    "includeProperties": "columns, which have properties unless they are named",
     "commitOffsets": "nothing: a group's offsets are always committed",
     "includeRetryTopic": "a handler, whose retries are read always",
     "failOnDataLoss": "on_offset_illegal of the group",

@@ -8,6 +8,7 @@ The driver decides which offsets a batch has and cuts them into ranges; executor
     offsets, positions              a query's place in all queues; offsets for the words of options
     progress, admission             where the next batch ends; how much of a backlog it takes
     subscribed, gone_queues         which queues are read; those that are gone
+    query_lag, short_errors         the lag of a query; errors as Spark shows them
     silent_brokers                  brokers that do not tell where their queues end
     group_offsets, retry_topics     commits to a group, where the checkpoint is; that mqadmin shows them
     narrowing, pushdown             what SQL conditions let a bounded read leave out

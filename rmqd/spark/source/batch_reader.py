@@ -17,6 +17,7 @@ from rmqd.spark.source.fetch import read_ranges
 from rmqd.spark.source.narrowing import Narrowing
 from rmqd.spark.source.options import SourceOptions
 from rmqd.spark.source.positions import resolve, starts_of
+from rmqd.spark.source.short_errors import reason_first
 from rmqd.spark.source.subscribed import Subscribed
 from rmqd.spark.worker_garbage import freeze_imports
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
@@ -33,6 +34,7 @@ class RocketMQBatchReader(DataSourceReader):
         self._options = options
         self.narrowing = Narrowing()
 
+    @reason_first()
     def partitions(self) -> list[InputPartition]:
         """Called once for each action, in a process of the driver."""
         options = self._options
@@ -49,7 +51,8 @@ class RocketMQBatchReader(DataSourceReader):
         queues = Subscribed(options).now(cluster)
         check_filter(cluster, options, queues)
         starts = starts_of(cluster, options, Bound("earliest"), queues)
-        ends = resolve(cluster, options, options.ending, queues, Bound("latest"))
+        any_end = replace(options, must_find_timestamp=False)  # a read may end where its queue does
+        ends = resolve(cluster, any_end, options.ending, queues, Bound("latest"))
         spans = self._narrowed(cluster, {queue: (starts[queue], ends[queue]) for queue in queues})
         subscription = self.narrowing.filter(options.subscription)
         return ranges_of(cluster, replace(options, subscription=subscription), spans)

@@ -15,6 +15,8 @@ Kind = Literal["earliest", "latest", "committed", "offsets", "timestamp", "times
 
 LATEST: Final = -1
 EARLIEST: Final = -2
+OLDEST_MS: Final = 946_684_800_000  # the year 2000: RocketMQ is younger
+_BEGINNING_MS: Final = 1_000_000  # small numbers such as 0 are meant as the beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,18 @@ def offsets_bound(text: str, words: tuple[Kind, ...]) -> Bound:
 def timestamps_bound(text: str) -> Bound:
     """Read times by queue (milliseconds since 1970) in JSON. Raises RmqdError with what is accepted."""
     form = '{"orders": {"broker-a": {"0": 1700000000000}}}'
-    return Bound("timestamps", by_queue=_by_queue(text.strip(), f"accepted is JSON such as {form}"))
+    by_queue = _by_queue(text.strip(), f"accepted is JSON such as {form}")
+    return Bound("timestamps", by_queue={queue: milliseconds_since_1970(at) for queue, at in by_queue.items()})
+
+
+def milliseconds_since_1970(number: int) -> int:
+    """A time that may be one of a message. Raises ValueError for what mostly is seconds, by which all would be read."""
+    if _BEGINNING_MS < number < OLDEST_MS:
+        raise ValueError(
+            f"{number} is before the year 2000; expected milliseconds since 1970, which are seconds times 1000, or "
+            "startingOffsets=earliest to read everything"
+        )
+    return number
 
 
 def _by_queue(text: str, accepted: str) -> dict[MessageQueue, int]:

@@ -36,6 +36,9 @@ COLUMNS: Final = {
     "decode_error": ("string", "with `mode` PERMISSIVE: why a corrupt message has no body"),
 }
 DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("source_topic", "decode_error"))
+"""Of a group's pipeline, which decodes those that it uses."""
+READ_COLUMNS: Final = ("keys", "body", "topic", "queue_id", "queue_offset", "store_timestamp", "tags")
+"""Of `load()`: those of Kafka's source, and the tag. Spark does not tell a source which ones a query uses."""
 PERMISSIVE_COLUMNS: Final = (*DEFAULT_COLUMNS, "decode_error")
 # beside them with the option `value`
 VALUE_COLUMNS: Final = {

@@ -13,7 +13,7 @@ from rmqd.spark.access import Access
 from rmqd.spark.option_values import GivenOptions, milliseconds, positive
 from rmqd.spark.queue_range import Filter, PullSettings
 from rmqd.spark.source.bounds import Bound, Kind, offsets_bound, timestamps_bound
-from rmqd.spark.source.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS, VALUE_COLUMNS, Decoding
+from rmqd.spark.source.columns import DEFAULT_COLUMNS, READ_COLUMNS, VALUE_COLUMNS, Decoding
 from rmqd.spark.source.source_values import (
     by_sql,
     by_tags,
@@ -39,8 +39,20 @@ _OTHERS: Final = tuple(
     "endingOffsetsByTimestamp maxOffsetsPerTrigger maxRowsPerTrigger maxBytesPerTrigger minOffsetsPerTrigger "
     "maxTriggerDelay minPartitions maxPartitions maxRecordsPerPartition failOnDataLoss fetchOffset.intervalMs "
     "routeRefreshMs unavailableToleranceMs pullBatchSize pullParallelism pullTimeoutMs rowsPerBatch drainFile "
-    "includeRetryTopic mode checkCrc pushdown queueRetention".split()
+    "includeRetryTopic includeProperties mode checkCrc pushdown queueRetention".split()
 )
+KAFKAS: Final = {
+    "kafka.bootstrap.servers": "nameserver",
+    "kafka.group.id": "groupId",
+    "groupIdPrefix": "groupId",
+    "includeHeaders": "includeProperties",
+    "kafkaConsumer.pollTimeoutMs": "pullTimeoutMs",
+    "fetchOffset.numRetries": "unavailableToleranceMs",
+    "fetchOffset.retryIntervalMs": "unavailableToleranceMs",
+    "kafka.security.protocol": "tls",
+    "kafka.sasl.jaas.config": "accessKey and secretKey",
+}
+"""What has the part of an option of Kafka's source."""
 NAMES: Final = (*access.NAMES, *_OTHERS, *value_format.NAMES)
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
@@ -182,10 +194,13 @@ def with_more(options: SourceOptions, given: GivenOptions) -> SourceOptions:
     return replace(options, **fields, **decoded, pull=replace(options.pull, **pull))
 
 
-def _decoded(given: GivenOptions, default: tuple[str, ...]) -> dict[str, Any]:
+def _decoded(given: GivenOptions, default: tuple[str, ...], *, permissive: bool = False) -> dict[str, Any]:
     """Which columns there are, of which bodies may have two; the default where no option says it."""
     more = tuple(VALUE_COLUMNS) if "value" in given.values else ()
-    columns = given.read("columns", lambda text: column_names(text, more), (*default, *more))
+    errors = ("decode_error",) if permissive else ()
+    columns = given.read("columns", lambda text: column_names(text, more, errors), (*default, *errors, *more))
+    if given.read("includeProperties", flag, False):
+        columns = tuple(dict.fromkeys((*columns, "properties")))
     return {"columns": columns, "value": read_value(given, flag)}
 
 
@@ -196,6 +211,8 @@ def _pull_fields(given: GivenOptions, fields: Mapping[str, Any]) -> dict[str, An
 
 class _Reading(GivenOptions):
     """One look through all options, which collects what is wrong."""
+
+    instead = KAFKAS
 
     def options(self) -> SourceOptions:
         group = self.read("groupId", check_group, "")
@@ -232,18 +249,19 @@ class _Reading(GivenOptions):
             "access": reached,
             "subscription": self._filter(),
             "include_retry_topic": retries,
-            **_decoded(self, PERMISSIVE_COLUMNS if permissive else DEFAULT_COLUMNS),
+            **_decoded(self, READ_COLUMNS, permissive=permissive),
             "group": group,
             "commit_offsets": commits,
             "starting": starting,
             "ending": self._ending(),
             "given": frozenset(self.values),
             "permissive": permissive,
+            "must_find_timestamp": True,
             "pull": PullSettings(group=group or TOOLS_GROUP, **_pull_fields(self, fields)),
         }
         if self.problems:
             raise ConfigError(self.problems)
-        return SourceOptions(**values, **limits, **fields)
+        return SourceOptions(**(values | limits | fields))
 
     def _filter(self) -> Filter:
         if "sql" in self.values:

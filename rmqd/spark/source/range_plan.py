@@ -74,6 +74,7 @@ from rmqd.wire.messages.sys_flag import PullSysFlag
 
 FIRST_PAUSE_SECONDS: Final = 0.1  # before the next replica is asked; doubled from pause to pause
 LONGEST_PAUSE_SECONDS: Final = 2.0
+BROKERS_LIMIT: Final = 32  # messages in an answer, unless a broker's maxTransferCountOnMessageInMemory is another one
 EMPTY_ANSWERS: Final = 5  # of a master before they are believed: its index may not have the newest messages yet
 
 
@@ -128,7 +129,7 @@ class RangePlan:
         self._one_by_one = self._is_filtered or self._settings.in_flight == 1
         self._replicas: tuple[Replica, ...] = queue_range.replicas
         self._turn = 0
-        self._stride = self._settings.batch_size
+        self._stride = self._longest = self._settings.batch_size
         self._empty_answers = 0
         self._doubts_route = False  # whether a master reported a loss, and the route has to confirm that it is master
         self._is_confirmed = False  # whether the route was asked for after that report
@@ -298,9 +299,12 @@ class RangePlan:
         self._is_confirmed = False
         if not self._one_by_one:
             # a broker limits the messages and the bytes of an answer: make spans as long as its answers are
-            is_full = following >= span.high
-            longest = self._settings.batch_size
-            self._stride = min(2 * self._stride, longest) if is_full else max(1, following - span.low)
+            if following >= span.high:
+                self._stride = min(2 * self._stride, self._longest)
+            else:
+                self._stride = max(1, following - span.low)
+                if self._stride >= BROKERS_LIMIT:  # of messages, not of bytes: longer spans would be cut again
+                    self._longest = self._stride
         return self._settle(span, following, found=found)
 
     def _lose(self, span: Span, until: int, held: tuple[int, int] | None) -> Dealt:

@@ -14,8 +14,8 @@ from typing import Final
 
 from rmqd.config.model.quantities import parse_duration_ms
 from rmqd.spark.queue_range import Filter
-from rmqd.spark.source.bounds import Bound, Kind
-from rmqd.spark.source.columns import COLUMNS
+from rmqd.spark.source.bounds import Bound, Kind, milliseconds_since_1970
+from rmqd.spark.source.columns import COLUMNS, DEFAULT_COLUMNS
 from rmqd.wire.bodies.heartbeat import EXPRESSION_SQL92, EXPRESSION_TAG
 from rmqd.wire.filter import sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
@@ -78,8 +78,10 @@ def queues_by_broker(text: str) -> tuple[MessageQueue, ...]:
     return tuple(sorted(set(queues)))
 
 
-def column_names(text: str, more: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The source's columns, separated by commas; `more` are those that other options have added."""
+def column_names(text: str, more: tuple[str, ...] = (), errors: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The source's columns, separated by commas; `more` are those that other options have added. `*` is all of them."""
+    if text.strip() == "*":
+        return (*DEFAULT_COLUMNS, *errors, *more)
     names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
     unknown = [name for name in names if name not in (*COLUMNS, *more)]
     if unknown or not names:
@@ -101,7 +103,7 @@ def time_ms(text: str) -> Bound:
     """A time as a bound: milliseconds since 1970, ISO 8601 with a zone, or so long before now (`-1h`)."""
     word = text.strip()
     if word.isdecimal():
-        return Bound("timestamp", timestamp_ms=int(word))
+        return Bound("timestamp", timestamp_ms=milliseconds_since_1970(int(word)))
     try:
         if word.startswith("-"):
             return Bound("timestamp", timestamp_ms=round(time.time() * 1000 - parse_duration_ms(word[1:])))

@@ -39,6 +39,7 @@ from rmqd.spark.source.offsets import Offsets
 from rmqd.spark.source.options import SourceOptions
 from rmqd.spark.source.positions import starts_of
 from rmqd.spark.source.progress import Heads, Progress
+from rmqd.spark.source.short_errors import reason_first
 from rmqd.spark.source.silent_brokers import BrokerSilentError
 from rmqd.spark.source.subscribed import Subscribed
 from rmqd.wire.message_queue import MessageQueue
@@ -71,6 +72,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._silent_since: float | None = None
         self._checked: frozenset[MessageQueue] = frozenset()
 
+    @reason_first()
     def initialOffset(self) -> dict[str, Any]:
         """Where the first batch starts. Asked twice and answered once: "latest" has moved on by then."""
         if self._initial is None:
@@ -89,6 +91,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(self._options.min_offsets)
         return ReadAllAvailable()
 
+    @reason_first()
     def prepareForTriggerAvailableNow(self) -> None:
         """Note where the queues end now: the query reads so far and ends."""
         cluster = cluster_of(self._options.access)
@@ -98,6 +101,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         patiently(look, self._options.tolerance_seconds)
 
+    @reason_first()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends; `start` itself where there is none."""
         begin = Offsets.of(start)
@@ -125,6 +129,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the queues ended when they were last asked: a query's progress has it, and so the lag."""
         return Offsets(self._heads.last).to_json() if self._heads.last else None
 
+    @reason_first()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges between two offsets: for a batch that is repeated the same as before."""
         cluster = cluster_of(self._options.access)

@@ -48,7 +48,7 @@ spark.createDataFrame(rows, "order_id string, customer string, amount double").c
 """
 WRITTEN: Final = f"""
 import json
-rows = spark.read.format("rocketmq").options(nameserver="{ADDRESS}", subscribe="refunds").load().collect()
+rows = spark.read.format("rocketmq").options(nameserver="{ADDRESS}", subscribe="refunds", columns="*").load().collect()
 print(json.dumps([[row.keys, row.tags, row.sharding_key, json.loads(row.body)["amount"]] for row in rows]))
 """
 

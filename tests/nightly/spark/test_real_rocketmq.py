@@ -27,7 +27,7 @@ def test_a_topic_is_written_and_read(
         .mode("append")
         .save()
     )
-    read = spark.read.format("rocketmq").options(**options, subscribe=topic, tags="t || u").load()
+    read = spark.read.format("rocketmq").options(**options, subscribe=topic, tags="t || u", columns="*").load()
     rows = sorted(read.collect(), key=lambda row: (row.broker, row.queue_id, row.queue_offset))
     assert sorted(int(row.body) for row in rows) == list(range(ROWS))
     assert all(row.keys == row.body.decode() for row in rows)

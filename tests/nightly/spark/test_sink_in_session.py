@@ -36,7 +36,7 @@ def test_a_task_that_is_tried_again_is_told_by_its_marks(spark: SparkSession, em
     options = {"nameserver": embedded.nameserver}
     rows.write.format("rocketmq").options(**options, topic="orders", sendParallelism=1).mode("append").save()
     assert len(embedded.messages("orders")) > 400
-    read = spark.read.format("rocketmq").options(**options, subscribe="orders").load()
+    read = spark.read.format("rocketmq").options(**options, subscribe="orders", includeProperties=True).load()
     marks = [f"properties['RMQD_{name}'] AS {name.lower()}" for name in ("QUERY", "BATCH", "PART", "SEQ")]
     once = read.selectExpr("*", *marks).dropDuplicates(["query", "batch", "part", "seq"])
     assert sorted(int(row.body) for row in once.collect()) == list(range(400))
