@@ -155,10 +155,11 @@ def test_an_answer_that_is_cut_short_is_pulled_on_and_the_next_spans_are_as_shor
 def test_spans_are_no_longer_than_the_answers_of_a_broker() -> None:
     """With a `batch_size` above its limit, the pulls that were under way first are cut short, and no others."""
     plan, limit, cut = plan_of(6400, batch_size=64), 32, 0
-    pulls: dict[int | None, tuple[int, int]] = {}
+    pulls: dict[int, tuple[int, int]] = {}
     while plan.more:
         pulls |= requests(plan)
-        offset, most = pulls.pop(plan.spans[0].opaque)
+        assert (opaque := plan.spans[0].opaque) is not None
+        offset, most = pulls.pop(opaque)
         cut += most > limit
         plan.answered(answer(ResponseCode.SUCCESS, offset + min(most, limit)))
     assert cut == 3
