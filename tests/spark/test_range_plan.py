@@ -158,8 +158,7 @@ def test_spans_are_no_longer_than_the_answers_of_a_broker() -> None:
     pulls: dict[int, tuple[int, int]] = {}
     while plan.more:
         pulls |= requests(plan)
-        assert (opaque := plan.spans[0].opaque) is not None
-        offset, most = pulls.pop(opaque)
+        offset, most = pulls.pop(plan.spans[0].opaque or 0)
         cut += most > limit
         plan.answered(answer(ResponseCode.SUCCESS, offset + min(most, limit)))
     assert cut == 3

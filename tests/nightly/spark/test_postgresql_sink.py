@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +17,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow", "psycopg")
 
+from rmqd.spark.engine.running_query import query_error  # noqa: E402
 from rmqd.spark.pipelines.postgresql.connections import connected  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
 
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 from tests.servers.postgresql import PostgresqlServer  # noqa: E402
+from tests.spark.embedded_broker import EmbeddedBroker  # noqa: E402
+from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 from tests.spark.test_postgresql_sink import (  # noqa: E402
     TABLE,
     UNKEYED,
@@ -221,6 +227,46 @@ def test_a_value_that_the_database_parses_as_a_statement_is_not_told(
     with pytest.raises(Exception, match=rf"sink prices: {message}") as refused:
         prices_database.sink(frame.schema).write(frame, batch(0))
     assert "4111" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_a_group_goes_on_without_what_decoding_and_the_table_refuse(
+    spark: SparkSession, broker: EmbeddedBroker, prices_database: Database, tmp_path: Path
+) -> None:
+    """By YAML alone: bodies that do not fit, a null key, a NUL; of rows that are equal in order the last one counts."""
+    prices_database.run("CREATE TABLE prices (id bigint PRIMARY KEY, note text)")
+    broker.create_topic("orders", 1)
+    broker.create_topic("refunds", 1)
+    bad = ["{}", '{"id": "x"}', json.dumps({"id": 1, "note": "a\0b"}), '{"id": 2, "note": "\\ud800"}']
+    broker.send("orders", *bad, *(json.dumps({"id": n % 50, "note": str(n)}) for n in range(200)))
+    group: dict[str, Any] = {
+        "spark": {
+            "trigger": "available_now",
+            "options": {"value": "json", "valueSchema": "id bigint, note string"},
+        },
+        "pipeline": {"plugin": "select", "options": {"columns": ["value.*"], "bad_rows": "fail"}},
+        "sink": {"format": "postgresql", "url": prices_database.url, "table": "prices", "keys": ["id"]},
+    }
+    group["sink"]["order_by"] = ["id"]
+    failing = start(spark, order_of(broker.nameserver, **group), tmp_path / "fail")
+    with pytest.raises(Exception, match="topic orders") as raised:
+        failing.awaitTermination(SECONDS)
+    cause = str(query_error(raised.value))
+    assert re.search("a body does not fit: .*topic orders, broker broker-a, queue_id 0, queue_offset [13]", cause), (
+        cause
+    )
+    group["pipeline"]["options"]["bad_rows"] = "leave_out"
+    failing = start(spark, order_of(broker.nameserver, **group), tmp_path / "refused")
+    with pytest.raises(Exception, match="topic orders") as raised:
+        failing.awaitTermination(SECONDS)
+    cause = str(query_error(raised.value))
+    assert re.search(
+        "the row of topic orders, queue 0 of broker-a, offset [02]; batch 0 has orders@broker-a:0", cause
+    ), cause
+    group["sink"]["bad_rows"] = "leave_out"
+    assert start(spark, order_of(broker.nameserver, **group), tmp_path).awaitTermination(SECONDS)
+    assert prices_database.run("SELECT id, note FROM prices ORDER BY id") == [(n, str(150 + n)) for n in range(50)]
+    refused = prices_database.run("SELECT topic, queue_offset FROM rmqd_refused_prices ORDER BY 2")
+    assert refused == [("orders", 0), ("orders", 2)]
 
 
 @pytest.mark.process

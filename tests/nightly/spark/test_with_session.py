@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import rmqd.spark
 from tests.spark.embedded_broker import BROKER, EmbeddedBroker
 from tests.spark.needed import need
 
@@ -40,6 +41,33 @@ def test_the_documents_notebook_runs(
     assert "|paid|       2|" in capfd.readouterr().out
     assert [row.body for row in spark.read.parquet(str(tmp_path / "orders")).collect()] == ["first", "second"]
     assert broker.offsets("orders_archive", "orders") == {0: 2}
+
+
+def test_a_query_has_kafkas_columns_its_lag_and_short_errors(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """A topic that is not there is told in few lines, the reason among the first ones."""
+    broker.fill("orders", 2, 3)
+    source = spark.readStream.format("rocketmq").options(nameserver=broker.nameserver, startingOffsets="earliest")
+    frame = source.option("subscribe", "orders").load()
+    assert frame.columns == ["keys", "body", "topic", "queue_id", "queue_offset", "store_timestamp", "tags"]
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    query.processAllAvailable()
+    broker.send("orders", "one more", queue_id=0)
+    query.processAllAvailable()
+    lag = rmqd.spark.lag(query.lastProgress)
+    query.stop()
+    assert lag is not None
+    assert (lag.total, len(lag.queues)) == (0, 2)
+    absent = source.option("subscribe", "absent").load().writeStream.format("noop").start()
+    with pytest.raises(Exception, match="absent") as streamed:
+        absent.awaitTermination(60)
+    read = spark.read.format("rocketmq").options(nameserver=broker.nameserver, subscribe="absent").load()
+    with pytest.raises(Exception, match="absent") as counted:
+        read.count()
+    for raised in (streamed, counted):
+        lines = str(raised.value).split("\n\nJVM stacktrace")[0].strip().splitlines()
+        assert len(lines) <= 5, lines
 
 
 def test_sql_has_topics_as_views(spark: SparkSession, broker: EmbeddedBroker) -> None:

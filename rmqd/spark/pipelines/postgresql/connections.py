@@ -89,7 +89,8 @@ def refused_row(error: psycopg.Error, columns: Sequence[str] | None = None) -> b
     if columns is not None and isinstance(error, psycopg.errors.NotNullViolation):
         return error.diag.column_name in columns
     kinds = (psycopg.DataError, psycopg.IntegrityError)
-    return isinstance(error, (*kinds, psycopg.errors.RaiseException, psycopg.errors.ProgramLimitExceeded))
+    others = (psycopg.errors.RaiseException, psycopg.errors.ProgramLimitExceeded)
+    return isinstance(error, (*kinds, *others)) or bool(_COPIED_COLUMN.search(error.diag.context or ""))
 
 
 def _until_quote(text: str, names: Sequence[str]) -> str:

@@ -270,7 +270,7 @@ class PostgresqlSink:
             refuse = self._statements.refuse_staged(self._epoch)
             place = connection.execute(refuse, (told(error), attempts, rows[0])).fetchone()
             if not self._leaves_out and place is not None:
-                raise RmqdError(f"sink {self._where}: {place_text(place)}: {told(error)}") from None
+                raise RmqdError(f"sink {self._where}: {told(error)}; it is {place_text(place)}") from None
             return 1
 
     def _keep_refused(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, attempts: list[str]) -> None:
@@ -284,7 +284,7 @@ class PostgresqlSink:
                 batch=batch.number,
                 rows=len(refused),
                 kept_in=self._statements.refused,
-                first=f"{place_text(refused[0][:4])}: {refused[0][4]}",
+                first=f"{refused[0][4]}; it is {place_text(refused[0][:4])}",
             )
 
     @property

@@ -77,7 +77,7 @@ class RowCopy:
     def _refuse(self, connection: Any, row: Row, batch: pa.RecordBatch, reason: str) -> None:
         own = 2 + len(PLACE_COLUMNS)
         if not self.refuse:
-            raise RmqdError(f"sink {self.where}: {place_text(row[2:own])}: {reason}")
+            raise RmqdError(f"sink {self.where}: {reason}; it is {place_text(row[2:own])}") from None
         names = [name for name in batch.schema.names if name != PLACE]
         content = json.dumps(dict(zip(names, row[own:], strict=True)), default=str)
         connection.execute(self.refuse, (*row[:own], reason, content))
