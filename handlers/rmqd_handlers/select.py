@@ -37,13 +37,13 @@ def select(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as f
 
-    rows = frame.where(options.where) if options.where else frame
-    place = [name for name in PLACE_COLUMNS if name in frame.columns]
+    rows, place = frame, [name for name in PLACE_COLUMNS if name in frame.columns]
     if options.bad_rows in ("leave_out", "only"):
         rows = rows.where(f"{BAD} IS {'NOT ' if options.bad_rows == 'only' else ''}NULL")
     elif options.bad_rows:
         told = [f.lit("a body does not fit: "), BAD, *(part for name in place for part in (f.lit(f", {name} "), name))]
         rows = rows.where(f.when(f.isnull(BAD), True).otherwise(f.raise_error(f.concat(*told)).cast("boolean")))
+    rows = rows.where(options.where) if options.where else rows  # which would leave out bad rows without a word
     try:
         return rows.selectExpr(*options.columns, f"struct({', '.join(place)}) AS {PLACE}")
     except AnalysisException:  # as of an aggregate, whose rows are no messages

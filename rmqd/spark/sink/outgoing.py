@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import structlog
 
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors import InvalidMessageError
 from rmqd.spark.sink.row_place import place_text, places_of
-from rmqd.spark.sink.sink_options import SINK_COLUMNS
+from rmqd.spark.sink.sink_options import SINK_COLUMNS, SinkOptions
 from rmqd.wire.messages.properties import SET_BY_ROCKETMQ, SHARDING_KEY
 from rmqd.wire.topics import wrap_namespace
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+
+log = structlog.get_logger(__name__)
 
 QUERY: Final = "RMQD_QUERY"
 BATCH: Final = "RMQD_BATCH"
@@ -39,11 +43,7 @@ class OutgoingRow:
     queue_id: int | None = None
     broker: str = ""
     place: Sequence[Any] = ()
-
-    @property
-    def name(self) -> str:
-        """The row as errors name it."""
-        return _name(self.place, self.message.properties)
+    """The message that the row is of."""
 
     @property
     def lane(self) -> object:
@@ -54,19 +54,10 @@ class OutgoingRow:
         return (message.topic, message.sharding_key) if message.sharding_key else None
 
 
-def rows_of(
-    batch: pa.RecordBatch,
-    topic: str,
-    origin: Origin,
-    first: int,
-    namespace: str = "",
-    on_refused: Callable[[str], object] | None = None,
-) -> Iterator[OutgoingRow]:
-    """The rows of a batch whose first row is the task's `first`; `topic` wins over the column.
+def rows_of(batch: pa.RecordBatch, options: SinkOptions, origin: Origin, first: int) -> Iterator[OutgoingRow]:
+    """The rows of a batch whose first row is the task's `first`; the option `topic` wins over the column.
 
-    Both are without the `namespace`, and messages go to the topic that has it.
-
-    A row that cannot be sent is told to `on_refused`; without it, InvalidMessageError is raised.
+    Both are without the namespace, and messages go to the topic that has it. A row that cannot be sent is refused.
     """
     columns = {name: _values(batch.column(name)) for name in batch.schema.names if name in SINK_COLUMNS}
     marks = {QUERY: origin.query, BATCH: origin.batch, PART: str(origin.part)}
@@ -74,16 +65,18 @@ def rows_of(
     for number, (place, *values) in enumerate(zip(places, *columns.values(), strict=True), first):
         row, marked = dict(zip(columns, values, strict=True)), {**marks, SEQUENCE: str(number)}
         try:
-            yield _row(row, topic, marked, namespace, place)
+            yield _row(row, options.topic, marked, options.access.options.namespace, place)
         except ValueError as error:
-            if on_refused is None:
-                raise InvalidMessageError(f"{_name(place, marked)}: {error}") from error
-            on_refused(f"{_name(place, marked)}: {error}")
+            refuse(place, marked, error, options)
 
 
-def _name(place: Sequence[Any], marks: Mapping[str, str]) -> str:
+def refuse(place: Sequence[Any], marks: Mapping[str, str], error: Exception, options: SinkOptions) -> None:
+    """Leave a row out, which the log names, or raise InvalidMessageError, as the options say."""
     is_known = bool(place) and place[-1] is not None
-    return place_text(place) if is_known else f"row {marks[SEQUENCE]} of partition {marks[PART]}"
+    name = place_text(place) if is_known else f"row {marks[SEQUENCE]} of partition {marks[PART]}"
+    if not options.leaves_out:
+        raise InvalidMessageError(f"{name}: {error}") from error
+    log.warning("spark.rows_refused", rows=1, first=f"{name}: {error}")
 
 
 def _row(

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Final
 
 import structlog
@@ -26,7 +26,8 @@ from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.spark.access import Access
 from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.sink.bundles import bundles
-from rmqd.spark.sink.outgoing import OutgoingRow
+from rmqd.spark.sink.outgoing import OutgoingRow, refuse
+from rmqd.spark.sink.sink_options import SinkOptions
 
 log = structlog.get_logger(__name__)
 
@@ -59,21 +60,14 @@ class Sender:
         self._client = self._loop.run_until_complete(_make_client(options))
         self._served: set[str] = set()
 
-    def send(
-        self,
-        rows: Iterable[OutgoingRow],
-        in_flight: int,
-        tolerance_seconds: float,
-        on_refused: Callable[[str], object] | None = None,
-    ) -> tuple[int, int]:
+    def send(self, rows: Iterable[OutgoingRow], options: SinkOptions) -> tuple[int, int]:
         """Store all rows, by `in_flight` requests at once; how many they were, and the bytes of their bodies.
 
-        A row is tried again for `tolerance_seconds` while brokers or name servers cannot be had. A row that the
-        broker refuses by its values is told to `on_refused`. Without it, and for other errors, raises the RmqdError of
-        the first row that could not be stored; others may be stored by then.
+        A row is tried again for `tolerance_seconds` while brokers or name servers cannot be had. Raises the RmqdError
+        of the first row that could not be stored; others may be stored by then.
         """
         try:
-            return self._loop.run_until_complete(self._send(rows, in_flight, tolerance_seconds, on_refused))
+            return self._loop.run_until_complete(self._send(rows, options))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None  # the others are of rows that were under way beside it
 
@@ -88,49 +82,44 @@ class Sender:
             with contextlib.suppress(RmqdError):
                 self._loop.run_until_complete(self._client.routes.refresh(topic))
 
-    async def _send(
-        self,
-        rows: Iterable[OutgoingRow],
-        in_flight: int,
-        tolerance: float,
-        on_refused: Callable[[str], object] | None,
-    ) -> tuple[int, int]:
-        turn = _Turn(bundles(rows), on_refused)
+    async def _send(self, rows: Iterable[OutgoingRow], options: SinkOptions) -> tuple[int, int]:
+        turn = _Turn(bundles(rows))
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(in_flight):
-                tasks.create_task(self._send_in_turn(turn, tolerance))
+            for _ in range(options.in_flight):
+                tasks.create_task(self._send_in_turn(turn, options))
         return turn.count, turn.size_bytes
 
-    async def _send_in_turn(self, turn: _Turn, tolerance: float) -> None:
+    async def _send_in_turn(self, turn: _Turn, options: SinkOptions) -> None:
         for bundle in turn.bundles:
             lane = bundle[0].lane
             if lane is None:
-                await self._store_bundle(bundle, tolerance, turn)
+                stored = await self._store_bundle(bundle, options)
             else:
                 async with turn.in_order(lane):
-                    await self._store_bundle(bundle, tolerance, turn)
+                    stored = await self._store_bundle(bundle, options)
+            turn.count += len(stored)
+            turn.size_bytes += sum(len(row.message.body) for row in stored)
 
-    async def _store_bundle(self, bundle: Sequence[OutgoingRow], tolerance: float, turn: _Turn) -> None:
+    async def _store_bundle(self, bundle: Sequence[OutgoingRow], options: SinkOptions) -> Sequence[OutgoingRow]:
         """Store the rows by one request; one by one where that is refused, so that the error is one row's own."""
         if len(bundle) > 1:
             try:
-                await self._store(bundle, tolerance)
+                await self._store(bundle, options.tolerance_seconds)
             except (BrokerError, InvalidMessageError) as error:
                 if may_pass(error, self._served):
                     raise
             else:
-                turn.stored(bundle)
-                return
+                return bundle
+        stored = []
         for row in bundle:
             try:
-                await self._store([row], tolerance)
-                turn.stored([row])
+                await self._store([row], options.tolerance_seconds)
+                stored.append(row)
             except (BrokerError, InvalidMessageError) as error:
                 if isinstance(error, BrokerError) and error.code != ResponseCode.MESSAGE_ILLEGAL:
                     raise
-                if turn.on_refused is None:
-                    raise InvalidMessageError(f"{row.name}: {error}") from error
-                turn.on_refused(f"{row.name}: {error}")
+                refuse(row.place, row.message.properties, error, options)
+        return stored
 
     async def _store(self, rows: Sequence[OutgoingRow], tolerance: float) -> None:
         topic, selector = rows[0].message.topic, _selector(rows[0])
@@ -155,19 +144,11 @@ class Sender:
 class _Turn:
     """The bundles that are still to be sent, which several coroutines take from, and what was sent."""
 
-    def __init__(
-        self, all_bundles: Iterator[Sequence[OutgoingRow]], on_refused: Callable[[str], object] | None
-    ) -> None:
+    def __init__(self, all_bundles: Iterator[Sequence[OutgoingRow]]) -> None:
         self.bundles = all_bundles
-        self.on_refused = on_refused
         self.count = 0
         self.size_bytes = 0
         self._last: dict[object, asyncio.Event] = {}
-
-    def stored(self, rows: Sequence[OutgoingRow]) -> None:
-        """Count rows that the broker has stored."""
-        self.count += len(rows)
-        self.size_bytes += sum(len(row.message.body) for row in rows)
 
     @contextlib.asynccontextmanager
     async def in_order(self, lane: object) -> AsyncIterator[None]:

@@ -93,19 +93,13 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str) 
     sender = sender_to(options.access)
     sender.look_again()
     total = total_bytes = first = 0
-    on_refused = _tell_refused if options.leaves_out else None
     for batch in batches:
-        rows = rows_of(batch, options.topic, origin, first, options.access.options.namespace, on_refused)
-        count, size_bytes = sender.send(rows, options.in_flight, options.tolerance_seconds, on_refused)
+        count, size_bytes = sender.send(rows_of(batch, options, origin, first), options)
         first += batch.num_rows
         total += count
         total_bytes += size_bytes
     freeze_imports()
     return Stored(total, total_bytes)
-
-
-def _tell_refused(row: str) -> None:
-    log.warning("spark.rows_refused", rows=1, first=row)
 
 
 def _tell_stored(messages: list[WriterCommitMessage | None], batch: str) -> None:

@@ -130,7 +130,8 @@ class Progress:
         if positions == begin.positions and not again:
             return None
         self._last_batch_at = time.monotonic()
-        return self._marked(cluster, Offsets(positions, starts, {}, begin.marks, begin.marked_ms), is_due=is_due)
+        end = Offsets(positions, starts, {}, begin.marks, begin.marked_ms)
+        return self._marked(cluster, end, heads, is_due=is_due)
 
     def _back(
         self, cluster: Cluster, begin: Offsets, behind: Iterable[MessageQueue], *, by_all: bool
@@ -155,9 +156,13 @@ class Progress:
         others = {queue for queue, time_ms in there.items() if time_ms not in (begin.marked_ms[queue], -1)}
         return sorted(others | {queue for queue in back if there.get(queue) == -1 or queue not in marked})
 
-    def _marked(self, cluster: Cluster, end: Offsets, *, is_due: bool) -> Offsets:
-        """The end of a batch, with new marks for new queues, and for all if the former ones were looked at just now."""
-        last = {queue: at - 1 for queue, at in end.positions.items() if at > 0 and (is_due or queue in end.new)}
+    def _marked(self, cluster: Cluster, end: Offsets, queues: Iterable[MessageQueue], *, is_due: bool) -> Offsets:
+        """The end of a batch, with new marks for new queues, and for all if the former ones were looked at just now.
+
+        `queues` are those whose brokers answer.
+        """
+        marking = [queue for queue in queues if is_due or queue in end.new]
+        last = {queue: at - 1 for queue in marking if (at := end.positions.get(queue, 0)) > 0}
         found = cluster.stored_at(last).found if last else {}
         times = {queue: time_ms for queue, time_ms in found.items() if time_ms >= 0}
         kept = {queue: at for queue, at in end.marks.items() if queue in end.positions and queue not in end.new}

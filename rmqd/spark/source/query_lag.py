@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,15 +37,8 @@ def lag_of(progress: Mapping[str, Any] | None) -> QueryLag | None:
 
 
 def _offsets(value: object) -> Offsets | None:
-    """The offsets of a source of rmqd, in JSON, or as Spark Connect writes a dictionary."""
+    """The offsets of a source of rmqd: JSON, or a dictionary, which some versions of Spark write as Python does."""
     try:
-        tree = value if isinstance(value, dict) else json.loads(str(value))
-    except ValueError:
-        try:
-            tree = ast.literal_eval(str(value))
-        except (ValueError, SyntaxError):
-            return None
-    try:
-        return Offsets.of(tree) if isinstance(tree, dict) else None
-    except RmqdError:  # another source's
+        return Offsets.of(value if isinstance(value, dict) else json.loads(str(value).replace("'", '"')))
+    except (RmqdError, ValueError, AttributeError):  # another source's
         return None

@@ -10,7 +10,7 @@ import base64
 import json
 import math
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import MAXYEAR, MINYEAR, UTC, date, datetime
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -110,7 +110,7 @@ def _decimal(kind: Kind) -> Fit:
         if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
             raise _no(value, kind.sql)
         try:
-            number = Decimal(str(value))
+            number = value if isinstance(value, Decimal) else Decimal(str(value))
             made = number.quantize(step, context=_WIDEST)
         except InvalidOperation:
             raise _no(value, kind.sql) from None
@@ -180,10 +180,14 @@ def _time(kind: Kind) -> Fit:
             raise _no(value, "time such as 2026-03-01T10:00:00Z")
         if is_local:
             return value.replace(tzinfo=None)
-        try:  # Arrow counts from UTC, whose calendar a zone can leave
-            return value.astimezone(UTC) if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        except OverflowError:
-            raise ValueError(f"{value} is out of the calendar in UTC") from None
+        if value.tzinfo is None:
+            return value.replace(tzinfo=UTC)
+        if not MINYEAR < value.year < MAXYEAR:  # Arrow counts from UTC, whose calendar a zone can leave
+            try:
+                value.astimezone(UTC)
+            except OverflowError:
+                raise ValueError(f"{value} is out of the calendar in UTC") from None
+        return value
 
     return fit
 

@@ -33,6 +33,7 @@ from tests.spark.test_postgresql_sink import (  # noqa: E402
     Database,
     batch,
     rows,
+    see_refused,
 )
 
 
@@ -227,6 +228,20 @@ def test_a_value_that_the_database_parses_as_a_statement_is_not_told(
     with pytest.raises(Exception, match=rf"sink prices: {message}") as refused:
         prices_database.sink(frame.schema).write(frame, batch(0))
     assert "4111" not in "".join(traceback.format_exception(refused.value))
+
+
+REFUSED_ROWS: dict[str, tuple[dict[str, Any], str]] = {
+    "text with a NUL": ({"note": "a\0b"}, "NUL"),
+    "constraint": ({"amount": -1}, "prices_amount_check"),
+    "deferred constraint": ({"shop": 2}, "prices_shop_fkey"),
+    "no number": ({"size": "large"}, "invalid input syntax for type numeric"),
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("changed", "reason"), REFUSED_ROWS.values(), ids=REFUSED_ROWS)
+def test_a_refused_row_is_named_or_left_out(prices_database: Database, changed: dict[str, Any], reason: str) -> None:
+    see_refused(prices_database, changed, reason)
 
 
 def test_a_group_goes_on_without_what_decoding_and_the_table_refuse(
