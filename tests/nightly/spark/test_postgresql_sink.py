@@ -262,6 +262,8 @@ def test_a_group_goes_on_without_what_decoding_and_the_table_refuse(
         "sink": {"format": "postgresql", "url": prices_database.url, "table": "prices", "keys": ["id"]},
     }
     group["sink"]["order_by"] = ["id"]
+    for name in ("fail", "refused"):
+        (tmp_path / name).mkdir()
     failing = start(spark, order_of(broker.nameserver, **group), tmp_path / "fail")
     with pytest.raises(Exception, match="topic orders") as raised:
         failing.awaitTermination(SECONDS)

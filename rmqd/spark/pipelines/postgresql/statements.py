@@ -16,11 +16,11 @@ _MESSAGE: Final = ("rmqd_topic", "rmqd_broker", "rmqd_queue_id", OFFSET)
 REASON: Final = "rmqd_reason"
 """Another one: why a row is refused; null if it is not."""
 _CONTENT: Final = "rmqd_content"
-_OWN: Final = {
-    ATTEMPT: "text", ROW: "bigint", **dict(zip(_MESSAGE, ("text", "text", "integer", "bigint"), strict=True)),
-    REASON: "text", _CONTENT: "text",
+_MORE: Final = {
+    ROW: "bigint", **dict(zip(_MESSAGE, ("text", "text", "integer", "bigint"), strict=True)), REASON: "text",
+    _CONTENT: "text",
 }  # fmt: skip
-OWN: Final = tuple(_OWN)
+OWN: Final = (ATTEMPT, *_MORE)
 _LONGEST_NAME: Final = 63  # bytes, of PostgreSQL's names
 BATCHES: Final = "rmqd_batches"
 ONE_AT_A_TIME: Final = 0x726D7164
@@ -124,9 +124,9 @@ class Statements:
         """Make a driver's staging table. It need not survive a crash of the database: the batch is then repeated."""
         delete = f", false AS {quoted(self.delete_column)}" if self.delete_column else ""
         return (
-            f"CREATE UNLOGGED TABLE {self.staging(epoch)} AS SELECT "
-            f"{', '.join(f'NULL::{kind} AS {name}' for name, kind in _OWN.items())}, {listed(self.columns)}"
-            f"{delete} FROM {self.target} WITH NO DATA"
+            f"CREATE UNLOGGED TABLE {self.staging(epoch)} AS SELECT ''::text AS {ATTEMPT}, {listed(self.columns)}"
+            f"{delete}, {', '.join(f'NULL::{kind} AS {name}' for name, kind in _MORE.items())} "
+            f"FROM {self.target} WITH NO DATA"
         )
 
     def copy(self, epoch: int) -> str:
@@ -145,7 +145,7 @@ class Statements:
     def refuse_staged(self, epoch: int) -> str:
         """Refuse a row that is staged, and ask for its message; parameters: reason, attempts, place in the batch."""
         return (
-            f"UPDATE {self.staging(epoch)} s SET {REASON} = %s, {_CONTENT} = (to_jsonb(s) - ARRAY{list(_OWN)})::text "
+            f"UPDATE {self.staging(epoch)} s SET {REASON} = %s, {_CONTENT} = (to_jsonb(s) - ARRAY{list(OWN)})::text "
             f"WHERE {ATTEMPT} = ANY(%s) AND {ROW} = %s RETURNING {', '.join(_MESSAGE)}"
         )
 
