@@ -50,7 +50,7 @@ def timestamps_bound(text: str) -> Bound:
 
 
 def milliseconds_since_1970(number: int) -> int:
-    """Check a time. Raises ValueError if it is too old for a message: it is in seconds, and everything would be read."""
+    """Check a time. Raises ValueError if it is too old for a message: mostly it is in seconds."""
     if _BEGINNING_MS < number < OLDEST_MS:
         raise ValueError(
             f"{number} is before the year 2000; expected milliseconds since 1970, which are seconds times 1000, or "
