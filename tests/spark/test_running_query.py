@@ -35,6 +35,7 @@ def test_the_cause_is_what_a_person_needs() -> None:
             "[STREAM_FAILED] terminated: [X] perform initialOffset: rmqd.errors.RmqdError: no topic\n\tat x",
             "no topic",
         ),
+        (PAGES.format(said="Job aborted", raised="pyspark.errors.x.SparkRuntimeException: [Y] why"), "Spark: [Y] why"),
         ("[PATH_NOT_FOUND] Path does not exist: /nowhere.\n\nand so on", "Spark: [PATH_NOT_FOUND] Path does not exist"),
         ("", "Spark ended with RuntimeError"),
     ]

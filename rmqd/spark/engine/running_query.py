@@ -86,6 +86,8 @@ def query_error(error: BaseException) -> QueryFailedError:
     if names:
         name, text = names[0]
         cause = text if name.startswith("rmqd.") else f"{name}: {text}"
+    elif told := [text for name, text in found if name.startswith("pyspark.")]:
+        cause = f"Spark: {told[0]}"
     else:
         first = next((line.strip() for line in said.splitlines() if line.strip()), type(error).__name__)
         cause = f"Spark: {first}" if first != type(error).__name__ else f"Spark ended with {first}"
