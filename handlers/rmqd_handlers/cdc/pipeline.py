@@ -97,7 +97,7 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
     if options.bad_rows == "only":
         return frame.select(*READ).mapInArrow(BadRows(decoder), BAD_DDL)
     columns = ", ".join(column.sql for column in parse_columns(options.columns))
-    rows = Rows(decoder, must_fit=options.bad_rows == "fail")
+    rows = Rows(decoder, must_fit=options.bad_rows == "fail", keeps_place=True)
     changes = frame.select(*READ).mapInArrow(rows, f"{columns}, {DELETED} boolean, {ORDER} array<bigint>, {PLACE_DDL}")
     return changes.withMetadata(ORDER, {**_kind(options), KEYS_TOLD: options.keys})
 
@@ -152,10 +152,12 @@ class Rows:
 
     decoder: Decoder
     must_fit: bool
+    keeps_place: bool = False
+    """Whether rows have `_place`, by which a sink names the message of a row that it refuses."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode a partition. Raises ValueError for a bad message, where it must not be there, with its place."""
-        types = {**_arrow_types(self.decoder.columns), PLACE: _place_type()}
+        types = _arrow_types(self.decoder.columns) | ({PLACE: _place_type()} if self.keeps_place else {})
         for batch in batches:
             found: dict[str, list[Any]] = {name: [] for name in types}
             for place, body in _messages(batch):
@@ -179,7 +181,8 @@ class Rows:
                 found[name].append(value)
             found[DELETED].append(change.is_deleted)
             found[ORDER].append(order)
-            found[PLACE].append(place)
+            if self.keeps_place:
+                found[PLACE].append(place)
 
 
 @dataclass(frozen=True, slots=True)
