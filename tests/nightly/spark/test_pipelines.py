@@ -141,7 +141,12 @@ def send_born(broker: EmbeddedBroker, *messages: tuple[datetime, str, str]) -> N
 
 
 def sent(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:
-    rows = spark.read.format("rocketmq").options(nameserver=broker.nameserver, subscribe=topic, includeProperties=True).load().collect()
+    rows = (
+        spark.read.format("rocketmq")
+        .options(nameserver=broker.nameserver, subscribe=topic, includeProperties=True)
+        .load()
+        .collect()
+    )
     return [{"tags": row.tags, "keys": row.keys, **json.loads(row.body), **row.properties} for row in rows]
 
 

@@ -22,7 +22,9 @@ def test_columns_that_decide_about_a_pipelines_rows_are_found(spark: SparkSessio
     """And all of them where a function in Python gets the whole row, or nothing chooses among them."""
     from pyspark.sql import functions as f
 
-    frame = spark.readStream.format("rocketmq").options(nameserver="127.0.0.1:1", subscribe="orders", columns="*").load()
+    frame = (
+        spark.readStream.format("rocketmq").options(nameserver="127.0.0.1:1", subscribe="orders", columns="*").load()
+    )
     every = frozenset(frame.columns)
 
     def same(batches: Any) -> Any:
