@@ -1,8 +1,8 @@
 """rmqd runs Apache RocketMQ consumer groups declared in YAML.
 
-What handlers and offset stores need is here, and nothing else: `Batch`, `Message`, `MessageQueue`, `Retry`,
-`DeadLetter`, `Suspend`, `AlreadyHandled`; `handler`, `Depends`, `offset_connection` for typed handlers; and `Progress`,
-`StoredQueue` and `OffsetStoreError` for stores.
+What handlers and offset stores need is here: `Batch`, `Message`, `MessageQueue`, `Retry`, `DeadLetter`, `Suspend`,
+`AlreadyHandled`; `handler`, `Depends`, `offset_connection` for typed handlers; and `Progress`, `StoredQueue` and
+`OffsetStoreError` for stores. Programs that poll use `PullConsumer` and `SyncPullConsumer`.
 
 The packages, from the top: `cli` the commands; `demo`, `testing` and `spark`; `daemon` the process; `plugins` and
 `process`; `config`; `consumer` the engine of one group; `client` the connections to RocketMQ; `wire` bytes to values
@@ -13,9 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rmqd.version import __version__
+
 if TYPE_CHECKING:
     from rmqd.handler_api import AlreadyHandled, Batch, DeadLetter, Retry, Suspend
     from rmqd.offset_stores import OffsetStoreError, Progress, StoredQueue, offset_connection
+    from rmqd.polling.pull_consumer import PullConsumer
+    from rmqd.polling.sync_pull_consumer import SyncPullConsumer
     from rmqd.typed.decorator import Depends, handler
     from rmqd.wire.message_queue import MessageQueue
     from rmqd.wire.messages.message import Message
@@ -29,14 +33,15 @@ __all__ = [
     "MessageQueue",
     "OffsetStoreError",
     "Progress",
+    "PullConsumer",
     "Retry",
     "StoredQueue",
     "Suspend",
+    "SyncPullConsumer",
     "__version__",
     "handler",
     "offset_connection",
 ]
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
@@ -57,4 +62,8 @@ def __getattr__(name: str) -> Any:
         import rmqd.wire.messages.message
 
         return getattr(rmqd.wire.messages.message, name)
+    if name in ("PullConsumer", "SyncPullConsumer"):
+        import rmqd.polling.sync_pull_consumer
+
+        return getattr(rmqd.polling.sync_pull_consumer, name)  # it builds on the other one
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

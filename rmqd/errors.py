@@ -64,6 +64,14 @@ class ConfigError(RmqdError):
         self.problems = problems
 
 
+class SettingError(RmqdError, TypeError, ValueError):
+    """A keyword of a pull consumer is not known, or its value is not accepted."""
+
+
+class PullConsumerError(RmqdError):
+    """A pull consumer cannot do what the program asks for. The text says what to do."""
+
+
 class TlsFileError(RmqdError):
     """A file of the TLS settings cannot be used. `key` is its key below client.tls."""
 

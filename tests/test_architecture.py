@@ -15,10 +15,13 @@ TOP = Path(__file__).parent.parent
 ROOT = TOP / "rmqd"
 HANDLERS = TOP / "handlers"
 TESTS = TOP / "tests"
-PLAIN = "access_refusal backoff broker_errors codes decisions errors clock exit_codes histogram own_threads plain_text"
+PLAIN = (
+    "access_refusal backoff broker_errors codes decisions errors clock exit_codes histogram own_threads plain_text "
+    "version"
+)
 # room: (rooms of rmqd that it may import, third-party packages that it may import)
 BELOW = {
-    "__init__": ("handler_api offset_stores typed wire", ""),
+    "__init__": ("handler_api offset_stores polling typed version wire", ""),
     "__main__": ("cli", ""),
     "access_refusal": ("codes", ""),
     "backoff": ("", ""),
@@ -26,6 +29,7 @@ BELOW = {
     "clock": ("", ""),
     "decisions": ("plain_text wire", ""),
     "exit_codes": ("", ""),
+    "version": ("", ""),
     "histogram": ("", ""),
     "own_threads": ("", ""),
     "plain_text": ("", ""),
@@ -63,6 +67,7 @@ BELOW = {
         "broker",
         "pytest structlog yaml pydantic",
     ),
+    "polling": (f"{PLAIN} wire loaded_handler diagnosis client consumer config plugins process", "structlog"),
     "forwarding": (f"{PLAIN} wire handler_api client config", "structlog pydantic"),
     "replaying": (f"{PLAIN} wire handler_api loaded_handler client consumer plugins", "structlog"),
     "trying": (f"{PLAIN} wire handler_api once client consumer config plugins process", ""),
@@ -100,6 +105,7 @@ FLOORS = {
     "| channel groups key_values offsets static_topics store system_topics "
     "| broker_stats filter held_pulls members server timers topics "
     "| housekeeping pop schedule | controller | name_server runtime_info | processors | embedded",
+    "polling": "settings | pull_consumer | sync_pull_consumer",
     "forwarding": "copies | handler",
     "replaying": "plan | shadow ways_back | run",
     "trying": "dead_letters places | order | handler_process selection verdicts | calls trial | bisect handler_main",

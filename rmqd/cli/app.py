@@ -77,7 +77,7 @@ def _is_of_output(error: OSError) -> bool:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from rmqd import __version__
+        from rmqd.version import __version__
 
         typer.echo(f"rmqd {__version__}")
         raise typer.Exit

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import typer
 
-from rmqd import __version__
+from rmqd.version import __version__
 
 _EXIT_STATUS: Final = (
     ("0", "Success."),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.consumer.cache.flow_control import Thresholds
+from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.cache.rate_limit import RateLimit
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.founding.founding import Founding
@@ -34,6 +35,7 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic, unwrap_namespace
 
 if TYPE_CHECKING:
+    from rmqd.consumer.handling.polls import PollService
     from rmqd.consumer.pop.receipts import PopReceipts
 
 
@@ -46,11 +48,13 @@ def assemble(
     *,
     ways_back: WaysBack | None = None,
     ends: Mapping[MessageQueue, int] | None = None,
+    polls: PollService | None = None,
 ) -> tuple[GroupContext, Division]:
     """The parts of a group, not paused, and how its topics are divided; nothing runs yet.
 
     `ways_back` stand in place of send-backs to brokers. `ends` are the offsets before which queues are pulled no
     further: what a filter lets through behind an end is for a hook to leave out.
+    With `polls` a program polls the messages, and `handler` is not called.
 
     Raises RmqdError for an expression that is wrong.
     What most groups have no use for is imported where it is used: a daemon without it starts sooner.
@@ -90,7 +94,7 @@ def assemble(
         clock=clock,
         subscriptions=subscriptions_of(options, int(clock.wall() * 1000)),
         stats=stats_of(options),
-        service=service,
+        service=polls or service,
         send_back=send_back,
         store=store,
         founding=founding,
@@ -101,8 +105,17 @@ def assemble(
         hooks=group_hooks,
         trace=trace,
         ends=ends or {},
+        cache=ProcessQueue if polls is None else polls.cache,
     )
     context.resumed.set()
+    if polls is not None and polls.chosen:
+        from rmqd.consumer.rebalance.chosen import ChosenDivision
+
+        context.ownership = EveryQueue()
+        context.subscriptions.pop(retry_topic(options.group), None)
+        for topic in context.subscriptions:
+            client.routes.watch(topic)
+        return context, ChosenDivision(context, polls.chosen)
     if options.message_model == "broadcasting":
         return context, Division(context)
     if receipts is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.consumer.cache.flow_control import Thresholds
+from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.cache.rate_limit import RateLimit
 from rmqd.consumer.circuit import Circuit
 from rmqd.consumer.founding.founding import Founding
@@ -68,6 +69,7 @@ class GroupContext:
     move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # by an operator; whether it is held here
     ends: Mapping[MessageQueue, int] = field(default_factory=dict)  # where queues are pulled no further, if anywhere
     notice_seconds: float = 0.0  # how long a member may take to see that others came, above what one that is told takes
+    cache: type[ProcessQueue] = ProcessQueue  # of each pulled queue, unless its messages are ordered by a key
     resumed: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while the whole group is paused
 
     @property

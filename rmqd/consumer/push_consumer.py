@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -13,6 +14,7 @@ from rmqd.clock import Clock
 from rmqd.consumer.admin.requests import OperatorRequests
 from rmqd.consumer.assembly import assemble
 from rmqd.consumer.assigned.assignment import Assignment
+from rmqd.consumer.context import GroupContext
 from rmqd.consumer.group_status import GroupStatus
 from rmqd.consumer.handling.threads import call_start_or_stop
 from rmqd.consumer.health.consistency import Consistency
@@ -37,6 +39,9 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.once import once_in_group
 from rmqd.wire.topics import retry_topic, unwrap_namespace
 
+if TYPE_CHECKING:
+    from rmqd.consumer.handling.polls import PollService
+
 log = structlog.get_logger(__name__)
 
 
@@ -59,15 +64,16 @@ class PushConsumer:
         *,
         ways_back: WaysBack | None = None,
         ends: Mapping[MessageQueue, int] | None = None,
+        polls: PollService | None = None,
     ) -> None:
-        """`ways_back` and `ends` are those of `assemble`."""
+        """`ways_back`, `ends` and `polls` are those of `assemble`."""
         self.group = options.group
         self._handler = handler
         self._client = client
         self._stopping = asyncio.Event()
         self._drain_seconds = options.shutdown_timeout_seconds
         self._context, self._division = assemble(
-            options, handler, client, clock or client.clock, hooks, ways_back=ways_back, ends=ends
+            options, handler, client, clock or client.clock, hooks, ways_back=ways_back, ends=ends, polls=polls
         )
         self._rebalance = Rebalance(self._context, self._division)
         self._persistence = OffsetPersistence(self._context, self._rebalance.assigned)
@@ -145,6 +151,16 @@ class PushConsumer:
         """What the group tells about itself now."""
         return self._status.snapshot()
 
+    @property
+    def context(self) -> GroupContext:
+        """What the group's parts share."""
+        return self._context
+
+    @property
+    def assigned(self) -> Mapping[MessageQueue, Assignment]:
+        """This member's queues, also those that are being taken over or given up."""
+        return self._rebalance.assigned
+
     def assignments(self) -> list[Assignment] | None:
         """The assignments of this member; None until each topic was divided once and each assignment is taken over."""
         assigned = list(self._rebalance.assigned.values())
@@ -174,7 +190,8 @@ class PushConsumer:
         context, routes = self._context, self._client.routes
         await context.store.open()
         try:
-            self._client.register(self)
+            if self._division.is_of_members:
+                self._client.register(self)
             routes.on_change(self._routes_changed)
             async with asyncio.TaskGroup() as tasks:
                 helpers = [
@@ -183,8 +200,9 @@ class PushConsumer:
                     tasks.create_task(self._persistence.run(), name=f"persist:{self.group}"),
                     tasks.create_task(self._requests.run(), name=f"operators:{self.group}"),
                     tasks.create_task(self._watchdog.run(), name=f"watchdog:{self.group}"),
-                    tasks.create_task(self._consistency.run(), name=f"consistency:{self.group}"),
                 ]
+                if self._division.is_of_members:
+                    helpers.append(tasks.create_task(self._consistency.run(), name=f"consistency:{self.group}"))
                 if context.trace is not None:
                     helpers.append(tasks.create_task(context.trace.dispatcher.run(), name=f"trace:{self.group}"))
                 helpers += self._division.begin(tasks, self._rebalance.soon)

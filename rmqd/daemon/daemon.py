@@ -23,7 +23,6 @@ from rmqd.process import structlog_without_rich  # noqa: F401  before structlog,
 
 import structlog
 
-from rmqd import __version__
 from rmqd.clock import Clock, SystemClock
 from rmqd.config.model.root import RootConfig
 from rmqd.config.reading.exposure import exposed_secrets
@@ -46,6 +45,7 @@ from rmqd.process.logs import logs
 from rmqd.process.logs.writer import lines_dropped
 from rmqd.process.loop import run_in_loop
 from rmqd.process.signals import signals_handled
+from rmqd.version import __version__
 
 if TYPE_CHECKING:
     from rmqd.daemon.http.status import DaemonAbout

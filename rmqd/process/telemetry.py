@@ -24,13 +24,13 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
-from rmqd import __version__
 from rmqd.consumer.handling.verdict import not_acknowledged
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.handler_api import Batch, Outcome
 from rmqd.plain_text import encodable, text_of, traceback_of
 from rmqd.process.span_export import ReportingExporter, report_the_sdks_own_words
+from rmqd.version import __version__
 from rmqd.wire.messages.message import Message
 
 log = structlog.get_logger(__name__)

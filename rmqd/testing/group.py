@@ -68,7 +68,7 @@ def group_of(handler: object, topic: str, name: str, keys: Mapping[str, Any]) ->
     else:
         given, section["handler"] = _plugin_object(handler), {"plugin": _name(handler)}
     section["handler"] |= {key: keys[key] for key in _HANDLER_KEYS & keys.keys()}
-    return GroupToRun(name, checked(name, _tree(section), by_name=given is None), given)
+    return GroupToRun(name, checked(name, yaml_tree.tree_of(section, _PLACE), by_name=given is None), given)
 
 
 def checked(name: str, section: yaml_tree.Node, *, by_name: bool = True) -> GroupConfig:
@@ -106,13 +106,3 @@ def _name(handler: object) -> str:
     named: Any = inspect.unwrap(handler) if callable(handler) else handler
     named = named if inspect.isroutine(named) or inspect.isclass(named) else type(named)
     return f"{getattr(named, '__module__', '')}:{getattr(named, '__qualname__', type(handler).__qualname__)}"
-
-
-def _tree(value: Any) -> yaml_tree.Node:
-    """Python values as the tree of a configuration, all at the place `_PLACE`."""
-    if isinstance(value, Mapping):
-        entries = {str(key): yaml_tree.Entry(_PLACE, _tree(inner)) for key, inner in value.items()}
-        return yaml_tree.Mapping(_PLACE, entries)
-    if isinstance(value, list | tuple):
-        return yaml_tree.Items(_PLACE, [_tree(inner) for inner in value])
-    return yaml_tree.Scalar(_PLACE, value)

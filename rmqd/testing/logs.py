@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, MutableMapping
-from typing import Any
+from collections.abc import Iterator
 
 import structlog
+
+from rmqd.process.logs.by_logging import log_by_logging
 
 
 @contextlib.contextmanager
@@ -15,22 +16,10 @@ def logs_by_logging() -> Iterator[None]:
 
     If structlog is configured already, such as by the tested program, it is not changed.
     """
-    if structlog.is_configured():
+    if not log_by_logging():
         yield
         return
-    structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, structlog.contextvars.merge_contextvars, _as_line],
-        wrapper_class=structlog.stdlib.BoundLogger,
-        logger_factory=structlog.stdlib.LoggerFactory(),
-    )
     try:
         yield
     finally:
         structlog.reset_defaults()
-
-
-def _as_line(logger: object, name: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """The event as text, with its exception as `exc_info`, so that `logging` shows the traceback line by line."""
-    error = event.pop("exc_info", None)
-    text = " ".join([str(event.pop("event")), *(f"{key}={value!r}" for key, value in event.items())])
-    return (text,), {"exc_info": error}

@@ -44,7 +44,7 @@ def test_every_part_has_one_row_and_no_row_is_left_open() -> None:
 def test_every_counterpart_exists() -> None:
     rooms = (
         (TOP / "rmqd").glob("*.py"),
-        *((TOP / "rmqd" / room).rglob("*.py") for room in ("client", "consumer", "wire")),
+        *((TOP / "rmqd" / room).rglob("*.py") for room in ("client", "consumer", "polling", "wire")),
     )
     source = "".join(path.read_text() for path in itertools.chain(*rooms))
     events_and_constants = set(re.findall(r'"([a-z_]+\.[a-z_]+)"|^([A-Z_]+)\b.* = ', source, re.MULTILINE))

@@ -7,8 +7,9 @@ Plain values follow the core schema of YAML 1.2: `true` and `false` are the only
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping as ReadOnly
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -69,6 +70,15 @@ class Reading:
     tree: Node | None
     """None if the text is not YAML, or empty."""
     problems: list[ConfigProblem] = field(default_factory=list)
+
+
+def tree_of(value: Any, place: str) -> Node:
+    """Python values as a tree, all at one place."""
+    if isinstance(value, ReadOnly):
+        return Mapping(place, {str(key): Entry(place, tree_of(inner, place)) for key, inner in value.items()})
+    if isinstance(value, list | tuple):
+        return Items(place, [tree_of(inner, place) for inner in value])
+    return Scalar(place, value)
 
 
 def read_tree(text: str, file: str) -> Reading:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rmqd import __version__
 from rmqd.client.options import ClientOptions
 from rmqd.clock import Clock
 from rmqd.consumer.admin.rates import Rates
@@ -18,6 +17,7 @@ from rmqd.consumer.allocate import JAVA_NAMES
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.version import __version__
 from rmqd.wire.bodies import running_info as wire
 from rmqd.wire.bodies.heartbeat import ConsumeType
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo

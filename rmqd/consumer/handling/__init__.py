@@ -20,6 +20,7 @@ a concurrent group hands batches of a queue out side by side, an orderly one a b
     concurrently        the service of concurrent and popping groups
     orderly             the service of orderly groups
     by_key              the service of groups with `order_by`
+    polls               PollService, PolledQueue: messages wait until a program polls them
     verdict             what a handler call means for each message of its batch
     settlement          what becomes of each message: acknowledge, retry, dead-letter
     orderly_settlement  the same in order: what failed is repeated before what follows

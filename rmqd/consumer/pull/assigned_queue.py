@@ -43,6 +43,8 @@ class AssignedQueue(Assignment):
         self._cut = asyncio.Event()  # the pull loop is to begin anew
         self._in_peace = True  # whether the former owner has let go, so that it commits nothing any more
         self._is_doubtful = False  # whether the queue's lock was lost, or may have been
+        self._sought: int | None = None
+        self._seek_ended = asyncio.Event()
         self._moved_to: int | None = None
         self._move_until = 0.0  # monotonic: later it has no effect
 
@@ -79,6 +81,18 @@ class AssignedQueue(Assignment):
         self._cut.set()
         return True
 
+    async def seek(self, offset: int) -> None:
+        """Continue at `offset`, as the program says that polls the queue. What is cached is dropped at once.
+
+        Nothing is committed by that. Returns once the next pull begins there, or the queue is given up.
+        """
+        self._sought = offset
+        self._seek_ended.clear()
+        if self.loop is not None:
+            self.loop.process_queue.drop("offset_moved")
+        self._cut.set()
+        await self._seek_ended.wait()
+
     def look_around(self) -> None:
         """Have the pull under way asked of another replica, where the one that has it is down."""
         if self.loop is not None:
@@ -90,12 +104,19 @@ class AssignedQueue(Assignment):
 
     async def run(self) -> None:
         """Own the queue until `leave`."""
-        async with asyncio.TaskGroup() as tasks:
-            owning = tasks.create_task(self._own(), name=f"pull:{self.message_queue}")
-            await self._leaving.begun.wait()
-            owning.cancel()
+        await self.consume()
         await self._giving_up.run(self.loop, lambda: self._moved_to)
         self._context.problems.end(("unread", self.message_queue))
+
+    async def consume(self) -> None:
+        """Take the queue over, and pull it until `leave`."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                owning = tasks.create_task(self._own(), name=f"pull:{self.message_queue}")
+                await self._leaving.begun.wait()
+                owning.cancel()
+        finally:
+            self._seek_ended.set()
 
     async def abandon(self) -> None:
         """The group has failed, and nothing of it runs any more: commit what is finished."""
@@ -115,14 +136,15 @@ class AssignedQueue(Assignment):
     async def _start(self) -> Start:
         """Decide where to begin, and store that before the first pull. Raises RmqdError."""
         try:
-            return await self._find_start()
+            return await self.find_start()
         except RmqdError as error:
             self.status.start_failure = error
             if isinstance(error, AccessRefusedError):  # where the queue ends, too, must be permitted here
                 self._context.client.remoting.security.refusals.needed(error)
             raise
 
-    async def _find_start(self) -> Start:
+    async def find_start(self) -> Start:
+        """The stored offset; otherwise where the group begins, which is stored. Raises RmqdError."""
         context, queue = self._context, self.message_queue
         stored = await context.founding.stored(queue)
         if stored is None and (floor := context.floors.get(queue)) is not None:
@@ -151,6 +173,10 @@ class AssignedQueue(Assignment):
                 offset, self._moved_to = self._moved_to, None
                 if self._context.clock.monotonic() < self._move_until:
                     await loop.move_to(offset)
+            if self._sought is not None:
+                loop.start_again(self._sought, "offset_moved")
+                self._sought = None
+                self._seek_ended.set()
             async with asyncio.TaskGroup() as tasks:
                 pulling = tasks.create_task(loop.run(), name=f"pull loop:{self.message_queue}")
                 await self._cut.wait()

@@ -85,7 +85,7 @@ class PulledQueue(Loop):
         options = self._context.options
         if options.order_by:
             return KeyedProcessQueue(self._message_queue, offset, stats, options.namespace, key_by(options.order_by))
-        return ProcessQueue(self._message_queue, offset, stats, options.namespace)
+        return self._context.cache(self._message_queue, offset, stats, options.namespace)
 
     async def probe(self, offset: int | None = None) -> None:
         """Ask for one message, without waiting and without taking it: an operator's reset is told in such a reply.

@@ -84,12 +84,15 @@ class PullRequest:
 
     def _write_template(self) -> None:
         self._credentials = self._client.remoting.security.credentials
+        # brokers know the filter of a group that heartbeats name; for another one each pull has it
+        self._flags = 0 if self._group in self._client.groups else PullSysFlag.SUBSCRIPTION
         self._template = PullRequestTemplate(
             group=self._group,
             topic=self._queue.topic,
             queue_id=self._queue.queue_id,
             broker_name=self._queue.broker_name,
             expression_type=self._subscription.expression_type,
+            subscription=self._subscription.sub_string if self._flags else None,
             extra_fields=self._client.remoting.security.request_fields,
             credentials=self._credentials,
         )
@@ -121,7 +124,7 @@ class PullRequest:
                 raise AskedAnewError("an operator has reset the queue")
         if self._credentials is not client.remoting.security.credentials:
             self._write_template()
-        opaque, commit_offset = next(OPAQUE), 0
+        opaque, commit_offset, flags = next(OPAQUE), 0, flags | self._flags
         if commit is not None:
             flags, commit_offset = flags | PullSysFlag.COMMIT_OFFSET, commit.offset
         frame = self._template.frame(opaque, offset, commit_offset, flags, self._sub_version, suspend_ms, most)

@@ -5,6 +5,7 @@ In a group that is not orderly the next owner waits for the former one, for a li
 waits for the queue's lock, however long. docs/ownership.md has what brokers do, and the rules that follow.
 
     rebalance     Rebalance: a pass over all topics; takes queues and gives them up
+    chosen         ChosenDivision: queues that a program assigned, without a group
     division      Division: a member's share of a topic by the allocate strategy; by the broker: `pop.division`
     member_list   MemberList: the group's client ids, as a broker that may just have restarted lists them
     notices       Notices: whether brokers tell of members that come and go

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import structlog
 
@@ -31,6 +31,8 @@ class Share(NamedTuple):
 
 class Division:
     """How a topic's queues are divided: each member computes its share by the group's allocate strategy."""
+
+    is_of_members: ClassVar[bool] = True  # whether the consumer joins the group
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context

@@ -180,7 +180,7 @@ class Rebalance:
 
     async def _others_came(self) -> bool:
         """Whether the group's members have changed, by the first topic whose brokers can tell."""
-        for topic in self._context.subscriptions:
+        for topic in self._context.subscriptions if self._division.is_of_members else ():
             if (members := await self._members.of(topic)) is not None:
                 return self._notices.listed(members)
         return False
@@ -194,6 +194,8 @@ class Rebalance:
         queues = context.client.routes.queues(topic)
         if not queues:
             return None
+        if not self._division.is_of_members:
+            return await self._division.share_of(topic, queues, (), ())
         if context.options.message_model == "broadcasting":
             return Share(pulled=frozenset(queues))
         members = await self._members.of(topic)

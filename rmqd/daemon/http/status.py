@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rmqd import __version__
 from rmqd.consumer.health.recent_results import last_error
 from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.stats.snapshot import GroupSnapshot, LastError, QueueSnapshot, TopicSnapshot
@@ -15,6 +14,7 @@ from rmqd.daemon.history.recorder import Recorder
 from rmqd.daemon.history.totals import GroupTotals, longest_lag_seconds, total_lag, totals_of
 from rmqd.daemon.metrics.totals import ProcessSnapshot, merge_processes
 from rmqd.histogram import HistogramSnapshot
+from rmqd.version import __version__
 from rmqd.wire.message_queue import MessageQueue
 
 MOST_ERRORS = 10

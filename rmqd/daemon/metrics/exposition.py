@@ -17,7 +17,6 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from rmqd import __version__
 from rmqd.codes import RequestCode
 from rmqd.consumer.circuit import CIRCUIT_STATES
 from rmqd.consumer.stats.snapshot import (
@@ -36,6 +35,7 @@ from rmqd.daemon.metrics import catalogue as names
 from rmqd.daemon.metrics.totals import ProcessSnapshot
 from rmqd.diagnosis.causes import GROUP_CAUSES, STALL_CAUSES
 from rmqd.histogram import HistogramSnapshot
+from rmqd.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

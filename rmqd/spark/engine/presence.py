@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from rmqd import __version__
 from rmqd.client.api.group import get_consumer_list
 from rmqd.client.client_id import DEFAULT_INSTANCE, SPARK_PREFIX, unique_instance
 from rmqd.client.instance import ClientInstance
@@ -28,6 +27,7 @@ from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.founding_by_brokers import BrokerFounding
 from rmqd.consumer.rebalance.rivals import Rivals
 from rmqd.errors import GroupHeldElsewhereError, RmqdError, RouteNotFoundError
+from rmqd.version import __version__
 from rmqd.wire.bodies import running_info as wire
 from rmqd.wire.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo

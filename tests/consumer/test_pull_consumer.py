@@ -1,0 +1,282 @@
+"""Pull mode: what polls return, what commits store, and who gets a queue when members come and go."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd import Message, MessageQueue, PullConsumer
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import NameServerError, PullConsumerError, RmqdError, RouteNotFoundError, SettingError
+from rmqd.wire.bodies.heartbeat import HeartbeatData
+from rmqd.wire.messages.sys_flag import PullSysFlag
+from tests.client.peer import Reply
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.seen import Seen
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("unpaced")
+
+
+@contextlib.asynccontextmanager
+async def consumer(broker: ScriptedBroker, *, subscribed: bool = True, **settings: Any) -> AsyncIterator[PullConsumer]:
+    async with PullConsumer(GROUP, nameserver=broker.peer.address, **settings) as one:
+        if subscribed:
+            await one.subscribe(TOPIC)
+        yield one
+
+
+async def polled(one: PullConsumer, count: int) -> list[Message]:
+    """So many messages, of as many polls as it takes."""
+    messages: list[Message] = []
+    while len(messages) < count:
+        messages += await one.poll(max_messages=count - len(messages))
+    return messages
+
+
+def offsets(messages: list[Message]) -> list[int]:
+    return [message.queue_offset for message in messages]
+
+
+async def has(one: PullConsumer, queues: int) -> None:
+    async def is_so() -> bool:
+        return len(await one.assignment()) == queues
+
+    await eventually(is_so, f"it has {queues} queues")
+
+
+async def test_a_commit_covers_what_polls_returned_and_the_end_commits_nothing(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    await broker.store(queue, *[b"x"] * 5)
+    async with consumer(broker) as one:
+        assert await one.assignment() == await one.queues(TOPIC) == [queue]
+        assert offsets(await polled(one, 2)) == [0, 1]
+        await one.commit()
+        assert await one.committed(queue) == 2
+        assert offsets(await polled(one, 3)) == [2, 3, 4]
+        assert await one.poll(timeout=0) == []
+    assert broker.offsets[GROUP, queue] == 2
+
+
+async def test_a_program_that_commits_rarely_is_not_held_up(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """A returned message leaves the cache: neither the count nor the span of the thresholds ends the polls."""
+    await broker.store(queue, *[b"x"] * 2200)
+    async with consumer(broker, pull_batch_size=1000) as one:
+        assert offsets(await polled(one, 2200)) == [*range(2200)]
+        await one.commit()
+    assert broker.offsets[GROUP, queue] == 2200
+
+
+@pytest.mark.parametrize("is_left_by_error", [False, True])
+async def test_auto_commit_covers_what_the_program_is_done_with(
+    broker: ScriptedBroker, queue: MessageQueue, is_left_by_error: bool
+) -> None:
+    """With each poll it is done with the ones before, and at the end with all, unless an error ends it."""
+    await broker.store(queue, *[b"x"] * 5)
+    with contextlib.suppress(ZeroDivisionError):
+        async with consumer(broker, auto_commit=True) as one:
+            await polled(one, 2)
+            assert offsets(await one.poll(max_messages=2)) == [2, 3]
+            if is_left_by_error:
+                raise ZeroDivisionError
+    assert broker.offsets[GROUP, queue] == (2 if is_left_by_error else 4)
+
+
+async def test_a_seek_drops_what_is_cached_and_a_commit_may_go_back(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    await broker.store(queue, *[b"x"] * 9)
+    async with consumer(broker) as one:
+        await polled(one, 1)
+        await one.seek(queue, 7)
+        assert offsets(await polled(one, 2)) == [7, 8]
+        await one.commit()
+        await one.seek_to_first(queue)
+        assert broker.offsets[GROUP, queue] == 9
+        assert offsets(await polled(one, 1)) == [0]
+        await one.commit()
+        assert broker.offsets[GROUP, queue] == 1
+        await one.commit({queue: 5})
+        assert await one.committed(queue) == 5
+        await one.seek_to_last(queue)
+        assert await one.poll(timeout=0.05) == []
+        with pytest.raises(PullConsumerError, match="has the offsets 0 to 9; 10 is not one"):
+            await one.seek(queue, 10)
+        with pytest.raises(PullConsumerError, match="other@a:0 is not assigned"):
+            await one.commit({MessageQueue("other", "a", 0): 1})
+
+
+async def test_a_paused_queue_keeps_its_messages_until_it_is_resumed(broker: ScriptedBroker) -> None:
+    first, second = broker.create_topic(TOPIC, 2)
+    await broker.store(first, *[b"x"] * 3)
+    async with consumer(broker) as one:
+        await polled(one, 1)
+        await one.pause([first])
+        await broker.store(second, b"y")
+        assert [message.queue_id for message in await one.poll()] == [1]
+        assert await one.poll(timeout=0.05) == []
+        await one.resume([first])
+        assert offsets(await polled(one, 2)) == [1, 2]
+
+
+async def test_assigned_queues_are_read_without_joining_the_group(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers hear of no member, each pull has its filter, and only the program commits."""
+    monkeypatch.setattr("rmqd.consumer.rebalance.notices.LOOK_SECONDS", 0.01)
+    first, second = broker.create_topic(TOPIC, 2)
+    await broker.store(first, b"x", b"y", properties={"TAGS": "a"})
+    broker.offsets[GROUP, first] = 1
+    async with consumer(broker, subscribed=False, consume_from_where="first_offset") as one:
+        await one.assign([first, second], "a || b")
+        assert offsets(await polled(one, 1)) == [1]
+        await broker.store(second, b"z", properties={"TAGS": "b"})
+        assert offsets(await polled(one, 1)) == [0]
+        assert all(pull.sys_flag & PullSysFlag.SUBSCRIPTION and pull.subscription == "a || b" for pull in broker.pulls)
+        await one.assign([second])
+        assert await one.assignment() == [second]
+        assert await one.poll(timeout=0.05) == []
+        assert (GROUP, second) not in broker.offsets
+        await one.commit()
+        with pytest.raises(PullConsumerError, match="has assigned queues; to subscribe, make another one"):
+            await one.subscribe(TOPIC)
+    heartbeats = [HeartbeatData.from_json(one.body) for one in broker.peer.got(RequestCode.HEART_BEAT)]
+    assert all(not one.consumer_data_set for one in heartbeats)
+    assert not broker.peer.got(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+    assert broker.commits == [(second, 1)]
+    async with consumer(broker) as one:
+        with pytest.raises(PullConsumerError, match=f"subscribes to {TOPIC}; to assign queues, make another one"):
+            await one.assign([first])
+
+
+@pytest.mark.parametrize("auto_commit", [False, True])
+async def test_a_queue_that_is_assigned_again_continues(broker: ScriptedBroker, auto_commit: bool) -> None:
+    """At the first message that no poll has returned, whatever was cached."""
+    first, second = broker.create_topic(TOPIC, 2)
+    await broker.store(first, *[b"x"] * 5)
+    settings: dict[str, Any] = {"consume_from_where": "first_offset", "auto_commit": auto_commit}
+    async with consumer(broker, subscribed=False, **settings) as one:
+        await one.assign([first])
+        assert offsets(await polled(one, 2)) == [0, 1]
+        await one.assign([first, second])
+        assert offsets(await polled(one, 3)) == [2, 3, 4]
+        await one.commit()
+        assert broker.offsets[GROUP, first] == 5
+
+
+@pytest.mark.parametrize("auto_commit", [False, True])
+async def test_queues_go_to_a_new_member_once_the_program_is_done_with_its_messages(
+    broker: ScriptedBroker, auto_commit: bool
+) -> None:
+    """And come back when it leaves. Nothing is returned twice, and nothing left out."""
+    queues, seen = broker.create_topic(TOPIC, 2), Seen()
+    for queue in queues:
+        await broker.store(queue, *[b"%d-%d" % (queue.queue_id, number) for number in range(5)])
+    async with consumer(broker, auto_commit=auto_commit) as one:
+        bodies = [message.body for message in await polled(one, 6)]
+        async with member(broker.peer.address, seen) as other:
+            await eventually(lambda: len(broker.members[GROUP]) == 2, "the other one has joined")
+            await has(one, 1)
+            assert seen.attempts == []
+            if not auto_commit:
+                await one.commit()
+            while len(bodies) + len(seen.attempts) < 10:
+                bodies += [message.body for message in await one.poll(timeout=0.05)]
+            await one.commit()
+            await eventually(other.owned, "the other one has the queue")
+        await has(one, 2)
+        await broker.store(queues[0], b"new")
+        await broker.store(queues[1], b"new")
+        assert len(await polled(one, 2)) == 2
+    handled = bodies + [attempt.body for attempt in seen.attempts]
+    assert sorted(handled) == [b"%d-%d" % (queue.queue_id, number) for queue in queues for number in range(5)]
+
+
+async def test_subscriptions_change(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """With the last one the consumer leaves the group."""
+    [other] = broker.create_topic("other")
+    async with consumer(broker) as one:
+        await one.subscribe("other")
+        await broker.store(other, b"y")
+        assert [message.topic for message in await polled(one, 1)] == ["other"]
+        await one.unsubscribe("other")
+        assert await one.assignment() == [queue]
+        await one.unsubscribe(TOPIC)
+        assert not broker.members[GROUP]
+        with pytest.raises(PullConsumerError, match=r"call subscribe\(topic\) or assign\(queues\) before"):
+            await one.poll()
+    with pytest.raises(PullConsumerError, match="the consumer is closed"):
+        await one.poll()
+
+
+async def test_a_time_is_looked_up_in_its_zone(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    await broker.store(queue, b"x", b"y", store_timestamp=1_700_000_000_000)
+    async with consumer(broker, subscribed=False) as one:
+        assert await one.offset_for_time(queue, datetime.fromtimestamp(1_700_000_000, UTC)) == 0
+        assert await one.offset_for_time(queue, datetime.fromtimestamp(1_700_000_001, UTC)) == 2
+        with pytest.raises(SettingError, match="has no time zone"):
+            await one.offset_for_time(queue, datetime.fromisoformat("2026-01-01"))
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_what_keeps_messages_away_is_raised(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    async with consumer(broker, subscribed=False) as one:
+        with pytest.raises(RouteNotFoundError, match=r"no route for topic none.*create the topic"):
+            await one.subscribe("none")
+        broker.create_topic("closed", 0)
+        with pytest.raises(PullConsumerError, match="closed may not be read; let it be read: `mqadmin"):
+            await one.subscribe("closed")
+        await one.subscribe(TOPIC)
+        refusal = Reply(ResponseCode.NO_PERMISSION, f"the topic[{TOPIC}] pulling message is forbidden")
+        broker.answer_pull(queue, *[refusal] * 99)
+        await broker.store(queue, b"x")
+        with pytest.raises(PullConsumerError, match=r"is forbidden; let it be read: .* updateTopicPerm"):
+            await polled(one, 99)
+        broker.forget_answers(queue)
+        await broker.store(queue, b"last")
+        bodies: list[bytes] = []
+        while b"last" not in bodies:
+            with contextlib.suppress(PullConsumerError):  # until it is asked again
+                bodies += [message.body for message in await one.poll()]
+    async with PullConsumer(GROUP, nameserver="127.0.0.1:1") as one:
+        with pytest.raises(NameServerError, match=r"127\.0\.0\.1:1"):
+            await one.subscribe(TOPIC)
+
+
+async def test_broadcasting_consumers_keep_their_offsets_in_a_file(
+    broker: ScriptedBroker, queue: MessageQueue, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"message_model": "broadcasting", "state_dir": str(tmp_path)}
+    async with consumer(broker, **settings, consume_from_where="first_offset") as one:
+        await broker.store(queue, b"x", b"y")
+        await polled(one, 2)
+        await one.commit({queue: 1})
+    async with consumer(broker, **settings) as one:
+        assert offsets(await polled(one, 1)) == [1]
+    assert broker.commits == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"nameservr": "a:1"}, "unknown keyword nameservr; accepted: auto_commit, consume_from_where"),
+        ({}, "nameserver: missing; accepted: host:port"),
+        ({"pull_batch_size": 0}, "pull_batch_size: 0 is out of range; accepted: a whole number from 1 to 1024"),
+        ({"tls": {"enable": True}}, "tls.enable: unknown key"),
+        ({"auto_commit": 1}, "auto_commit: 1 is neither True nor False"),
+        ({"consume_timestamp": datetime.fromisoformat("2026-01-01")}, "consume_timestamp: .* has no time zone"),
+    ],
+)
+def test_a_wrong_keyword_is_named(settings: dict[str, Any], said: str) -> None:
+    if settings and "nameservr" not in settings:
+        settings["nameserver"] = "127.0.0.1:1"
+    with pytest.raises((RmqdError, TypeError), match=said):
+        PullConsumer(GROUP, **settings)
