@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.errors import RmqdError
 from rmqd.wire.command import RemotingCommand
@@ -44,6 +45,8 @@ class OffsetOutcome:
 
 class _Watcher:
     """A queue's owner: goes back where it is told to."""
+
+    process_queues: tuple[ProcessQueue, ...] = ()
 
     def __init__(self) -> None:
         self.back: list[int] = []

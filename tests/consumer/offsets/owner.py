@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode
+from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.offsets.broker_store import OFFSET_TIMEOUT_SECONDS, RemoteBrokerOffsetStore
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
@@ -91,6 +92,8 @@ class Owner:
 
 class Overlaps:
     """Hears what others do to the stored offset."""
+
+    process_queues: tuple[ProcessQueue, ...] = ()
 
     def __init__(self) -> None:
         self.messages = 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.offsets.offset_watch import SURE_SECONDS, WATCH_SECONDS, OffsetWatch
 
 BEGAN = 1000.0  # monotonic
@@ -16,6 +17,7 @@ FOUND = 10  # at the take-over
 class Told:
     """What the owner of the queue hears."""
 
+    process_queues: tuple[ProcessQueue, ...] = ()
     resets: list[int] = field(default_factory=list)
     overlaps: list[int] = field(default_factory=list)
 
