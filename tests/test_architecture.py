@@ -82,7 +82,8 @@ BELOW = {
 # stands on a floor of its own at the top.
 FLOORS = {
     "wire": "acl binary_header frame java_properties limits loose_json namespace schema_registry topics trace version "
-    "| alike_headers command fields message_queue | lite pop recall | bodies | filter headers topic_kinds | messages",
+    "| alike_headers command fields message_queue | identity | lite pop recall | bodies "
+    "| filter headers topic_kinds | messages",
     "once": "mark | psycopg_connection sqlalchemy_connection | group",
     "claims": "store | postgresql_store redis_store sqlite_store | opening",
     "diagnosis": "causes facts subscriptions | failures finding | cluster daemon members progress | judge",

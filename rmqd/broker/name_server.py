@@ -6,6 +6,7 @@ It knows the one broker beside it. No other broker can register (REGISTER_BROKER
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"  # the namespace of ordered topics
+CLUSTER_ID: Final = ("RMQD", "cluster_id")  # where rmqd keeps the id of a cluster
 REGISTER_SECONDS: Final = 30.0  # Java: registerNameServerPeriod
 _JAVA_NULL: Final = "null"  # a topic that is not named
 _STRICT_JSON_SINCE: Final = 401  # 4.9.4
@@ -57,6 +59,8 @@ class NameServer:
         self.settings = NameServerSettings()
         self._broker = broker
         self._key_values = KVConfigManager(broker.journal)
+        if self._key_values.get(*CLUSTER_ID) is None:  # else rmqd's first member would make one, and wait for others
+            self._key_values.put(*CLUSTER_ID, f"{broker.now_ms():012x}{secrets.token_hex(4)}")
         self._own: dict[str, _OwnView] = {}
         self._now = asyncio.get_running_loop().time
 

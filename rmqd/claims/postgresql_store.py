@@ -33,18 +33,26 @@ _INDEX: Final = f"CREATE INDEX IF NOT EXISTS {TABLE}_by_end ON {TABLE} (ends_at)
 # Rows are locked in one order by all, so that no two of them wait for each other. What `claimed` does not have and the
 # statement's snapshot does not show was claimed by another a moment ago.
 _CLAIM: Final = f"""
-WITH wanted AS (SELECT * FROM unnest(%(topics)s::text[], %(ids)s::text[]) WITH ORDINALITY AS one (topic, id, place)),
+WITH wanted AS (
+    SELECT * FROM unnest(%(topics)s::text[], %(ids)s::text[], %(former)s::text[]) WITH ORDINALITY
+    AS one (topic, id, former, place)
+),
+known_before AS (
+    SELECT place, old.is_confirmed FROM wanted JOIN {TABLE} AS old
+    ON old.consumer_group = %(group)s AND old.topic = wanted.former AND old.id = wanted.id AND old.ends_at > now()
+),
 claimed AS (
     INSERT INTO {TABLE} AS old
     SELECT %(group)s, topic, id, %(token)s, false, now() + %(seconds)s * interval '1 second'
-    FROM wanted ORDER BY topic, id
+    FROM wanted WHERE place NOT IN (SELECT place FROM known_before) ORDER BY topic, id
     ON CONFLICT (consumer_group, topic, id) DO UPDATE
     SET token = EXCLUDED.token, is_confirmed = false, ends_at = EXCLUDED.ends_at
     WHERE old.ends_at <= now() OR (NOT old.is_confirmed AND starts_with(old.token, %(owner)s))
     RETURNING topic, id
 )
-SELECT claimed.id IS NOT NULL, coalesce(known.is_confirmed, false)
+SELECT claimed.id IS NOT NULL, coalesce(known_before.is_confirmed, known.is_confirmed, false)
 FROM wanted
+LEFT JOIN known_before USING (place)
 LEFT JOIN claimed USING (topic, id)
 LEFT JOIN {TABLE} AS known
     ON known.consumer_group = %(group)s AND known.topic = wanted.topic AND known.id = wanted.id
@@ -112,10 +120,11 @@ class PostgresqlClaims:
             reconnect_timeout=CONNECT_SECONDS,  # then the next call tries anew, instead of waiting for a long pause
         )
 
-    async def claim(self, keys: Sequence[Key], token: str) -> list[Standing]:
+    async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[Standing]:
         """Claim what may be claimed."""
         seconds, owner = self._terms.lease_seconds, self._terms.owner
-        rows = await self._run(_CLAIM, keys, token=token, seconds=seconds, owner=owner)
+        topics = list(former) or [""] * len(keys)
+        rows = await self._run(_CLAIM, keys, token=token, seconds=seconds, owner=owner, former=topics)
         return [
             Standing.OURS if is_claimed else Standing.CONFIRMED if is_confirmed else Standing.HELD
             for is_claimed, is_confirmed in rows

@@ -19,10 +19,11 @@ from rmqd.claims.store import ClaimStoreError, Held, Key, Standing, Terms
 TIMEOUT_SECONDS: Final = 5.0
 
 _CLAIM: Final = """
-local token, owner, lease_ms = ARGV[1], ARGV[2], ARGV[3]
+local token, owner, lease_ms, count = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local standings = {}
-for place, key in ipairs(KEYS) do
-    local found = redis.call('GET', key)
+for place = 1, count do
+    local key = KEYS[place]
+    local found = redis.call('GET', key) or redis.call('GET', KEYS[count + place])
     if found and string.sub(found, 1, 9) == 'confirmed' then
         standings[place] = 'confirmed'
     elseif found and string.sub(found, 1, #owner) ~= owner then
@@ -68,10 +69,11 @@ class RedisClaims:
             decode_responses=True,
         )
 
-    async def claim(self, keys: Sequence[Key], token: str) -> list[Standing]:
+    async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[Standing]:
         """Claim what may be claimed."""
-        lease_ms = _milliseconds(self._terms.lease_seconds)
-        return [Standing(one) for one in await self._run(_CLAIM, keys, (token, self._terms.owner, lease_ms))]
+        former_keys = [(topic, name) for (_, name), topic in zip(keys, former or [""] * len(keys), strict=True)]
+        arguments = (token, self._terms.owner, _milliseconds(self._terms.lease_seconds), str(len(keys)))
+        return [Standing(one) for one in await self._run(_CLAIM, [*keys, *former_keys], arguments)]
 
     async def confirm(self, keys: Sequence[Key], token: str) -> int:
         """Note that these are done with."""

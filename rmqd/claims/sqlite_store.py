@@ -54,9 +54,9 @@ class SqliteClaims:
         self._calls: list[_Call] = []
         self._writing: asyncio.Task[None] | None = None
 
-    async def claim(self, keys: Sequence[Key], token: str) -> list[Standing]:
+    async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[Standing]:
         """Claim what may be claimed."""
-        return await self._do(partial(self._claim, keys, token))
+        return await self._do(partial(self._claim, keys, token, former or [""] * len(keys)))
 
     async def confirm(self, keys: Sequence[Key], token: str) -> int:
         """Note that these are done with; on the disk when this returns."""
@@ -132,11 +132,15 @@ class SqliteClaims:
         if connection is not None:
             connection.close()
 
-    def _claim(self, keys: Sequence[Key], token: str, connection: sqlite3.Connection) -> list[Standing]:
+    def _claim(
+        self, keys: Sequence[Key], token: str, former: Sequence[str], connection: sqlite3.Connection
+    ) -> list[Standing]:
         now, terms = time.time(), self._terms
         standings = []
-        for topic, name in keys:
+        for (topic, name), former_topic in zip(keys, former, strict=True):
             row = connection.execute(_SELECT, (terms.group, topic, name, now)).fetchone()
+            if row is None and former_topic:
+                row = connection.execute(_SELECT, (terms.group, former_topic, name, now)).fetchone()
             if row is not None and row[1]:
                 standings.append(Standing.CONFIRMED)
             elif row is not None and not row[0].startswith(terms.owner):

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from rmqd.errors import RmqdError
 
 Key = tuple[str, str]
-"""What a message is known by, within its group: the topic that it was first sent to, and its id."""
+"""What a message is known by, within its group: the text of its topic's identity, and its id."""
 MOST_BYTES: Final = 200  # of a name; PostgreSQL indexes 2.7 kB of group, topic and name together
 DIGEST: Final = "sha256:"
 Held = tuple[Key, str]
@@ -19,7 +19,10 @@ Held = tuple[Key, str]
 
 
 def key_of(topic: str, name: str) -> Key:
-    """The key of a message, as any store can write it: texts that some store refuses are told by their digests."""
+    """The key of a message, as any store can write it: texts that some store refuses are told by their digests.
+
+    rmqd 0.1.0 had the plain topic in place of the identity. Such records are called former ones.
+    """
     return _writable(topic), _writable(name)
 
 
@@ -58,8 +61,11 @@ class Terms:
 class ClaimStore(Protocol):
     """One group's claims. Each method raises ClaimStoreError; connections are made when they are needed."""
 
-    async def claim(self, keys: Sequence[Key], token: str) -> list[Standing]:
-        """Claim what is free, is the owner's own, or has a lease that is over. The token begins with the owner."""
+    async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[Standing]:
+        """Claim what is free, is the owner's own, or has a lease that is over. The token begins with the owner.
+
+        `former` has the topic in the former record of each key, and an empty text for a key without one.
+        """
 
     async def confirm(self, keys: Sequence[Key], token: str) -> int:
         """Note that these are done with. Returns how many somebody else has claimed since."""

@@ -82,7 +82,7 @@ class Target:
         if self.config is None:
             assert self.without_config is not None
             return self.without_config
-        options = self.config.known_clusters[self._cluster_of(self.config, group)].client_options()
+        options = self.config.known_clusters[self._cluster_of(self.config, group)].client_options(self.config.state_dir)
         return replace(options, nameservers=self.nameservers) if self.nameservers else options
 
     @property
@@ -138,7 +138,7 @@ def find_target(
     try:
         if nameserver is not None and config is None and not _exists(find_config):
             bare = Loading(bare_source([f"nameserver={nameserver}", *(overrides or ())])).trusted()
-            return Target(None, without_config=bare.client_options(), state_root=bare.state_dir)
+            return Target(None, without_config=bare.client_options(bare.state_dir), state_root=bare.state_dir)
         settings = load_config(config, overrides or ())
     except ConfigError as error:
         also = "" if _has_config(config) else f"; a cluster alone is named with --nameserver or ${NAMESRV_ADDR}"

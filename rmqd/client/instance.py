@@ -14,6 +14,7 @@ from rmqd.client.client_id import local_address, make_client_id
 from rmqd.client.heartbeat import Heartbeat
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.client.remoting.snapshot import ClientSnapshot
+from rmqd.client.routing.cluster_id import ClusterId
 from rmqd.client.routing.name_server import NameServers
 from rmqd.client.routing.replicas import Replicas
 from rmqd.client.routing.route_table import RouteTable
@@ -22,12 +23,15 @@ from rmqd.client.sending.producer import Producer
 from rmqd.clock import Clock, SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RmqdError
+from rmqd.wire.identity import Identity
+from rmqd.wire.topics import unwrap_namespace
 
 if TYPE_CHECKING:
     from rmqd.client.membership import GroupMembership
     from rmqd.client.options import ClientOptions
     from rmqd.client.remoting.client import Reply
     from rmqd.client.remoting.connection import RemotingConnection
+    from rmqd.wire.bodies.route import TopicRouteData
     from rmqd.wire.command import RemotingCommand
     from rmqd.wire.message_queue import MessageQueue
 
@@ -61,8 +65,9 @@ class ClientInstance:
         self.name_servers = NameServers(
             self.remoting, options.nameservers, url=options.nameserver_url, unit_name=options.unit_name
         )
+        self.cluster_id = ClusterId(self.remoting, self.name_servers, options.state_dir)
         self.routes = RouteTable(
-            self.name_servers.get_route,
+            self._get_route,
             self.clock,
             refresh_interval_seconds=options.poll_name_server_interval_seconds,
         )
@@ -109,6 +114,12 @@ class ClientInstance:
         for topic in self._topics[group]:
             self.routes.watch(topic)
         self.heartbeat.beat_soon()
+
+    def identity(self, group: str, *, replay: str = "") -> Identity:
+        """Name a group completely; `group` as brokers know it. The cluster is known as soon as its routes are."""
+        options = self.options
+        namespace = "+".join(filter(None, (options.namespace, options.namespace_v2)))
+        return Identity(self.cluster_id.value, namespace, unwrap_namespace(group, options.namespace), replay=replay)
 
     async def unregister(self, group: str) -> None:
         """Take a group out, and tell every connected broker. Waits for each answer for at most 3 s. Raises nothing.
@@ -217,6 +228,13 @@ class ClientInstance:
         except RmqdError as error:
             if not error.is_reported:
                 log.warning("group.not_unregistered", group=group, address=address, reason=str(error))
+
+    async def _get_route(self, topic: str) -> TopicRouteData:
+        """Ask for a topic's route. Groups learn of no queue before the cluster's id is known, which names records."""
+        route = await self.name_servers.get_route(topic)
+        if self._memberships:
+            await self.cluster_id.learn()
+        return route
 
     async def _asked(self, command: RemotingCommand, address: str) -> Reply | None:
         group = command.ext_fields.get(GROUP_FIELDS[RequestCode(command.code)], "")

@@ -54,6 +54,8 @@ class ClientOptions:
     security_token: str = field(default="", repr=False)
     tls: TlsOptions = field(default_factory=TlsOptions)
     max_frame_size_bytes: int = 16 * 1024 * 1024
+    state_dir: str = ""
+    """The folder of local state, in which ids of clusters are noted."""
 
     @property
     def request_fields(self) -> dict[str, str]:

@@ -144,6 +144,8 @@ class ConsumerOptions:
     """Makes the group's own store; None: brokers have its offsets, or a file where it is broadcasting."""
     trace: TraceOptions | None
     """Where message trace goes; None for a group without."""
+    replay: str = ""
+    """Of a shadow group, which replay it is: it has records of its own."""
 
     @property
     def repeats_in_place(self) -> bool:

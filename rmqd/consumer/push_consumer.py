@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -70,6 +71,8 @@ class PushConsumer:
         self.group = options.group
         self._handler = handler
         self._client = client
+        identity = partial(client.identity, options.group, replay=options.replay)
+        self._in_group = once_of(options.group, identity)
         self._stopping = asyncio.Event()
         self._drain_seconds = options.shutdown_timeout_seconds
         self._context, self._division = assemble(
@@ -86,7 +89,7 @@ class PushConsumer:
     async def run(self) -> None:
         """Consume until `stop`."""
         with structlog.contextvars.bound_contextvars(group=self.group):
-            once_in_group.set(once_of(self.group))
+            once_in_group.set(self._in_group)
             try:
                 if await call_start_or_stop(self._handler.start, self._context.clock, self._stopping):
                     try:
@@ -183,7 +186,7 @@ class PushConsumer:
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
         """Answer a broker's request for this group."""
-        once_in_group.set(once_of(self.group))  # it may have the handler called, in a task of the client's
+        once_in_group.set(self._in_group)  # it may have the handler called, in a task of the client's
         return await self._requests.answer(command)
 
     async def _consume(self) -> None:

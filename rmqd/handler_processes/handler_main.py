@@ -38,6 +38,7 @@ from rmqd.process.garbage import collect_as_memory_grows
 from rmqd.process.logs import logs
 from rmqd.process.loop import leave, run_in_loop, settle_garbage_collection
 from rmqd.process.watched_child import NotUsable, answer_not_usable, first_order
+from rmqd.wire.identity import Identity
 from rmqd.wire.messages.message import Message, consume_start
 from rmqd.wire.messages.once import once_in_group
 
@@ -142,6 +143,7 @@ class _HandlerCalls:
     def __init__(self, order: HandlerOrder) -> None:
         self.lease = _Lease(valid=True)
         self._order = order
+        self._identity = Identity("", "", order.name)  # until the first call
         self._handler = load_handler(order.name, order.settings)
         self._call = _caller(self._handler)
         self._clock = SystemClock()
@@ -170,7 +172,7 @@ class _HandlerCalls:
 
     async def work(self, jobs: asyncio.Queue[Request], channel: ChildChannel) -> None:
         """Start the handler, call it, and stop it, as requests say; all in one task, whose context variables stay."""
-        once_in_group.set(once_of(self._order.group))
+        once_in_group.set(once_of(self._order.group, lambda: self._identity))
         consume_start.set(self._call_started)
         if self._handler.is_async and (working := asyncio.current_task()) is not None:
             LeftTasks(self._handler).watch(working, lambda: self._called_with)
@@ -196,6 +198,7 @@ class _HandlerCalls:
     async def _called(self, call: Call) -> Answer:
         """Call the handler. Raises UnusableHandlerError."""
         self._called_with, self._called_at = (batch := self._batch(call)), self._clock.wall()
+        self._identity = call.identity
         error: BaseException | None = None
         try:
             check_result(await self._call(batch), self._handler.name)

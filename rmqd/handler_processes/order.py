@@ -9,8 +9,10 @@ from rmqd.config.model.group import GroupConfig
 from rmqd.handler_api import Batch, Closing, Decision, ManualBatch, OrderlyBatch, leaves_of
 from rmqd.handler_processes.told_errors import ToldError, raised, told
 from rmqd.process.logs.logs import LogSettings
+from rmqd.wire.identity import Identity
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
+from rmqd.wire.messages.once import once_in_group
 
 BatchKind = Literal["plain", "orderly", "manual"]
 
@@ -40,13 +42,16 @@ class Call:
     message_queue: MessageQueue
     kind: BatchKind
     is_revoked: bool
+    identity: Identity
+    """The group's: its cluster may not be known when the process starts."""
 
     @classmethod
     def of(cls, batch: Batch) -> Call:
         """The call that hands this batch on."""
         manual = "manual" if isinstance(batch, ManualBatch) else "orderly"
         kind: BatchKind = manual if isinstance(batch, OrderlyBatch) else "plain"  # type: ignore[assignment]
-        return cls(tuple(batch), batch.message_queue, kind, batch.revoked)
+        identity = once_in_group.get().identity
+        return cls(tuple(batch), batch.message_queue, kind, batch.revoked, identity)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,34 @@
-"""Chooses how marks are written, by the kind of the handler's connection."""
+"""The group that a handler runs in. It chooses how marks are written, by the kind of the handler's connection."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from rmqd.once.mark import Mark
+from rmqd.wire.identity import Identity
 from rmqd.wire.messages.message import Message
-from rmqd.wire.messages.once import Once
+from rmqd.wire.messages.once import InGroup, Once
 
 
-def once_of(group: str) -> Callable[[Message, object], Once]:
-    """What `message.once` calls in a handler of a group."""
+def once_of(group: str, identity: Callable[[], Identity] | None = None) -> InGroup:
+    """The group of a handler; `group` as brokers know it. `identity` is asked at each use: it is known late."""
+    return _GroupOnce(group, identity or (lambda: Identity("", "", group)))
 
-    def once(message: Message, connection: object) -> Once:
+
+class _GroupOnce:
+    def __init__(self, group: str, identity: Callable[[], Identity]) -> None:
+        self._group = group
+        self._identity = identity
+
+    @property
+    def identity(self) -> Identity:
+        """The group's complete name."""
+        return self._identity()
+
+    def __call__(self, message: Message, connection: object) -> Once:
+        """Choose how the mark of a message is written."""
         packages = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
-        mark = Mark(group, message)
+        mark = Mark(self._group, message)
         if "psycopg" in packages:
             from rmqd.once.psycopg_connection import PsycopgOnce
 
@@ -27,5 +41,3 @@ def once_of(group: str) -> Callable[[Message, object], Once]:
             f"message.once was given a {type(connection).__module__}.{type(connection).__qualname__}; accepted: a "
             "connection of psycopg, or a connection or session of SQLAlchemy"
         )
-
-    return once

@@ -19,5 +19,10 @@ class Mark:
 
     @property
     def row(self) -> tuple[str, str, str]:
-        """The primary key: group, topic and id. The topic is that which the message was first sent to."""
-        return self.group, self.message.topic, self.message.lasting_id
+        """The primary key: group, topic and id. The topic is the text of its identity, so it also names the cluster."""
+        return self.group, str(self.message.identity), self.message.lasting_id
+
+    @property
+    def former_row(self) -> tuple[str, str, str]:
+        """The primary key that rmqd 0.1.0 wrote. A replay has none: it handles what was handled before."""
+        return self.group, "" if self.message.identity.replay else self.message.topic, self.message.lasting_id

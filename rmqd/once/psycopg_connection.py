@@ -17,7 +17,10 @@ _CREATE: Final = (
     f"CREATE TABLE IF NOT EXISTS {TABLE} (consumer_group text NOT NULL, topic text NOT NULL, msg_id text NOT NULL, "
     "handled_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (consumer_group, topic, msg_id))"
 )
-_INSERT: Final = f"INSERT INTO {TABLE} (consumer_group, topic, msg_id) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
+_INSERT: Final = (
+    f"INSERT INTO {TABLE} (consumer_group, topic, msg_id) SELECT %s, %s, %s WHERE NOT EXISTS (SELECT FROM {TABLE} "
+    "WHERE (consumer_group, topic, msg_id) = (%s, %s, %s)) ON CONFLICT DO NOTHING"
+)
 _seen: set[tuple[str, int, str, str]] = set()
 """The databases, with their users, where this process has seen the table."""
 
@@ -41,7 +44,7 @@ class PsycopgOnce:
                 if self._is_new() and not _is_true(cursor.execute(_EXISTS).fetchone(), self._place):
                     cursor.execute(_LOCK)
                     cursor.execute(_CREATE)
-                self._check(cursor.execute(_INSERT, self._mark.row).rowcount)
+                self._check(cursor.execute(_INSERT, (*self._mark.row, *self._mark.former_row)).rowcount)
         except BaseException as error:
             self._forget(error)
             self._transaction.__exit__(type(error), error, error.__traceback__)
@@ -61,7 +64,7 @@ class PsycopgOnce:
                 if self._is_new() and not _is_true(await (await cursor.execute(_EXISTS)).fetchone(), self._place):
                     await cursor.execute(_LOCK)
                     await cursor.execute(_CREATE)
-                self._check((await cursor.execute(_INSERT, self._mark.row)).rowcount)
+                self._check((await cursor.execute(_INSERT, (*self._mark.row, *self._mark.former_row))).rowcount)
         except BaseException as error:
             self._forget(error)
             await self._transaction.__aexit__(type(error), error, error.__traceback__)

@@ -6,7 +6,7 @@ import contextlib
 from typing import Any, Final
 from weakref import WeakSet
 
-from sqlalchemy import Column, Connection, DateTime, Engine, MetaData, String, Table, func, insert
+from sqlalchemy import Column, Connection, DateTime, Engine, MetaData, String, Table, bindparam, func, insert, select
 from sqlalchemy.engine import NestedTransaction
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, SessionTransaction
@@ -23,6 +23,8 @@ _HANDLED: Final = Table(
     Column("msg_id", String(_LONGEST), primary_key=True),
     Column("handled_at", DateTime, nullable=False, server_default=func.now()),
 )
+_NAMES: Final = ("consumer_group", "topic", "msg_id")
+_FORMER: Final = select(func.count()).where(*(_HANDLED.c[name] == bindparam(name) for name in _NAMES))
 _seen: WeakSet[Engine] = WeakSet()
 """Where this process has seen the table."""
 
@@ -55,17 +57,20 @@ class SQLAlchemyOnce:
         direct = connection.connection() if isinstance(connection, Session) else connection
         _make_table(direct)  # outside of what follows: its errors are none of the mark's
         self._savepoint = connection.begin_nested()
-        names = ("consumer_group", "topic", "msg_id")
         try:
-            direct.execute(insert(_HANDLED).values(dict(zip(names, self._mark.row, strict=True))))
+            direct.execute(insert(_HANDLED).values(dict(zip(_NAMES, self._mark.row, strict=True))))
+            # after the insert: a transaction of SQLite that begins with a read may not write later
+            is_known = direct.scalar(_FORMER, dict(zip(_NAMES, self._mark.former_row, strict=True)))
         except IntegrityError:
-            self._end(is_done=False)
-            raise AlreadyHandled(self._mark.message) from None
+            is_known = True
         except BaseException:
             _seen.discard(direct.engine)  # the table may have been dropped: the next attempt looks for it
             with contextlib.suppress(DBAPIError):  # where SQLite ended the transaction, the error says why, not this
                 self._end(is_done=False)
             raise
+        if is_known:
+            self._end(is_done=False)
+            raise AlreadyHandled(self._mark.message)
 
     def _end(self, is_done: bool) -> None:
         assert self._savepoint is not None

@@ -30,7 +30,7 @@ class GroupOrder:
     @property
     def client_options(self) -> ClientOptions:
         """What clients are told about the group's cluster."""
-        return self.config.cluster_of(self.name).client_options()
+        return self.config.cluster_of(self.name).client_options(self.config.state_dir)
 
     @property
     def access(self) -> Access:

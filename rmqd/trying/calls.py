@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from rmqd.client.instance import ClientInstance
@@ -11,6 +13,7 @@ from rmqd.consumer.assembly import assemble
 from rmqd.consumer.handling.apart import batch_apart, called_apart
 from rmqd.consumer.handling.failures import give_up
 from rmqd.consumer.handling.threads import HandlerNotAwaitedError, call_start_or_stop
+from rmqd.errors import NameServerError
 from rmqd.handler_api import Batch, Closing, ManualBatch
 from rmqd.once.group import once_of
 from rmqd.plain_text import describe
@@ -36,22 +39,26 @@ class HandlerCalls:
     def __init__(self, config: RootConfig, group: str) -> None:
         self._options = replace(consumer_options(config, group), deduplication=None, trace=None)
         self._handler = load_handler(group, config.groups[group])
-        client = ClientInstance(config.cluster_of(group).client_options())  # nothing of it runs
+        self._client = client = ClientInstance(config.cluster_of(group).client_options(config.state_dir))
         hooks = hooks_of(self._options)
         self._context, _ = assemble(self._options, self._handler, client, client.clock, hooks)
         self.author = Author.of(self._handler.handle)
 
     async def start(self) -> None:
-        """Call the handler's `start`. Raises what it raises."""
+        """Learn the cluster's id, and call the handler's `start`. Raises what it raises."""
+        with contextlib.suppress(NameServerError):
+            await self._client.cluster_id.learn(may_write=False)
+        identity = partial(self._client.identity, self._options.group)
+        once_in_group.set(once_of(self._options.group, identity))
         await call_start_or_stop(self._handler.start, self._context.clock)
 
     async def stop(self) -> None:
         """Call the handler's `stop`. Raises what it raises."""
         await call_start_or_stop(self._handler.stop, self._context.clock)
+        await self._client.close()
 
     async def call(self, messages: list[Message]) -> CallResult:
         """Call the handler with messages of one queue. Raises HandlerNotAwaitedError."""
-        once_in_group.set(once_of(self._options.group))
         batch = batch_apart(self._options, messages)
         started = time.monotonic()
         error = await called_apart(self._context.service, batch)

@@ -17,6 +17,7 @@ proven by recorded frames: tests/wire/golden.
     limits           how large routes and resets may be
     java_properties  settings in lines of `name=value`
     message_queue    MessageQueue: the name of a queue
+    identity         Identity: the complete name of what a stored record is about
     topics           names of topics and groups: rules, retry and dead letter topics, namespaces
     topic_kinds      kinds of topics: the marks by which brokers tell them, and which of them rmqd knows
     namespace        texts and values without a namespace

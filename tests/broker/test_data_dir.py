@@ -10,6 +10,8 @@ from pathlib import Path
 from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.broker.journal import Kind
 from rmqd.client.api.send import send_message
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.wire.bodies.settings import TopicConfig
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
@@ -99,3 +101,14 @@ async def test_what_no_reply_follows_is_kept_at_the_end_of_its_turn(tmp_path: Pa
     store, data_dir = in_folder(left)
     with closing(data_dir):
         assert bodies(store) == ["delivered"]
+
+
+async def test_the_cluster_keeps_its_id_at_another_address(tmp_path: Path) -> None:
+    """Another embedded RocketMQ has the same names, and another id."""
+    ids = []
+    for data_dir in (tmp_path, tmp_path, None):
+        async with embedded_rocketmq(EmbeddedOptions(data_dir=data_dir)) as rocketmq:
+            client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)))
+            ids.append(await client.cluster_id.learn(may_write=False))
+            await client.close()
+    assert ids[0] == ids[1] != ids[2] != ""

@@ -66,6 +66,17 @@ async def test_one_owner_has_a_claim_until_it_is_confirmed(open_one: Open) -> No
     assert await second.claim([A, B], "2:2") == [CONFIRMED, HELD]
 
 
+@pytest.mark.parametrize("store_name", STORES)
+async def test_a_record_of_0_1_0_counts_for_its_topic(open_one: Open) -> None:
+    """It names the topic alone, without the cluster."""
+    old, new = open_one("1"), open_one("2")
+    await old.claim([A, B], "1:1")
+    await old.confirm([A], "1:1")
+    keys = [("c1/~/shop/orders", name) for name in "abc"]
+    assert await new.claim(keys, "2:1", ["orders"] * 3) == [CONFIRMED, HELD, OURS]
+    assert await new.claim(keys, "2:2", ["invoices", "", "orders"]) == [OURS, OURS, OURS]
+
+
 async def test_what_is_released_can_be_claimed_and_only_by_its_token(open_one: Open) -> None:
     first, second = open_one("1"), open_one("2")
     await first.claim([A, B], "1:1")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 import psycopg
 import pytest
 
 from rmqd import AlreadyHandled, Message
 from rmqd.once.group import once_of
+from rmqd.wire.identity import Identity
 from rmqd.wire.messages.once import once_in_group
 from tests.consumer.blocks import block_of
 from tests.servers.postgresql import PostgresqlServer
@@ -55,6 +57,19 @@ async def test_a_second_attempt_is_told_that_it_is_one(
     await insert(orders, "a")
     once_in_group.reset(token)
     assert rows(postgresql, orders) == 3
+
+
+async def test_a_mark_is_of_one_cluster_and_one_replay(postgresql: PostgresqlServer, orders: str) -> None:
+    """A mark of 0.1.0 names no cluster, and counts on each; a replay handles what was handled before."""
+    await insert(orders, "b")
+    postgresql.execute(orders, "DELETE FROM rmqd_handled")
+    postgresql.execute(orders, "INSERT INTO rmqd_handled VALUES ('shop', 't1', 'a')")
+    for cluster, replay, is_known in (("c1", "", True), ("c2", "", True), ("c1", "r1", False), ("c1", "r2", False)):
+        once_in_group.set(once_of("shop", partial(Identity, cluster, "", "shop", replay=replay)))
+        with pytest.raises(AlreadyHandled) if is_known else contextlib.nullcontext():
+            await insert(orders, "a")
+        await insert(orders, "c")
+    assert rows(postgresql, orders) == 1 + 2 + 4
 
 
 async def test_what_fails_leaves_neither_effect_nor_mark(postgresql: PostgresqlServer, orders: str) -> None:

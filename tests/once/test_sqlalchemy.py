@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from rmqd import AlreadyHandled
+from rmqd.once.group import once_of
+from rmqd.wire.identity import Identity
+from rmqd.wire.messages.once import once_in_group
 from tests.once.test_psycopg import message_of
 
 INSERT = text("INSERT INTO orders VALUES ('a')")
@@ -51,6 +55,17 @@ def test_a_second_attempt_is_told_that_it_is_one(url: str, kind: str) -> None:
             one.commit()
     with engine.connect() as connection:
         assert connection.execute(COUNT).scalar() == 1
+
+
+def test_a_mark_of_0_1_0_counts(url: str) -> None:
+    """It names the topic alone, in place of the cluster and all else."""
+    token = once_in_group.set(once_of("shop", partial(Identity, "c1", "", "shop")))
+    with create_engine(url).begin() as connection:
+        attempt(connection)
+        connection.execute(text("UPDATE rmqd_handled SET topic = 't1'"))
+    with create_engine(url).begin() as connection, pytest.raises(AlreadyHandled):
+        attempt(connection)
+    once_in_group.reset(token)
 
 
 @pytest.mark.parametrize("kind", ["connection", "session"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rmqd.broker_errors import BrokerFailureError, QueryNotFoundError
+from rmqd.broker_errors import BrokerError, BrokerFailureError, QueryNotFoundError
 from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, request
-from rmqd.codes import RequestCode
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.cluster import ClusterInfo, KVTable, TopicList
 from rmqd.wire.bodies.group import GetConsumerStatusBody, GroupList, ResetOffsetBody
 from rmqd.wire.bodies.settings import TopicConfig, TopicConfigSerializeWrapper
@@ -22,7 +22,12 @@ from rmqd.wire.headers.admin import (
     ViewMessageRequestHeader,
 )
 from rmqd.wire.headers.group import GetConsumerStatusRequestHeader
-from rmqd.wire.headers.name_server import DeleteTopicFromNamesrvRequestHeader
+from rmqd.wire.headers.name_server import (
+    DeleteTopicFromNamesrvRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVConfigResponseHeader,
+    PutKVConfigRequestHeader,
+)
 from rmqd.wire.headers.offset import ResetOffsetRequestHeader
 from rmqd.wire.headers.topic import (
     DeleteTopicRequestHeader,
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
     from rmqd.wire.bodies.time_span import QueueTimeSpan
     from rmqd.wire.message_queue import MessageQueue
 
+KEY_TIMEOUT_SECONDS = 1.0  # a name server answers from memory
 RESET_TO_END = -1
 
 
@@ -46,6 +52,22 @@ async def cluster_info(remoting: RemotingClient, address: str) -> ClusterInfo:
     code = RequestCode.GET_BROKER_CLUSTER_INFO
     reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return ClusterInfo.from_json(reply.body)
+
+
+async def get_kv(remoting: RemotingClient, address: str, namespace: str, key: str) -> str:
+    """A value that a name server keeps. Raises QueryNotFoundError; RequestCodeNotSupportedError if it keeps none."""
+    header = GetKVConfigRequestHeader(namespace=namespace, key=key)
+    reply = await request(remoting, address, header, timeout_seconds=KEY_TIMEOUT_SECONDS)
+    value = GetKVConfigResponseHeader.from_ext_fields(reply.ext_fields).value
+    if value is None:
+        raise BrokerError.of(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "success without a value", address)
+    return value
+
+
+async def put_kv(remoting: RemotingClient, address: str, namespace: str, key: str, value: str) -> None:
+    """Have a name server keep a value."""
+    header = PutKVConfigRequestHeader(namespace=namespace, key=key, value=value)
+    await request(remoting, address, header, timeout_seconds=KEY_TIMEOUT_SECONDS)
 
 
 async def broker_runtime_info(remoting: RemotingClient, address: str) -> dict[str, str]:

@@ -94,8 +94,8 @@ class ClusterConfig(Section):
         """Whether it says where the cluster is."""
         return bool(self.nameserver or self.nameserver_url)
 
-    def client_options(self) -> ClientOptions:
-        """What the client is told about the cluster and its connections."""
+    def client_options(self, state_dir: str = "") -> ClientOptions:
+        """What the client is told about the cluster and its connections, and where the ids of clusters are noted."""
         client = self.client
         return ClientOptions(
             nameservers=self.nameserver,
@@ -113,4 +113,5 @@ class ClusterConfig(Section):
             security_token=client.security_token,
             tls=client.tls.options(),
             max_frame_size_bytes=client.max_frame_size,
+            state_dir=state_dir,
         )

@@ -58,6 +58,7 @@ class Deduplication:
         store = open_store(options.deduplication.store, options.deduplication.url, terms)
         self._claims = HeldClaims(store, owner, clock)
         self.run = self._claims.run
+        self._is_by_id = options.deduplication.by == BY_ID
         self._id_of = _id_by(options.deduplication.by)
         self._calls: dict[Batch, _ClaimedCall] = {}  # until their batches are settled
         self._held_elsewhere: dict[MessageQueue, float] = {}  # when that was last seen (monotonic)
@@ -187,7 +188,9 @@ class Deduplication:
         """Note which claims are to be asked for. Returns the index from which on all must wait."""
         for index, message in enumerate(batch):
             name = self._id_of(message)
-            if name and not self._claims.reserve(claim, index, key_of(message.topic, name)):
+            # a former record names the topic alone, which lite topics share, and a key may come in each of them
+            former = "" if message.lite_topic and not self._is_by_id else message.topic
+            if name and not self._claims.reserve(claim, index, key_of(str(message.identity), name), former):
                 # two of one batch, or with another worker
                 self._leave_out(batch, (index,), _WAIT_HERE)
                 if self._in_order:

@@ -39,6 +39,8 @@ class Claim:
     token: str
     keys: dict[int, Key] = field(default_factory=dict)
     """By index in the batch: what is neither confirmed nor given up."""
+    former: dict[Key, str] = field(default_factory=dict)
+    """The topics in former records of these keys."""
     is_abandoned: bool = False
     """Whether the call goes on, and nobody waits for it."""
     has_ended: bool = False
@@ -64,12 +66,12 @@ class HeldClaims:
         """A claim of nothing yet."""
         return Claim(f"{self._owner}:{next(self._numbers)}")
 
-    def reserve(self, claim: Claim, index: int, key: Key) -> bool:
+    def reserve(self, claim: Claim, index: int, key: Key, former: str = "") -> bool:
         """Have `ask` ask for this key too. Returns False where another claim of this process has it."""
         if key in self._claims:
             return False
         self._claims[key] = claim
-        claim.keys[index] = key
+        claim.keys[index], claim.former[key] = key, former
         return True
 
     async def ask(self, claim: Claim, gives_up: Callable[[], bool]) -> Mapping[int, Standing] | None:
@@ -78,7 +80,8 @@ class HeldClaims:
             return {}
         for attempt in itertools.count(1):
             try:
-                standings = await self._store.claim(list(claim.keys.values()), claim.token)
+                keys = list(claim.keys.values())
+                standings = await self._store.claim(keys, claim.token, [claim.former[key] for key in keys])
             except ClaimStoreError as error:
                 if gives_up():
                     return None

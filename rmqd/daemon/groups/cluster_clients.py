@@ -101,4 +101,4 @@ def used_clusters(config: RootConfig) -> list[str]:
 
 
 def _options(state: ConfigState, cluster: str) -> ClientOptions:
-    return state.config.known_clusters[cluster].client_options()
+    return state.config.known_clusters[cluster].client_options(state.config.state_dir)

@@ -65,7 +65,7 @@ class ConfigState:
 
     def _options(self, cluster: str) -> ClientOptions | None:
         found = self.config.known_clusters.get(cluster)
-        return None if found is None else found.client_options()
+        return None if found is None else found.client_options(self.config.state_dir)
 
 
 def _without_security(options: ClientOptions) -> ClientOptions:

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
@@ -140,8 +141,9 @@ class HandlerProcess:
 
     async def _start(self) -> None:
         order, options = self._order, self._options
-        once_in_group.set(once_of(options.group))
         self._client = ClientInstance(order.client_options)
+        await self._client.cluster_id.learn()
+        once_in_group.set(once_of(options.group, partial(self._client.identity, options.group)))
         handler = load_handler(order.name, order.settings)
         hooks = hooks_of(options)
         self._trace = message_trace(options, self._client, self._clock)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Self
 
+from rmqd.wire.identity import Identity
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.once import Once, once_in_group
 from rmqd.wire.messages.properties import (
@@ -230,6 +231,16 @@ class Message(Record):
         except LookupError:
             raise RuntimeError("message.once is for handlers: no group is handling this message here") from None
         return make(self, connection)
+
+    @property
+    def identity(self) -> Identity:
+        """Names the message's cluster, namespace, group, topic and lite topic: `str()` of it is a key for stores.
+
+        Outside of a group's handler the cluster and the group are empty.
+        """
+        running = once_in_group.get(None)
+        group = Identity("", self.block.namespace, "") if running is None else running.identity
+        return group.of_topic(self.topic, self.lite_topic)
 
     @property
     def transaction_id(self) -> str | None:

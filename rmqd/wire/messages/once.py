@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Protocol
+
+from rmqd.wire.identity import Identity
 
 
 class Once(Protocol):
@@ -16,5 +17,13 @@ class Once(Protocol):
     async def __aexit__(self, *raised: Any) -> None: ...
 
 
-once_in_group: ContextVar[Callable[[Any, object], Once]] = ContextVar("once_in_group")
-"""Makes the block for a message and a connection; set where the handler of a group runs."""
+class InGroup(Protocol):
+    """The group that a handler runs in. A call makes the block for a message and a connection."""
+
+    @property
+    def identity(self) -> Identity: ...
+    def __call__(self, message: Any, connection: object, /) -> Once: ...
+
+
+once_in_group: ContextVar[InGroup] = ContextVar("once_in_group")
+"""Set where the handler of a group runs."""

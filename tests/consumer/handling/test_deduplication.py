@@ -7,6 +7,7 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from rmqd.claims.store import ClaimStore, Standing, Terms
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.options import DeduplicationOptions
 from rmqd.handler_api import Batch
+from rmqd.once.group import once_of
+from rmqd.wire.identity import Identity
+from rmqd.wire.messages.once import once_in_group
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.pool import Pool, StartPool, done, handled
@@ -151,6 +155,23 @@ async def test_a_message_that_comes_again_is_acknowledged_and_not_handled(
     assert (handled(queue), deduplicated(queue)) == ({"acked": 8}, 2)
     assert not broker.sent_back
     assert [await place.standing(key) for key in "abcd"] == [CONFIRMED] * 4
+
+
+async def test_records_are_those_of_one_cluster_and_namespace(pool: StartPool, place: Place) -> None:
+    """Of the same keys, group and topic. What 0.1.0 noted, which names neither, counts for each."""
+    former = place.member()
+    await former.claim([(TOPIC, "b")], "other:1")
+    await former.confirm([(TOPIC, "b")], "other:1")
+    keys = []
+    for cluster, namespace in (("c1", ""), ("c2", ""), ("c1", "n1")):
+        once_in_group.set(once_of(GROUP, partial(Identity, cluster, namespace, GROUP)))
+        handle = Noting()
+        async with pool(handle, deduplication=place.options) as running:
+            queue = running.queue(0)
+            running.give_keys(queue, ["a", "b", "a"])
+            await eventually(done(queue), "all are acknowledged")
+        keys.append(handle.keys)
+    assert keys == [["a"], ["a"], ["a"]]
 
 
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)

@@ -1,0 +1,166 @@
+"""The id of a cluster. RocketMQ gives none, so rmqd makes one and keeps it in the name servers' key-value table.
+
+Addresses and names do not tell clusters apart: every test cluster is DefaultCluster with a broker-a, and one cluster
+changes its addresses. Name servers keep their table over a restart, and mqadmin shows it. There is one id for a set of
+name servers, because topics, groups and brokers have one name each there.
+
+Name servers do not copy the table to each other. So each gets the id, and the oldest id of several counts. A name
+server that lost its table gets the id again from the file of a member that knows a broker of the cluster by its name
+and address. Without such a broker it is another cluster: messages may then be handled twice, but none is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rmqd.broker_errors import BrokerError, QueryNotFoundError
+from rmqd.client.api.admin import cluster_info, get_kv, put_kv
+from rmqd.client.coalesce import Coalesced
+from rmqd.errors import NameServerError, ProtocolError, RmqdError
+from rmqd.own_threads import in_own_thread
+from rmqd.wire.bodies.cluster import ClusterInfo
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting.client import RemotingClient
+    from rmqd.client.routing.name_server import NameServers
+    from rmqd.wire.bodies.route import BrokerData
+
+log = structlog.get_logger(__name__)
+
+NAMESPACE: Final = "RMQD"
+KEY: Final = "cluster_id"
+FILE_NAME: Final = "cluster-ids.json"
+SETTLE_SECONDS: Final = 1.0  # two members that make an id at once see each other's after this time
+MOST_KNOWN: Final = 32
+
+
+def new_id(now: float) -> str:
+    """Make an id; `now` is in Unix seconds. Older ids are smaller."""
+    return f"{round(now * 1000):012x}{secrets.token_hex(4)}"
+
+
+class ClusterId:
+    """Learns the id of the cluster that some name servers are of. `state_dir` has the file of ids."""
+
+    def __init__(self, remoting: RemotingClient, name_servers: NameServers, state_dir: str) -> None:
+        self.value = ""
+        """The id; the name of the cluster if name servers keep no id; empty while it is not known."""
+        self._is_known = False
+        self._remoting = remoting
+        self._name_servers = name_servers
+        self._path = Path(state_dir or os.devnull) / FILE_NAME
+        self._learning = Coalesced[bool, None](self._learn)
+
+    async def learn(self, *, may_write: bool = True) -> str:
+        """Return the id, and make one if there is none and this client `may_write`.
+
+        Raises NameServerError if no name server answers.
+        """
+        if not self._is_known:
+            await self._learning(may_write)
+        return self.value
+
+    async def _learn(self, may_write: bool) -> None:
+        if self._is_known:
+            return
+        held = await self._held()
+        info = await self._info()
+        known = self._known()
+        found = min(filter(None, held.values()), default="")
+        if not found and held:
+            here = _places(info.broker_addr_table)
+            found = next((one for one, places in reversed(known.items()) if here & places), "")
+        if may_write and held:
+            found = await (self._give(found, held) if found else self._make(held))
+        if not found:
+            self.value = ",".join(sorted(info.cluster_addr_table))
+            if may_write:
+                self._is_known = True
+                log.warning("cluster.without_id", cluster=self.value, nameserver=";".join(self._name_servers.addresses))
+            return
+        self.value, self._is_known = found, True
+        if places := _places(info.broker_addr_table):
+            known.pop(found, None)  # the newest come last
+            await in_own_thread(partial(self._note, {**known, found: places}))
+
+    async def _held(self) -> dict[str, str]:
+        """The id at each name server that keeps keys; empty if it has none. Raises NameServerError."""
+        servers = self._name_servers
+        if not servers.addresses:
+            await servers.look_up()
+
+        async def ask(address: str) -> str | RmqdError:
+            try:
+                return await get_kv(self._remoting, address, NAMESPACE, KEY)
+            except QueryNotFoundError:
+                return ""
+            except RmqdError as error:
+                return error
+
+        answers = dict(zip(servers.addresses, await asyncio.gather(*map(ask, servers.addresses)), strict=True))
+        if all(map(_may_answer_later, answers.values())):
+            raise NameServerError(";".join(answers), "no name server told the id of the cluster")
+        return {address: one for address, one in answers.items() if isinstance(one, str)}
+
+    async def _give(self, found: str, held: Mapping[str, str]) -> str:
+        """Give the id to the name servers that lack it. Returns the id."""
+        await self._put(found, [address for address, one in held.items() if one != found])
+        return found
+
+    async def _make(self, held: Mapping[str, str]) -> str:
+        """Make an id, or take over that of a member that made one meanwhile; empty if name servers refuse it."""
+        await self._put(new_id(self._remoting.clock.wall()), held)
+        await self._remoting.clock.sleep(SETTLE_SECONDS)
+        held = await self._held()
+        found = min(filter(None, held.values()), default="")
+        return await self._give(found, held) if found else ""
+
+    async def _put(self, found: str, addresses: Iterable[str]) -> None:
+        async def put(address: str) -> None:
+            try:
+                await put_kv(self._remoting, address, NAMESPACE, KEY, found)
+            except RmqdError as error:
+                log.warning("cluster.id_not_kept", address=address, error=str(error))
+
+        await asyncio.gather(*map(put, addresses))
+
+    async def _info(self) -> ClusterInfo:
+        try:
+            return await self._name_servers.ask(lambda address: cluster_info(self._remoting, address))
+        except RmqdError:  # a proxy passes few requests on
+            return ClusterInfo({}, {})
+
+    def _known(self) -> dict[str, set[str]]:
+        """The ids that members of this machine know, with `name@address` of their brokers, the newest last."""
+        try:
+            document = json.loads(self._path.read_text())
+            return {str(one): {*map(str, places)} for one, places in document.items()}
+        except (OSError, ValueError, AttributeError, TypeError):  # it serves only a name server that lost its table
+            return {}
+
+    def _note(self, known: dict[str, set[str]]) -> None:
+        content = json.dumps({one: sorted(places) for one, places in [*known.items()][-MOST_KNOWN:]}, indent=1)
+        temporary = self._path.with_name(f"{FILE_NAME}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            if self._path.parent.is_dir() and (not self._path.exists() or self._path.read_text() != content):
+                temporary.write_text(content)
+                temporary.replace(self._path)
+
+
+def _may_answer_later(answer: str | RmqdError) -> bool:
+    is_refusal = isinstance(answer, BrokerError) and not answer.retriable
+    return isinstance(answer, RmqdError) and not is_refusal and not isinstance(answer, ProtocolError)
+
+
+def _places(brokers: Mapping[str, BrokerData]) -> set[str]:
+    return {f"{name}@{at}" for name, data in brokers.items() for at in data.broker_addrs.values()}

@@ -1,0 +1,107 @@
+"""ClusterId: one cluster keeps its id, whatever its addresses, and two clusters of the same names never share one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.routing.cluster_id import ClusterId
+from rmqd.client.routing.name_server import NameServers
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import NameServerError
+from rmqd.wire.bodies.cluster import ClusterInfo
+from rmqd.wire.bodies.route import BrokerData
+from rmqd.wire.command import RemotingCommand
+from tests.client.peer import Peer, Reply
+from tests.clock import ManualClock
+
+
+class KeyServer:
+    """A name server with a table of keys. All are of a DefaultCluster with a broker-a."""
+
+    def __init__(self, broker_address: str) -> None:
+        self.peer = Peer()
+        self.table: dict[str, str] = {}
+        data = BrokerData("DefaultCluster", "broker-a", {0: broker_address})
+        info = ClusterInfo({"broker-a": data}, {"DefaultCluster": ("broker-a",)})
+        self.peer.on(RequestCode.GET_BROKER_CLUSTER_INFO, Reply(body=info.to_json()))
+        self.peer.on(RequestCode.GET_KV_CONFIG, self._get)
+        self.peer.on(RequestCode.PUT_KV_CONFIG, self._put)
+
+    def _get(self, request: RemotingCommand) -> Reply:
+        value = self.table.get(request.ext_fields["key"])
+        return Reply(ResponseCode.QUERY_NOT_FOUND) if value is None else Reply(ext_fields={"value": value})
+
+    def _put(self, request: RemotingCommand) -> Reply:
+        self.table[request.ext_fields["key"]] = request.ext_fields["value"]
+        return Reply()
+
+
+@pytest.fixture
+async def servers() -> AsyncIterator[list[KeyServer]]:
+    servers = [KeyServer("10.0.0.1:10911"), KeyServer("10.0.0.1:10911"), KeyServer("10.9.9.9:10911")]
+    for one in servers:
+        await one.peer.listen()
+    yield servers
+    for one in servers:
+        await one.peer.down()
+
+
+async def learned(*servers: KeyServer, state: Path | str = "", members: int = 1, may_write: bool = True) -> str:
+    """The id that new members learn; they agree."""
+    clock = ManualClock()
+    remoting = RemotingClient(clock=clock)
+    addresses = [one.peer.address for one in servers]
+    async with clock.flowing():
+        asked = (ClusterId(remoting, NameServers(remoting, addresses), str(state)) for _ in range(members))
+        try:
+            ids = await asyncio.gather(*(one.learn(may_write=may_write) for one in asked))
+        finally:
+            await remoting.close()
+    assert len(set(ids)) == 1
+    return ids[0]
+
+
+async def test_members_that_begin_at_once_agree_and_another_cluster_differs(servers: list[KeyServer]) -> None:
+    """Each name server has the id then."""
+    ours, second, other = servers
+    found = await learned(ours, second, members=5)
+    assert ours.table == second.table == {"cluster_id": found}
+    assert await learned(second) == found != await learned(other)
+
+
+async def test_a_lost_table_comes_back_from_members_of_the_same_brokers_only(
+    servers: list[KeyServer], tmp_path: Path
+) -> None:
+    """By a name server that kept it, or by the state_dir; never for other brokers of the same names."""
+    ours, second, other = servers
+    found = await learned(ours, second, state=tmp_path)
+    ours.table.clear()
+    assert await learned(ours, second) == found == ours.table["cluster_id"]
+    ours.table.clear()
+    assert await learned(ours, state=tmp_path, may_write=False) == found
+    assert not ours.table
+    assert await learned(ours, state=tmp_path) == found == ours.table["cluster_id"]
+    assert await learned(other, state=tmp_path) != found
+    second.table["cluster_id"] = "f" * 20  # of a time when the name servers did not see each other
+    assert await learned(ours, second) == found == second.table["cluster_id"]
+
+
+async def test_without_keys_the_name_counts_and_one_line_says_so(servers: list[KeyServer]) -> None:
+    """A command that only reads gives no id, either. Without an answer nothing is decided."""
+    ours, second, _ = servers
+    assert await learned(ours, may_write=False) == "DefaultCluster"
+    assert not ours.table
+    for code in (RequestCode.GET_KV_CONFIG, RequestCode.PUT_KV_CONFIG):
+        second.peer.on(code, Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+    with capture_logs() as lines:
+        assert await learned(second) == "DefaultCluster"
+    assert [line["event"] for line in lines] == ["cluster.without_id"]
+    await ours.peer.down()
+    with pytest.raises(NameServerError):
+        await learned(ours)
