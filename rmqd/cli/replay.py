@@ -120,7 +120,7 @@ async def _new_plan(client: ClientInstance, ours: OwnGroup, times: tuple[str, st
 
     shadow_name(ours.options.group)
     windows = await windows_of(client, ours.options.subscriptions, *times[2:])
-    made_at = datetime.now(UTC).isoformat(timespec="seconds")
+    made_at = datetime.now(UTC).isoformat(timespec="microseconds")  # it also tells replays apart
     return ReplayPlan(ours.options.group, *times, made_at, windows)
 
 

@@ -55,7 +55,7 @@ class ReplayRun:
         self._windows = {(queue.topic, queue.broker_name, queue.queue_id): one for queue, one in own}
         self._passed = dict.fromkeys(plan.ends, 0)
         self._consumer = PushConsumer(
-            _of_shadow(options, plan.shadow, rate, retries),
+            _of_shadow(options, plan, rate, retries),
             handler,
             client,
             hooks=(*hooks_of(options), Hook("rmqd.replay", wants=self._is_within)),
@@ -110,11 +110,12 @@ class ReplayRun:
         return end is not None and message.queue_offset < end
 
 
-def _of_shadow(options: ConsumerOptions, shadow: str, rate: int, retries: int) -> ConsumerOptions:
+def _of_shadow(options: ConsumerOptions, plan: ReplayPlan, rate: int, retries: int) -> ConsumerOptions:
     """The group's options for its shadow: alone, it pulls all queues, and commits to the brokers."""
     return replace(
         options,
-        group=shadow,
+        group=plan.shadow,
+        replay=plan.made_at,  # effects that happen once happen once in each replay
         message_model="clustering",
         consume_mode="orderly" if options.consume_mode == "orderly" else "concurrently",
         allocate_strategy=AllocateStrategy("averagely", averagely),

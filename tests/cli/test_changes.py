@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -416,6 +418,35 @@ def test_a_window_is_handled_again_by_a_shadow_group(
     assert cluster.offsets("shop", "window") == {0: 4}
     assert not cluster.knows_group("shop-rmqd-replay")
     assert not any(cluster.has_topic(name) for name in ("%RETRY%shop-rmqd-replay", "%DLQ%shop"))
+
+
+ONCE = """
+from sqlalchemy import create_engine, text
+
+engine = create_engine("sqlite:///shop.db")
+
+def handle(batch):
+    for message in batch:
+        with engine.begin() as connection, message.once(connection):
+            connection.execute(text("CREATE TABLE IF NOT EXISTS orders (id text)"))
+            connection.execute(text("INSERT INTO orders VALUES (:id)"), {"id": message.keys})
+"""
+
+
+def test_each_replay_has_the_effects_again(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that happen once: of a shadow group's earlier replay nothing counts."""
+    configured(cluster, monkeypatch, tmp_path, "once_shop", "twice")
+    (tmp_path / "once_shop.py").write_text(ONCE)
+    config = yaml.safe_load(Path("rmqd.yaml").read_text())
+    config["groups"]["shop"]["handler"] = {"plugin": "once_shop:handle"}
+    Path("rmqd.yaml").write_text(json.dumps(config))
+    cluster.create_topic("twice", 1)
+    cluster.send("twice", "x", keys="a")
+    for count in (1, 2):
+        ended = rmqd("replay", "shop", "-c", "rmqd.yaml", "--from", "1h", "--yes")
+        assert ended.code == 0, ended.err
+        with contextlib.closing(sqlite3.connect("shop.db")) as connection:
+            assert connection.execute("SELECT count(*) FROM orders").fetchone() == (count,)
 
 
 @pytest.mark.process

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from rmqd import Batch, Message, testing
+from rmqd.once.group import once_of
 from rmqd.spark.source.columns import COLUMNS, DEFAULT_COLUMNS
+from rmqd.wire.identity import Identity
+from rmqd.wire.messages.once import once_in_group
 from rmqd_handlers.parquet import Parquet
 from tests.handlers.messages import QUEUE, make_batch, make_message
 from tests.handlers.options import refused_otherwise
@@ -184,6 +188,23 @@ async def test_what_the_manifest_has_is_not_written_again(tmp_path: Path) -> Non
 
     assert sorted(listed(tmp_path)) == list(range(15))
     assert batch.decisions() == {}  # all of it is acknowledged
+
+
+async def test_a_manifest_tells_clusters_and_groups_apart_and_has_what_0_1_0_wrote(tmp_path: Path) -> None:
+    """All of them have the same messages of a queue of the same name."""
+    for number, (cluster, group) in enumerate((("c1", "g1"), ("c2", "g1"), ("c1", "g2"))):
+        once_in_group.set(once_of(group, partial(Identity, cluster, "", group)))
+        for _ in range(2):
+            async with started(tmp_path) as handler:
+                await handler.handle(batch_of(*range(10)))
+        assert sorted(listed(tmp_path)) == sorted([*range(10)] * (number + 1))
+    [newest] = (tmp_path / "_manifest/c1/~/g2").rglob("*.json")
+    former = tmp_path / f"_manifest/{QUEUE.topic}@{QUEUE.broker_name}@{QUEUE.queue_id}/000000"
+    former.mkdir(parents=True)
+    newest.rename(former / newest.name)
+    async with started(tmp_path) as handler:
+        await handler.handle(batch_of(*range(12)))
+    assert sorted(listed(tmp_path)) == sorted([*range(10)] * 3 + [10, 11])
 
 
 async def test_messages_of_a_topic_that_was_made_anew_are_other_ones(tmp_path: Path) -> None:

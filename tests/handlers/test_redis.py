@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import redis
 
+from rmqd import testing
+from rmqd.once.group import once_of
 from rmqd.testing import RocketMQ
+from rmqd.wire.identity import Identity
+from rmqd.wire.messages.once import once_in_group
 from rmqd_handlers.redis import RedisHandler
 from tests.handlers.messages import batch_of, decided, make_batch, make_message, meant
 from tests.handlers.options import not_refused
@@ -94,6 +99,19 @@ async def test_a_message_that_comes_again_is_left_out_for_so_long(
             for _ in range(3):
                 await handler.handle(batch_of(b"1", b"2"))
         assert (redis_client.xlen("orders") if mode == "stream" else redis_client.llen("orders")) == expected
+
+
+async def test_what_is_remembered_is_of_a_cluster_group_and_topic(redis_server: RedisServer, redis_client: Any) -> None:
+    """An empty value is none. What 0.1.0 remembered, which is the value alone, counts for each."""
+    redis_client.set("rmqd:{orders}:7", 1)
+    options = {"mode": "list", "remember": "1h", "remember_by": "properties.k", "value": "topic"}
+    async with started(redis_server, **options) as handler:
+        for cluster, group, topic in (("c1", "g1", "t1"), ("c2", "g1", "t1"), ("c1", "g2", "t1"), ("c1", "g1", "t2")):
+            once_in_group.set(once_of(group, partial(Identity, cluster, "", group)))
+            for number, value in enumerate(("7", "8", "8", "", "")):
+                message = testing.make_message(topic=topic, properties={"k": value}, msg_id=f"m{number}")
+                await handler.handle(make_batch(message))
+    assert redis_client.lrange("orders", 0, -1) == [b"t1"] * 9 + [b"t2"] * 3
 
 
 async def test_a_redis_that_is_killed_and_comes_back_is_waited_for(

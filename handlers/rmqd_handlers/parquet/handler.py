@@ -88,7 +88,7 @@ class Parquet:
         self._options = options
         self._columns: tuple[Column, ...] = mapped(options.columns, options.types) if options.columns else archived()
         self._store: Store
-        self._queues: dict[MessageQueue, _QueueFiles] = {}
+        self._queues: dict[str, _QueueFiles] = {}  # by source
         self._writing: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -114,7 +114,7 @@ class Parquet:
     async def handle(self, batch: Batch) -> None:
         rows = self._rows(batch)
         if rows:
-            files = self._files_of(batch.message_queue)
+            files = self._files_of(batch)
             if unlisted := await files.unlisted(rows, self._options.retry_for):
                 await self._filling_of(files).take(unlisted)
             acknowledge_written(batch)
@@ -129,10 +129,13 @@ class Parquet:
                 refuse(batch, message, error, self._options.on_invalid)
         return rows
 
-    def _files_of(self, queue: MessageQueue) -> _QueueFiles:
-        if queue not in self._queues:
-            self._queues[queue] = _QueueFiles(self._store, queue)
-        return self._queues[queue]
+    def _files_of(self, batch: Batch) -> _QueueFiles:
+        queue, message = batch.message_queue, batch[0]  # a batch is of one lite topic
+        source = str(message.identity.of_queue(queue))
+        if source not in self._queues:
+            former = None if message.lite_topic else queue  # one name for all lite topics
+            self._queues[source] = _QueueFiles(self._store, queue, source, former)
+        return self._queues[source]
 
     def _filling_of(self, files: _QueueFiles) -> Filling:
         """The file that gathers messages of a queue now; a new one closes itself after a while."""
@@ -162,7 +165,7 @@ class Parquet:
         """Write one file and its entry. What is there of them already is written once more as it was."""
         begun = time.monotonic()
         messages = [row.message for row in rows]
-        place = Place.of(files.queue, rows[0].date, messages[0].topic, messages)
+        place = Place.of(files.source, files.queue, rows[0].date, messages[0].topic, messages)
         content = await asyncio.to_thread(self._content, rows)
         entry = Entry(
             file=place.file,
@@ -206,11 +209,12 @@ class Parquet:
 class _QueueFiles:
     """The files of one queue: the one that gathers messages, those that are being written, those that are listed."""
 
-    def __init__(self, store: Store, queue: MessageQueue) -> None:
+    def __init__(self, store: Store, queue: MessageQueue, source: str, former: MessageQueue | None) -> None:
         self.queue = queue
+        self.source = source
         self.filling: Filling | None = None
         self.closing: list[Filling] = []
-        self.listed = ListedOffsets(store, queue)
+        self.listed = ListedOffsets(store, source, former)
         self._turn = asyncio.Lock()
         self._next_offset = -1
         self._seen_at = 0.0

@@ -1,7 +1,9 @@
 """The manifest: a file of JSON for each Parquet file that is whole. It says which offsets of a queue the file has.
 
-An entry's folder is that of its queue and of a range of a million offsets, so that what was written of some offsets is
-found without reading the whole manifest. An entry never crosses such a range.
+An entry's folder is that of its source and of a range of a million offsets, so that what was written of some offsets
+is found without reading the whole manifest. An entry never crosses such a range. The source is the text of the queue's
+identity: cluster, namespace, group, topic, lite topic, broker and queue. rmqd 0.1.0 wrote the queue alone, and such
+entries still count, for each cluster and group.
 """
 
 from __future__ import annotations
@@ -64,17 +66,17 @@ class Place:
     entry: str
 
     @classmethod
-    def of(cls, queue: MessageQueue, date: str, topic: str, messages: Sequence[Message]) -> Place:
+    def of(cls, source: str, queue: MessageQueue, date: str, topic: str, messages: Sequence[Message]) -> Place:
         """The place of messages of one queue, of one date and topic, in the order of their offsets."""
         first, last = messages[0].queue_offset, messages[-1].queue_offset
         # with the time: a broker that was made anew gives the same offsets and ids once more
-        ids = " ".join(f"{message.offset_msg_id} {message.store_timestamp}" for message in messages)
+        ids = source + " ".join(f"{message.offset_msg_id} {message.store_timestamp}" for message in messages)
         digest = hashlib.sha256(ids.encode()).hexdigest()
         stem = f"{first:020}-{last:020}-{digest[:8]}"
-        source = "" if queue.topic == topic else "retry-"
-        name = f"{source}{quote(queue.broker_name, safe='')}-{queue.queue_id}-{stem}.parquet"
+        prefix = "" if queue.topic == topic else "retry-"
+        name = f"{prefix}{quote(queue.broker_name, safe='')}-{queue.queue_id}-{stem}.parquet"
         folder = f"date={date}/topic={quote(topic, safe='')}"
-        return cls(f"{folder}/{name}", f"{_folder(queue, first // RANGE)}/{stem}.json")
+        return cls(f"{folder}/{name}", f"{_folder(source, first // RANGE)}/{stem}.json")
 
 
 def runs_of(offsets: Iterable[int]) -> tuple[Run, ...]:
@@ -87,9 +89,13 @@ def runs_of(offsets: Iterable[int]) -> tuple[Run, ...]:
 class ListedOffsets:
     """Which offsets of one queue the manifest has, as far as it was read."""
 
-    def __init__(self, store: Store, queue: MessageQueue) -> None:
+    def __init__(self, store: Store, source: str, former: MessageQueue | None) -> None:
+        """`former` is the queue by which rmqd 0.1.0 named the source."""
         self._store = store
-        self._queue = queue
+        self._sources = [source]
+        if former is not None:
+            names = (former.topic, former.broker_name, str(former.queue_id))
+            self._sources.append("@".join(quote(name, safe="") for name in names))
         self._known: dict[str, list[_NamedRun]] = {}  # the runs of each entry that was read
         self._names: list[tuple[int, str]] = []  # of those entries, by their last offsets
         self._layers: list[list[_NamedRun]] = []  # their runs, as _layers_of gives them
@@ -108,7 +114,7 @@ class ListedOffsets:
         known = self._known.copy()
         found = {
             name: _runs_in(name, json.loads(self._store.get(f"{folder}/{name}")))
-            for folder in (_folder(self._queue, number) for number in _ranges(first, last))
+            for folder in (_folder(source, number) for source in self._sources for number in _ranges(first, last))
             for name in self._store.names(folder)
             if name not in known and _last_of(name) >= first
         }
@@ -217,9 +223,8 @@ def _runs_in(name: str, entry: dict[str, Any]) -> list[_NamedRun]:
     return [(first, last, oldest, newest, name) for first, last in entry["offsets"]]
 
 
-def _folder(queue: MessageQueue, number: int) -> str:
-    names = (quote(queue.topic, safe=""), quote(queue.broker_name, safe=""), str(queue.queue_id))
-    return f"{FOLDER}/{'@'.join(names)}/{number:06}"
+def _folder(source: str, number: int) -> str:
+    return f"{FOLDER}/{source}/{number:06}"
 
 
 def _ranges(first: int, last: int) -> range:

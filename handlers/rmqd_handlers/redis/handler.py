@@ -56,7 +56,7 @@ class RedisHandler:
         )
         remember_by: MessageValue = Field(
             "msg_id",  # type: ignore[assignment]
-            description="what makes a message the same one",
+            description="what makes a message of a group and topic the same one; msg_id for one without the value",
         )
         wait_replicas: Annotated[int, Field(ge=0)] = Field(
             0, description="how many replicas must have a batch before it is acknowledged"
@@ -144,8 +144,12 @@ class RedisHandler:
     def _entry(self, batch: Batch, message: Message) -> Entry | None:
         opened = Opened(message)
         try:
-            mark = as_text(_given(self._options.remember_by(opened), message.msg_id)) if self._options.remember else ""
-            return Entry(mark, tuple(self._parts(opened)))
+            former = mark = ""
+            if self._options.remember:
+                value = self._options.remember_by(opened)
+                former = as_text(value if value not in (None, "") else message.msg_id)
+                mark = f"{message.identity}:{former}"
+            return Entry(mark, former, tuple(self._parts(opened)))
         except InvalidBodyError as error:
             refuse(batch, message, error, self._options.on_invalid)
             return None
@@ -204,10 +208,6 @@ class RedisHandler:
 
 async def _ask(connection: Redis, *command: bytes | str | int) -> Any:
     return await connection.execute_command(*command)  # type: ignore[no-untyped-call]
-
-
-def _given(value: Any, otherwise: str) -> Any:
-    return otherwise if value is None else value
 
 
 def _as_part(value: Any) -> bytes | str:

@@ -11,10 +11,10 @@ from typing import Final
 
 SCRIPT: Final = """
 local target, add, most, remember_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
-local at, added = 4, 0
-for number = 2, #KEYS do
+local at, added, entries = 4, 0, (#KEYS - 1) / 2
+for number = 2, entries + 1 do
     local count = tonumber(ARGV[at])
-    if remember_ms == '0' or redis.call('EXISTS', KEYS[number]) == 0 then
+    if remember_ms == '0' or redis.call('EXISTS', KEYS[number], KEYS[number + entries]) == 0 then
         local parts = {}
         for place = 1, count do parts[place] = ARGV[at + place] end
         if add == 'XADD' and most ~= '0' then
@@ -40,7 +40,9 @@ class Entry:
     """One message, as Redis gets it."""
 
     mark: str
-    """What is remembered of it."""
+    """Under what it is remembered: the identity of its topic, and its value."""
+    former_mark: str
+    """Under what rmqd 0.1.0 remembered it: its value alone."""
     parts: tuple[bytes | str, ...]
     """Names and values of a stream's entry, or the one element of a list."""
 
@@ -60,7 +62,8 @@ class Target:
     def call(self, entries: Sequence[Entry]) -> list[bytes | str | int]:
         """The arguments of EVAL."""
         # the braces have a cluster keep the marks where the key is
-        keys = [self.key, *(f"rmqd:{{{self.key}}}:{entry.mark}" for entry in entries)]
+        marks = [*(entry.mark for entry in entries), *(entry.former_mark for entry in entries)]
+        keys = [self.key, *(f"rmqd:{{{self.key}}}:{mark}" for mark in marks)]
         arguments: list[bytes | str | int] = [self.add, self.max_length, self.remember_ms]
         for entry in entries:
             arguments += [len(entry.parts), *entry.parts]
