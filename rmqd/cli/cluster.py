@@ -168,6 +168,12 @@ def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awa
         fail(ExitCode.FAILURE, f"rmqd: {without_namespace(str(error), options.namespace)}")
 
 
+async def known_cluster_id(client: ClientInstance) -> str:
+    """The id of the cluster, if it has one. Gives it none."""
+    await client.cluster_id.learn(may_write=False)
+    return client.cluster_id.id
+
+
 def wrapped(name: str, namespace: str) -> str:
     """The name of a topic or group as the brokers know it."""
     from rmqd.wire.topics import wrap_namespace

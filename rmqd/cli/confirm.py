@@ -13,6 +13,7 @@ from rmqd.cli.render import say
 from rmqd.exit_codes import ExitCode
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking")]
+Force = Annotated[bool, typer.Option("--force", help="Use a file of another cluster, namespace or group")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done")]
 
 

@@ -12,6 +12,7 @@ from rmqd.cli.shared_options import with_options
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Callable
 
     from rmqd.cli.cluster import Target
     from rmqd.client.instance import ClientInstance
@@ -75,13 +76,22 @@ choosing = with_options("choice", _options, _choice)
 """Gives a command these options, and what they choose as its parameter `choice`."""
 
 
-def marks_of(target: Target, group: str) -> Marks:
-    """What is settled of a group's dead letters; `group` as the brokers know it. Raises RmqdError."""
+async def marks_reader(target: Target, client: ClientInstance) -> Callable[[str], Marks]:
+    """Return a function that reads what is settled of a group's dead letters. It and this raise RmqdError.
+
+    The group's name is the one that brokers know.
+    """
     from rmqd.consumer.dead_letters.marks import Marks
 
-    marks = Marks(target.state_dir, group)
-    marks.load()
-    return marks
+    await client.cluster_id.learn(may_write=False)
+
+    def read(group: str) -> Marks:
+        marks = Marks(target.state_dir, group)
+        marks.belong_to(client.identity(group))
+        marks.load()
+        return marks
+
+    return read
 
 
 def unread_marks(target: Target, group: str) -> Marks:
@@ -108,6 +118,8 @@ async def read_marks(client: ClientInstance, group: str, marks: Marks, *, to_wri
 
     brokers = await Brokers.look_up(client)
     await expect_group(brokers, group)
+    await client.cluster_id.learn(may_write=to_write)
+    marks.belong_to(client.identity(group))
     if to_write:
         marks.hold()
     marks.load()

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rmqd.cli.against_cluster import Asked, against_cluster
-from rmqd.cli.dlq_choice import marks_of
+from rmqd.cli.dlq_choice import marks_reader
 from rmqd.cli.look import look
 from rmqd.cli.message_text import written_time
 from rmqd.cli.render import say_json, say_table
@@ -33,7 +33,7 @@ def list_dead_letters(asked: Asked) -> None:
     async def ask(brokers: Brokers, namespace: str) -> tuple[list[DeadLetters], Mapping[str, RmqdError]]:
         from rmqd.consumer.dead_letters.listing import list_dead_letters
 
-        return await list_dead_letters(brokers, lambda group: marks_of(target, group), namespace=namespace)
+        return await list_dead_letters(brokers, await marks_reader(target, brokers.client), namespace=namespace)
 
     look(target, ask, _as_json if asked.as_json else _as_table)
 

@@ -59,7 +59,7 @@ def show(
         from rmqd.consumer.dead_letters.listing import newest_letters
 
         name = wrapped(group, namespace)
-        marks = None if with_settled else dlq_choice.marks_of(target, name)
+        marks = None if with_settled else (await dlq_choice.marks_reader(target, brokers.client))(name)
         newest, errors = await newest_letters(brokers, name, marks, choice, most)
         if newest.has_more:
             say([f"rmqd: older ones are there, too: these are the newest {most}; --most shows more"], err=True)

@@ -34,6 +34,19 @@ class Backup:
     made_at: str
     """When, as ISO 8601 in UTC."""
     offsets: tuple[SavedOffset, ...]
+    cluster: str = ""
+    """The id of the cluster; empty if it has none, and in files of rmqd 0.1.0."""
+
+    def difference(self, cluster: str, nameserver: str, namespace: str) -> str:
+        """Say that it was made for another cluster or namespace than this one; empty if it was not."""
+        is_same = self.cluster == cluster if self.cluster and cluster else self.nameserver == nameserver
+        if is_same and self.namespace == namespace:
+            return ""
+        return (
+            f"it was made on the cluster {self.cluster or 'without an id'} (name servers {self.nameserver}) in the "
+            f"namespace {self.namespace!r}, and this is {cluster or 'one without an id'} (name servers {nameserver}) "
+            f"and the namespace {namespace!r}; --force applies it all the same"
+        )
 
     def write(self, folder: Path) -> Path:
         """Write a new file into a folder, which is made where it is missing. Raises OSError."""

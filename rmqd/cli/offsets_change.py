@@ -111,7 +111,8 @@ class _Course:
         brokers = await Brokers.look_up(client)
         plan = await plan_reset(brokers, *self._names, self._fixed_goal(), self._change.scope)
         if plan.due:
-            self._save(plan)
+            await client.cluster_id.learn()
+            self._save(plan, client.cluster_id.id)
         return await carry_out(brokers, plan, self._change.wait_seconds, sent=lambda: self._tell(plan))
 
     def cut(self) -> str:
@@ -133,13 +134,14 @@ class _Course:
         shown = {(move.queue.broker_name, move.queue.queue_id): move.wanted for move in self._confirmed.moves}
         return Goal("exact", offsets=shown, forward_only=True)
 
-    def _save(self, plan: ResetPlan) -> None:
+    def _save(self, plan: ResetPlan, cluster: str) -> None:
         change, target = self._change, self._target
         saved = tuple(
             SavedOffset(move.queue.broker_name, move.queue.queue_id, move.place.committed) for move in plan.moves
         )
         options = target.options
-        backup = Backup(change.group, change.topic, options.namespace, options.shown_nameserver, now_text(), saved)
+        where = options.namespace, options.shown_nameserver
+        backup = Backup(change.group, change.topic, *where, now_text(), saved, cluster)
         folder = target.state_dir / "backups"
         try:
             self.path = backup.write(folder)

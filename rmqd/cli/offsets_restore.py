@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmqd.cli.against_cluster import Asked, against_cluster
-from rmqd.cli.confirm import DryRun, Yes
+from rmqd.cli.cluster import ask_cluster, known_cluster_id
+from rmqd.cli.confirm import DryRun, Force, Yes
 from rmqd.cli.moment import seconds
 from rmqd.cli.offsets_change import LONGEST_WAIT, Change, Wait, change_offsets
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 HELP = """\
 It is a reset like another: with a plan, a question, a backup of its own, and the same checks. Queues that are not in
-the backup, and those in which the group had no offset then, stay as they are.
+the backup, and those in which the group had no offset then, stay as they are. A backup of another cluster or namespace
+is refused.
 
 Example: rmqd offsets restore /var/lib/rmqd/backups/order-mailer-orders-2026-11-25T081403.120311Z.json
 """
@@ -28,6 +30,7 @@ def restore(
     asked: Asked,
     path: Annotated[Path, typer.Argument(help="The backup")],
     wait: Wait = LONGEST_WAIT,
+    force: Force = False,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -37,11 +40,11 @@ def restore(
 
     backup, wait_seconds = _read(path), seconds(wait, "--wait")
     target = asked.target(backup.group)
-    if backup.namespace != target.options.namespace:
-        raise typer.BadParameter(
-            f"it was made in the namespace {backup.namespace!r}, and this is {target.options.namespace!r}",
-            param_hint="PATH",
-        )
+    options = target.options
+    if not force:
+        cluster = ask_cluster(options, known_cluster_id)
+        if other := backup.difference(cluster, options.shown_nameserver, options.namespace):
+            raise typer.BadParameter(other, param_hint="PATH")
     offsets = {(one.broker, one.queue): one.offset for one in backup.offsets if one.offset is not None}
     goal = Goal("exact", offsets=offsets)
     change_offsets(asked, target, Change(backup.group, backup.topic, goal, Scope(), wait_seconds, yes, dry_run))

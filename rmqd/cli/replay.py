@@ -9,7 +9,7 @@ import typer
 
 from rmqd.cli.against_cluster import Asked, against_cluster
 from rmqd.cli.cluster import ask_cluster, end_for_errors, fail
-from rmqd.cli.confirm import DryRun, Yes, confirm
+from rmqd.cli.confirm import DryRun, Force, Yes, confirm
 from rmqd.cli.message_text import written_time
 from rmqd.cli.moment import moment_ms
 from rmqd.cli.own_group import own_group
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rmqd.errors import RmqdError
     from rmqd.replaying.plan import Failures, ReplayFolder, ReplayPlan
     from rmqd.replaying.run import Progress
+    from rmqd.wire.identity import Identity
 
 HELP = """\
 What the handler itself does is REAL. It runs in this process, as the only member of a shadow group, GROUP-rmqd-replay.
@@ -53,6 +54,7 @@ def replay(
     abandon: Annotated[
         bool, typer.Option("--abandon", help="Remove the shadow group of a replay that was cut")
     ] = False,
+    force: Force = False,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -63,8 +65,9 @@ def replay(
     ours = own_group(asked, group)
     if ours.options.is_lite:
         raise typer.BadParameter(f"{group} reads lite topics; accepted: a group of other topics", param_hint="GROUP")
-    folder = ReplayFolder(asked.target(group).state_dir, ours.name)
-    plan, is_new = _plan(ours, folder, since, until, abandon=abandon)
+    identity = ask_cluster(ours.client_options, lambda client: _identity(client, ours, to_write=not dry_run))
+    folder = ReplayFolder(asked.target(group).state_dir, ours.name, identity)
+    plan, is_new = _plan(ours, folder, since, until, abandon=abandon, force=force)
     shown = without_namespace(plan, ours.options.namespace)
     if abandon:
         confirm([f"{shown.shadow} is removed from the brokers"], yes=yes, dry_run=dry_run, err=asked.as_json)
@@ -83,13 +86,13 @@ def replay(
 
 
 def _plan(
-    ours: OwnGroup, folder: ReplayFolder, since: str | None, until: str | None, *, abandon: bool
+    ours: OwnGroup, folder: ReplayFolder, since: str | None, until: str | None, *, abandon: bool, force: bool
 ) -> tuple[ReplayPlan, bool]:
     """The plan to go on with, or a new one; and whether it is new."""
     from rmqd.errors import RmqdError
 
     try:
-        plan = folder.read()
+        plan = folder.read(is_forced=force)
     except RmqdError as error:
         fail(ExitCode.FAILURE, f"rmqd: {error}")
     if plan is not None:
@@ -109,10 +112,17 @@ def _plan(
     if to_ms <= from_ms:
         raise typer.BadParameter("is not after --from", param_hint="--to")
     times = since, until, from_ms, to_ms
-    return ask_cluster(ours.client_options, lambda client: _new_plan(client, ours, times)), True
+    return ask_cluster(ours.client_options, lambda client: _new_plan(client, ours, times, folder.identity)), True
 
 
-async def _new_plan(client: ClientInstance, ours: OwnGroup, times: tuple[str, str | None, int, int]) -> ReplayPlan:
+async def _identity(client: ClientInstance, ours: OwnGroup, *, to_write: bool) -> Identity:
+    await client.cluster_id.learn(may_write=to_write)
+    return client.identity(ours.options.group)
+
+
+async def _new_plan(
+    client: ClientInstance, ours: OwnGroup, times: tuple[str, str | None, int, int], identity: str
+) -> ReplayPlan:
     from datetime import UTC, datetime
 
     from rmqd.replaying.plan import ReplayPlan, shadow_name
@@ -121,7 +131,7 @@ async def _new_plan(client: ClientInstance, ours: OwnGroup, times: tuple[str, st
     shadow_name(ours.options.group)
     windows = await windows_of(client, ours.options.subscriptions, *times[2:])
     made_at = datetime.now(UTC).isoformat(timespec="microseconds")  # it also tells replays apart
-    return ReplayPlan(ours.options.group, *times, made_at, windows)
+    return ReplayPlan(ours.options.group, *times, made_at, windows, identity)
 
 
 async def _handled(client: ClientInstance, plan: ReplayPlan) -> int:

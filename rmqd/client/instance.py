@@ -117,9 +117,9 @@ class ClientInstance:
 
     def identity(self, group: str, *, replay: str = "") -> Identity:
         """Name a group completely; `group` as brokers know it. The cluster is known as soon as its routes are."""
-        options = self.options
+        options, cluster = self.options, self.cluster_id.id or self.cluster_id.name
         namespace = "+".join(filter(None, (options.namespace, options.namespace_v2)))
-        return Identity(self.cluster_id.value, namespace, unwrap_namespace(group, options.namespace), replay=replay)
+        return Identity(cluster, namespace, unwrap_namespace(group, options.namespace), replay=replay)
 
     async def unregister(self, group: str) -> None:
         """Take a group out, and tell every connected broker. Waits for each answer for at most 3 s. Raises nothing.

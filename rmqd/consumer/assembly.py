@@ -138,7 +138,12 @@ def _by_message_model(
     group, is_orderly = options.group, options.consume_mode == "orderly"
     if options.message_model == "broadcasting":
         folder = unwrap_namespace(group, options.namespace)
-        local_store, every_queue = LocalFileOffsetStore(options.local_offsets_directory, folder, clock), EveryQueue()
+
+        def identity() -> str:
+            return str(client.identity(group)) if client.cluster_id.id else ""
+
+        local_store = LocalFileOffsetStore(options.local_offsets_directory, folder, clock, identity)
+        every_queue = EveryQueue()
         local_founding = FileFounding(client, options, clock, local_store)
         return NoWayBack(options), local_store, local_founding, every_queue, every_queue if is_orderly else None
     store = RemoteBrokerOffsetStore(client, group, clock)

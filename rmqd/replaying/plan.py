@@ -11,10 +11,12 @@ from typing import Any, Final, Self
 from rmqd.client.looks.windows import Window
 from rmqd.consumer.offsets.private_files import make_folder, replace_file, sync_folder
 from rmqd.errors import RmqdError
+from rmqd.wire.identity import Identity
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import MAX_GROUP_LENGTH
 
 _FORM: Final = "rmqd replay 1"
+_PLAN: Final = "plan.json"
 _ENDING: Final = "-rmqd-replay"
 
 
@@ -42,6 +44,8 @@ class ReplayPlan:
     """When, as ISO 8601 in UTC."""
     windows: tuple[Window, ...]
     """Every queue that the group reads, also those without a message of the time: they are done from the beginning."""
+    identity: str = ""
+    """Whose it is: the text of the group's identity. Empty in files of rmqd 0.1.0."""
     is_begun: bool = False
     """Whether the shadow group stands at the windows' beginnings, or further."""
 
@@ -67,9 +71,8 @@ class ReplayPlan:
     def to_json(self) -> bytes:
         """As it is kept."""
         windows = [[*asdict(window.queue).values(), window.start, window.end] for window in self.windows]
-        fields = {
-            name: getattr(self, name) for name in ("group", "since", "until", "from_ms", "to_ms", "made_at", "is_begun")
-        }
+        names = "group", "since", "until", "from_ms", "to_ms", "made_at", "identity", "is_begun"
+        fields = {name: getattr(self, name) for name in names}
         return json.dumps({"form": _FORM, **fields, "windows": windows}, indent=1).encode()
 
     @classmethod
@@ -85,18 +88,31 @@ class ReplayPlan:
 class ReplayFolder:
     """Where a group's replay keeps its plan, and what it gave up."""
 
-    def __init__(self, state_dir: Path, group: str) -> None:
-        self._folder = state_dir / "replays" / group
-        self._plan = self._folder / "plan.json"
+    def __init__(self, state_dir: Path, group: str, identity: Identity) -> None:
+        """`group` is its name in the configuration, by which rmqd 0.1.0 named the folder."""
+        self.identity = str(identity)
+        self._folder = state_dir / "replays" / self.identity
+        self._plan = self._folder / _PLAN
+        self._former = state_dir / "replays" / group / _PLAN
 
-    def read(self) -> ReplayPlan | None:
-        """The plan of a replay that has not come to its end. Raises RmqdError."""
+    def read(self, *, is_forced: bool = False) -> ReplayPlan | None:
+        """The plan of a replay that has not come to its end. Raises RmqdError.
+
+        Also for a plan of another cluster or group, unless `is_forced`.
+        """
+        path = self._plan if self._plan.exists() else self._former
         try:
-            return ReplayPlan.from_json(self._plan.read_bytes())
+            plan = ReplayPlan.from_json(path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RmqdError(f"{self._plan} cannot be read as the plan of a replay: {error}") from error
+            raise RmqdError(f"{path} cannot be read as the plan of a replay: {error}") from error
+        if plan.identity != self.identity and not is_forced:
+            raise RmqdError(
+                f"{path} is the plan of {plan.identity or f'{plan.group} on a cluster that rmqd 0.1.0 did not note'}, "
+                f"and this is {self.identity}; --force goes on with it here, and without the file a new replay begins"
+            )
+        return replace(plan, identity=self.identity)
 
     def write(self, plan: ReplayPlan) -> None:
         """Keep a plan. Raises RmqdError."""
@@ -104,6 +120,7 @@ class ReplayFolder:
             make_folder(self._folder)
             replace_file(self._plan, plan.to_json())
             sync_folder(self._folder)
+            self._former.unlink(missing_ok=True)
         except OSError as error:
             raise RmqdError(
                 f"the replay keeps its plan in {self._folder}, which cannot be written: {error.strerror}; "
@@ -117,6 +134,7 @@ class ReplayFolder:
     def end(self) -> None:
         """Forget the plan. What was given up stays. Raises OSError."""
         self._plan.unlink(missing_ok=True)
+        self._former.unlink(missing_ok=True)
 
 
 class Failures:

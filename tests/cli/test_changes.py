@@ -8,12 +8,16 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from rmqd.errors import RmqdError
+from rmqd.replaying.plan import ReplayFolder, ReplayPlan
+from rmqd.wire.identity import Identity
 from rmqd.wire.topics import retry_topic
 from tests.cli.cluster import QUEUES, Cluster
 from tests.cli.command import Ended
@@ -257,6 +261,58 @@ def test_dead_letters_are_shown_chosen_replayed_and_purged(own_cluster: Cluster,
     assert counts() == (0, 4)
     handled = cluster.run_handler(lambda batch: None, "failing", "failer", consume_from_where="last_offset")
     assert sorted(message.keys or "" for message in handled.acked) == ["k0", "k1", "k2"]
+
+
+def test_files_of_one_cluster_do_not_count_on_another(cluster: Cluster, own_cluster: Cluster, tmp_path: Path) -> None:
+    """Of the same names, in one state_dir. Files of 0.1.0, which note no cluster, are still understood."""
+    state = ("--set", f"state_dir={tmp_path}")
+    for one in (cluster, own_cluster):
+        one.fill("both", 2)
+        one.commit("both_ways", "both", 1, 1, 1, 1)
+        one.create_topic("both_failing", 1)
+        one.give_up("both_ways", "both_failing", "k0", "k1")
+
+    def left(one: Cluster) -> int:
+        (line,) = [line for line in one.json("dlq", "list", *state) if line["group"] == "both_ways"]
+        return int(line["left"])
+
+    assert cluster.ask("dlq", "purge", "both_ways", "--yes", *state).code == 0
+    assert (left(cluster), left(own_cluster)) == (0, 2)
+    assert own_cluster.ask("dlq", "purge", "both_ways", "--key", "k1", "--yes", *state).code == 0
+    (marks,) = [path for path in (tmp_path / "dlq").rglob("marks.json") if b"[[0, 2]]" in path.read_bytes()]
+    (tmp_path / "dlq" / "both_ways").mkdir()
+    marks.rename(tmp_path / "dlq" / "both_ways" / "marks.json")
+    assert (left(cluster), left(own_cluster)) == (0, 1)
+
+    path = Path(cluster.json("offsets", "reset", "both_ways", "both", "--to", "last", "--yes", *state)["backup"])
+    document = json.loads(path.read_text())
+    for written in (document, {name: value for name, value in document.items() if name != "cluster"}):
+        path.write_text(json.dumps(written))
+        refused = own_cluster.ask("offsets", "restore", path, "--yes", *state)
+        assert (refused.code, list(own_cluster.offsets("both_ways", "both").values())) == (2, [1] * QUEUES)
+        assert all(named in refused.err for named in (cluster.nameserver, own_cluster.nameserver, "--force"))
+        assert cluster.ask("offsets", "restore", path, "--dry-run", *state).code == 0
+    assert own_cluster.ask("offsets", "reset", "both_ways", "both", "--to", "last", "--yes", *state).code == 0
+    assert own_cluster.ask("offsets", "restore", path, "--force", "--yes", *state).code == 0
+    assert list(own_cluster.offsets("both_ways", "both").values()) == [1] * QUEUES
+
+
+def test_a_plan_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    """Also one of 0.1.0, which does not say where it belongs."""
+    ours, other = (ReplayFolder(tmp_path, "shop", Identity(cluster, "", "shop")) for cluster in ("c1", "c2"))
+    plan = ReplayPlan("shop", "1h", None, 0, 1, "2026-11-25T08:14:03Z", (), ours.identity)
+    ours.write(plan)
+    assert (ours.read(), other.read()) == (plan, None)
+    (tmp_path / "replays/c1/~/shop").rename(tmp_path / "replays/shop")
+    former = tmp_path / "replays/shop/plan.json"
+    for identity, named in ((plan.identity, "c1/~/shop"), ("", "shop on a cluster that rmqd 0.1.0 did not note")):
+        former.write_bytes(replace(plan, identity=identity).to_json())
+        with pytest.raises(RmqdError, match=rf"is the plan of {named}, and this is c2/~/shop; --force goes on"):
+            other.read()
+    taken = other.read(is_forced=True)
+    assert taken == replace(plan, identity="c2/~/shop")
+    other.write(taken)
+    assert (other.read(), former.exists()) == (taken, False)
 
 
 def test_dead_letters_that_cannot_be_replayed_are_named(cluster: Cluster, tmp_path: Path) -> None:

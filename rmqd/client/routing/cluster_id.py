@@ -53,8 +53,10 @@ class ClusterId:
     """Learns the id of the cluster that some name servers are of. `state_dir` has the file of ids."""
 
     def __init__(self, remoting: RemotingClient, name_servers: NameServers, state_dir: str) -> None:
-        self.value = ""
-        """The id; the name of the cluster if name servers keep no id; empty while it is not known."""
+        self.id = ""
+        """Empty while it is not known, and if name servers keep none."""
+        self.name = ""
+        """The name of the cluster, which counts if there is no id."""
         self._is_known = False
         self._remoting = remoting
         self._name_servers = name_servers
@@ -68,7 +70,7 @@ class ClusterId:
         """
         if not self._is_known:
             await self._learning(may_write)
-        return self.value
+        return self.id or self.name
 
     async def _learn(self, may_write: bool) -> None:
         if self._is_known:
@@ -82,14 +84,11 @@ class ClusterId:
             found = next((one for one, places in reversed(known.items()) if here & places), "")
         if may_write and held:
             found = await (self._give(found, held) if found else self._make(held))
-        if not found:
-            self.value = ",".join(sorted(info.cluster_addr_table))
-            if may_write:
-                self._is_known = True
-                log.warning("cluster.without_id", cluster=self.value, nameserver=";".join(self._name_servers.addresses))
-            return
-        self.value, self._is_known = found, True
-        if places := _places(info.broker_addr_table):
+        self.id, self.name = found, ",".join(sorted(info.cluster_addr_table))
+        self._is_known = may_write or bool(found)
+        if not found and may_write:
+            log.warning("cluster.without_id", cluster=self.name, nameserver=";".join(self._name_servers.addresses))
+        elif may_write and (places := _places(info.broker_addr_table)):
             known.pop(found, None)  # the newest come last
             await in_own_thread(partial(self._note, {**known, found: places}))
 

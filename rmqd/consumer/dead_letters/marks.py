@@ -12,6 +12,7 @@ from rmqd.consumer.dead_letters.spans import Spans
 from rmqd.consumer.offsets import process_lock
 from rmqd.consumer.offsets.private_files import make_folder, replace_file, sync_folder
 from rmqd.errors import InUseError, RmqdError
+from rmqd.wire.identity import Identity
 
 FOLDER: Final = "dlq"
 FILE_NAME: Final = "marks.json"
@@ -48,13 +49,18 @@ class Marks:
     """What is settled of one group's dead letters. Methods block; `hold` first, to write."""
 
     def __init__(self, state_dir: Path, group: str) -> None:
-        self.path = state_dir / FOLDER / group / FILE_NAME
+        self.path = self._former = state_dir / FOLDER / group / FILE_NAME
+        self._folder = state_dir / FOLDER
         self.settled: dict[Place, Spans] = {}
         self.witnesses: dict[Place, Witness] = {}
         self.windows: dict[str, Window] = {}
         """By the broker's name: at most one is open on each."""
         self.is_new = True
         """Whether nothing was noted here before."""
+
+    def belong_to(self, identity: Identity) -> None:
+        """Use the file of the group on its cluster. Until it is there, that of rmqd 0.1.0 counts, which named none."""
+        self.path = self._folder / str(identity) / FILE_NAME
 
     def hold(self) -> None:
         """Keep other processes from writing, until this one ends. Raises RmqdError, also where another one does."""
@@ -75,7 +81,7 @@ class Marks:
     def load(self) -> None:
         """Read the file, if there is one. Raises RmqdError where it cannot be read, or is damaged."""
         try:
-            document = json.loads(self.path.read_bytes())
+            document = json.loads((self.path if self.path.exists() else self._former).read_bytes())
             self._take(document)
         except FileNotFoundError:
             return
@@ -107,6 +113,8 @@ class Marks:
         try:
             replace_file(self.path, json.dumps(document).encode())
             sync_folder(self.path.parent)
+            if self._former != self.path and self._former.exists():  # it is about this cluster, then
+                self._former.replace(self._former.with_name(f"{FILE_NAME}.moved"))
         except OSError as error:
             raise RmqdError(f"{self.path} cannot be written: {error.strerror or error}") from error
 

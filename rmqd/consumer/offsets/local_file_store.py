@@ -33,11 +33,14 @@ class LocalFileOffsetStore:
     that are gone: a queue that comes back goes on where it was left.
     """
 
-    def __init__(self, directory: str, group: str, clock: Clock) -> None:
+    def __init__(self, directory: str, group: str, clock: Clock, identity: Callable[[], str] = str) -> None:
+        """`identity` gives the text of the group's identity; empty while its cluster has no id that is known."""
         self.committed: dict[MessageQueue, int] = {}  # as the file has them
         self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last write that moved the queue
         self.failures = 0
+        self._is_noted = True  # the file has its identity
         self.carries_until = 0.0
+        self._identity = identity
         self._directory = Path(directory)
         self._file = OffsetsFile(self._directory / group)
         self._clock = clock
@@ -66,7 +69,8 @@ class LocalFileOffsetStore:
         await self._flush()
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """The stored offset; None for a queue that the file does not have."""
+        """The stored offset; None for a queue that the file does not have. Raises OffsetStoreError."""
+        self._belong()
         return self._wanted[queue] if queue in self.committed else None
 
     async def found(self, offsets: Mapping[MessageQueue, int]) -> None:
@@ -75,6 +79,24 @@ class LocalFileOffsetStore:
             self._want(queue, offset, downward=False)
         if (error := await self._flush()) is not None:
             raise OffsetStoreError(f"{self._file.path} cannot be written: {_reason(error)}") from error
+
+    def _belong(self) -> None:
+        """Use the offsets of this cluster and namespace alone: the file may be of another one that the group left.
+
+        The cluster is known when its queues are, so not yet when the file is opened.
+        """
+        identity, file = self._identity(), self._file
+        if not identity or identity == file.identity:
+            return
+        if not file.identity:  # of a new group, or of rmqd 0.1.0
+            file.identity, self._is_noted = identity, self.is_new
+            return
+        log.warning("offset.of_other_cluster", file=str(file.path), identity=file.identity, instead_of=identity)
+        try:
+            stored = file.change_to(identity)
+        except OSError as error:
+            raise OffsetStoreError(f"{file.path} cannot be put aside: {_reason(error)}") from error
+        self.committed, self._wanted = dict(stored), dict(stored)
 
     def take_over(
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
@@ -138,7 +160,7 @@ class LocalFileOffsetStore:
         """Write what is wanted now. Callers that come while a write is under way share the next one."""
         if self._writing is not None:
             await asyncio.shield(self._writing)
-        if self._wanted == self.committed and not self.is_new:
+        if self._wanted == self.committed and not self.is_new and self._is_noted:
             return None
         if self._writing is None:
             self._writing = asyncio.create_task(self._write(), name=f"write {self._file.path}")
@@ -146,7 +168,7 @@ class LocalFileOffsetStore:
 
     async def _write(self) -> OSError | None:
         """Write once, and log how it went. The caller may be cancelled; the thread goes on to its end all the same."""
-        offsets = dict(self._wanted)
+        offsets, self._is_noted = dict(self._wanted), True
         try:
             await in_own_thread(partial(self._file.save, offsets))
         except OSError as error:

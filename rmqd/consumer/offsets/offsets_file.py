@@ -22,6 +22,7 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 FILE_NAME: Final = "offsets.json"
+_IDENTITY: Final = "rmqdIdentity"  # Java reads the offsetTable alone
 BACKUP_NAME: Final = "offsets.json.bak"
 
 
@@ -31,6 +32,8 @@ class OffsetsFile:
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
         self.backup = directory / BACKUP_NAME
+        self.identity = ""
+        """The text of the group's identity; empty while it is not known, and in files of rmqd 0.1.0."""
         self.stored_at = 0.0  # when what `load` returned was written (Unix seconds)
         self._stored: bytes | None = None  # what the file, or the backup in its place, is known to hold
 
@@ -53,11 +56,28 @@ class OffsetsFile:
                 return {}
             log.warning("offset.backup_used", file=str(self.backup), instead_of=problem or f"{self.path} is missing")
         self._stored, self.stored_at = content, path.stat().st_mtime
+        self.identity = str(loose_json.loads(content).get(_IDENTITY, ""))
         return _offsets(content)
+
+    def change_to(self, identity: str) -> dict[MessageQueue, int]:
+        """Put the files aside, which are of another cluster or namespace, and load those that were put aside for this.
+
+        Raises OSError, OffsetStoreError.
+        """
+        for path in (self.path, self.backup):
+            other, ours = (path.with_name(f"{path.name}.{one.replace('/', '@')}") for one in (self.identity, identity))
+            if path.exists():
+                path.replace(other)
+            if ours.exists():
+                ours.replace(path)
+        self._stored = None
+        offsets = self.load()
+        self.identity = identity
+        return offsets
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Store these offsets on the disk, and what was stored before as the backup. Raises OSError."""
-        content = _content(offsets)
+        content = _content(offsets, self.identity)
         make_folder(self.path.parent)
         if self._stored is not None:
             replace_file(self.backup, self._stored)
@@ -101,11 +121,12 @@ def _offsets(content: bytes) -> dict[MessageQueue, int]:
     return {queue: offset for queue, offset in offsets.items() if offset >= 0}
 
 
-def _content(offsets: Mapping[MessageQueue, int]) -> bytes:
+def _content(offsets: Mapping[MessageQueue, int], identity: str) -> bytes:
     """The file's content for these offsets, with Java's line breaks and tabs, as people compare such files."""
     entries = ",\n".join(
         f'\t\t{{\n\t\t\t"brokerName":{json.dumps(queue.broker_name)},\n\t\t\t"queueId":{queue.queue_id},'
         f'\n\t\t\t"topic":{json.dumps(queue.topic)}\n\t\t}}:{offset}'
         for queue, offset in sorted(offsets.items())
     )
-    return f'{{\n\t"offsetTable":{{\n{entries}\n\t}}\n}}'.encode()
+    whose = f',\n\t"{_IDENTITY}":{json.dumps(identity)}' if identity else ""
+    return f'{{\n\t"offsetTable":{{\n{entries}\n\t}}{whose}\n}}'.encode()

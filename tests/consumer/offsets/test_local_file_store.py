@@ -321,3 +321,24 @@ async def test_opening_makes_the_folder_and_takes_its_lock(tmp_path: Path, clock
     await LocalFileOffsetStore(str(tmp_path / "state" / "offsets"), "g", clock).open()
     with (tmp_path / "state" / "offsets" / "process.lock").open() as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+async def test_a_file_is_of_one_cluster_and_that_of_another_is_put_aside(tmp_path: Path, clock: ManualClock) -> None:
+    """A file of 0.1.0, which names none, is of the cluster that it is used on first; nothing need be consumed there."""
+
+    async def on(cluster: str, offset: int | None = None) -> tuple[bool, int | None]:
+        store = LocalFileOffsetStore(str(tmp_path), "g", clock, lambda: cluster and f"{cluster}/~/g")
+        await store.open()
+        stored = await store.read(A)
+        is_new = store.is_new
+        await store.persist({} if offset is None else {A: offset})
+        await store.close()
+        return is_new, stored
+
+    assert await on("", 7) == (True, None)
+    assert "cluster" not in (tmp_path / "g" / "offsets.json").read_text()
+    assert await on("c1") == (False, 7)
+    assert await on("c2", 3) == (True, None)
+    assert await on("c1", 9) == (False, 7)
+    assert await on("") == (False, 9)  # the name servers keep no id any more
+    assert await on("c2") == (False, 3)

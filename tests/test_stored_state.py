@@ -1,0 +1,91 @@
+"""Whatever rmqd stores outside RocketMQ is named by an Identity, which has every dimension.
+
+A new store fails here until it is listed with the module that makes its keys, and that module uses an identity.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from rmqd.wire.identity import Identity
+from rmqd.wire.message_queue import MessageQueue
+
+TOP = Path(__file__).parent.parent
+DEDUPLICATION, ONCE = "rmqd/consumer/handling/deduplication.py", "rmqd/once/mark.py"
+KEYS_OF_STORES = {
+    "rmqd/claims/postgresql_store.py": DEDUPLICATION,
+    "rmqd/claims/redis_store.py": DEDUPLICATION,
+    "rmqd/claims/sqlite_store.py": DEDUPLICATION,
+    "rmqd/once/psycopg_connection.py": ONCE,
+    "rmqd/once/sqlalchemy_connection.py": ONCE,
+    "rmqd/cli/offsets_backup.py": "rmqd/cli/offsets_change.py",
+    "rmqd/consumer/dead_letters/marks.py": "rmqd/consumer/dead_letters/marks.py",
+    "rmqd/consumer/offsets/offsets_file.py": "rmqd/consumer/assembly.py",
+    "rmqd/replaying/plan.py": "rmqd/replaying/plan.py",
+    "handlers/rmqd_handlers/parquet/stores.py": "handlers/rmqd_handlers/parquet/handler.py",
+    "handlers/rmqd_handlers/redis/script.py": "handlers/rmqd_handlers/redis/handler.py",
+}
+"""The modules that write, with those that make the keys."""
+OTHERS = set(
+    # the ids of clusters themselves, locks, what a user asked for, and rows of the user's own tables
+    "rmqd/client/routing/cluster_id.py rmqd/consumer/offsets/process_lock.py rmqd/cli/new_handler.py "
+    "rmqd/demo/reports.py rmqd/demo/run.py handlers/rmqd_handlers/postgresql/table.py "
+    "handlers/rmqd_handlers/sql/target.py".split()
+)
+WRITING_CALLS = {"replace_file", "write_text", "write_bytes", "put_kv", "insert"}
+WRITING_TEXT = re.compile(r"\b(INSERT (OR \w+ )?INTO|CREATE TABLE)\b|redis\.call\('SET'")
+WRITING_MODE = re.compile(r"[wax]b?\+?")
+
+
+def is_writing(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        modes = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        is_list = name == "insert" and isinstance(node.func, ast.Attribute)
+        return (name in WRITING_CALLS and not is_list) or (name == "open" and any(map(WRITING_MODE.fullmatch, modes)))
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(WRITING_TEXT.search(node.value))
+
+
+def writers() -> Iterator[str]:
+    """The modules that store something, without the embedded broker and Spark, whose checkpoints name its state."""
+    for path in (*(TOP / "rmqd").rglob("*.py"), *(TOP / "handlers" / "rmqd_handlers").rglob("*.py")):
+        name = str(path.relative_to(TOP))
+        if not name.startswith(("rmqd/broker/", "rmqd/spark/")) and any(map(is_writing, nodes(name))):
+            yield name
+
+
+def nodes(module: str) -> Iterator[ast.AST]:
+    return ast.walk(ast.parse((TOP / module).read_text()))
+
+
+def test_each_store_has_keys_by_identity() -> None:
+    assert {*writers()} == KEYS_OF_STORES.keys() | OTHERS
+    for store, keys in KEYS_OF_STORES.items():
+        names = {node.attr for node in nodes(keys) if isinstance(node, ast.Attribute)} | {
+            node.id for node in nodes(keys) if isinstance(node, ast.Name)
+        }
+        assert names & {"identity", "cluster_id"}, f"{keys} makes the keys of {store} without an identity"
+
+
+WHOLE = Identity("c", "n", "g", "t", "l", "b", "0", "r")
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(Identity)])
+def test_each_dimension_counts(name: str) -> None:
+    """Also an empty one, one with a separator, and in a text that is too long."""
+    values = ["", "x/y", "x", "~", "@", "%2F", "x" * 300, "x" * 301]
+    texts = {str(replace(WHOLE, **{name: value})) for value in values}
+    assert len(texts | {str(WHOLE)}) == len(values) + 1
+    assert max(map(len, texts)) <= 200 or name == "cluster"
+
+
+def test_a_queue_is_named_in_full() -> None:
+    group = Identity("c1", "", "mailer")
+    named = group.of_topic("orders", "eu").of_queue(MessageQueue("orders", "broker-a", 0))
+    assert (str(group), str(named)) == ("c1/~/mailer", "c1/~/mailer/orders/eu/broker-a/0")
