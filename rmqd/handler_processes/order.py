@@ -12,7 +12,7 @@ from rmqd.process.logs.logs import LogSettings
 from rmqd.wire.identity import Identity
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
-from rmqd.wire.messages.once import once_in_group
+from rmqd.wire.messages.once import running_group
 
 BatchKind = Literal["plain", "orderly", "manual"]
 
@@ -50,8 +50,7 @@ class Call:
         """The call that hands this batch on."""
         manual = "manual" if isinstance(batch, ManualBatch) else "orderly"
         kind: BatchKind = manual if isinstance(batch, OrderlyBatch) else "plain"  # type: ignore[assignment]
-        identity = once_in_group.get().identity
-        return cls(tuple(batch), batch.message_queue, kind, batch.revoked, identity)
+        return cls(tuple(batch), batch.message_queue, kind, batch.revoked, running_group())
 
 
 @dataclass(frozen=True, slots=True)

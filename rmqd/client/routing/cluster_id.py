@@ -26,7 +26,7 @@ import structlog
 from rmqd.broker_errors import BrokerError, QueryNotFoundError
 from rmqd.client.api.admin import cluster_info, get_kv, put_kv
 from rmqd.client.coalesce import Coalesced
-from rmqd.errors import NameServerError, ProtocolError, RmqdError
+from rmqd.errors import NameServerError, ProtocolError, RemotingTimeoutError, RmqdError
 from rmqd.own_threads import in_own_thread
 from rmqd.wire.bodies.cluster import ClusterInfo
 
@@ -41,6 +41,7 @@ NAMESPACE: Final = "RMQD"
 KEY: Final = "cluster_id"
 FILE_NAME: Final = "cluster-ids.json"
 SETTLE_SECONDS: Final = 1.0  # two members that make an id at once see each other's after this time
+MOST_UNANSWERED: Final = 3  # a proxy may drop requests that it does not pass on
 MOST_KNOWN: Final = 32
 
 
@@ -106,7 +107,10 @@ class ClusterId:
             except RmqdError as error:
                 return error
 
-        answers = dict(zip(servers.addresses, await asyncio.gather(*map(ask, servers.addresses)), strict=True))
+        for _ in range(MOST_UNANSWERED):
+            answers = dict(zip(servers.addresses, await asyncio.gather(*map(ask, servers.addresses)), strict=True))
+            if not all(isinstance(one, RemotingTimeoutError) for one in answers.values()):
+                break
         if all(map(_may_answer_later, answers.values())):
             raise NameServerError(";".join(answers), "no name server told the id of the cluster")
         return {address: one for address, one in answers.items() if isinstance(one, str)}
@@ -157,8 +161,9 @@ class ClusterId:
 
 
 def _may_answer_later(answer: str | RmqdError) -> bool:
-    is_refusal = isinstance(answer, BrokerError) and not answer.retriable
-    return isinstance(answer, RmqdError) and not is_refusal and not isinstance(answer, ProtocolError)
+    if isinstance(answer, BrokerError):
+        return answer.retriable
+    return isinstance(answer, RmqdError) and not isinstance(answer, ProtocolError | RemotingTimeoutError)
 
 
 def _places(brokers: Mapping[str, BrokerData]) -> set[str]:

@@ -13,7 +13,7 @@ from typing import Self
 
 from rmqd.wire.identity import Identity
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.once import Once, once_in_group
+from rmqd.wire.messages.once import Once, once_in_group, running_group
 from rmqd.wire.messages.properties import (
     KEYS,
     LITE_TOPIC,
@@ -238,9 +238,7 @@ class Message(Record):
 
         Outside of a group's handler the cluster and the group are empty.
         """
-        running = once_in_group.get(None)
-        group = Identity("", self.block.namespace, "") if running is None else running.identity
-        return group.of_topic(self.topic, self.lite_topic)
+        return running_group().of_topic(self.topic, self.lite_topic)
 
     @property
     def transaction_id(self) -> str | None:

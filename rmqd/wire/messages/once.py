@@ -27,3 +27,9 @@ class InGroup(Protocol):
 
 once_in_group: ContextVar[InGroup] = ContextVar("once_in_group")
 """Set where the handler of a group runs."""
+
+
+def running_group() -> Identity:
+    """The group whose handler runs here; with empty names if none does, as in a test of a handler."""
+    running = once_in_group.get(None)
+    return Identity("", "", "") if running is None else running.identity
