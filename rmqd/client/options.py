@@ -54,7 +54,7 @@ class ClientOptions:
     security_token: str = field(default="", repr=False)
     tls: TlsOptions = field(default_factory=TlsOptions)
     max_frame_size_bytes: int = 16 * 1024 * 1024
-    state_dir: str = ""
+    state_dir: str = field(default="", compare=False)
     """The folder of local state, in which ids of clusters are noted."""
 
     @property
