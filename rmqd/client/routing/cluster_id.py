@@ -77,9 +77,10 @@ class ClusterId:
         if self._is_known:
             return
         held = await self._held()
-        info = await self._info()
-        known = self._known()
         found = min(filter(None, held.values()), default="")
+        known = self._known()
+        may_note = may_write and self._path.parent.is_dir()
+        info = ClusterInfo({}, {}) if found and not may_note else await self._info()
         if not found and held:
             here = _places(info.broker_addr_table)
             found = next((one for one, places in reversed(known.items()) if here & places), "")
@@ -89,7 +90,7 @@ class ClusterId:
         self._is_known = may_write or bool(found)
         if not found and may_write:
             log.warning("cluster.without_id", cluster=self.name, nameserver=";".join(self._name_servers.addresses))
-        elif may_write and (places := _places(info.broker_addr_table)):
+        elif may_note and (places := _places(info.broker_addr_table)):
             known.pop(found, None)  # the newest come last
             await in_own_thread(partial(self._note, {**known, found: places}))
 
@@ -155,9 +156,8 @@ class ClusterId:
         content = json.dumps({one: sorted(places) for one, places in [*known.items()][-MOST_KNOWN:]}, indent=1)
         temporary = self._path.with_name(f"{FILE_NAME}.{os.getpid()}")
         with contextlib.suppress(OSError):
-            if self._path.parent.is_dir() and (not self._path.exists() or self._path.read_text() != content):
-                temporary.write_text(content)
-                temporary.replace(self._path)
+            temporary.write_text(content)
+            temporary.replace(self._path)
 
 
 def _may_answer_later(answer: str | RmqdError) -> bool:
