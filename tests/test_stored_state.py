@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqd.testing import make_message
 from rmqd.wire.identity import Identity
 from rmqd.wire.message_queue import MessageQueue
 
@@ -89,3 +90,9 @@ def test_a_queue_is_named_in_full() -> None:
     group = Identity("c1", "", "mailer")
     named = group.of_topic("orders", "eu").of_queue(MessageQueue("orders", "broker-a", 0))
     assert (str(group), str(named)) == ("c1/~/mailer", "c1/~/mailer/orders/eu/broker-a/0")
+
+
+def test_a_message_names_its_lite_topic() -> None:
+    """Its topic is the parent topic, which all lite topics below it share."""
+    names = [str(make_message(topic="orders", properties=one).identity) for one in ({"__LITE_TOPIC": "eu"}, {})]
+    assert names == ["orders/eu", "orders"]

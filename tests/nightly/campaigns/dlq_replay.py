@@ -217,8 +217,7 @@ class DlqReplay:
         return sum(high - low for queue in self._marks()["queues"] for low, high in queue["settled"])
 
     def _marks(self) -> Any:
-        path = self._directory / "state" / "dlq" / self._group.name / "marks.json"
-        with contextlib.suppress(FileNotFoundError):
+        for path in (self._directory / "state" / "dlq").rglob("marks.json"):
             return json.loads(path.read_text())
         return {"queues": [], "windows": {}}
 

@@ -32,7 +32,7 @@ async def letters_of(commands: Commands) -> list[dict[str, Any]]:
 
 
 def leave_open(commands: Commands, way: str, keys: dict[int, str], ends: dict[str, dict[int, int]]) -> None:
-    """Note letters as under way, as a process does that is killed before it notes the answers."""
+    """Note letters as under way, as a process of rmqd 0.1.0 does that is killed before it notes the answers."""
     path = commands.state_dir / "dlq" / commands.group / "marks.json"
     path.parent.mkdir(parents=True)
     window = {"queue_id": 0, "way": way, "keys": keys, "ends": ends}
@@ -90,14 +90,14 @@ async def test_letters_under_way_by_send_back(
 async def test_one_process_replays_at_a_time(topic: str, commands: Commands) -> None:
     """Another one is refused, and goes on once the first one is killed."""
     await give_up(commands, topic, ["k0", "k1", "k2"])
-    path = commands.state_dir / "dlq" / commands.group / "marks.json"
+    marks = commands.state_dir / "dlq"
     arguments = ("-n", commands.cluster.nameserver, "--set", f"state_dir={commands.state_dir}", "--rate", "0.05")
     environment = {**os.environ, "PYTHONPATH": f"{TOP}:{TOP / 'handlers'}"}
     slow = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "rmqd", "dlq", "replay", commands.group, "--yes", *arguments, env=environment
     )
     try:
-        await eventually(path.exists, "it has begun")
+        await eventually(lambda: [*marks.rglob("marks.json")], "it has begun")
         refused = await commands.run("replay", commands.group, "--yes")
         assert refused.code == 1
         assert f"process {slow.pid} on " in refused.err

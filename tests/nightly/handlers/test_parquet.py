@@ -27,6 +27,8 @@ from tests.handlers.test_parquet import batch_of, entries, listed, started, stor
 from tests.servers.s3 import BUCKET, S3Server
 from tests.waiting import eventually
 
+SOURCE = f"orders/~/broker-a/{QUEUE.queue_id}"
+
 
 async def test_what_a_cancelled_call_took_along_does_not_close_a_file(tmp_path: Path) -> None:
     async with started(tmp_path, roll_after="1s", roll_size="100B") as handler:
@@ -45,7 +47,7 @@ async def test_what_a_cancelled_call_took_along_does_not_close_a_file(tmp_path: 
 
 def _added(handler: Parquet) -> int:
     """Bytes that wait in the queue's open file, as its calls say."""
-    filling = handler._queues[QUEUE].filling
+    filling = handler._queues[SOURCE].filling
     parts = () if filling is None else filling._parts.values()
     return sum(len(row.message.body) for rows in parts for row in rows)
 
@@ -73,7 +75,7 @@ async def test_more_runs_than_are_kept_are_read_again_where_they_are_needed(
         async with started(tmp_path) as handler:
             for batch in batches:
                 await handler.handle(batch)
-            assert not is_first or sum(map(len, handler._queues[QUEUE].listed._layers)) <= 20
+            assert not is_first or sum(map(len, handler._queues[SOURCE].listed._layers)) <= 20
             await handler.handle(batches[0])
 
     assert sorted(listed(tmp_path)) == list(range(0, 120, 2))
@@ -125,7 +127,7 @@ def test_a_message_is_looked_for_in_few_of_ten_thousand_runs(tmp_path: Path) -> 
     former, anew = 1_767_225_600_000, 1_767_225_700_000
     list_entries(tmp_path, former, (0, 199_999))
     list_entries(tmp_path, anew, *((at, at + 9) for at in range(0, 100_000, 10)))
-    listed_offsets = manifest.ListedOffsets(Folder(tmp_path), QUEUE)
+    listed_offsets = manifest.ListedOffsets(Folder(tmp_path), SOURCE, QUEUE)
     listed_offsets.learn(0, 9, listed_offsets.read(0, 9))
 
     def has(offset: int, stored_ms: int) -> bool:
@@ -145,7 +147,7 @@ async def test_the_event_loop_has_little_to_do_with_entries_that_are_read(tmp_pa
         with lines_counted() as lines:
             await handler.handle(batch_of(0, 1, 2))
         [last] = stored(1_767_225_600_999, 10_005)
-        assert handler._queues[QUEUE].listed.has(last)
+        assert handler._queues[SOURCE].listed.has(last)
 
     assert 0 < len(lines) < 300
 
@@ -156,7 +158,7 @@ async def test_entries_noted_while_others_are_read_are_known(tmp_path: Path) -> 
     list_entries(tmp_path, listed_before, (10, 19))
     async with started(tmp_path) as handler:
         await handler.handle(stored(written, 30))
-        listed_offsets = handler._queues[QUEUE].listed
+        listed_offsets = handler._queues[SOURCE].listed
         reading = listed_offsets.read(0, 9)
         await handler.handle(stored(written + 1, 31))
         listed_offsets.learn(0, 9, reading)
@@ -172,7 +174,7 @@ async def test_entries_forgotten_while_their_offsets_are_read_are_known(
     monkeypatch.setattr(manifest, "MOST_RUNS", 10)
     async with started(tmp_path) as handler:
         await handler.handle(stored(1_767_225_600_000, *range(0, 20, 2)))
-        listed_offsets = handler._queues[QUEUE].listed
+        listed_offsets = handler._queues[SOURCE].listed
         reading = listed_offsets.read(0, 9)
         await handler.handle(stored(1_767_225_700_000, *range(30, 50, 2)))
         listed_offsets.learn(0, 9, reading)
@@ -189,7 +191,7 @@ async def test_files_that_overlap_are_known_as_they_are_written(tmp_path: Path, 
     async with started(tmp_path) as handler:
         await handler.handle(stored(former, *first))
         await handler.handle(stored(anew, *then))
-        listed_offsets = handler._queues[QUEUE].listed
+        listed_offsets = handler._queues[SOURCE].listed
 
     assert [listed_offsets.has(message) for message in stored(former, *first)] == [True] * len(first)
     assert [listed_offsets.has(message) for message in stored(anew, *then)] == [True] * len(then)
