@@ -37,7 +37,9 @@ OTHERS = set(
     # the ids of clusters themselves, locks, what a user asked for, and rows of the user's own tables
     "rmqd/client/routing/cluster_id.py rmqd/consumer/offsets/process_lock.py rmqd/cli/new_handler.py "
     "rmqd/demo/reports.py rmqd/demo/run.py handlers/rmqd_handlers/postgresql/table.py "
-    "handlers/rmqd_handlers/sql/target.py".split()
+    "handlers/rmqd_handlers/sql/target.py "
+    # offsets, whose columns name cluster, group, topic, broker and queue; the cluster is named as in its routes
+    "handlers/rmqd_handlers/postgresql/offset_store.py".split()
 )
 WRITING_CALLS = {"replace_file", "write_text", "write_bytes", "put_kv", "insert"}
 WRITING_TEXT = re.compile(r"\b(INSERT (OR \w+ )?INTO|CREATE TABLE)\b|redis\.call\('SET'")
