@@ -30,6 +30,7 @@ KEYS_OF_STORES = {
     "rmqd/consumer/offsets/offsets_file.py": "rmqd/consumer/assembly.py",
     "rmqd/replaying/plan.py": "rmqd/replaying/plan.py",
     "handlers/rmqd_handlers/parquet/stores.py": "handlers/rmqd_handlers/parquet/handler.py",
+    "handlers/rmqd_handlers/postgresql/offset_store.py": "rmqd/consumer/offsets/own_store.py",
     "handlers/rmqd_handlers/redis/script.py": "handlers/rmqd_handlers/redis/handler.py",
 }
 """The modules that write, with those that make the keys."""
@@ -37,9 +38,7 @@ OTHERS = set(
     # the ids of clusters themselves, locks, what a user asked for, and rows of the user's own tables
     "rmqd/client/routing/cluster_id.py rmqd/consumer/offsets/process_lock.py rmqd/cli/new_handler.py "
     "rmqd/demo/reports.py rmqd/demo/run.py handlers/rmqd_handlers/postgresql/table.py "
-    "handlers/rmqd_handlers/sql/target.py "
-    # offsets, whose columns name cluster, group, topic, broker and queue; the cluster is named as in its routes
-    "handlers/rmqd_handlers/postgresql/offset_store.py".split()
+    "handlers/rmqd_handlers/sql/target.py".split()
 )
 WRITING_CALLS = {"replace_file", "write_text", "write_bytes", "put_kv", "insert"}
 WRITING_TEXT = re.compile(r"\b(INSERT (OR \w+ )?INTO|CREATE TABLE)\b|redis\.call\('SET'")

@@ -97,4 +97,5 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
         route = self._client.routes.route(queue.topic)
         brokers = [] if route is None else route.broker_datas
         cluster = next((one.cluster for one in brokers if one.broker_name == queue.broker_name), "")
+        cluster = self._client.cluster_id.id or cluster  # many clusters have one name
         return StoredQueue(cluster, self._group, queue.topic, queue.broker_name, queue.queue_id)
