@@ -1,8 +1,8 @@
 """rmqd runs Apache RocketMQ consumer groups declared in YAML.
 
-What handlers and offset stores need is here: `Batch`, `Message`, `MessageQueue`, `Retry`, `DeadLetter`, `Suspend`,
-`AlreadyHandled`; `handler`, `Depends`, `offset_connection` for typed handlers; and `Progress`, `StoredQueue` and
-`OffsetStoreError` for stores. Programs that poll use `PullConsumer` and `SyncPullConsumer`.
+Handlers need `Batch`, `Message`, `MessageQueue`, `Retry`, `DeadLetter`, `Suspend` and `AlreadyHandled`; typed handlers
+also `handler` and `Depends`. Programs that poll use `PullConsumer` and `SyncPullConsumer`. Two more public modules:
+`rmqd.offset_stores` and `rmqd.testing`.
 
 The packages, from the top: `cli` the commands; `demo`, `testing` and `spark`; `daemon` the process; `plugins` and
 `process`; `config`; `consumer` the engine of one group; `client` the connections to RocketMQ; `wire` bytes to values
@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rmqd.version import __version__
-
 if TYPE_CHECKING:
     from rmqd.handler_api import AlreadyHandled, Batch, DeadLetter, Retry, Suspend
-    from rmqd.offset_stores import OffsetStoreError, Progress, StoredQueue, offset_connection
     from rmqd.polling.pull_consumer import PullConsumer
     from rmqd.polling.sync_pull_consumer import SyncPullConsumer
     from rmqd.typed.decorator import Depends, handler
+    from rmqd.version import __version__
     from rmqd.wire.message_queue import MessageQueue
     from rmqd.wire.messages.message import Message
 
@@ -31,16 +29,12 @@ __all__ = [
     "Depends",
     "Message",
     "MessageQueue",
-    "OffsetStoreError",
-    "Progress",
     "PullConsumer",
     "Retry",
-    "StoredQueue",
     "Suspend",
     "SyncPullConsumer",
     "__version__",
     "handler",
-    "offset_connection",
 ]
 
 
@@ -54,10 +48,6 @@ def __getattr__(name: str) -> Any:
         import rmqd.typed.decorator
 
         return getattr(rmqd.typed.decorator, name)
-    if name in ("OffsetStoreError", "Progress", "StoredQueue", "offset_connection"):
-        import rmqd.offset_stores
-
-        return getattr(rmqd.offset_stores, name)
     if name in ("Message", "MessageQueue"):
         import rmqd.wire.messages.message
 
@@ -66,4 +56,8 @@ def __getattr__(name: str) -> Any:
         import rmqd.polling.sync_pull_consumer
 
         return getattr(rmqd.polling.sync_pull_consumer, name)  # it builds on the other one
+    if name == "__version__":
+        import rmqd.version
+
+        return rmqd.version.__version__
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -201,7 +201,8 @@ def test_the_public_names_are_the_whole_api() -> None:
     names: list[Any] = [getattr(rmqd, name) for name in rmqd.__all__]
     assert None not in names
     assert sorted(rmqd.__all__) == sorted(
-        "AlreadyHandled Batch DeadLetter Depends Message MessageQueue Retry Suspend __version__ handler".split()
+        "AlreadyHandled Batch DeadLetter Depends Message MessageQueue PullConsumer Retry Suspend SyncPullConsumer "
+        "__version__ handler".split()
     )
     with pytest.raises(AttributeError, match="has no attribute 'Producer'"):
         _ = rmqd.Producer

@@ -255,7 +255,7 @@ client:
         for field in dataclasses.fields(options)
         if getattr(options, field.name) == getattr(defaults, field.name)
     ]
-    assert unchanged == ["nameserver_url"]
+    assert unchanged == ["nameserver_url", "state_dir"]
     assert options.nameservers == ("a:1", "[::1]:9876")
     assert (options.poll_name_server_interval_seconds, options.heartbeat_broker_interval_seconds) == (10.0, 20.0)
     assert (options.access_key, options.secret_key, options.security_token) == ("ak", "sk", "st")

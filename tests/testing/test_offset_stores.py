@@ -9,8 +9,9 @@ from typing import Annotated, Any, ClassVar
 
 import pytest
 
-from rmqd import Batch, Depends, OffsetStoreError, Progress, Retry, StoredQueue, handler, offset_connection
+from rmqd import Batch, Depends, Retry, handler
 from rmqd.errors import ConfigError
+from rmqd.offset_stores import OffsetStoreError, Progress, StoredQueue, offset_connection
 from rmqd.testing import OffsetStoreSuite, RocketMQ, RunResult
 from rmqd.typed.form import HandlerFormError
 

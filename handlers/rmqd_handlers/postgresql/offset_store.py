@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rmqd import OffsetStoreError, Progress, StoredQueue
+from rmqd.offset_stores import OffsetStoreError, Progress, StoredQueue
 from rmqd_handlers.extras import need
 from rmqd_handlers.rows import MAX_CONNECTIONS
 from rmqd_handlers.urls import LibpqUrl

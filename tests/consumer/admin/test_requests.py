@@ -301,7 +301,7 @@ async def test_running_info_has_every_option_under_javas_name(broker: ScriptedBr
             "vipChannelEnabled": "false",
         }.items()
     )
-    client, tools, twice, unset = 9, 6, 1, 5
+    client, tools, twice, unset = 9, 6, 1, 6
     assert len(found) == len(fields(ConsumerOptions)) + client + tools + twice - unset
 
 

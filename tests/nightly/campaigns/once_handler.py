@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from psycopg_pool import AsyncConnectionPool
 from pydantic import BaseModel
 
-from rmqd import AlreadyHandled, Batch, Depends, Message, handler, offset_connection
+from rmqd import AlreadyHandled, Batch, Depends, Message, handler
+from rmqd.offset_stores import offset_connection
 
 
 def keys_of(message: Message) -> str:
