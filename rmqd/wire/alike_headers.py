@@ -1,8 +1,8 @@
-"""Decodes replies whose headers differ from an earlier one in their numbers alone, without reading the JSON anew.
+"""Decodes responses whose headers differ from an earlier header only in numbers, without parsing the JSON again.
 
-A broker writes the header of each reply to a pull in one way: only the opaque and three offsets change. Of the first
-such header a pattern is made, which has these numbers as groups and every other byte as it is. What matches it says,
-but for them, what that header says. Anything else goes to `decode_command`, which alone judges what is a command.
+A broker writes the headers of all pull responses alike: only the opaque and three offsets change. The first such header
+becomes a pattern with groups for these numbers and every other byte fixed. A header that matches the pattern has the
+same fields except for the numbers. All other headers go to `decode_command`, the only judge of valid commands.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from rmqd.wire.command import RemotingCommand, decode_command
 
 _OFFSETS: Final = ("nextBeginOffset", "minOffset", "maxOffset")
 _OPAQUE: Final = "opaque"
-_OPAQUE_NUMBER: Final = r"(0|[1-9]\d{0,9})"  # as JSON has numbers
-_OFFSET_NUMBER: Final = r"(\d{1,19})"  # within a string
-_BYTES: Final = "latin-1"  # a character for each byte: one text of the header is cheaper than one of each number
+_OPAQUE_NUMBER: Final = r"(0|[1-9]\d{0,9})"  # the form of numbers in JSON
+_OFFSET_NUMBER: Final = r"(\d{1,19})"  # inside a string
+_BYTES: Final = "latin-1"  # one character for each byte: decoding the header once is cheaper than decoding each number
 _OPAQUE_MAX: Final = 2**31 - 1
-_MOST_PATTERNS: Final = 4  # of one broker: more of them would cost more than they save
+_MOST_PATTERNS: Final = 4  # for one broker; more patterns would cost more than they save
 
 
 class AlikeHeaders:
-    """Decodes the replies of one broker to pulls."""
+    """Decodes the pull responses of one broker."""
 
     __slots__ = ("_patterns",)
 
@@ -31,7 +31,7 @@ class AlikeHeaders:
         self._patterns: list[_Pattern] = []
 
     def decode(self, payload: bytes) -> RemotingCommand:
-        """What `decode_command` makes of a frame without its length field. Raises ProtocolError as it does."""
+        """Decode a frame without its length field, as `decode_command` does. Raises ProtocolError."""
         for pattern in self._patterns:
             if (reply := pattern.decode(payload)) is not None:
                 return reply
@@ -46,7 +46,7 @@ class AlikeHeaders:
 
 
 class _Pattern:
-    """The headers that are like that of `sample`; the groups of `expression` are in the order of `names`."""
+    """Headers like that of `sample`. The groups of `expression` have the order of `names`."""
 
     __slots__ = ("_expression", "_fields", "_names", "_opaque_at", "_same")
 
@@ -58,7 +58,7 @@ class _Pattern:
         self._names = [name for name in names if name != _OPAQUE]
 
     def decode(self, payload: bytes) -> RemotingCommand | None:
-        body_start = 4 + int.from_bytes(payload[:4])  # the first byte is the serialize type, 0 where it is JSON
+        body_start = 4 + int.from_bytes(payload[:4])  # the first byte is the serialize type: 0 for JSON
         found = self._expression.fullmatch(payload[4:body_start].decode(_BYTES))
         if found is None or body_start > len(payload):
             return None
@@ -73,9 +73,9 @@ class _Pattern:
 
 
 def _pattern_of(command: RemotingCommand) -> _Pattern | None:
-    """The pattern of a header; None where one of its numbers could be read in two ways."""
+    """Return the pattern of a header; None if one of its numbers could be read in two ways."""
     header = command.payload[4 : command.body_start]
-    # without escapes, quotes begin and end strings in turns: a name in quotes that is there once is that member's
+    # Without escapes, quotes start and end strings alternately. So a quoted name that occurs once is a member's name.
     if command.payload[0] != SerializeType.JSON or b"\\" in header:
         return None
     members = {name: (f'"{name}":"', command.ext_fields.get(name, "")) for name in _OFFSETS}
@@ -83,7 +83,8 @@ def _pattern_of(command: RemotingCommand) -> _Pattern | None:
     places: list[tuple[int, int, str]] = []
     for name, (before, number) in members.items():
         start = header.find((before + number).encode()) + len(before)
-        is_number = number.isascii() and number.isdecimal()  # other scripts have digits too, of several bytes
+        # other scripts have digits as well, with several bytes each
+        is_number = number.isascii() and number.isdecimal()
         if start < len(before) or not is_number or header.count(f'"{name}"'.encode()) != 1:
             return None
         places.append((start, start + len(number), name))

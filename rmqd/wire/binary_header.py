@@ -1,4 +1,4 @@
-"""The ROCKETMQ header serialisation. Its codes have 16 bits, so the 200xxx ones do not fit."""
+"""The ROCKETMQ header serialisation. Its codes have 16 bits, so the codes 200xxx do not fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_KEY_BYTES: Final = 0x7FFF
 
 @dataclass(frozen=True, slots=True)
 class BinaryHeader:
-    """The fields of a binary header; `language` is the byte of LanguageCode."""
+    """The fields of a binary header. `language` is the byte of LanguageCode."""
 
     code: int
     language: int
@@ -51,7 +51,7 @@ def decode_binary_header(data: bytes) -> BinaryHeader:
 
 
 def encode_binary_header(header: BinaryHeader) -> bytes:
-    """Encode a header. Raises ProtocolError for what does not fit, above all codes over 32767."""
+    """Encode a header. Raises ProtocolError if a field does not fit, for example a code over 32767."""
     remark = (header.remark or "").encode()
     fields = _encode_map(header.ext_fields)
     try:

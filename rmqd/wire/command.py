@@ -1,4 +1,4 @@
-"""One request or reply: its header in either serialisation, and its body."""
+"""One request or response: its header in either serialisation, and its body."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rmqd.wire.frame import MAX_FRAME_SIZE_BYTES
 from rmqd.wire.loose_json import STRICT_DECODER
 
 LANGUAGE: Final = LanguageCode.PYTHON
-# 5.5.0: route replies are strict JSON, and a server that shuts down in order says GO_AWAY instead of hanging up
+# 5.5.0: route responses are strict JSON, and a server sends GO_AWAY before a normal shutdown instead of hanging up
 VERSION: Final = 513
 RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2
 
 _PREFIX: Final = Struct(">II")
 _MAX_HEADER_BYTES: Final = 0xFFFFFF
-MOST_HEADER_FIELDS: Final = 4096  # RocketMQ's own have some dozens
+MOST_HEADER_FIELDS: Final = 4096  # RocketMQ's own headers have a few dozen fields
 _LARGE_HEADER_BYTES: Final = 64 * 1024
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 _LANGUAGES: Final = {language.name: language for language in LanguageCode}
@@ -30,7 +30,7 @@ _LANGUAGES_BY_BYTE: Final = {int(language): language for language in LanguageCod
 
 
 class RemotingCommand:
-    """A decoded request or reply. Judge a reply by `code` alone."""
+    """A decoded request or response. The success of a response depends on `code` alone."""
 
     __slots__ = ("body_start", "code", "ext_fields", "flag", "language", "opaque", "payload", "remark", "version")
 
@@ -51,7 +51,7 @@ class RemotingCommand:
         self.flag = flag
         self.ext_fields: dict[str, str] = {} if ext_fields is None else ext_fields
         self.payload = body
-        """The bytes that came, of which the body is the part from `body_start` on: large bodies need not be copied."""
+        """The received bytes. The body begins at `body_start`, so that large bodies are not copied."""
         self.body_start = body_start
         self.remark = remark
         self.language = language
@@ -59,12 +59,11 @@ class RemotingCommand:
 
     @property
     def body(self) -> bytes:
-        """The body; a copy of that part of the frame."""
+        """The body, copied out of the frame."""
         return self.payload[self.body_start :]
 
     @property
     def is_response(self) -> bool:
-        """Whether it answers a request."""
         return self.flag & RESPONSE_FLAG != 0
 
     @property
@@ -80,7 +79,7 @@ class RemotingCommand:
 
 
 def decode_command(payload: bytes) -> RemotingCommand:
-    """Decode a frame without its length field. Raises ProtocolError for anything that is not a command."""
+    """Decode a frame without its length field. Raises ProtocolError if it is not a command."""
     size = len(payload)
     if size < 4:
         raise ProtocolError(f"a frame of {size} bytes has no room for its header's length")
@@ -106,7 +105,7 @@ def decode_command(payload: bytes) -> RemotingCommand:
 
 
 def encode_command(command: RemotingCommand, serialize_type: SerializeType = SerializeType.JSON) -> bytes:
-    """The whole frame of a command, length field included. Raises ProtocolError where it cannot be written."""
+    """Return the whole frame of a command, with its length field. Raises ProtocolError if it cannot be written."""
     if serialize_type is SerializeType.ROCKETMQ:
         binary = encode_binary_header(
             BinaryHeader(
@@ -132,7 +131,7 @@ def encode_command(command: RemotingCommand, serialize_type: SerializeType = Ser
 def encode_request(
     code: int, opaque: int, ext_fields: Mapping[str, str], body: bytes = b"", oneway: bool = False
 ) -> bytes:
-    """The whole frame of a request."""
+    """Return the whole frame of a request."""
     header = (
         f'{{"code":{int(code)},"flag":{ONEWAY_FLAG if oneway else 0},"language":"{LANGUAGE.name}",'
         f'"opaque":{opaque},"version":{VERSION}'
@@ -147,14 +146,14 @@ def encode_response(
     ext_fields: Mapping[str, str] | None = None,
     body: bytes = b"",
 ) -> bytes:
-    """The whole frame of the reply to `request`, always with a JSON header, as Java servers answer."""
+    """Return the whole frame of the response to `request`. The header is always JSON, as with Java servers."""
     return encode_command(
         RemotingCommand(code, request.opaque, RESPONSE_FLAG, dict(ext_fields or {}), body, 0, remark or None)
     )
 
 
 def _ext_fields_member(ext_fields: Mapping[str, str]) -> str:
-    """Write the last member of a header and its end: four times as fast as json.dumps, which makes an encoder."""
+    """Return the last member of a header and its end: four times as fast as json.dumps, which creates an encoder."""
     if not ext_fields:
         return "}"
     return f',"extFields":{{{",".join([f"{_quoted(key)}:{_quoted(text)}" for key, text in ext_fields.items()])}}}}}'
@@ -163,7 +162,7 @@ def _ext_fields_member(ext_fields: Mapping[str, str]) -> str:
 def _frame(header: bytes, body: bytes, serialize_type: SerializeType) -> bytes:
     length = 4 + len(header) + len(body)
     if length > MAX_FRAME_SIZE_BYTES or len(header) > _MAX_HEADER_BYTES:
-        raise ProtocolError(f"a frame of {length} bytes; RocketMQ reads at most {MAX_FRAME_SIZE_BYTES}")
+        raise ProtocolError(f"a frame of {length} bytes is too large; RocketMQ reads at most {MAX_FRAME_SIZE_BYTES}")
     return b"".join((_PREFIX.pack(length, serialize_type << 24 | len(header)), header, body))
 
 
@@ -172,7 +171,7 @@ _scan: Final[Callable[[str, int], tuple[Any, int]]] = STRICT_DECODER.scan_once  
 
 
 def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
-    # a long remark costs nothing, as it is one string; each of very many fields costs more memory than bytes
+    # a long remark is one string and costs nothing; each of very many fields costs more memory than its bytes
     if body_start > _LARGE_HEADER_BYTES and payload.count(b'":', 4, body_start) > MOST_HEADER_FIELDS:
         raise ProtocolError(f"a header of more than {MOST_HEADER_FIELDS} fields")
     try:
@@ -181,21 +180,21 @@ def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
             header, end = _scan(text, 0)
             if end != len(text):
                 header = STRICT_DECODER.decode(text)
-        except StopIteration:  # how the scanner says "nothing here"; blanks in front lead here too
+        except StopIteration:  # the scanner's signal for "nothing here", also raised for leading blanks
             header = STRICT_DECODER.decode(text)
         get = header.get
         code, opaque, flag, version = header["code"], header["opaque"], get("flag", 0), get("version", 0)
-        # one look at all four in the usual case, where no sign bit is set
+        # one check of all four in the usual case, with no sign bit set
         are_integers = type(code) is type(opaque) is type(flag) is type(version) is int
         if not (are_integers and 0 <= code | opaque | flag | version <= _INT_MAX):
             _check_integers(code, opaque, flag, version)
         remark, ext_fields = get("remark"), get("extFields")
         if ext_fields:
             try:
-                "".join(ext_fields.values())  # the cheapest way to ask whether all are strings
+                "".join(ext_fields.values())  # the cheapest check that all values are strings
             except TypeError:
                 ext_fields = {key: _as_text(value) for key, value in ext_fields.items() if value is not None}
-        if "\\ud" in text or "\\uD" in text:  # other escapes are in every send: its properties' separators
+        if "\\ud" in text or "\\uD" in text:  # other escapes are in every send, as separators of its properties
             remark, ext_fields = _without_surrogates(remark, ext_fields)
         if remark is not None and type(remark) is not str:
             remark = _as_text(remark)
@@ -212,7 +211,7 @@ def _check_integers(*values: object) -> None:
 
 
 def _as_text(value: object) -> str:
-    """The text that Java keeps for a value that should have been a string."""
+    """Return the text that Java keeps for a value that should have been a string."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int | float):
@@ -221,7 +220,7 @@ def _as_text(value: object) -> str:
 
 
 def _without_surrogates(remark: object, ext_fields: Mapping[str, str] | None) -> tuple[object, dict[str, str]]:
-    """JSON can escape halves of characters, which no file, socket or log takes; they become "?", as in Java."""
+    """Replace half characters, which JSON can escape and no file, socket or log accepts, by "?", as Java does."""
     if isinstance(remark, str):
         remark = remark.encode("utf-8", "replace").decode()
     clean = {

@@ -1,6 +1,6 @@
-"""The fields of headers and bodies: what they are called on the wire, and how a value of theirs is read.
+"""The fields of headers and bodies: their wire names, and functions that read their values.
 
-The functions that read return the field's value, or raise a ProtocolError that shows what it is.
+The reading functions return the field's value, or raise a ProtocolError that quotes the wrong value.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A field's name on the wire, where it is not its own in camel case; part of the field's annotation."""
+    """Part of a field's annotation: its wire name, if that differs from its own name in camel case."""
 
     name: str
 
 
 def wire_name(name: str, annotation: Any) -> str:
-    """What a field is called on the wire: as `Named` in its annotation says, or its own name as Java spells it."""
+    """Return a field's wire name: the name in `Named`, or its own name in camel case."""
     for note in getattr(annotation, "__metadata__", ()):
         if isinstance(note, Named):
             return note.name
@@ -34,7 +34,7 @@ def wire_name(name: str, annotation: Any) -> str:
 
 
 def parse_integer(text: str, what: str) -> int:
-    """An integer of 64 bits as Java's `Long.parseLong` reads it. Raises ProtocolError."""
+    """Parse an integer of 64 bits like Java's `Long.parseLong`. Raises ProtocolError."""
     if _INTEGER.fullmatch(text):
         value = int(text)
         if _LONG_MIN <= value <= _LONG_MAX:
@@ -48,14 +48,14 @@ def body_object(body: bytes | str) -> dict[Any, Any]:
 
 
 def as_object(value: object, what: str) -> dict[Any, Any]:
-    """`value`, if it is an object."""
+    """Return `value` if it is an object."""
     if isinstance(value, dict):
         return value
     raise _wrong(what, "an object", value)
 
 
 def as_key(key: object, what: str) -> dict[str, Any]:
-    """The object that a map key is; also one that was written as a string of JSON."""
+    """Return the object that serves as a map key, also if it was written as a JSON string."""
     if isinstance(key, loose_json.ObjectKey):
         return key.as_dict()
     if isinstance(key, str):
@@ -64,7 +64,7 @@ def as_key(key: object, what: str) -> dict[str, Any]:
 
 
 def as_integer(value: object, what: str) -> int:
-    """`value`, if it is an integer of 64 bits, also one that was written as a string."""
+    """Return `value` if it is an integer of 64 bits, also if it was written as a string."""
     if isinstance(value, str) and len(value) <= 20:
         try:
             value = int(value)
@@ -76,28 +76,28 @@ def as_integer(value: object, what: str) -> int:
 
 
 def as_text(value: object, what: str) -> str:
-    """`value`, if it is a string."""
+    """Return `value` if it is a string."""
     if isinstance(value, str):
         return value
     raise _wrong(what, "a string", value)
 
 
 def as_number(value: object, what: str) -> float:
-    """`value`, if it is a finite number."""
+    """Return `value` if it is a finite number."""
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300 and math.isfinite(value):
         return float(value)
     raise _wrong(what, "a number", value)
 
 
 def as_boolean(value: object, what: str) -> bool:
-    """`value`, if it is a boolean."""
+    """Return `value` if it is a boolean."""
     if isinstance(value, bool):
         return value
     raise _wrong(what, "true or false", value)
 
 
 def as_list(value: object, what: str) -> list[Any]:
-    """`value`, if it is a list; null is an empty one."""
+    """Return `value` if it is a list; null becomes an empty list."""
     if value is None:
         return []
     if isinstance(value, list):
@@ -106,28 +106,28 @@ def as_list(value: object, what: str) -> list[Any]:
 
 
 def text(data: dict[Any, Any], name: str) -> str:
-    """A field that holds a string, and must be there."""
+    """Return a required field that holds a string."""
     return as_text(data.get(name), name)
 
 
 def optional_text(data: dict[Any, Any], name: str) -> str | None:
-    """A field that holds a string or is left out."""
+    """Return a field that holds a string; None if it is missing."""
     value = data.get(name)
     return None if value is None else as_text(value, name)
 
 
 def integer(data: dict[Any, Any], name: str) -> int:
-    """A field that holds an integer, and must be there."""
+    """Return a required field that holds an integer."""
     return as_integer(data.get(name), name)
 
 
 def items(data: dict[Any, Any], name: str) -> list[Any]:
-    """A field that holds a list; one that is left out is empty."""
+    """Return a field that holds a list; empty if it is missing."""
     return as_list(data.get(name), name)
 
 
 def mapping(data: dict[Any, Any], name: str) -> dict[Any, Any]:
-    """A field that holds an object; one that is left out is empty."""
+    """Return a field that holds an object; empty if it is missing."""
     value = data.get(name)
     return {} if value is None else as_object(value, name)
 

@@ -1,4 +1,4 @@
-"""Subscriptions from expressions, with the hashes by which brokers check tags."""
+"""Subscriptions from expressions, with the hashes that brokers use to check tags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONDITION: Final = re.compile(r"[=<>]|!|\b(?:not|is|in|like|between)\s", re.IGN
 
 
 def meant_filter(expression: str, kind: str) -> str | None:
-    """The filter that was probably meant by one that matches no message; None if this one is fine."""
+    """Return the probably intended filter if this one matches no message; None if this one is fine."""
     straight = expression.strip().translate(dict.fromkeys(map(ord, _TYPOGRAPHIC), "'"))
     if kind == EXPRESSION_SQL92:
         return None if straight == expression.strip() else f"{{sql: {quoted(straight)}}}"
@@ -33,35 +33,33 @@ def meant_filter(expression: str, kind: str) -> str | None:
 
 
 def quoted(text: str) -> str:
-    """A text as YAML has it in double quotes."""
+    """Return a text in YAML's double quotes."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def tag_subscription(topic: str, expression: str | None, version: int) -> SubscriptionData:
-    """A subscription by tags, such as "paid || refunded"; "*" or nothing for all.
+    """Return a subscription by tags, such as "paid || refunded"; "*" or nothing for all.
 
-    `version` is the time in milliseconds. Raises InvalidNameError where the expression names no tag.
+    `version` is the time in milliseconds. Raises InvalidNameError if the expression names no tag.
     """
     stripped = (expression or "").strip()
     if stripped in ("", SUBSCRIPTION_ALL):
         return SubscriptionData(topic, SUBSCRIPTION_ALL, sub_version=version)
     tags = frozenset(filter(None, (tag.strip() for tag in stripped.split("||"))))
     if not tags:
-        raise InvalidNameError(
-            f'the tag expression {expression!r} names no tag; accepted are "*" and tags joined by "||"'
-        )
+        raise InvalidNameError(f'the tag expression {expression!r} names no tag; expected "*" or tags joined by "||"')
     return SubscriptionData(topic, stripped, tags, frozenset(map(java_hash, tags)), version)
 
 
 def sql_subscription(topic: str, expression: str, version: int) -> SubscriptionData:
-    """A subscription by an SQL92 condition over properties, checked by the broker. `version` is milliseconds."""
+    """Return a subscription by an SQL92 condition, which the broker checks. `version` is in milliseconds."""
     if not expression.strip():
         raise InvalidNameError("an SQL92 expression must not be empty")
     return SubscriptionData(topic, expression, sub_version=version, expression_type=EXPRESSION_SQL92)
 
 
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode`, signed 32 bit: what brokers store and compare for tags."""
+    """Return Java's `String.hashCode`, signed 32 bit: brokers store and compare it for tags."""
     data = text.encode("utf-16-be", "surrogatepass")
     result = 0
     for unit in unpack(f">{len(data) // 2}H", data):

@@ -1,6 +1,6 @@
 """Cuts a TCP byte stream into remoting frames.
 
-A frame is a 4 byte big-endian length and that many bytes of payload (protocol: `NettyDecoder.java`).
+A frame is a length of 4 bytes (big-endian) and that many bytes of payload. Java: `NettyDecoder`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LENGTH = Struct(">I")
 
 
 class FrameDecoder:
-    """Bytes in, whole payloads out; holds at most one unfinished frame."""
+    """Turns received bytes into whole payloads. Holds at most one unfinished frame."""
 
     __slots__ = ("_chunks", "_max_frame_size", "_wanted", "held_bytes")
 
@@ -22,13 +22,13 @@ class FrameDecoder:
         self._max_frame_size = max_frame_size_bytes
         self._chunks: list[bytes] = []
         self.held_bytes = 0
-        """Bytes of the unfinished frame that have arrived."""
+        """The number of received bytes of the unfinished frame."""
         self._wanted = LENGTH.size
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the payloads that `data` completes, without their length field.
 
-        Raises ProtocolError as soon as a length above the limit is seen, before that frame is read.
+        Raises ProtocolError if a length exceeds the limit, before that frame is read.
         """
         if self._chunks:
             self._chunks.append(data)

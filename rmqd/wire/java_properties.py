@@ -1,7 +1,7 @@
 """Settings as lines of `name=value`.
 
-The body of UPDATE_BROKER_CONFIG (25) and UPDATE_NAMESRV_CONFIG (318), and of the replies to GET_BROKER_CONFIG (26) and
-GET_NAMESRV_CONFIG (319).
+The body of UPDATE_BROKER_CONFIG (25) and UPDATE_NAMESRV_CONFIG (318), and of the responses to GET_BROKER_CONFIG (26)
+and GET_NAMESRV_CONFIG (319).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def dump_properties(values: Mapping[str, str]) -> bytes:
 
 
 def load_properties(body: bytes) -> dict[str, str]:
-    """Read lines. Empty ones and comments (# or !) are skipped; the last of several values of a name counts."""
+    """Read the lines, without empty lines and comments (# or !). The last value of a name counts."""
     values = {}
     for line in body.decode(errors="replace").splitlines():
         text = line.strip()

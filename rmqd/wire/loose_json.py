@@ -1,6 +1,6 @@
-"""JSON as fastjson writes it: beside strict JSON, map keys may be bare numbers or whole objects.
+"""JSON as fastjson writes it: map keys may also be bare numbers or whole objects.
 
-`{0:"127.0.0.1:10911"}` and `{{"brokerName":"b","queueId":0,"topic":"T"}:5}` are what brokers really send.
+Brokers really send `{0:"127.0.0.1:10911"}` and `{{"brokerName":"b","queueId":0,"topic":"T"}:5}`.
 """
 
 from __future__ import annotations
@@ -26,29 +26,28 @@ _BROKEN_BY: Final = (ValueError, RecursionError)
 
 
 class ObjectKey(tuple[tuple[str, Any], ...]):
-    """An object that served as a map key: its items, sorted by name, so that it can be a key here too."""
+    """An object that is a map key: a tuple of its items, sorted by name, so that Python can hash it."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> ObjectKey:
-        """The key for an object. Raises ProtocolError where a value of it is an object or a list."""
+        """Return the key for an object. Raises ProtocolError if one of its values is an object or a list."""
         try:
             key = cls(sorted(value.items()))
             hash(key)
         except TypeError as error:
-            raise ProtocolError("an object that is a map key must hold plain values only") from error
+            raise ProtocolError("an object that is a map key must not hold objects or lists") from error
         return key
 
     def as_dict(self) -> dict[str, Any]:
-        """The object again."""
         return dict(self)
 
 
 def loads(data: bytes | str) -> Any:
-    """Parse a body. Object keys come as ObjectKey, bare keys as int, bool or None, the last of two equal keys wins.
+    """Parse a body. Object keys become ObjectKey, bare keys int, bool or None. The last of two equal keys wins.
 
-    Raises ProtocolError for anything else, for nesting deeper than MAX_DEPTH, and for half characters in strings.
+    Raises ProtocolError for other text, for nesting deeper than MAX_DEPTH, and for half characters in strings.
     """
     try:
         text = data.decode() if isinstance(data, bytes) else data
@@ -64,13 +63,13 @@ def loads(data: bytes | str) -> Any:
 
 
 def dumps(value: object, *, bare_keys: bool = False) -> bytes:
-    """Write a body: maps with ObjectKey keys get real objects as keys, which is what Java reads.
+    """Write a body. ObjectKey keys become objects as keys, which Java can read.
 
-    With `bare_keys`, numbers that are keys stand without quotes, as brokers write them. Neither is JSON, and only JSON
-    can be left to the standard library, which is several times faster.
+    With `bare_keys`, numeric keys have no quotes, as brokers write them. Neither form is JSON. The standard library,
+    which is several times faster, writes only JSON.
     """
     if not bare_keys:
-        with contextlib.suppress(TypeError):  # of a key that is an object
+        with contextlib.suppress(TypeError):  # raised for a key that is an object
             return _ENCODER.encode(value).encode()
     parts: list[str] = []
     _write(value, parts, bare_keys)
@@ -78,7 +77,7 @@ def dumps(value: object, *, bare_keys: bool = False) -> bytes:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 _ENCODER: Final = JSONEncoder(separators=(",", ":"))
@@ -86,7 +85,7 @@ STRICT_DECODER: Final = JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _check(value: object) -> None:
-    """Refuse what the fast parser lets pass: too deep nesting and half characters."""
+    """Reject nesting that is too deep and half characters, which the fast parser accepts."""
     level, depth = [value], 0
     while level:
         depth += 1
@@ -107,7 +106,7 @@ def _check(value: object) -> None:
 
 
 class _Parser:
-    """A recursive descent over one text; strings, and maps by objects, are left to the standard library."""
+    """A recursive descent parser for one text. The standard library parses strings, and maps by objects."""
 
     __slots__ = ("at", "depth", "text")
 
@@ -149,9 +148,10 @@ class _Parser:
             self.expect(",")
 
     def map_by_objects(self) -> dict[Any, Any] | None:
-        """A map whose keys are flat objects, and its values such objects or numbers; None for any other one.
+        """Return a map whose keys are flat objects and whose values are such objects or numbers; None for other maps.
 
-        A broker's word on the queues of a topic is such a map. Read entry by entry it would take five times as long.
+        A broker's report on the queues of a topic is such a map. Parsing it entry by entry would take five times as
+        long.
         """
         at, parts = self.at + 1, list[str]()
         while match := _ENTRY.match(self.text, at):
@@ -202,7 +202,7 @@ class _Parser:
         raise self.unexpected("a value")
 
     def peek(self) -> str:
-        """The next character that is not blank; empty at the end."""
+        """Return the next character that is not blank; empty at the end."""
         match = _BLANKS.match(self.text, self.at)
         self.at = match.end() if match else self.at
         return self.text[self.at : self.at + 1]

@@ -9,7 +9,7 @@ from rmqd.wire.topics import unwrap_namespace
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
-    """One queue of a topic on one broker; ordered as RocketMQ orders queues for allocation."""
+    """One queue of a topic on one broker. The order is the one that RocketMQ uses for allocation."""
 
     topic: str
     broker_name: str
@@ -19,7 +19,7 @@ class MessageQueue:
         return f"{self.topic}@{self.broker_name}:{self.queue_id}"
 
     def without(self, namespace: str) -> MessageQueue:
-        """The queue with its topic as handlers know it."""
+        """Return the queue with its topic as handlers know it."""
         if not namespace:
             return self
         return MessageQueue(unwrap_namespace(self.topic, namespace), self.broker_name, self.queue_id)

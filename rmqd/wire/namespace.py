@@ -1,4 +1,4 @@
-"""Texts and plain data without the namespace that brokers of a shared cluster put before names."""
+"""Removes the namespace that brokers of a shared cluster put before names from texts and plain data."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 def without_namespace(value: T, namespace: str) -> T:
-    """A copy of `value` whose texts name topics and groups without the namespace, also inside a broker's remark.
+    """Return a copy of `value` whose texts name topics and groups without the namespace, also inside a broker's remark.
 
-    Texts, mappings, sequences and frozen dataclasses are gone through; anything else is left as it is.
+    Texts, mappings, sequences and frozen dataclasses are converted recursively. Other values are unchanged.
     """
     return _plain(value, namespace) if namespace else value
 

@@ -1,4 +1,4 @@
-"""What POP writes into strings: the handles of popped messages, and which messages of which queues a reply holds."""
+"""The strings of POP: the handles of popped messages, and the queue information in a response."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rmqd.errors import ProtocolError
 from rmqd.wire.fields import parse_integer
 from rmqd.wire.topics import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
 
-ORDER_REVIVE_QUEUE: Final = 999  # in the handles of orderly pops, which no revive queue keeps
+ORDER_REVIVE_QUEUE: Final = 999  # in the handles of orderly pops, which use no revive queue
 ANY_QUEUE: Final = -1
-MAX_POP_MESSAGES: Final = 32  # of one pop; brokers refuse more
+MAX_POP_MESSAGES: Final = 32  # in one pop; brokers reject more
 _HANDLE_PARTS: Final = 8
 _MESSAGE_KEY: Final = "qo"
 
 
 class RetryFlag(IntEnum):
-    """Which of a group's topics a popped message lies in."""
+    """The topic of a group that holds a popped message: the topic itself or one of its retry topics."""
 
     NORMAL = 0
     RETRY_V1 = 1
@@ -26,7 +26,7 @@ class RetryFlag(IntEnum):
 
     @classmethod
     def of(cls, topic: str) -> RetryFlag:
-        """The flag that handles and infos carry for the queues of `topic`."""
+        """Return the flag in handles and infos for the queues of `topic`."""
         if not topic.startswith(RETRY_PREFIX):
             return cls.NORMAL
         return cls.RETRY_V2 if "+" in topic else cls.RETRY_V1
@@ -39,16 +39,16 @@ class RetryFlag(IntEnum):
         return cls(int(text))
 
     def real_topic(self, group: str, topic: str) -> str:
-        """The topic that holds the message, when `topic` is the one that the group subscribed to."""
+        """Return the topic that holds the message, if the group subscribed to `topic`."""
         if self is RetryFlag.RETRY_V1:
             return pop_retry_topic(group, topic)
         return pop_retry_topic_v2(group, topic) if self is RetryFlag.RETRY_V2 else topic
 
 
 class PopHandle(NamedTuple):
-    """What acknowledges one popped message (property POP_CK, ext field extraInfo); valid until popped or hidden anew.
+    """Acknowledges one popped message (property POP_CK, ext field extraInfo). Valid until popped or hidden again.
 
-    `start_offset` is the first offset that the pop took of the queue; times are milliseconds of the broker's clock.
+    `start_offset` is the first offset that the pop took from the queue. Times are milliseconds of the broker's clock.
     """
 
     start_offset: int
@@ -72,7 +72,7 @@ class PopHandle(NamedTuple):
         return cls(start, popped, invisible, revive, RetryFlag.parse(parts[4]), parts[5], queue, offset)
 
     def __str__(self) -> str:
-        """The handle as a string, as brokers write it."""
+        """Return the handle as brokers write it."""
         return " ".join(
             (
                 str(self.start_offset),
@@ -93,25 +93,25 @@ class PopHandle(NamedTuple):
 
 
 class PoppedQueue(NamedTuple):
-    """One of the queues in a reply to a pop."""
+    """A queue in the response to a pop."""
 
     retry: RetryFlag
     queue_id: int
 
 
 class OrderCounts(NamedTuple):
-    """How often orderly messages were tried before: by queue, and for single messages of it by queue offset."""
+    """How often orderly messages were tried before: for each queue, and for single messages by queue offset."""
 
     queues: Mapping[PoppedQueue, int]
     messages: Mapping[tuple[PoppedQueue, int], int]
 
     def tries(self, queue: PoppedQueue, offset: int) -> int:
-        """How often one message was tried before."""
+        """Return how often one message was tried before."""
         return self.messages.get((queue, offset), self.queues.get(queue, 0))
 
 
 def format_start_offsets(offsets: Mapping[PoppedQueue, int]) -> str:
-    """The ext field startOffsetInfo: the first offset that was taken of each queue."""
+    """Write the ext field startOffsetInfo: the first offset taken from each queue."""
     return _join((queue, str(offset)) for queue, offset in offsets.items())
 
 
@@ -121,7 +121,7 @@ def parse_start_offsets(text: str | None) -> dict[PoppedQueue, int]:
 
 
 def format_message_offsets(offsets: Mapping[PoppedQueue, Sequence[int]]) -> str:
-    """The ext field msgOffsetInfo: the offsets of each queue's messages, ascending."""
+    """Write the ext field msgOffsetInfo: the offsets of each queue's messages, ascending."""
     return _join((queue, ",".join(map(str, values))) for queue, values in offsets.items())
 
 
@@ -134,7 +134,7 @@ def parse_message_offsets(text: str | None) -> dict[PoppedQueue, tuple[int, ...]
 
 
 def format_order_counts(counts: OrderCounts) -> str:
-    """The ext field orderCountInfo."""
+    """Write the ext field orderCountInfo."""
     parts = [
         f"{int(queue.retry)} {_MESSAGE_KEY}{queue.queue_id}%{offset} {count}"
         for (queue, offset), count in counts.messages.items()
@@ -165,12 +165,12 @@ def _queue(retry: str, queue_id: str) -> PoppedQueue:
 
 
 def _split(text: str | None, what: str) -> list[tuple[tuple[str, str], str]]:
-    """The entries of an info: the two words that name the queue, and its value. Each queue comes once."""
+    """Return the entries of an info: the two words that name the queue, and its value. Each queue occurs once."""
     result: dict[tuple[str, str], str] = {}
     for part in text.split(";") if text else ():
         words = part.split(" ")
         if len(words) != 3:
-            raise ProtocolError(f"each part of {what} must have three words, and it is {text!r:.120}")
+            raise ProtocolError(f"each part of {what} must have three words, but it is {text!r:.120}")
         key = (words[0], words[1])
         if key in result:
             raise ProtocolError(f"{what} names a queue twice: {text!r:.120}")

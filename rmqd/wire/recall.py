@@ -1,4 +1,4 @@
-"""The handle by which a timer message is taken back. Java: RecallMessageHandle."""
+"""The handle that recalls a timer message. Java: RecallMessageHandle."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _PARTS: Final = 5
 
 
 class RecallHandle(NamedTuple):
-    """Says which message it is, where it waits, and until when (milliseconds since 1970).
+    """Identifies the message, its topic and broker, and its delivery time (milliseconds since 1970).
 
-    On the wire it is base64, in its alphabet for URLs, of these with a version in front and spaces between them.
+    On the wire it is URL-safe base64 of a version and these fields, separated by spaces.
     """
 
     topic: str
@@ -32,10 +32,10 @@ class RecallHandle(NamedTuple):
         except (binascii.Error, ValueError) as error:
             raise ProtocolError(f"a recall handle must be base64 of text, and is {text!r:.120}: {error}") from error
         if parts[0] != _VERSION or len(parts) < _PARTS or not all(parts[:_PARTS]):
-            raise ProtocolError(f"a recall handle must be {_VERSION} and have {_PARTS} parts, and has {parts!r:.120}")
+            raise ProtocolError(f"a recall handle must begin with {_VERSION} and have {_PARTS} parts: {parts!r:.120}")
         return cls(parts[1], parts[2], parse_integer(parts[3], "the time of a recall handle"), parts[4])
 
     def __str__(self) -> str:
-        """The handle as brokers write it."""
+        """Return the handle as brokers write it."""
         parts = (_VERSION, self.topic, self.broker_name, str(self.deliver_at_ms), self.msg_id)
         return base64.urlsafe_b64encode(" ".join(parts).encode()).decode()

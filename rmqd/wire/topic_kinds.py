@@ -1,6 +1,6 @@
-"""What kind of topic a broker keeps, as the attributes say that mqadmin shows (Java: TopicAttributes, TopicFilterType).
+"""The kind of a topic, by the attributes that mqadmin shows (Java: TopicAttributes, TopicFilterType).
 
-A kind that is not known here may store or count its messages in a way that reads like another one.
+A broker may store or count the messages of an unknown kind in a way that looks like a known kind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LITE: Final = "LITE"
 BATCH_QUEUE: Final = "BatchCQ"
 MESSAGE_TYPES: Final = ("UNSPECIFIED", MIXED, "TRANSACTION", "PRIORITY", "FIFO", "DELAY", LITE, "NORMAL")
 CLEANUP_POLICIES: Final = ("COMPACTION", "DELETE")
-"""In the order in which Java's brokers name them."""
+"""In the order in which Java's brokers list them."""
 
 _KNOWN: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
@@ -32,7 +32,7 @@ _FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 
 
 def unknown_marks(topic: TopicConfig) -> list[str]:
-    """What a topic is marked with that is not known here, each as `name=value`."""
+    """Return a topic's attributes with unknown values, each as `name=value`."""
     marks = [(name, topic.attributes[name], known) for name, known in _KNOWN.items() if name in topic.attributes]
     marks.append(("topicFilterType", topic.topic_filter_type, _FILTER_TYPES))
     return [f"{name}={value}" for name, value, known in marks if value not in known]

@@ -1,4 +1,4 @@
-"""Topic and group names: what RocketMQ accepts, its derived topics, and namespaces."""
+"""Topic and group names: RocketMQ's rules, derived topics, and namespaces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqd.errors import InvalidNameError
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 LMQ_PREFIX: Final = "%LMQ%"
-LIGHT_QUEUE_ID: Final = 0  # the only one of a light message queue
+LIGHT_QUEUE_ID: Final = 0  # a light message queue has only this queue
 MAX_TOPIC_LENGTH: Final = 127
 MAX_GROUP_LENGTH: Final = 120
 SUBSCRIPTION_ALL: Final = "*"
@@ -18,9 +18,9 @@ DEFAULT_TOPIC: Final = "TBW102"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # of a cluster's topic for answers to requests
-SYSTEM_TOPIC_PREFIX: Final = "RMQ_SYS_"  # of some that brokers let users send to
-# every broker has this group, and mqadmin reads by it: nobody's group appears on the broker for a read without one
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # a cluster's topic for responses to requests
+SYSTEM_TOPIC_PREFIX: Final = "RMQ_SYS_"  # some system topics that users may send to
+# Every broker has this group, and mqadmin reads with it. So a read without a group does not create one on the broker.
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
@@ -40,66 +40,64 @@ _RESERVED_GROUPS: Final = frozenset({"DEFAULT_CONSUMER", "DEFAULT_PRODUCER"})
 
 
 def retry_topic(group: str) -> str:
-    """The topic that holds the group's messages until they are tried again."""
+    """Return the topic that holds the group's messages until they are retried."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """The topic that holds the group's dead letters."""
+    """Return the topic that holds the group's dead letters."""
     return DLQ_PREFIX + group
 
 
 def pop_retry_topic(group: str, topic: str) -> str:
-    """The topic, in its first form, that holds what the group popped from `topic` and did not acknowledge in time."""
+    """Return the pop retry topic in its first form. It holds messages of `topic` that were not acknowledged in time."""
     return f"{RETRY_PREFIX}{group}_{topic}"
 
 
 def pop_retry_topic_v2(group: str, topic: str) -> str:
-    """The second form of `pop_retry_topic`, of brokers with enableRetryTopicV2."""
+    """Return the pop retry topic in its second form, of brokers with enableRetryTopicV2."""
     return f"{RETRY_PREFIX}{group}+{topic}"
 
 
 def topic_of_pop_retry(group: str, retry: str) -> str | None:
-    """The topic whose messages the group's pop retry topic `retry` holds; None for any other topic."""
+    """Return the topic whose messages the group's pop retry topic `retry` holds; None for any other topic."""
     for prefix in (pop_retry_topic(group, ""), pop_retry_topic_v2(group, "")):
         if retry.startswith(prefix) and retry != prefix:
             return retry.removeprefix(prefix)
     return None
 
 
-def topic_of_retry(retry: str, told: str | None, origin: str | None) -> str:
-    """The topic that a message of the retry topic `retry` was first sent to.
+def topic_of_retry(retry: str, named: str | None, origin: str | None) -> str:
+    """Return the topic that a message in the retry topic `retry` was first sent to.
 
-    `told` is its property RETRY_TOPIC, which names a pop retry topic where it was sent back from there, and `origin`
-    the topic whose messages `retry` holds, if that is a pop retry topic.
+    `named` is its property RETRY_TOPIC. It names a pop retry topic if the message was sent back from there. If `retry`
+    is a pop retry topic, `origin` is the topic whose messages it holds.
     """
-    if told is None:
+    if named is None:
         return origin or retry
-    return told[len(retry) + 1 :] if told != retry and told.startswith(retry) else told
+    return named[len(retry) + 1 :] if named != retry and named.startswith(retry) else named
 
 
 def is_retry_topic(topic: str) -> bool:
-    """Whether a topic belongs to a group's retries."""
     return topic.startswith(RETRY_PREFIX)
 
 
 def is_dlq_topic(topic: str) -> bool:
-    """Whether a topic holds a group's dead letters."""
     return topic.startswith(DLQ_PREFIX)
 
 
 def is_light_queue(topic: str) -> bool:
-    """Whether it is a light message queue. Java: `MixAll.isLmq`."""
+    """Return whether the topic is a light message queue. Java: `MixAll.isLmq`."""
     return topic.startswith(LMQ_PREFIX)
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether RocketMQ keeps the topic for itself."""
+    """Return whether the topic is one of RocketMQ's own."""
     return topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_TOPIC_PREFIX)
 
 
 def is_system_group(group: str) -> bool:
-    """Whether RocketMQ keeps the group for itself."""
+    """Return whether the group is one of RocketMQ's own."""
     return group in _SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
@@ -117,7 +115,7 @@ def check_group(group: str) -> str:
 
 
 def wrap_namespace(resource: str, namespace: str) -> str:
-    """The name of a topic or group as brokers of a shared cluster know it; system names stay as they are."""
+    """Return the name of a topic or group as brokers of a shared cluster know it. System names are unchanged."""
     if not namespace or not resource or is_system_topic(resource) or is_system_group(resource):
         return resource
     prefix, plain = _split_prefix(resource)
@@ -126,13 +124,13 @@ def wrap_namespace(resource: str, namespace: str) -> str:
 
 
 def unwrap_namespace(resource: str, namespace: str) -> str:
-    """The name of a topic or group as its users know it."""
+    """Return the name of a topic or group as its users know it."""
     if not namespace:
         return resource
     prefix, plain = _split_prefix(resource)
     head = f"{namespace}%"
     plain = plain.removeprefix(head)
-    if prefix == RETRY_PREFIX and head in plain:  # of a pop: the topic stands behind the group, after _ or +
+    if prefix == RETRY_PREFIX and head in plain:  # pop retry topic: the topic follows the group, after _ or +
         plain = plain.replace(f"_{head}", "_").replace(f"+{head}", "+")
     return prefix + plain
 
@@ -150,7 +148,7 @@ def _check(kind: str, name: str, max_length: int) -> str:
     if not _ALLOWED.fullmatch(name):
         raise InvalidNameError(
             f"the {kind} name {name!r} contains a character that RocketMQ refuses; "
-            "accepted are the letters a-z and A-Z, digits, and % | - _"
+            "expected letters a-z and A-Z, digits, and % | - _"
         )
     if len(name) > max_length:
         raise InvalidNameError(

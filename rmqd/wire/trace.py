@@ -1,7 +1,7 @@
-"""Message trace: records of who sent and handled a message, as `mqadmin queryMsgTraceById` and dashboards read them.
+"""Message trace: records of sent and handled messages, for `mqadmin queryMsgTraceById` and dashboards.
 
-A trace message carries many records, and in its KEYS the ids and keys of all messages that they are about, by which it
-is found. Layout: `TraceDataEncoder.java`; a record is its fields, each but the last followed by 0x01, and 0x02.
+A trace message carries many records. Its KEYS hold the ids and keys of all recorded messages, so that readers find it.
+Layout (`TraceDataEncoder.java`): the fields of a record are separated by 0x01, and the record ends with 0x02.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Final
 
 TRACE_PRODUCER_PREFIX: Final = "_INNER_TRACE_PRODUCER"
 MAX_TRACE_BODY_BYTES: Final = 128_000  # Java: AsyncTraceDispatcher.maxMsgSize
-# KEYS is one of the message's properties, which together have 32,767 bytes
+# KEYS is one of the message's properties, which have 32,767 bytes together
 MAX_TRACE_KEYS_BYTES: Final = 30_000
 
 _RECORD_END: Final = "\x02"
-_ABSENT: Final = "null"  # how Java writes a value that is not there, and how its readers show it
-_SEPARATOR: Final = " "  # of keys
+_ABSENT: Final = "null"  # Java's text for a missing value
+_SEPARATOR: Final = " "  # between keys
 
 
 class ContextCode(IntEnum):
-    """How a handler call ended (`ConsumeReturnType.java`)."""
+    """The result of a handler call (`ConsumeReturnType.java`)."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -32,7 +32,7 @@ class ContextCode(IntEnum):
 
 
 class TraceMessageType(IntEnum):
-    """What kind of message was sent (`MessageType.java`)."""
+    """The kind of a sent message (`MessageType.java`)."""
 
     NORMAL = 0
     HALF = 1
@@ -43,7 +43,7 @@ class TraceMessageType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TracePart:
-    """The records about one message; a trace message has all of them."""
+    """The records about one message. One trace message holds all of them."""
 
     records: str
     msg_id: str
@@ -53,7 +53,7 @@ class TracePart:
 
 @dataclass(frozen=True, slots=True)
 class TraceData:
-    """What one trace message carries. `count` is how many records."""
+    """The content of one trace message. `count` is the number of records."""
 
     body: bytes
     keys: str
@@ -76,7 +76,7 @@ def pub_record(
     offset_msg_id: str,
     success: bool,
 ) -> str:
-    """A message was sent by a producer of `group` to the broker at `store_host`, in `cost_ms`."""
+    """Write the record of a send by a producer of `group` to the broker at `store_host`, which took `cost_ms`."""
     return (
         f"Pub\x01{timestamp_ms}\x01{region or _ABSENT}\x01{group}\x01{topic}\x01{msg_id}\x01{tags or _ABSENT}\x01"
         f"{keys or _ABSENT}\x01{store_host}\x01{body_length}\x01{cost_ms}\x01{message_type:d}\x01{offset_msg_id}\x01"
@@ -94,7 +94,7 @@ def sub_before_record(
     retry_times: int,
     keys: str | None,
 ) -> str:
-    """A handler of `group` gets the message; `request_id` is the handler call's, and its SubAfter's."""
+    """Write the record before a handler call of `group`. `request_id` identifies the call, also in its SubAfter."""
     return (
         f"SubBefore\x01{timestamp_ms}\x01{region or _ABSENT}\x01{group}\x01{request_id}\x01{msg_id}\x01"
         f"{retry_times}\x01{keys or _ABSENT}\x02"
@@ -112,7 +112,7 @@ def sub_after_record(
     timestamp_ms: int,
     group: str,
 ) -> str:
-    """The handler is done with the message; `cost_ms` is the call's time divided by its messages."""
+    """Write the record after a handler call. `cost_ms` is the call's time divided by its number of messages."""
     return (
         f"SubAfter\x01{request_id}\x01{msg_id}\x01{cost_ms}\x01{'true' if success else 'false'}\x01"
         f"{keys or _ABSENT}\x01{code:d}\x01{timestamp_ms}\x01{group}\x02"
@@ -120,7 +120,7 @@ def sub_after_record(
 
 
 def trace_messages(parts: Sequence[TracePart]) -> Iterator[TraceData]:
-    """What to send for these parts: one trace message, or several where one would be too long or have too many keys."""
+    """Yield trace messages for these parts: one, or several if one would be too long or have too many keys."""
     if not parts:
         return
     records = "".join([part.records for part in parts])

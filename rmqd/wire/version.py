@@ -1,4 +1,4 @@
-"""The numbers by which clients and brokers tell their version of RocketMQ. Java: `MQVersion`."""
+"""The version numbers of RocketMQ that clients and brokers send. Java: `MQVersion`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OF_4_9: Final = {399: "4.9.3", 401: "4.9.4", 403: "4.9.5", 405: "4.9.6", 407: "
 
 
 def version_name(number: int) -> str:
-    """The release: `5.5.0` for 513. The number itself where it is older than 4.9.3, of a snapshot, or of no release."""
+    """Return the release: `5.5.0` for 513. Snapshots, unknown numbers and releases before 4.9.3 stay numbers."""
     if _FIRST_OF_5 <= number <= _LAST_OF_5 and number % 2:
         minor, patch = divmod(number - _FIRST_OF_5, _MINORS)
         return f"5.{minor}.{patch // _PATCHES}"

@@ -165,7 +165,7 @@ SUBSCRIPTIONS = {
     "bad name": (
         'new orders: "*"',
         "5:7: new orders: the topic name 'new orders' contains a character that RocketMQ refuses; "
-        "accepted are the letters a-z and A-Z, digits, and % | - _",
+        "expected letters a-z and A-Z, digits, and % | - _",
     ),
     "its own retries": (
         '"%RETRY%mailer": "*"',
@@ -261,7 +261,7 @@ ROOTS = {
     "group name that RocketMQ refuses": (
         "nameserver: a:1\ngroups:\n  order mailer:\n    subscriptions: {a: '*'}\n    handler: {plugin: log}",
         "3:3: groups.order mailer: the group name 'order mailer' contains a character that RocketMQ refuses; "
-        "accepted are the letters a-z and A-Z, digits, and % | - _",
+        "expected letters a-z and A-Z, digits, and % | - _",
     ),
 }
 
@@ -386,9 +386,9 @@ groups:
         f"the group name {'n' * 30 + '%' + 'g' * 100!r} has 131 characters; at most 120 are accepted",
         f"the topic name {'n' * 30 + '%' + 't' * 100!r} has 131 characters; at most 127 are accepted",
         "the topic name 'a b' contains a character that RocketMQ refuses; "
-        "accepted are the letters a-z and A-Z, digits, and % | - _",
+        "expected letters a-z and A-Z, digits, and % | - _",
         "the group name 'order mailer' contains a character that RocketMQ refuses; "
-        "accepted are the letters a-z and A-Z, digits, and % | - _",
+        "expected letters a-z and A-Z, digits, and % | - _",
     ]
 
 

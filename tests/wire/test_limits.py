@@ -25,7 +25,7 @@ def test_a_topic_at_the_limits_is_read(strict: bool) -> None:
 
 
 TOO_LARGE = {
-    "queues of one broker": (route(1, MOST_QUEUES + 1).to_json(), "up to 65536"),
+    "queues of one broker": (route(1, MOST_QUEUES + 1).to_json(), "at most 65536"),
     "queues in all": (route(2, MOST_QUEUES // 2 + 1).to_json(), "65538 queues of one topic"),
     "brokers": (route(MOST_BROKERS + 1, 1).to_json(), "4097 brokers"),
     "bytes": (b'{"queueDatas":[' + b"1," * (MOST_ROUTE_BYTES // 2) + b"1]}", "bytes"),

@@ -21,7 +21,7 @@ def test_so_has_what_it_wrote_before_the_first_release() -> None:
     assert parted(FORMER + b"\x0e\x06ada") == (RECORD_ID, b"\x0e\x06ada")
 
 
-REASON = "does not begin as clients of RocketMQ's schema registry write it"
+REASON = "does not begin with the prefix of RocketMQ's schema registry clients"
 NOT_WRITTEN = [b"", WRITTEN[:8], WRITTEN[1:], FORMER[:-1], FORMER[:-1] + b"\x01", b"\x12" * 20]
 
 

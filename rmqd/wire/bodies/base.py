@@ -1,8 +1,8 @@
-"""How a body dataclass is read from the JSON that brokers and clients write, and written to it.
+"""Reads a body dataclass from the JSON of brokers and clients, and writes it to JSON.
 
-A field's name on the wire is its own in camel case, and its type says what must stand there: str, int (64 bits), bool,
-float, MessageQueue, another Body, a tuple or frozenset of these, a dict or Mapping, or one of these or None. The
-annotation says what name and type do not: `Named` gives another name, and `Wire` the rest.
+The wire name of a field is its own name in camel case. Its type is str, int (64 bits), bool, float, MessageQueue,
+another Body, a tuple or frozenset of these, a dict or Mapping, or one of these or None. Two annotations add the rest:
+`Named` gives another wire name, and `Wire` other exceptions.
 
     @dataclass(frozen=True, slots=True)
     class LockBatchRequestBody(Body):
@@ -10,13 +10,12 @@ annotation says what name and type do not: `Named` gives another name, and `Wire
         queues: Annotated[tuple[MessageQueue, ...], Named("mqSet")]     #  "mqSet":[{"brokerName":"b",...}],
         only_this_broker: bool = False                                  #  "onlyThisBroker":false}
 
-Reading: a field that is left out or null has its default. Without a default, a collection is empty, and anything else
-is a ProtocolError that names the field. Numbers with a fraction may be left out and not be null. Fields that the class
-does not have are ignored. Writing: fields stand in the order of their names, as fastjson writes them, and sets in the
-order of their items; a field that is None is left out.
+Reading: a field that is missing or null gets its default. Without a default, a collection is empty, and any other type
+raises a ProtocolError with the field's name. A float may be missing but not null. Unknown fields are ignored. Writing:
+fields are sorted by name, as fastjson writes them, and sets by item. A field that is None is omitted.
 
-A class's annotations are looked at once, when its first body is read or written. What they say is kept as a plan: a
-function for each field to read it, and one to write it.
+The annotations of a class are read once, when its first body is read or written. They become a plan: one function for
+each field to read it, and one to write it.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from rmqd.wire import fields, loose_json
 from rmqd.wire.bodies.queue_map import queue_from_dict, queue_map_from_dict, queue_map_to_dict, queue_to_dict
 from rmqd.wire.message_queue import MessageQueue
 
-Read = Callable[[Any, str], Any]  # a value of the JSON, and what an error calls it
+Read = Callable[[Any, str], Any]  # (JSON value, its name for error messages)
 Write = Callable[[Any], Any]
 
-# what errors call the keys and values of maps
+# the annotation names keys and values of maps in error messages
 BrokerName = Annotated[str, "a broker name"]
 ClientId = Annotated[str, "a client id"]
 ClusterName = Annotated[str, "a cluster name"]
@@ -46,12 +45,12 @@ Offset = Annotated[int, "an offset"]
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """How a field stands in the JSON, as far as its name and type do not say it; part of its annotation."""
+    """Part of a field's annotation: how the field's JSON differs from the rule for its name and type."""
 
     last: bool = False  # written after the fields that are not last
-    absent: str | None = None  # what is read if the field is left out or null, instead of the default
+    absent: str | None = None  # the value of a missing or null field, instead of the default
     read: Read | None = None  # instead of the reader for the type
-    write: Write | None = None  # instead of the writer for the type; if it returns None, the field is left out
+    write: Write | None = None  # instead of the writer for the type; the field is omitted if it returns None
 
 
 _PLAIN: Final = Wire()
@@ -61,19 +60,18 @@ _PLAIN: Final = Wire()
 class Body:
     """Base of all bodies and of the objects inside them."""
 
-    called: ClassVar[str] = "a body"  # what an error calls this object if it is something else, inside a body
+    called: ClassVar[str] = "a body"  # the object's name in errors if a body holds something else in its place
     bare_keys: ClassVar[bool] = False  # whether numbers that are map keys are written without quotes
     constants: ClassVar[Mapping[str, Any]] = {}  # fields that are written with these values, and not read
 
     def __init_subclass__(cls, called: str = "", *, bare_keys: bool = False) -> None:
-        # dataclass makes a class twice, as it has slots, and copies what the first one has been given
+        # dataclass creates a class with slots twice, and copies the attributes of the first one
         if called:
             cls.called = called
         if bare_keys:
             cls.bare_keys = True
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object."""
         plan = _PLANS.get(type(self)) or _make_plan(type(self))
         result = plan.names.copy()
         for name, wire, write in plan.writes:
@@ -87,7 +85,6 @@ class Body:
         return result
 
     def to_json(self) -> bytes:
-        """The body."""
         return loose_json.dumps(self.to_dict(), bare_keys=self.bare_keys)
 
     @classmethod
@@ -113,16 +110,16 @@ class Body:
         return cls(**values)
 
 
-# Large bodies have tens of thousands of objects, and Python takes plain tuples apart faster than named ones.
-# (field, name on the wire, reader, value if left out, value if null or if that is None); MISSING: the class's default
+# Large bodies have tens of thousands of objects, and Python unpacks plain tuples faster than named ones.
+# (field, wire name, reader, value if missing, value if null or if the former is None); MISSING: the class's default
 _ReadField = tuple[str, str, Read, Any, Any]
-# (field, name on the wire, writer; None if the value is JSON as it is)
+# (field, wire name, writer; None if the value is valid JSON already)
 _WrittenField = tuple[str, str, Write | None]
 
 
 class _Plan(NamedTuple):
     reads: tuple[_ReadField, ...]
-    names: dict[str, Any]  # in the order in which they are written; constants with their values, fields with None
+    names: dict[str, Any]  # in the order of writing; constants have their values, fields None
     writes: tuple[_WrittenField, ...]
 
 
@@ -144,7 +141,7 @@ def _make_plan(cls: type[Body]) -> _Plan:
 
 
 def _without_value(field: dataclasses.Field[Any], hint: Any, wire: Wire) -> tuple[Any, Any]:
-    """What is read for a value that is left out, and for one that is null."""
+    """Return the value for a missing field, and the value for a null field."""
     has_default = (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
     if hint is float and has_default:
         return field.default, None
@@ -159,7 +156,7 @@ _EMPTY: Final[dict[Any, Any]] = {tuple: [], frozenset: [], dict: {}, Mapping: {}
 
 
 def _split(hint: Any) -> tuple[Any, Wire]:
-    """A field's type, and its Wire."""
+    """Return a field's type and its Wire."""
     if get_origin(hint) is Annotated:
         kind, *notes = get_args(hint)
         if ours := [note for note in notes if isinstance(note, Wire | fields.Named)]:
@@ -184,7 +181,7 @@ _READERS: Final[dict[Any, Read]] = {
 
 
 def _reader(hint: Any) -> Read:
-    """The function that reads a value of a type."""
+    """Return the function that reads a value of a type."""
     if hint in _READERS:
         return _READERS[hint]
     origin, kinds = get_origin(hint), get_args(hint)
@@ -207,7 +204,7 @@ def _map_reader(key: Any, item: Any) -> Read:
     if key is MessageQueue:
         return lambda value, what: {queue: read(each, what) for queue, each in queue_map_from_dict(value, what).items()}
     read_key = _reader(key)
-    if get_origin(item) in (tuple, frozenset):  # a list in a map is called by its key
+    if get_origin(item) in (tuple, frozenset):  # errors name a list in a map by its key
         return lambda value, what: {
             read_key(each, what): read(items, each) for each, items in fields.as_object(value, what).items()
         }
@@ -222,7 +219,7 @@ def _body_reader(cls: type[Body]) -> Read:
 
 
 def _writer(hint: Any) -> Write | None:
-    """The function that makes JSON of a value of a type; None where the value is JSON already."""
+    """Return the function that converts a value of a type to JSON; None if the value is valid JSON already."""
     origin, kinds = get_origin(hint), get_args(hint)
     if hint is MessageQueue:
         return queue_to_dict

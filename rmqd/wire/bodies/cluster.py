@@ -12,9 +12,9 @@ from rmqd.wire.fields import Named
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo(Body, bare_keys=True):
-    """The reply to GET_BROKER_CLUSTER_INFO (106): brokers by name, and broker names by cluster.
+    """The response to GET_BROKER_CLUSTER_INFO (106): brokers by name, and broker names by cluster.
 
-    Keys are bare numbers for clients of every version.
+    Keys are bare numbers for clients of all versions.
     """
 
     broker_addr_table: dict[BrokerName, BrokerData]
@@ -22,17 +22,17 @@ class ClusterInfo(Body, bare_keys=True):
 
 
 def light_queue_route(info: ClusterInfo) -> TopicRouteData:
-    """Where a light message queue may have messages: in queue 0 of every broker. Nobody sends to it by its name."""
+    """Return a light message queue's route: queue 0 of every broker, read-only because clients send to other topics."""
     brokers = tuple(broker for _, broker in sorted(info.broker_addr_table.items()))
     return TopicRouteData(tuple(QueueData(broker.broker_name, 1, 0, PERM_READ) for broker in brokers), brokers)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicList(Body):
-    """Topic names, and in some lists the address of the broker that they are from.
+    """Topic names, in some lists with the address of their broker.
 
-    The reply to GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206), GET_TOPICS_BY_CLUSTER (224), QUERY_TOPICS_BY_CONSUMER (343)
-    and GET_SYSTEM_TOPIC_LIST_FROM_NS (304) or _FROM_BROKER (305).
+    The response to GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206), GET_TOPICS_BY_CLUSTER (224), QUERY_TOPICS_BY_CONSUMER
+    (343) and GET_SYSTEM_TOPIC_LIST_FROM_NS (304) or _FROM_BROKER (305).
     """
 
     topics: Annotated[tuple[str, ...], Named("topicList")]
@@ -43,8 +43,8 @@ class TopicList(Body):
 class KVTable(Body):
     """Texts by name.
 
-    The reply to GET_BROKER_RUNTIME_INFO (28), what a broker says about itself, and to GET_KVLIST_BY_NAMESPACE (219),
-    a namespace of the name server's settings.
+    The response to GET_BROKER_RUNTIME_INFO (28), a broker's report on itself, and to GET_KVLIST_BY_NAMESPACE (219), a
+    namespace of the name server's settings.
     """
 
     table: dict[str, str]

@@ -12,9 +12,9 @@ from rmqd.wire.bodies.heartbeat import SubscriptionData
 
 @dataclass(frozen=True, slots=True)
 class ConsumeQueueData(Body, called="an entry of a queue"):
-    """One entry: where its message is in the commit log, and the hash of its tag.
+    """One entry: the message's commit log offset and the hash of its tag.
 
-    `eval` says whether an extended index lets the message through; there is no such index here.
+    `eval` says whether an extended index passes the message; this broker has no such index.
     """
 
     constants: ClassVar[Mapping[str, Any]] = {"eval": False}
@@ -26,7 +26,7 @@ class ConsumeQueueData(Body, called="an entry of a queue"):
 
 @dataclass(frozen=True, slots=True)
 class QueryConsumeQueueResponseBody(Body):
-    """The reply to QUERY_CONSUME_QUEUE (321): entries, the queue's ends, and the subscription of the group named."""
+    """The response to QUERY_CONSUME_QUEUE (321): entries, the queue's ends, and the subscription of the given group."""
 
     min_queue_index: int
     max_queue_index: int

@@ -1,4 +1,4 @@
-"""DataVersion: how often a table of a broker changed, by which others tell whether they have it."""
+"""DataVersion: the version of a broker's table. Readers compare it to find out whether their copy is current."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rmqd.wire.bodies.base import Body
 
 @dataclass(frozen=True, slots=True)
 class DataVersion(Body, called="dataVersion"):
-    """`counter` goes up with each change; `timestamp` is the last one's, in milliseconds."""
+    """`counter` increases with each change. `timestamp` is the time of the last change in milliseconds."""
 
     counter: int = 0
     timestamp: int = 0

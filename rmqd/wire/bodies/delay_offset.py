@@ -13,16 +13,16 @@ from rmqd.wire.bodies.data_version import DataVersion
 
 
 def _by_level(value: object, what: str) -> dict[int, int]:
-    """Levels and offsets; unlike elsewhere, whatever `int` takes is a number."""
+    """Read levels and offsets. Unlike elsewhere, every text that `int` accepts is a number."""
     try:
         return {int(level): int(offset) for level, offset in fields.as_object(value, what).items()}
     except (TypeError, ValueError) as error:
-        raise ProtocolError(f"delay offsets that are no numbers: {error}") from error
+        raise ProtocolError(f"delay offsets that are not numbers: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class DelayOffsetSerializeWrapper(Body, bare_keys=True):
-    """The reply to GET_ALL_DELAY_OFFSET (45): the offset of the next message to deliver, by delay level from 1 on."""
+    """The response to GET_ALL_DELAY_OFFSET (45): the offset of the next message to deliver, by delay level from 1."""
 
     offset_table: Annotated[Mapping[int, int], Wire(read=_by_level)]
     data_version: DataVersion = field(default_factory=DataVersion)

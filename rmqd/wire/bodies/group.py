@@ -1,4 +1,4 @@
-"""A group's members, and the offsets that it has stored, holds, and is reset to."""
+"""A group's members, and its offsets: stored, held by members, and reset."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from rmqd.wire.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class GetConsumerListByGroupResponseBody(Body):
-    """The reply to GET_CONSUMER_LIST_BY_GROUP (38): the client ids of a group's members.
+    """The response to GET_CONSUMER_LIST_BY_GROUP (38): the client ids of a group's members.
 
-    A member that has two connections appears twice.
+    A member with two connections appears twice.
     """
 
     consumer_id_list: tuple[str, ...]
 
 
 def _read_reset(value: object, what: str) -> dict[MessageQueue, int]:
-    """A map or a list: the broker writes what the language of the one who asked for the reset reads."""
+    """Read a map or a list. The broker writes the form for the language of the client that requested the reset."""
     if isinstance(value, list):
         return {queue_from_dict(item): fields.integer(item, "offset") for item in value}
     return offsets_from_dict(value, what)
@@ -34,16 +34,16 @@ def _read_reset(value: object, what: str) -> dict[MessageQueue, int]:
 
 @dataclass(frozen=True, slots=True)
 class ResetOffsetBody(Body):
-    """Where a group's queues are set to.
+    """The new offsets of a group's queues.
 
-    RESET_CONSUMER_CLIENT_OFFSET (220), which a broker sends to members, and the reply to INVOKE_BROKER_TO_RESET_OFFSET
-    (222).
+    The body of RESET_CONSUMER_CLIENT_OFFSET (220), from a broker to members, and of the response to
+    INVOKE_BROKER_TO_RESET_OFFSET (222).
     """
 
     offset_table: Annotated[dict[MessageQueue, int], Wire(read=_read_reset)]
 
     def to_json(self, *, as_list: bool = False) -> bytes:
-        """The body; as a list for those whom a C++ tool asked to be reset."""
+        """Return the body; as a list for members of a C++ tool's reset."""
         if not as_list:
             return Body.to_json(self)
         entries = [
@@ -57,8 +57,8 @@ class ResetOffsetBody(Body):
 class GetConsumerStatusBody(Body):
     """The offsets that members hold.
 
-    The reply to GET_CONSUMER_STATUS_FROM_CLIENT (221), of one member, and to INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-    (223), of all members by client id.
+    The response to GET_CONSUMER_STATUS_FROM_CLIENT (221), for one member, and to INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+    (223), for all members by client id.
     """
 
     message_queue_table: Mapping[MessageQueue, int] = field(default_factory=dict)
@@ -67,9 +67,9 @@ class GetConsumerStatusBody(Body):
 
 @dataclass(frozen=True, slots=True)
 class QuerySubscriptionResponseBody(Body):
-    """The reply to QUERY_SUBSCRIPTION_BY_CONSUMER (345): a group's subscription to one topic as the broker has it.
+    """The response to QUERY_SUBSCRIPTION_BY_CONSUMER (345): the broker's copy of a group's subscription to one topic.
 
-    `subscription_data` is None where it has none.
+    `subscription_data` is None if the broker has no copy.
     """
 
     group: str | None = None
@@ -93,9 +93,9 @@ def _read_offsets(value: object, what: str) -> _Offsets:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffsetSerializeWrapper(Body, bare_keys=True):
-    """The reply to GET_ALL_CONSUMER_OFFSET (43): all offsets of a broker, by `topic@group` and queue id.
+    """The response to GET_ALL_CONSUMER_OFFSET (43): all offsets of a broker, by `topic@group` and queue id.
 
-    `pull_offset_table` says how far groups have pulled.
+    `pull_offset_table` holds the offsets that groups have pulled up to.
     """
 
     offset_table: Annotated[_Offsets, Wire(read=_read_offsets)]
@@ -106,9 +106,9 @@ class ConsumerOffsetSerializeWrapper(Body, bare_keys=True):
 
 @dataclass(frozen=True, slots=True)
 class QueryCorrectionOffsetBody(Body, bare_keys=True):
-    """The reply to QUERY_CORRECTION_OFFSET (308): by queue id, the least offset of all groups.
+    """The response to QUERY_CORRECTION_OFFSET (308): the least offset of all groups, by queue id.
 
-    It is the largest number there is where the compared group is behind.
+    It is the largest possible number if the compared group is behind.
     """
 
     correction_offsets: Mapping[QueueId, Offset]
@@ -116,6 +116,6 @@ class QueryCorrectionOffsetBody(Body, bare_keys=True):
 
 @dataclass(frozen=True, slots=True)
 class GroupList(Body):
-    """The reply to QUERY_TOPIC_CONSUME_BY_WHO (300): names of groups."""
+    """The response to QUERY_TOPIC_CONSUME_BY_WHO (300): names of groups."""
 
     groups: Annotated[tuple[str, ...], Named("groupList")]

@@ -1,4 +1,4 @@
-"""What a client tells the brokers about its groups: HeartbeatData with its parts, and a subscription to check."""
+"""HeartbeatData: a client's report on its groups to the brokers; and a subscription to check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUBSCRIPTION_ALL: Final = "*"
 
 
 class ConsumeType(StrEnum):
-    """How the group gets its messages. A push consumer is passive, in POP mode too."""
+    """How the group receives its messages. A push consumer is passive, in POP mode as well."""
 
     ACTIVELY = "CONSUME_ACTIVELY"
     PASSIVELY = "CONSUME_PASSIVELY"
@@ -24,7 +24,7 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Whether the members of a group share the messages or each get all of them, or those of lite topics alone."""
+    """How members share the messages: divide them, get all of them, or get only lite topics."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
@@ -32,7 +32,7 @@ class MessageModel(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group without a stored offset starts."""
+    """The start offset of a group without a stored offset."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -41,7 +41,7 @@ class ConsumeFromWhere(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionData(Body, called="a subscription"):
-    """A group's subscription to one topic; a later `sub_version` (milliseconds) replaces an earlier one."""
+    """A group's subscription to one topic. A later `sub_version` (milliseconds) replaces an earlier one."""
 
     topic: str
     sub_string: str = SUBSCRIPTION_ALL
@@ -54,7 +54,7 @@ class SubscriptionData(Body, called="a subscription"):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerData(Body, called="a consumer group"):
-    """One consumer group in a heartbeat. The set of subscriptions replaces what the broker had."""
+    """One consumer group in a heartbeat. Its subscriptions replace the broker's previous copy."""
 
     group_name: str
     subscription_data_set: tuple[SubscriptionData, ...]
@@ -87,7 +87,7 @@ class HeartbeatData(Body):
 
 @dataclass(frozen=True, slots=True)
 class CheckClientRequestBody(Body):
-    """CHECK_CLIENT_CONFIG (46): asks a broker whether it can serve a subscription; only needed for SQL."""
+    """CHECK_CLIENT_CONFIG (46): asks a broker whether it supports a subscription. Only needed for SQL."""
 
     client_id: str
     group: str

@@ -1,4 +1,4 @@
-"""The body of LITE_SUBSCRIPTION_CTL (200071): which lite topics a client wants of a parent topic (RocketMQ 5.5)."""
+"""The body of LITE_SUBSCRIPTION_CTL (200071): a client's lite topics of a parent topic (RocketMQ 5.5)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmqd.wire.fields import Named
 
 
 class LiteSubscriptionAction(StrEnum):
-    """What becomes of the lite topics: of those that are named, or of all that the client has."""
+    """The change to a client's lite topics: to the listed ones (PARTIAL), or to all of them (COMPLETE)."""
 
     PARTIAL_ADD = "PARTIAL_ADD"
     PARTIAL_REMOVE = "PARTIAL_REMOVE"
@@ -27,13 +27,13 @@ def _read_action(value: object, what: str) -> LiteSubscriptionAction:
     try:
         return LiteSubscriptionAction(action)
     except ValueError:
-        accepted = ", ".join(LiteSubscriptionAction)
-        raise ProtocolError(f"the action of a lite subscription must be {accepted}, and is {action!r:.80}") from None
+        expected = ", ".join(LiteSubscriptionAction)
+        raise ProtocolError(f"{action!r:.80} is not an action of a lite subscription; expected {expected}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class LiteSubscription(Body, called="a lite subscription"):
-    """One client's lite topics. A broker forgets them after three minutes (liteSubscriptionCheckTimeoutMills)."""
+    """One client's lite topics. A broker drops them after three minutes (liteSubscriptionCheckTimeoutMills)."""
 
     action: Annotated[LiteSubscriptionAction, Wire(read=_read_action)]
     client_id: str
@@ -42,11 +42,9 @@ class LiteSubscription(Body, called="a lite subscription"):
     lite_topics: Annotated[tuple[str, ...], Named("liteTopicSet")] = ()
     version: int = 0
     offset_option: Annotated[Mapping[str, Any] | None, Wire(read=fields.as_object)] = None
-    """Where the group is to start in lite topics that are added; kept as it came."""
+    """The group's start offset in added lite topics; not interpreted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiteSubscriptionCtlRequestBody(Body):
-    """The whole body."""
-
     subscriptions: Annotated[tuple[LiteSubscription, ...], Named("subscriptionSet")]

@@ -1,4 +1,4 @@
-"""Bodies of locking and unlocking queues on a broker: LOCK_BATCH_MQ (41), UNLOCK_BATCH_MQ (42)."""
+"""Bodies of the requests that lock and unlock queues on a broker: LOCK_BATCH_MQ (41), UNLOCK_BATCH_MQ (42)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class LockBatchRequestBody(Body):
-    """LOCK_BATCH_MQ (41), UNLOCK_BATCH_MQ (42): the queues that a member wants to lock or keep locked, or to unlock."""
+    """LOCK_BATCH_MQ (41): the queues to lock, or to keep locked. UNLOCK_BATCH_MQ (42): the queues to unlock."""
 
     consumer_group: str
     client_id: str
@@ -22,6 +22,6 @@ class LockBatchRequestBody(Body):
 
 @dataclass(frozen=True, slots=True)
 class LockBatchResponseBody(Body):
-    """The reply to LOCK_BATCH_MQ (41): the queues that the asker has locked. Another member has the missing ones."""
+    """The response to LOCK_BATCH_MQ (41): the caller's locked queues. Another member has the missing ones."""
 
     queues: Annotated[frozenset[MessageQueue], Named("lockOKMQSet")]

@@ -1,4 +1,4 @@
-"""Bodies of POP: how the broker divides a topic's queues, and acknowledging many messages at once."""
+"""Bodies of POP: queue assignments by the broker, and acknowledgements of many messages at once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.pop import RetryFlag
 
 _MAX_BITS_BYTES: Final = 65536
-"""Pops take 32 messages, and scan some hundreds to find them: more would be an attack on the reader's memory."""
+"""Limits memory: a pop takes at most 32 messages, and scans some hundreds to find them."""
 
 
 class MessageRequestMode(StrEnum):
-    """How a group gets a topic's messages, which administrators set per broker (SET_MESSAGE_REQUEST_MODE)."""
+    """How a group reads a topic. Administrators set it for each broker (SET_MESSAGE_REQUEST_MODE)."""
 
     PULL = "PULL"
     POP = "POP"
@@ -28,7 +28,7 @@ class MessageRequestMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueryAssignmentRequestBody(Body):
-    """QUERY_ASSIGNMENT (400): asks which queues of a topic a member shall read, and how."""
+    """QUERY_ASSIGNMENT (400): asks which queues of a topic a member should read, and how."""
 
     topic: str
     consumer_group: str
@@ -49,7 +49,7 @@ def _read_mode(value: object, what: str) -> MessageRequestMode:
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueueAssignment(Body, called="an assignment"):
-    """A queue that a member shall read; the number -1 is any of that broker's queues, and only popped."""
+    """A queue that a member should read. Queue id -1 stands for any queue of the broker, and can only be popped."""
 
     queue: Annotated[MessageQueue, Named("messageQueue")]
     mode: Annotated[MessageRequestMode, Wire(read=_read_mode)] = MessageRequestMode.PULL
@@ -57,9 +57,9 @@ class MessageQueueAssignment(Body, called="an assignment"):
 
 @dataclass(frozen=True, slots=True)
 class QueryAssignmentResponseBody(Body):
-    """The reply to QUERY_ASSIGNMENT (400): a member's assignments.
+    """The response to QUERY_ASSIGNMENT (400): a member's assignments.
 
-    None where the broker cannot tell, as it does not know the member yet; the body may be empty then.
+    None if the broker does not know the member yet; the body may be empty then.
     """
 
     assignments: Annotated[tuple[MessageQueueAssignment, ...] | None, Named("messageQueueAssignments")] = None
@@ -72,9 +72,9 @@ class QueryAssignmentResponseBody(Body):
 
 @dataclass(frozen=True, slots=True)
 class BatchAck(Body, called="acks"):
-    """Messages of one queue that one pop took: the parts which their handles share, and their queue offsets.
+    """Messages of one queue from one pop: the common parts of their handles, and their queue offsets.
 
-    Read and written by hand: the offsets depend on `start_offset`, and members send many acknowledgements each second.
+    Read and written by hand, because the offsets depend on `start_offset`, and members acknowledge very often.
     """
 
     consumer_group: str
@@ -86,10 +86,10 @@ class BatchAck(Body, called="acks"):
     pop_time: int
     invisible_time: int
     offsets: tuple[int, ...]
-    """Queue offsets, from `start_offset` on; on the wire they are a set of bits."""
+    """Queue offsets from `start_offset`; a bit set on the wire."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object. `topic` is the one that the group subscribed to, whatever the retry flag."""
+        """Return the JSON object. `topic` is the topic of the group's subscription, regardless of the retry flag."""
         return {
             "b": _bits_to_base64(tuple(offset - self.start_offset for offset in self.offsets)),
             "c": self.consumer_group,

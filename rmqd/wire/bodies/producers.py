@@ -1,4 +1,4 @@
-"""A broker's producers: those of one group, and all of them."""
+"""A broker's producers: the producers of one group, and of all groups."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rmqd.wire.fields import Named
 
 @dataclass(frozen=True, slots=True)
 class ProducerConnection(Body):
-    """The reply to GET_PRODUCER_CONNECTION_LIST (204): a group's producers."""
+    """The response to GET_PRODUCER_CONNECTION_LIST (204): a group's producers."""
 
     connection_set: tuple[Connection, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerInfo(Body, called="a producer"):
-    """A producer; its last heartbeat in milliseconds since 1970."""
+    """A producer, with the time of its last heartbeat in milliseconds since 1970."""
 
     client_id: str = ""
     remote_ip: Annotated[str, Named("remoteIP")] = ""
@@ -30,6 +30,6 @@ class ProducerInfo(Body, called="a producer"):
 
 @dataclass(frozen=True, slots=True)
 class ProducerTableInfo(Body):
-    """The reply to GET_ALL_PRODUCER_INFO (328): every group's producers."""
+    """The response to GET_ALL_PRODUCER_INFO (328): every group's producers."""
 
     data: dict[Group, tuple[ProducerInfo, ...]]

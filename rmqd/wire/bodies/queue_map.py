@@ -11,7 +11,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 def queue_to_dict(queue: MessageQueue) -> dict[str, Any]:
-    """The JSON object of a queue."""
+    """Return the JSON object of a queue."""
     return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
 
 
@@ -22,12 +22,12 @@ def queue_from_dict(value: object) -> MessageQueue:
 
 
 def queue_map_to_dict(values: Mapping[MessageQueue, Any]) -> dict[ObjectKey, Any]:
-    """A map by queue, for `loose_json.dumps`."""
+    """Convert a map by queue for `loose_json.dumps`."""
     return {ObjectKey.of(queue_to_dict(queue)): value for queue, value in values.items()}
 
 
 def queue_map_from_dict(value: object, what: str) -> dict[MessageQueue, Any]:
-    """Read a map by queue; its values are still JSON. Raises ProtocolError."""
+    """Read a map by queue. Its values remain JSON. Raises ProtocolError."""
     return {queue_from_dict(fields.as_key(key, what)): item for key, item in fields.as_object(value, what).items()}
 
 

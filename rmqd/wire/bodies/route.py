@@ -1,4 +1,4 @@
-"""Where a topic's queues are: TopicRouteData and its parts."""
+"""TopicRouteData, with its parts: a topic's queues and their brokers."""
 
 from __future__ import annotations
 
@@ -28,17 +28,15 @@ class QueueData(Body, called="queueData"):
 
     @property
     def is_readable(self) -> bool:
-        """Whether consumers may pull from it."""
         return self.perm & PERM_READ != 0
 
     @property
     def is_writeable(self) -> bool:
-        """Whether producers may send to it."""
         return self.perm & PERM_WRITE != 0
 
 
 def _by_broker_id(value: object, what: str) -> dict[int, str]:
-    """The addresses in the order of the ids: the master's is the first."""
+    """Read the addresses in the order of broker ids, so the master's address is the first."""
     addresses = {
         fields.as_integer(broker_id, "a broker id"): fields.as_text(address, what)
         for broker_id, address in fields.as_object(value, what).items()
@@ -48,7 +46,7 @@ def _by_broker_id(value: object, what: str) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class BrokerData(Body, called="brokerData"):
-    """The addresses ("host:port") of one broker's replicas by id; the master's id is 0."""
+    """The addresses ("host:port") of one broker's replicas by id. The master's id is 0."""
 
     cluster: Annotated[str, Wire(absent="")]
     broker_name: str
@@ -57,7 +55,7 @@ class BrokerData(Body, called="brokerData"):
 
     @property
     def master(self) -> str | None:
-        """The master's address; None while there is none."""
+        """The master's address; None while the broker has no master."""
         return self.broker_addrs.get(MASTER_ID)
 
 
@@ -74,10 +72,10 @@ def _write_mappings(mappings: _Mappings) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class TopicRouteData(Body):
-    """The reply to GET_ROUTEINFO_BY_TOPIC (105): all brokers and queues of a topic.
+    """The response to GET_ROUTEINFO_BY_TOPIC (105): all brokers and queues of a topic.
 
-    `order_topic_conf` is "broker:queues;…" for ordered topics. `mappings` are those of a static topic by broker: its
-    logical queues, which move from broker to broker.
+    `order_topic_conf` is "broker:queues;…" for ordered topics. `mappings` are the mappings of a static topic, by
+    broker: its logical queues, which move between brokers.
     """
 
     constants: ClassVar[Mapping[str, Any]] = {"filterServerTable": {}}
@@ -90,12 +88,12 @@ class TopicRouteData(Body):
     ] = ()
 
     def to_json(self, *, strict: bool = True) -> bytes:
-        """The body; clients before 4.9.4 get the loose dialect, with bare numbers as keys."""
+        """Return the body. Clients before 4.9.4 need the loose dialect, with bare numbers as keys."""
         return loose_json.dumps(self.to_dict(), bare_keys=not strict)
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
-        """Read the body. Raises ProtocolError, also for a route beyond `wire.limits`."""
+        """Read the body. Raises ProtocolError, also if a route exceeds `wire.limits`."""
         limits.check_route_size(body)
         data = fields.body_object(body)
         limits.check_brokers(max(len(fields.items(data, name)) for name in ("queueDatas", "brokerDatas")))

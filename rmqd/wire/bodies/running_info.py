@@ -1,4 +1,4 @@
-"""What a member tells an operator: ConsumerRunningInfo with its parts, and ConsumeMessageDirectlyResult."""
+"""Reports of a member to an operator: ConsumerRunningInfo with its parts, and ConsumeMessageDirectlyResult."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.fields import Named
 from rmqd.wire.message_queue import MessageQueue
 
-# the properties that mqadmin and the dashboard look at; the orderly one is spelled so
+# the properties that mqadmin and the dashboard read, in RocketMQ's spelling
 PROP_NAMESERVER_ADDR: Final = "PROP_NAMESERVER_ADDR"
 PROP_THREADPOOL_CORE_SIZE: Final = "PROP_THREADPOOL_CORE_SIZE"
 PROP_CONSUME_ORDERLY: Final = "PROP_CONSUMEORDERLY"
@@ -23,7 +23,7 @@ PROP_CONSUMER_START_TIMESTAMP: Final = "PROP_CONSUMER_START_TIMESTAMP"
 
 @dataclass(frozen=True, slots=True)
 class ProcessQueueInfo(Body, called="a process queue"):
-    """One owned queue. Times are in milliseconds since 1970; the three of the transaction are an orderly batch."""
+    """One owned queue. Times are milliseconds since 1970. The three transaction fields describe an orderly batch."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0
@@ -43,7 +43,7 @@ class ProcessQueueInfo(Body, called="a process queue"):
 
 @dataclass(frozen=True, slots=True)
 class PopProcessQueueInfo(Body, called="a popped queue"):
-    """What a member has popped of a queue (-1: of any) and not acknowledged; the time is in milliseconds since 1970."""
+    """Popped and unacknowledged messages of a queue (-1: any queue). The time is in milliseconds since 1970."""
 
     wait_ack_count: int = 0
     dropped: Annotated[bool, Named("droped")] = False
@@ -52,7 +52,7 @@ class PopProcessQueueInfo(Body, called="a popped queue"):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStatus(Body, called="a topic's rates"):
-    """A topic's rates of the last minute (milliseconds a call, messages a second), and the last hour's failures."""
+    """A topic's rates (milliseconds per call, messages per second, last minute) and failures (last hour)."""
 
     pull_rt: Annotated[float, Named("pullRT")] = 0.0
     pull_tps: Annotated[float, Named("pullTPS")] = 0.0
@@ -64,9 +64,9 @@ class ConsumeStatus(Body, called="a topic's rates"):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRunningInfo(Body):
-    """The reply to GET_CONSUMER_RUNNING_INFO (307): how one member of a group is doing.
+    """The response to GET_CONSUMER_RUNNING_INFO (307): the state of one member of a group.
 
-    `jstack` is there only where it was asked for.
+    `jstack` is present only if requested.
     """
 
     properties: Mapping[str, str]
@@ -79,7 +79,7 @@ class ConsumerRunningInfo(Body):
 
 
 class CMResult(StrEnum):
-    """What a handler made of a message that an operator had it handle."""
+    """The result of a message that a handler handled at an operator's request."""
 
     SUCCESS = "CR_SUCCESS"
     LATER = "CR_LATER"
@@ -91,7 +91,7 @@ class CMResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeMessageDirectlyResult(Body):
-    """The reply to CONSUME_MESSAGE_DIRECTLY (309): what became of a message that was handled outside its queue."""
+    """The response to CONSUME_MESSAGE_DIRECTLY (309): the result of a message that was handled outside its queue."""
 
     consume_result: str
     order: bool = False

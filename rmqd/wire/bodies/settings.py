@@ -1,4 +1,4 @@
-"""How brokers keep topics and groups, and whether a group pulls or pops a topic."""
+"""Settings of topics and groups as brokers store them, and whether a group pulls or pops a topic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READ_FORBIDDEN: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig(Body, called="a topic's settings"):
-    """The reply to GET_TOPIC_CONFIG (351): a topic on one broker."""
+    """The response to GET_TOPIC_CONFIG (351): a topic on one broker."""
 
     topic_name: str
     read_queue_nums: int = 16
@@ -30,16 +30,16 @@ class TopicConfig(Body, called="a topic's settings"):
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicListRequestBody(Body):
-    """UPDATE_AND_CREATE_TOPIC_LIST (18): topics to make or change together."""
+    """UPDATE_AND_CREATE_TOPIC_LIST (18): topics to create or change together."""
 
     topic_config_list: tuple[TopicConfig, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigSerializeWrapper(Body):
-    """The reply to GET_ALL_TOPIC_CONFIG (21): topics of a broker by name.
+    """The response to GET_ALL_TOPIC_CONFIG (21): topics of a broker by name.
 
-    The mappings of static topics, which a real broker adds, are left empty here.
+    The mappings of static topics, which a real broker adds, are empty here.
     """
 
     constants: ClassVar[Mapping[str, Any]] = {
@@ -61,9 +61,9 @@ def _read_policy(value: object, what: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionGroupConfig(Body, called="a group's settings"):
-    """A consumer group on one broker. `retry_max_times` holds where a send-back does not bring its own.
+    """A consumer group on one broker. `retry_max_times` applies if a send-back does not bring its own limit.
 
-    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), and the reply to GET_SUBSCRIPTIONGROUP_CONFIG (352).
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200), and the response to GET_SUBSCRIPTIONGROUP_CONFIG (352).
     """
 
     group_name: str
@@ -82,29 +82,29 @@ class SubscriptionGroupConfig(Body, called="a group's settings"):
     group_retry_policy: Annotated[Mapping[str, Any], Wire(read=_read_policy)] = field(
         default_factory=lambda: dict(_CUSTOMIZED)
     )
-    """Of POP and gRPC clients; kept as it came."""
+    """For POP and gRPC clients; not interpreted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroupList(Body):
-    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): groups to make or change together."""
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): groups to create or change together."""
 
     group_config_list: tuple[SubscriptionGroupConfig, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroupWrapper(Body):
-    """The reply to GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): groups of a broker by name, and their table's version."""
+    """The response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): groups of a broker by name, and the table's version."""
 
     subscription_group_table: Mapping[Group, SubscriptionGroupConfig]
     data_version: DataVersion = field(default_factory=DataVersion)
     forbidden_table: Mapping[Group, Mapping[Topic, int]] = field(default_factory=dict)
-    """By group and topic, what the group may not do there, as bits: READ_FORBIDDEN."""
+    """Forbidden actions of a group on a topic, as bits: READ_FORBIDDEN."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupForbidden(Body):
-    """The reply to UPDATE_AND_GET_GROUP_FORBIDDEN (353): whether a group may read a topic."""
+    """The response to UPDATE_AND_GET_GROUP_FORBIDDEN (353): whether a group may read a topic."""
 
     group: str
     topic: str
@@ -115,7 +115,7 @@ class GroupForbidden(Body):
 class SetMessageRequestModeRequestBody(Body, called="how a group reads a topic"):
     """SET_MESSAGE_REQUEST_MODE (401): whether a group pulls a topic or pops it.
 
-    If it pops, `pop_share_queue_num` is how many members share a queue.
+    For pop, `pop_share_queue_num` is the number of members that share a queue.
     """
 
     topic: str
@@ -125,7 +125,7 @@ class SetMessageRequestModeRequestBody(Body, called="how a group reads a topic")
 
 
 def request_modes_from_json(body: bytes) -> dict[tuple[str, str], SetMessageRequestModeRequestBody]:
-    """The reply to GET_ALL_MESSAGE_REQUEST_MODE (402): the modes that were set, by topic and group.
+    """Read the response to GET_ALL_MESSAGE_REQUEST_MODE (402): the modes that were set, by topic and group.
 
     Raises ProtocolError.
     """

@@ -1,7 +1,7 @@
 """Static topics (`mqadmin updateStaticTopic`): logical queues, mapped to queues of brokers; they may move to others.
 
-Clients know a logical queue under a broker name that no broker has, so that it stays the same queue wherever it is.
-What they ask about it goes to the broker that leads it now, which translates queue ids and offsets.
+Clients know a logical queue under a broker name that no broker has, so the queue keeps its name wherever it moves.
+Requests about the queue go to the broker that leads it now, which translates queue ids and offsets.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from rmqd.wire import fields, limits
 from rmqd.wire.bodies.base import Body, QueueId, Wire
 
 MOCK_BROKER_PREFIX: Final = "__syslo__"  # Java: LOGICAL_QUEUE_MOCK_BROKER_PREFIX
-NO_BROKER: Final = "__syslo__none__"  # of a logical queue that no broker has
+NO_BROKER: Final = "__syslo__none__"  # a logical queue without a broker
 GLOBAL_SCOPE: Final = "__global__"
 
 
 def queue_count(value: object, what: str) -> int:
-    """Read a number of queues. Raises ProtocolError for more than any topic has."""
+    """Read a number of queues. Raises ProtocolError if it exceeds the limit for one topic."""
     count = fields.as_integer(value, what)
     if not 0 <= count <= limits.MOST_QUEUES:
-        raise ProtocolError(f"{what} must be a number of queues up to {limits.MOST_QUEUES}, and is {count}")
+        raise ProtocolError(f"{what} must be a number of queues of at most {limits.MOST_QUEUES}, and is {count}")
     return count
 
 
 @dataclass(frozen=True, slots=True)
 class TopicQueueMappingInfo(Body, called="topicQueueMappingByBroker"):
-    """The logical queues of a static topic that one broker leads, as it says; a later epoch is newer."""
+    """The logical queues of a static topic that one broker claims to lead. A later epoch is newer."""
 
     constants: ClassVar[Mapping[str, Any]] = {"dirty": False}
 
@@ -43,7 +43,7 @@ class TopicQueueMappingInfo(Body, called="topicQueueMappingByBroker"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicQueueMappingItem(Body, called="a part of a logical queue"):
-    """Where the messages of a logical queue lie from one offset on, and from which offset of that broker's queue."""
+    """A part of a logical queue: the broker that stores it, and its first offset here and on that broker."""
 
     gen: int = 0
     queue_id: int
@@ -57,9 +57,9 @@ class LogicQueueMappingItem(Body, called="a part of a logical queue"):
 
 @dataclass(frozen=True, slots=True)
 class TopicQueueMappingDetail(Body, called="mappingDetail"):
-    """What UPDATE_AND_CREATE_STATIC_TOPIC (513) tells a broker: the parts of each logical queue that it leads or led.
+    """The body of UPDATE_AND_CREATE_STATIC_TOPIC (513): the parts of each logical queue that a broker leads or led.
 
-    The last part of a queue is the one that takes messages. It follows TopicQueueMappingInfo, and says more.
+    The last part of a queue receives new messages. It has the fields of TopicQueueMappingInfo and more.
     """
 
     constants: ClassVar[Mapping[str, Any]] = {"dirty": False}
@@ -73,7 +73,7 @@ class TopicQueueMappingDetail(Body, called="mappingDetail"):
     hosted_queues: dict[QueueId, tuple[LogicQueueMappingItem, ...]] = field(default_factory=dict)
 
     def as_route(self) -> TopicQueueMappingInfo:
-        """What the topic's route says of it. Java: `cloneAsMappingInfo`."""
+        """Return the mapping as the topic's route shows it. Java: `cloneAsMappingInfo`."""
         led = {
             queue_id: items[-1].queue_id
             for queue_id, items in self.hosted_queues.items()
@@ -83,20 +83,20 @@ class TopicQueueMappingDetail(Body, called="mappingDetail"):
 
 
 def is_logical(broker_name: str) -> bool:
-    """Whether it names no broker, but is what the queues of static topics have in place of one."""
+    """Return whether the name is the placeholder for a broker that the queues of static topics have."""
     return broker_name.startswith(MOCK_BROKER_PREFIX)
 
 
 def mock_broker_name(scope: str) -> str:
-    """The broker name of a scope's logical queues. Java: `TopicQueueMappingUtils.getMockBrokerName`."""
+    """Return the broker name of a scope's logical queues. Java: `TopicQueueMappingUtils.getMockBrokerName`."""
     return MOCK_BROKER_PREFIX + (scope[2:] if scope == GLOBAL_SCOPE else scope)
 
 
 def leaders(mappings: Iterable[TopicQueueMappingInfo]) -> dict[tuple[str, int], str]:
-    """The broker that leads each logical queue, by (broker name, queue id) of the queue.
+    """Return the leader of each logical queue, by (broker name, queue id) of the queue.
 
-    Of two brokers that claim a queue the one with the later epoch has it. The newest mapping says how many there are;
-    those among them that nobody claims are queues too. Java: `topicRouteData2EndpointsForStaticTopic`.
+    If two brokers claim a queue, the later epoch wins. The newest mapping gives the number of queues. Queues within
+    that number that no broker claims are included. Java: `topicRouteData2EndpointsForStaticTopic`.
     """
     newest_first = sorted(mappings, key=lambda info: -info.epoch)
     found: dict[tuple[str, int], str] = {}

@@ -1,4 +1,4 @@
-"""Where groups and topics stand, a broker's counters, and a group's members as a broker sees them."""
+"""Offsets of groups and topics, a broker's counters, and a group's members as a broker sees them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class OffsetWrapper(Body, called="a queue's offsets"):
-    """A group's place in one queue. `last_timestamp` is the store time (ms) of the last handled message, or 0."""
+    """A group's offset in one queue. `last_timestamp` is the store time (ms) of the last handled message, or 0."""
 
     broker_offset: int = 0
     consumer_offset: int = 0
@@ -22,13 +22,13 @@ class OffsetWrapper(Body, called="a queue's offsets"):
 
     @property
     def lag(self) -> int:
-        """Messages that the group has not finished."""
+        """The number of messages that the group has not finished."""
         return max(0, self.broker_offset - self.consumer_offset)
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStats(Body, called="a group's place"):
-    """The reply to GET_CONSUME_STATS (208): a group's place in all its queues, retry topic included."""
+    """The response to GET_CONSUME_STATS (208): a group's offsets in all its queues, including its retry topic."""
 
     offset_table: dict[MessageQueue, OffsetWrapper]
     consume_tps: float = 0.0
@@ -38,7 +38,7 @@ _StatsOfGroups = dict[str, tuple[ConsumeStats, ...]]
 
 
 def _read_groups(value: object, what: str) -> _StatsOfGroups:
-    """One map from a list of maps, each of which has one group."""
+    """Merge a list of maps with one group each into one map."""
     groups = {}
     for item in fields.as_list(value, what):
         one = fields.as_object(item, "a group's stats")
@@ -54,7 +54,7 @@ def _write_groups(groups: _StatsOfGroups) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStatsList(Body):
-    """The reply to GET_BROKER_CONSUME_STATS (317): every group's place on one broker, topic by topic."""
+    """The response to GET_BROKER_CONSUME_STATS (317): every group's offsets on one broker, topic by topic."""
 
     consume_stats_list: Annotated[_StatsOfGroups, Wire(read=_read_groups, write=_write_groups)] = field(
         default_factory=dict
@@ -62,7 +62,7 @@ class ConsumeStatsList(Body):
     broker_addr: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object; both sums count what a group is ahead of its queue as less than nothing, as Java does."""
+        """Return the JSON object. As in Java, an offset beyond the queue's end makes both sums smaller."""
         offsets = [
             offsets
             for topics in self.consume_stats_list.values()
@@ -77,7 +77,7 @@ class ConsumeStatsList(Body):
 
 @dataclass(frozen=True, slots=True)
 class TopicOffset(Body, called="a queue's ends"):
-    """The ends of one queue; `max_offset` is what the next message will get. Times in milliseconds."""
+    """The ends of one queue. `max_offset` is the offset of the next message. Times in milliseconds."""
 
     min_offset: int = 0
     max_offset: int = 0
@@ -86,7 +86,7 @@ class TopicOffset(Body, called="a queue's ends"):
 
 @dataclass(frozen=True, slots=True)
 class TopicStatsTable(Body):
-    """The reply to GET_TOPIC_STATS_INFO (202): the ends of all queues of a topic on one broker."""
+    """The response to GET_TOPIC_STATS_INFO (202): the ends of all queues of a topic on one broker."""
 
     offset_table: dict[MessageQueue, TopicOffset]
     topic_put_tps: float = 0.0
@@ -94,7 +94,7 @@ class TopicStatsTable(Body):
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatsItem(Body, called="a counter"):
-    """What a counter gained in a span of time: in all, a second, and each time."""
+    """A counter's increase over a time span: in total, per second, and per event."""
 
     sum: int = 0
     tps: float = 0.0
@@ -103,7 +103,7 @@ class BrokerStatsItem(Body, called="a counter"):
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatsData(Body):
-    """The reply to VIEW_BROKER_STATS_DATA (315): what a counter gained in the last minute, hour and day."""
+    """The response to VIEW_BROKER_STATS_DATA (315): a counter's increase over the last minute, hour and day."""
 
     stats_minute: BrokerStatsItem
     stats_hour: BrokerStatsItem
@@ -122,7 +122,7 @@ class Connection(Body, called="a connection"):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConnection(Body):
-    """The reply to GET_CONSUMER_CONNECTION_LIST (203): a group's members, and what the last heartbeat of any said."""
+    """The response to GET_CONSUMER_CONNECTION_LIST (203): a group's members, and their last heartbeat's content."""
 
     connection_set: tuple[Connection, ...]
     subscription_table: dict[Topic, SubscriptionData]

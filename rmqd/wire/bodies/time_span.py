@@ -1,4 +1,4 @@
-"""How old what a group has not handled yet is, queue by queue."""
+"""The age of the messages that a group has not handled yet, queue by queue."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rmqd.wire.message_queue import MessageQueue
 class QueueTimeSpan(Body, called="a queue's time span"):
     """Times of one queue in milliseconds since 1970, `delay_time` in milliseconds.
 
-    `delay_time` is the age of the message at the group's offset by the broker's clock. It is 0 where none waits, and
-    means nothing where the group has no offset or the message is gone.
+    `delay_time` is the age of the message at the group's offset, by the broker's clock. It is 0 if no message waits,
+    and has no meaning if the group has no offset or the message is deleted.
     """
 
     message_queue: MessageQueue
@@ -25,7 +25,7 @@ class QueueTimeSpan(Body, called="a queue's time span"):
     delay_time: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object; beside each time stands how Java's tools print it."""
+        """Return the JSON object. Next to each time is its text in the format of Java's tools."""
         times = Body.to_dict(self)
         printed = {f"{name}Str": _local(value) for name, value in times.items() if name.endswith("TimeStamp")}
         return dict(sorted((times | printed).items()))
@@ -33,7 +33,7 @@ class QueueTimeSpan(Body, called="a queue's time span"):
 
 @dataclass(frozen=True, slots=True)
 class QueryConsumeTimeSpanBody(Body):
-    """The reply to QUERY_CONSUME_TIME_SPAN (303): the time spans of a topic's queues on one broker."""
+    """The response to QUERY_CONSUME_TIME_SPAN (303): the time spans of a topic's queues on one broker."""
 
     consume_time_span_set: tuple[QueueTimeSpan, ...]
 

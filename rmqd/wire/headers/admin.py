@@ -1,4 +1,4 @@
-"""Headers of what administrators and tests ask: topics, groups, statistics, single messages, settings."""
+"""Headers of requests of administrators and tests: topics, groups, statistics, single messages, settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmqd.wire.topics import DEFAULT_TOPIC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopicRequestHeader(RequestHeader, code=RequestCode.UPDATE_AND_CREATE_TOPIC):
-    """Makes or changes a topic on one broker. `attributes` is Java's "+key=value,-key"."""
+    """Creates or changes a topic on one broker. `attributes` is Java's "+key=value,-key"."""
 
     topic: str
     default_topic: str = DEFAULT_TOPIC
@@ -42,7 +42,7 @@ class GetTopicStatsInfoRequestHeader(RequestHeader, code=RequestCode.GET_TOPIC_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumeStatsRequestHeader(RequestHeader, code=RequestCode.GET_CONSUME_STATS):
-    """Asks how far a group is, in one topic or in all, or in a list of them, separated by semicolons."""
+    """Asks for a group's offsets in one topic, in all topics, or in a list of topics separated by semicolons."""
 
     consumer_group: str
     topic: str | None = None
@@ -51,7 +51,7 @@ class GetConsumeStatsRequestHeader(RequestHeader, code=RequestCode.GET_CONSUME_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryConsumeTimeSpanRequestHeader(RequestHeader, code=RequestCode.QUERY_CONSUME_TIME_SPAN):
-    """Asks how old the messages are that a group has not handled yet."""
+    """Asks for the age of a group's unhandled messages."""
 
     topic: str
     group: str
@@ -72,7 +72,7 @@ class QueryMessageRequestHeader(RequestHeader, code=RequestCode.QUERY_MESSAGE):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMessageResponseHeader(Header):
-    """How far the broker's index of keys has come."""
+    """The progress of the broker's key index."""
 
     index_last_update_timestamp: int
     index_last_update_phyoffset: int
@@ -88,6 +88,6 @@ class ViewMessageRequestHeader(RequestHeader, code=RequestCode.VIEW_MESSAGE_BY_I
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetBrokerConfigResponseHeader(Header):
-    """The reply to GET_BROKER_CONFIG (26): how often the settings changed, a DataVersion in JSON."""
+    """The response to GET_BROKER_CONFIG (26): the version of the settings, a DataVersion in JSON."""
 
     version: str

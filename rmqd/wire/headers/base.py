@@ -1,7 +1,7 @@
-"""How a header dataclass becomes ext fields and back.
+"""Converts a header dataclass to ext fields and back.
 
-A field's name on the wire is its own in camel case unless `Named` in its annotation gives another. Its type is str, int
-or bool, and a field that may be None is left out when it is.
+A field's wire name is its own in camel case unless `Named` in its annotation gives another. Its type is str, int or
+bool. A field that is None is omitted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Header:
     """Base of all headers."""
 
     def ext_fields(self) -> dict[str, str]:
-        """The header as ext fields."""
+        """Return the header as ext fields."""
         result = {}
         for field in _fields(type(self)):
             value = getattr(self, field.name)
@@ -46,7 +46,7 @@ class Header:
 
     @classmethod
     def from_ext_fields(cls, ext_fields: Mapping[str, str]) -> Self:
-        """Read a header; unknown ext fields are ignored. Raises ProtocolError for missing or wrong ones."""
+        """Read a header. Unknown ext fields are ignored. Raises ProtocolError if a field is missing or invalid."""
         values: dict[str, Any] = {}
         for field in _fields(cls):
             text = ext_fields.get(field.wire)
@@ -64,19 +64,19 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHeader(Header):
-    """Base of the headers of requests; `bname` is the name of the broker that is asked."""
+    """Base of the headers of requests. `bname` is the name of the receiving broker."""
 
     code: ClassVar[RequestCode]
 
     bname: str | None = None
 
     def __init_subclass__(cls, code: RequestCode | None = None) -> None:
-        if code is not None:  # dataclass makes a class twice, as it has slots, and copies `code` from the first one
+        if code is not None:  # dataclass creates a class with slots twice, and copies `code` from the first one
             cls.code = code
 
 
 def wire_names(cls: type[Header]) -> dict[str, str]:
-    """What a header's fields are called on the wire, by their own names."""
+    """Return the wire names of a header's fields, by their own names."""
     return {field.name: field.wire for field in _fields(cls)}
 
 

@@ -1,4 +1,4 @@
-"""Headers about the members of groups: leaving, asking who is there, and what brokers ask a member."""
+"""Headers about members of groups: leaving, listing members, and requests from brokers to members."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmqd.wire.headers.base import Header, RequestHeader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterClientRequestHeader(RequestHeader, code=RequestCode.UNREGISTER_CLIENT):
-    """Leaves a group at once, so that the broker need not wait for the connection to end."""
+    """Leaves a group at once, before the connection ends."""
 
     client_id: Annotated[str, Named("clientID")]
     producer_group: str | None = None
@@ -50,7 +50,7 @@ class GetSubscriptionGroupConfigRequestHeader(RequestHeader, code=RequestCode.GE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllSubscriptionGroupRequestHeader(RequestHeader, code=RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG):
-    """Asks for all groups, or for `max_group_num` of them from number `group_seq` on, in one version of the table."""
+    """Asks for all groups, or for `max_group_num` groups from number `group_seq`, in one version of the table."""
 
     group_seq: int | None = None
     data_version: str | None = None
@@ -59,14 +59,14 @@ class GetAllSubscriptionGroupRequestHeader(RequestHeader, code=RequestCode.GET_A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllSubscriptionGroupResponseHeader(Header):
-    """How many groups there are in all."""
+    """The total number of groups."""
 
     total_group_num: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteSubscriptionGroupRequestHeader(RequestHeader, code=RequestCode.DELETE_SUBSCRIPTIONGROUP):
-    """Deletes a group's configuration, and its offsets where asked."""
+    """Deletes a group's configuration, and its offsets if `clean_offset` is set."""
 
     group_name: str
     clean_offset: bool | None = None
@@ -74,7 +74,7 @@ class DeleteSubscriptionGroupRequestHeader(RequestHeader, code=RequestCode.DELET
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateGroupForbiddenRequestHeader(RequestHeader, code=RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN):
-    """Lets a group read a topic or forbids it, or asks which it is."""
+    """Allows or forbids a group to read a topic, or asks for the current permission."""
 
     group: str
     topic: str
@@ -83,14 +83,14 @@ class UpdateGroupForbiddenRequestHeader(RequestHeader, code=RequestCode.UPDATE_A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyConsumerIdsChangedRequestHeader(RequestHeader, code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED):
-    """Tells a member that the members of its group changed."""
+    """Notifies a member that the members of its group changed."""
 
     consumer_group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumerStatusRequestHeader(RequestHeader, code=RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT):
-    """Asks a member for its offsets in a topic; by INVOKE_BROKER_TO_GET_CONSUMER_STATUS, a broker for all members'."""
+    """Asks a member for its offsets in a topic; with INVOKE_BROKER_TO_GET_CONSUMER_STATUS, a broker for all members."""
 
     topic: str
     group: str
@@ -99,7 +99,7 @@ class GetConsumerStatusRequestHeader(RequestHeader, code=RequestCode.GET_CONSUME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumerRunningInfoRequestHeader(RequestHeader, code=RequestCode.GET_CONSUMER_RUNNING_INFO):
-    """Asks a member how it is doing."""
+    """Asks a member for its state."""
 
     consumer_group: str
     client_id: str
@@ -108,7 +108,7 @@ class GetConsumerRunningInfoRequestHeader(RequestHeader, code=RequestCode.GET_CO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeMessageDirectlyResultRequestHeader(RequestHeader, code=RequestCode.CONSUME_MESSAGE_DIRECTLY):
-    """Asks a member to handle the one message in the body, outside its queues."""
+    """Asks a member to handle the message in the body, outside its queues."""
 
     consumer_group: str
     client_id: str | None = None

@@ -1,4 +1,4 @@
-"""Headers of lite topics (RIP-83, RocketMQ 5.5): popping them, and being told to let one go."""
+"""Headers of lite topics (RIP-83, RocketMQ 5.5): pops, and the end of a subscription."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rmqd.wire.headers.base import Header, RequestHeader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopLiteMessageRequestHeader(RequestHeader, code=RequestCode.POP_LITE_MESSAGE):
-    """Asks for messages of any lite topic that the client is subscribed to; `topic` is their parent.
+    """Asks for messages of any lite topic that the client is subscribed to. `topic` is the parent topic.
 
-    Times are milliseconds. A `born_time` of 0 stands for the broker's own clock.
+    Times are milliseconds. If `born_time` is 0, the broker uses its own clock.
     """
 
     client_id: str
@@ -27,7 +27,7 @@ class PopLiteMessageRequestHeader(RequestHeader, code=RequestCode.POP_LITE_MESSA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopLiteMessageResponseHeader(Header):
-    """When and for how long messages were popped; `order_count_info` is read by `rmqd.wire.lite.parse_tries`."""
+    """When and for how long messages were popped. `rmqd.wire.lite.parse_tries` reads `order_count_info`."""
 
     pop_time: int
     invisible_time: int
@@ -37,7 +37,7 @@ class PopLiteMessageResponseHeader(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyUnsubscribeLiteRequestHeader(RequestHeader, code=RequestCode.NOTIFY_UNSUBSCRIBE_LITE):
-    """From a broker: the client is subscribed to the lite topic no longer."""
+    """From a broker: the client's subscription to the lite topic has ended."""
 
     lite_topic: str
     consumer_group: str

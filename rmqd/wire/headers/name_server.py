@@ -1,4 +1,4 @@
-"""Headers of requests to a name server: routes; and for administrators its keys, topics and brokers' permissions."""
+"""Headers of requests to a name server: routes; for administrators its keys, topics and brokers' permissions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqd.wire.headers.base import Header, RequestHeader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetRouteInfoRequestHeader(RequestHeader, code=RequestCode.GET_ROUTEINFO_BY_TOPIC):
-    """Asks where a topic's queues are."""
+    """Asks for a topic's route."""
 
     topic: str
     accept_standard_json_only: bool | None = None
@@ -35,7 +35,7 @@ class GetKVConfigRequestHeader(RequestHeader, code=RequestCode.GET_KV_CONFIG):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetKVConfigResponseHeader(Header):
-    """The reply to GET_KV_CONFIG (101): the value."""
+    """The response to GET_KV_CONFIG (101)."""
 
     value: str | None = None
 
@@ -64,35 +64,35 @@ class GetTopicsByClusterRequestHeader(RequestHeader, code=RequestCode.GET_TOPICS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WipeWritePermOfBrokerRequestHeader(RequestHeader, code=RequestCode.WIPE_WRITE_PERM_OF_BROKER):
-    """Takes a broker's write permission away, so that producers leave it."""
+    """Removes a broker's write permission, so that producers stop using it."""
 
     broker_name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WipeWritePermOfBrokerResponseHeader(Header):
-    """The reply to WIPE_WRITE_PERM_OF_BROKER (205): how many topics changed."""
+    """The response to WIPE_WRITE_PERM_OF_BROKER (205): the number of changed topics."""
 
     wipe_topic_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddWritePermOfBrokerRequestHeader(RequestHeader, code=RequestCode.ADD_WRITE_PERM_OF_BROKER):
-    """Restores the broker's write permission, so that producers use it again."""
+    """Restores a broker's write permission, so that producers use it again."""
 
     broker_name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddWritePermOfBrokerResponseHeader(Header):
-    """The reply to ADD_WRITE_PERM_OF_BROKER (327): how many topics changed."""
+    """The response to ADD_WRITE_PERM_OF_BROKER (327): the number of changed topics."""
 
     add_topic_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicFromNamesrvRequestHeader(RequestHeader, code=RequestCode.DELETE_TOPIC_IN_NAMESRV):
-    """Takes a topic off the name server, until the broker registers it again."""
+    """Removes a topic from the name server until the broker registers it again."""
 
     topic: str
     cluster_name: str | None = None
@@ -100,6 +100,6 @@ class DeleteTopicFromNamesrvRequestHeader(RequestHeader, code=RequestCode.DELETE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterTopicRequestHeader(RequestHeader, code=RequestCode.REGISTER_TOPIC_IN_NAMESRV):
-    """Tells the name server of a topic that no broker registered."""
+    """Registers a topic that no broker has registered."""
 
     topic: str

@@ -1,4 +1,4 @@
-"""Headers about offsets: a group's, a queue's ends, a point in time, and resets."""
+"""Headers about offsets: stored offsets, the ends of a queue, a point in time, and resets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqd.wire.headers.base import Header, RequestHeader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryConsumerOffsetRequestHeader(RequestHeader, code=RequestCode.QUERY_CONSUMER_OFFSET):
-    """Asks for a group's stored offset; `set_zero_if_not_found=False` makes the broker say when there is none."""
+    """Asks for a group's stored offset. `set_zero_if_not_found=False` makes the broker report a missing offset."""
 
     consumer_group: str
     topic: str
@@ -20,7 +20,7 @@ class QueryConsumerOffsetRequestHeader(RequestHeader, code=RequestCode.QUERY_CON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateConsumerOffsetRequestHeader(RequestHeader, code=RequestCode.UPDATE_CONSUMER_OFFSET):
-    """Stores a group's offset. The broker takes any value, a lower one too."""
+    """Stores a group's offset. The broker accepts any value, also a lower one."""
 
     consumer_group: str
     topic: str
@@ -49,7 +49,7 @@ class GetMaxOffsetRequestHeader(RequestHeader, code=RequestCode.GET_MAX_OFFSET):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetMinOffsetRequestHeader(RequestHeader, code=RequestCode.GET_MIN_OFFSET):
-    """Asks for the offset of the oldest message that is still kept."""
+    """Asks for the offset of the oldest message that the broker keeps."""
 
     topic: str
     queue_id: int
@@ -57,7 +57,7 @@ class GetMinOffsetRequestHeader(RequestHeader, code=RequestCode.GET_MIN_OFFSET):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetEarliestMsgStoretimeRequestHeader(RequestHeader, code=RequestCode.GET_EARLIEST_MSG_STORETIME):
-    """Asks when the oldest message that is still kept was stored."""
+    """Asks for the store time of the oldest message that the broker keeps."""
 
     topic: str
     queue_id: int
@@ -65,14 +65,14 @@ class GetEarliestMsgStoretimeRequestHeader(RequestHeader, code=RequestCode.GET_E
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetResponseHeader(Header):
-    """The reply to QUERY_CONSUMER_OFFSET (14), SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX_OFFSET and GET_MIN_OFFSET."""
+    """The response to QUERY_CONSUMER_OFFSET (14), SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX_OFFSET, GET_MIN_OFFSET."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetEarliestMsgStoretimeResponseHeader(Header):
-    """The reply to GET_EARLIEST_MSG_STORETIME (32), in milliseconds; -1 where the queue is empty."""
+    """The response to GET_EARLIEST_MSG_STORETIME (32), in milliseconds; -1 if the queue is empty."""
 
     timestamp: int
 
@@ -81,8 +81,8 @@ class GetEarliestMsgStoretimeResponseHeader(Header):
 class ResetOffsetRequestHeader(RequestHeader, code=RequestCode.INVOKE_BROKER_TO_RESET_OFFSET):
     """Resets a group's offsets to a time in milliseconds (-1: to the end).
 
-    Operators send INVOKE_BROKER_TO_RESET_OFFSET (222) to a broker, and brokers RESET_CONSUMER_CLIENT_OFFSET (220) to
-    members.
+    Operators send INVOKE_BROKER_TO_RESET_OFFSET (222) to a broker. The broker sends RESET_CONSUMER_CLIENT_OFFSET (220)
+    to the members.
     """
 
     topic: str
@@ -95,7 +95,7 @@ class ResetOffsetRequestHeader(RequestHeader, code=RequestCode.INVOKE_BROKER_TO_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloneGroupOffsetRequestHeader(RequestHeader, code=RequestCode.CLONE_GROUP_OFFSET):
-    """Gives one group the offsets of another. Without `offline`, only in topics that the other subscribes to."""
+    """Copies one group's offsets to another group. Without `offline`, only in topics that the source subscribes to."""
 
     src_group: str
     dest_group: str
@@ -105,7 +105,7 @@ class CloneGroupOffsetRequestHeader(RequestHeader, code=RequestCode.CLONE_GROUP_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryCorrectionOffsetHeader(RequestHeader, code=RequestCode.QUERY_CORRECTION_OFFSET):
-    """Asks for the least offsets of a topic's groups, except those in `filter_groups`, a list with commas."""
+    """Asks for the least offsets of a topic's groups, except groups in `filter_groups`, a comma-separated list."""
 
     compare_group: str
     topic: str

@@ -1,7 +1,7 @@
-"""Headers of POP: popping, acknowledging, hiding for longer, peeking, and asking what is waited for.
+"""Headers of POP: pops, acknowledgements, longer hiding, peeks, and the number of waiting pops.
 
-Times are milliseconds, by the clock of whoever wrote them. QUERY_ASSIGNMENT, SET_MESSAGE_REQUEST_MODE and
-BATCH_ACK_MESSAGE have no header, only a body.
+Times are milliseconds by the sender's clock. QUERY_ASSIGNMENT, SET_MESSAGE_REQUEST_MODE and BATCH_ACK_MESSAGE have no
+header, only a body.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from rmqd.wire.headers.base import Header, RequestHeader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopMessageRequestHeader(RequestHeader, code=RequestCode.POP_MESSAGE):
-    """Asks for messages of a topic, of one queue or, with `queue_id` -1, of any; others don't see them for a while.
+    """Asks for messages of one queue or, with `queue_id` -1, of any queue of a topic. It hides them from other members.
 
-    `poll_time` is how long the broker may wait for messages; `init_mode` (0 first, 1 last) is where a group without
-    offsets starts; `attempt_id` lets an orderly member ask once more for what it may have got.
+    `poll_time` is the time that the broker may wait for messages. `init_mode` is the start offset of a new group (0
+    first, 1 last). With `attempt_id` an orderly member repeats a pop whose response may be lost.
     """
 
     consumer_group: str
@@ -36,7 +36,7 @@ class PopMessageRequestHeader(RequestHeader, code=RequestCode.POP_MESSAGE):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopMessageResponseHeader(Header):
-    """When and for how long messages were popped; the three infos are read by `rmqd.wire.pop`."""
+    """When and for how long messages were popped. `rmqd.wire.pop` reads the three infos."""
 
     pop_time: int
     invisible_time: int
@@ -49,9 +49,9 @@ class PopMessageResponseHeader(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AckMessageRequestHeader(RequestHeader, code=RequestCode.ACK_MESSAGE):
-    """Acknowledges one message; `topic` is the real one, which may be a retry topic, and `extra_info` the handle.
+    """Acknowledges one message. `topic` is the stored topic, possibly a retry topic; `extra_info` is the handle.
 
-    With a `lite_topic` the topic is its parent, and the offset one in the lite topic's queue.
+    With a `lite_topic`, `topic` is its parent, and `offset` is the offset in the lite topic's queue.
     """
 
     consumer_group: str
@@ -64,7 +64,7 @@ class AckMessageRequestHeader(RequestHeader, code=RequestCode.ACK_MESSAGE):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeInvisibleTimeRequestHeader(RequestHeader, code=RequestCode.CHANGE_MESSAGE_INVISIBLETIME):
-    """Hides a message for `invisible_time` from now on; the handle in `extra_info` is void afterwards.
+    """Hides a message for `invisible_time` from now on. The handle in `extra_info` is invalid afterwards.
 
     `lite_topic` as in AckMessageRequestHeader.
     """
@@ -81,7 +81,7 @@ class ChangeInvisibleTimeRequestHeader(RequestHeader, code=RequestCode.CHANGE_ME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeInvisibleTimeResponseHeader(Header):
-    """What is different in the message's new handle."""
+    """The changed parts of the message's new handle."""
 
     pop_time: int
     invisible_time: int
@@ -90,7 +90,7 @@ class ChangeInvisibleTimeResponseHeader(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeekMessageRequestHeader(RequestHeader, code=RequestCode.PEEK_MESSAGE):
-    """Asks for messages as a pop does, and leaves them to others."""
+    """Asks for messages like a pop, without hiding them."""
 
     consumer_group: str
     topic: str
@@ -100,7 +100,7 @@ class PeekMessageRequestHeader(RequestHeader, code=RequestCode.PEEK_MESSAGE):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationRequestHeader(RequestHeader, code=RequestCode.NOTIFICATION):
-    """Asks whether there is something to pop, and waits for it for `poll_time`."""
+    """Asks whether there is a message to pop, and waits for one up to `poll_time`."""
 
     consumer_group: str
     topic: str
@@ -115,7 +115,7 @@ class NotificationRequestHeader(RequestHeader, code=RequestCode.NOTIFICATION):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationResponseHeader(Header):
-    """Whether there is something to pop; `polling_full` if the broker had no room to wait."""
+    """Whether there is a message to pop. `polling_full` means that the broker had no room to wait."""
 
     has_msg: bool
     polling_full: bool | None = None
@@ -123,7 +123,7 @@ class NotificationResponseHeader(Header):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollingInfoRequestHeader(RequestHeader, code=RequestCode.POLLING_INFO):
-    """Asks how many pops of a queue wait on the broker."""
+    """Asks for the number of pops of a queue that wait on the broker."""
 
     consumer_group: str
     topic: str
@@ -132,6 +132,6 @@ class PollingInfoRequestHeader(RequestHeader, code=RequestCode.POLLING_INFO):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollingInfoResponseHeader(Header):
-    """How many pops wait."""
+    """The number of waiting pops."""
 
     polling_num: int

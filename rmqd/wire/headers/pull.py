@@ -1,4 +1,4 @@
-"""Headers of pulling, and the template that writes a queue's pull requests."""
+"""Headers of pulls, and the templates that write a queue's pull requests and a broker's responses."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ PULLED: Final = frozenset(
         ResponseCode.PULL_OFFSET_MOVED,
     }
 )
-"""The codes of replies that have a PullMessageResponseHeader."""
+"""The codes of responses with a PullMessageResponseHeader."""
 MAX_MSG_BYTES: Final = 262144  # Java: pullBatchSizeInBytes
 _PREFIX: Final = Struct(">II")
 _LONG_MAX: Final = 2**63 - 1
-# in the order in which they are signed
+# in signing order
 _CHANGING: Final = ("commitOffset", "maxMsgNums", "queueOffset", "subVersion", "suspendTimeoutMillis", "sysFlag")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullMessageRequestHeader(RequestHeader, code=RequestCode.PULL_MESSAGE):
-    """Asks for messages of one queue; the bits of `sys_flag` are in PullSysFlag."""
+    """Asks for messages of one queue. PullSysFlag has the bits of `sys_flag`."""
 
     consumer_group: str
     topic: str
@@ -50,7 +50,7 @@ class PullMessageRequestHeader(RequestHeader, code=RequestCode.PULL_MESSAGE):
 
 
 def decode_pull_request(ext_fields: Mapping[str, str]) -> PullMessageRequestHeader:
-    """Read a request's header, by hand: brokers get thousands each second. Raises ProtocolError."""
+    """Read a request's header by hand, because brokers get thousands each second. Raises ProtocolError."""
     get = ext_fields.get
     try:
         return PullMessageRequestHeader(
@@ -67,11 +67,11 @@ def decode_pull_request(ext_fields: Mapping[str, str]) -> PullMessageRequestHead
             expression_type=get("expressionType"),
         )
     except (KeyError, ValueError):
-        return PullMessageRequestHeader.from_ext_fields(ext_fields)  # which says what is wrong
+        return PullMessageRequestHeader.from_ext_fields(ext_fields)  # raises the error with the wrong field
 
 
 class PullMessageResponseHeader(NamedTuple):
-    """Where the next pull begins, and the queue's ends. A tuple, because thousands are made each second."""
+    """The offset of the next pull, and the queue's ends. A tuple, because thousands are created each second."""
 
     next_begin_offset: int
     min_offset: int
@@ -79,11 +79,11 @@ class PullMessageResponseHeader(NamedTuple):
     suggest_which_broker_id: int = 0
     topic_sys_flag: int = 0
     group_sys_flag: int = 0
-    offset_delta: int = 0  # of static topics: what is added to the offsets of the records
+    offset_delta: int = 0  # for static topics: added to the offsets of the records
 
     @classmethod
     def from_ext_fields(cls, ext_fields: Mapping[str, str]) -> Self:
-        """Read the reply to a pull, whatever its code among `PULLED`. Raises ProtocolError."""
+        """Read the response to a pull, with any code in `PULLED`. Raises ProtocolError."""
         try:
             header = cls(
                 int(ext_fields["nextBeginOffset"]),
@@ -95,13 +95,13 @@ class PullMessageResponseHeader(NamedTuple):
                 0 if (delta := ext_fields.get("offsetDelta")) is None else int(delta),
             )
         except (KeyError, ValueError) as error:
-            raise ProtocolError(f"the reply to a pull lacks an offset: {error!r:.200}") from error
+            raise ProtocolError(f"the response to a pull lacks an offset: {error!r:.200}") from error
         if not 0 <= header[0] <= _LONG_MAX:
-            raise ProtocolError(f"the reply to a pull goes on at {header[0]}, which is no offset")
+            raise ProtocolError(f"the response to a pull continues at {header[0]}, which is not a valid offset")
         return header
 
     def ext_fields(self) -> dict[str, str]:
-        """The header as ext fields."""
+        """Return the header as ext fields."""
         return {
             "nextBeginOffset": str(self.next_begin_offset),
             "minOffset": str(self.min_offset),
@@ -114,7 +114,7 @@ class PullMessageResponseHeader(NamedTuple):
 
 
 class PullRequestTemplate:
-    """Writes the frames of one queue's pull requests; all that stays the same is encoded once."""
+    """Writes the frames of one queue's pull requests. The constant parts are encoded once."""
 
     __slots__ = ("_content", "_credentials", "_format")
 
@@ -130,8 +130,7 @@ class PullRequestTemplate:
         extra_fields: Mapping[str, str] | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """`subscription` is for PullSysFlag.SUBSCRIPTION, `extra_fields` for what all requests of the client carry, and
-        `credentials` for those that are signed."""
+        """`subscription` is for PullSysFlag.SUBSCRIPTION. All requests have `extra_fields`; `credentials` sign them."""
         fixed = {
             **(extra_fields or {}),
             **(credentials.fields() if credentials is not None else {}),
@@ -168,7 +167,7 @@ class PullRequestTemplate:
         suspend_ms: int,
         max_msg_nums: int,
     ) -> bytes:
-        """The whole frame of one pull request."""
+        """Return the whole frame of one pull request."""
         header = self._format % (opaque, queue_offset, commit_offset, sys_flag, sub_version, suspend_ms, max_msg_nums)
         if self._credentials is not None:
             changing = (commit_offset, max_msg_nums, queue_offset, sub_version, suspend_ms, sys_flag)
@@ -178,7 +177,7 @@ class PullRequestTemplate:
 
 
 class PullReplyTemplate:
-    """Writes a broker's replies to pulls; all that stays the same is encoded once."""
+    """Writes a broker's responses to pulls. The constant parts are encoded once."""
 
     __slots__ = ("_format",)
 
@@ -195,7 +194,7 @@ class PullReplyTemplate:
     def frame(
         self, opaque: int, code: int, remark: bytes, header: PullMessageResponseHeader, records: Iterable[bytes]
     ) -> bytes:
-        """The whole frame of one reply; `remark` stands in the JSON as it is, and an offset delta is left out."""
+        """Return the whole frame of one response. `remark` is written unescaped, and the offset delta is omitted."""
         head = self._format % (code, opaque, remark, *header[:-1])
         body = b"".join(records)
         size = len(head)

@@ -1,4 +1,4 @@
-"""Headers of the request that takes back a message before its time has come (RocketMQ 5.3.2 and later)."""
+"""Headers of the request that recalls a timer message before its delivery time (RocketMQ 5.3.2 and later)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqd.wire.headers.base import Header, RequestHeader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallMessageRequestHeader(RequestHeader, code=RequestCode.RECALL_MESSAGE):
-    """Takes a timer message back. `recall_handle` came with the answer to its send (`rmqd.wire.recall`)."""
+    """Recalls a timer message. `recall_handle` is from the response to its send (`rmqd.wire.recall`)."""
 
     topic: str
     recall_handle: str
@@ -19,6 +19,6 @@ class RecallMessageRequestHeader(RequestHeader, code=RequestCode.RECALL_MESSAGE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallMessageResponseHeader(Header):
-    """The unique key of the message that is taken back."""
+    """The unique key of the recalled message."""
 
     msg_id: str

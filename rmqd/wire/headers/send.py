@@ -1,4 +1,4 @@
-"""Headers of sending: messages, and failed ones back to the broker."""
+"""Headers of sends and send-backs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rmqd.wire.topics import DEFAULT_TOPIC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendMessageRequestHeader(RequestHeader, code=RequestCode.SEND_MESSAGE):
-    """Sends a message, with fields by their long names. `born_timestamp` is in milliseconds."""
+    """Sends a message; the fields have long names. `born_timestamp` is in milliseconds."""
 
     producer_group: str
     topic: str
@@ -36,7 +36,7 @@ class SendMessageRequestHeader(RequestHeader, code=RequestCode.SEND_MESSAGE):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendMessageRequestHeaderV2(RequestHeader, code=RequestCode.SEND_MESSAGE_V2):
-    """Sends a message, with letters for names."""
+    """Sends a message; the fields have letters as names."""
 
     producer_group: Annotated[str, Named("a")]
     topic: Annotated[str, Named("b")]
@@ -56,11 +56,11 @@ class SendMessageRequestHeaderV2(RequestHeader, code=RequestCode.SEND_MESSAGE_V2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendBatchMessageRequestHeader(SendMessageRequestHeaderV2, code=RequestCode.SEND_BATCH_MESSAGE):
-    """Sends several messages to one queue, with the same letters; `batch` is true, and `properties` are the batch's."""
+    """Sends several messages to one queue, with the same letters. `batch` is true; `properties` belong to the batch."""
 
 
 class ReceivedSendHeader(NamedTuple):
-    """The header of any send as a broker reads it: leniently, as RocketMQ does, and fast: each message has one."""
+    """The header of any send as a broker reads it: leniently, like RocketMQ, and fast, because each message has one."""
 
     topic: str
     default_topic: str | None
@@ -100,7 +100,7 @@ class ReceivedSendHeader(NamedTuple):
                 get("m", "").lower() == "true",
             )
         except (KeyError, ValueError) as error:
-            raise ProtocolError(f"the header of a send lacks a field, or has a wrong one: {error!r:.200}") from error
+            raise ProtocolError(f"the header of a send has a missing or invalid field: {error!r:.200}") from error
 
 
 @cache
@@ -110,9 +110,9 @@ def _letters_by_names() -> dict[str, str]:
 
 
 class SendMessageResponseHeader(NamedTuple):
-    """Where the message was stored; for a batch the ids are joined by commas and the offset is the first one's.
+    """The position of the stored message. A batch has comma-separated ids and the offset of its first message.
 
-    A tuple, because a broker makes one for every message.
+    A tuple, because a broker creates one for every message.
     """
 
     msg_id: str
@@ -124,7 +124,7 @@ class SendMessageResponseHeader(NamedTuple):
 
     @classmethod
     def from_ext_fields(cls, ext_fields: Mapping[str, str]) -> Self:
-        """Read the reply to a send that was stored. Raises ProtocolError."""
+        """Read the response to a send whose message was stored. Raises ProtocolError."""
         try:
             return cls(
                 ext_fields["msgId"],
@@ -135,10 +135,10 @@ class SendMessageResponseHeader(NamedTuple):
                 ext_fields.get("recallHandle"),
             )
         except KeyError as error:
-            raise ProtocolError(f"the reply to a send lacks {error}") from error
+            raise ProtocolError(f"the response to a send lacks {error}") from error
 
     def ext_fields(self) -> dict[str, str]:
-        """The header as ext fields."""
+        """Return the header as ext fields."""
         fields = {"msgId": self.msg_id, "queueId": str(self.queue_id), "queueOffset": str(self.queue_offset)}
         if self.transaction_id is not None:
             fields["transactionId"] = self.transaction_id
@@ -151,9 +151,9 @@ class SendMessageResponseHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSendMsgBackRequestHeader(RequestHeader, code=RequestCode.CONSUMER_SEND_MSG_BACK):
-    """Has the broker deliver a message again later; `offset` is its commit log offset, the only thing looked up.
+    """Asks the broker to redeliver a message later. The broker finds it only by `offset`, its commit log offset.
 
-    `delay_level` 0 leaves the delay to the broker (3 + times), -1 makes it a dead letter.
+    With `delay_level` 0 the broker chooses the delay (3 + times); -1 dead-letters the message.
     """
 
     offset: int

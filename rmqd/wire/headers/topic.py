@@ -1,4 +1,4 @@
-"""Headers of what administrators ask a broker about topics as such."""
+"""Headers of administrators' requests about topics of a broker."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rmqd.wire.headers.base import Header, RequestHeader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicRequestHeader(RequestHeader, code=RequestCode.DELETE_TOPIC_IN_BROKER):
-    """Deletes a topic, its messages, and the groups' offsets in it."""
+    """Deletes a topic, its messages, and all groups' offsets in it."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllTopicConfigRequestHeader(RequestHeader, code=RequestCode.GET_ALL_TOPIC_CONFIG):
-    """Asks for every topic, or for `max_topic_num` of them from number `topic_seq` on, in one version of the table."""
+    """Asks for all topics, or for `max_topic_num` topics from number `topic_seq`, in one version of the table."""
 
     topic_seq: int | None = None
     data_version: str | None = None
@@ -26,7 +26,7 @@ class GetAllTopicConfigRequestHeader(RequestHeader, code=RequestCode.GET_ALL_TOP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllTopicConfigResponseHeader(Header):
-    """The reply to GET_ALL_TOPIC_CONFIG (21), whose body may hold fewer topics than there are."""
+    """The response to GET_ALL_TOPIC_CONFIG (21). Its body may hold fewer topics than exist."""
 
     total_topic_num: int | None = None
 
@@ -40,14 +40,14 @@ class QueryTopicConsumeByWhoRequestHeader(RequestHeader, code=RequestCode.QUERY_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryTopicsByConsumerRequestHeader(RequestHeader, code=RequestCode.QUERY_TOPICS_BY_CONSUMER):
-    """Asks in which topics a group has offsets."""
+    """Asks for the topics in which a group has offsets."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryConsumeQueueRequestHeader(RequestHeader, code=RequestCode.QUERY_CONSUME_QUEUE):
-    """Asks for entries of a queue's index, and whether a group's filter takes them."""
+    """Asks for entries of a queue's index, and whether a group's filter passes them."""
 
     topic: str
     queue_id: int
@@ -66,7 +66,7 @@ class ViewBrokerStatsDataRequestHeader(RequestHeader, code=RequestCode.VIEW_BROK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumeStatsInBrokerHeader(RequestHeader, code=RequestCode.GET_BROKER_CONSUME_STATS):
-    """Asks how far every group is; with `is_order` in ordered topics only."""
+    """Asks for the offsets of every group; with `is_order` only in ordered topics."""
 
     is_order: bool
 

@@ -10,16 +10,16 @@ from typing import Final, Protocol
 from rmqd.errors import BodyTooLargeError, ProtocolError
 from rmqd.wire.messages.sys_flag import COMPRESSION_MASK, COMPRESSION_SHIFT, CompressionType
 
-MAX_BODY_BYTES: Final = 16 * 1024 * 1024  # what `max_body_size` is unless a group sets it; as the largest frame
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024  # the default of `max_body_size`; also the largest frame
 LEVEL: Final = 5  # Java: rocketmq.message.compressLevel
 _LIKELY_RATIO: Final = 32
-_MAX_WINDOW_BYTES: Final = 128 * 1024 * 1024  # as in Java: more is refused by libzstd unless it is asked for
-_LZ4_SLICE_BYTES: Final = 4 * 1024  # becomes at most 255 times as much
-_ZSTD_SLICE_BYTES: Final = 256  # four bytes may become a block of 128 KiB
+_MAX_WINDOW_BYTES: Final = 128 * 1024 * 1024  # as in Java; libzstd rejects larger windows by default
+_LZ4_SLICE_BYTES: Final = 4 * 1024  # decompresses to at most 255 times as much
+_ZSTD_SLICE_BYTES: Final = 256  # four bytes may decompress to a block of 128 KiB
 
 
 class _Frame(Protocol):
-    """What decompresses one frame, of either library."""
+    """The decompressor of one frame, in either library."""
 
     @property
     def eof(self) -> bool: ...
@@ -29,10 +29,10 @@ class _Frame(Protocol):
 
 
 def compress(body: bytes, kind: CompressionType) -> bytes:
-    """Compress a body as Java's producer does; `compressed_flag(kind)` are the bits that go with it."""
+    """Compress a body as Java's producer does. `compressed_flag(kind)` gives the bits to set."""
     if kind is CompressionType.ZLIB:
         return zlib.compress(body, LEVEL)
-    # imported late: most topics need neither, and they take time to load
+    # imported late: most topics need neither library, and they take time to load
     if kind is CompressionType.LZ4:
         import lz4.frame  # type: ignore[import-untyped]
 
@@ -43,10 +43,10 @@ def compress(body: bytes, kind: CompressionType) -> bytes:
 
 
 def decompress(body: bytes, sys_flag: int, max_size_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """Decompress a body whose `sys_flag` has COMPRESSED set; no type bits mean ZLIB, as old producers write it.
+    """Decompress a body whose `sys_flag` has COMPRESSED set. Without type bits it is ZLIB, as old producers write it.
 
-    Raises ProtocolError for what is damaged or of an unknown type, and BodyTooLargeError for what is larger than
-    `max_size_bytes`: that is found out from the size that a frame declares, else as soon as so much is decompressed.
+    Raises ProtocolError for damage or an unknown type. Raises BodyTooLargeError if the body exceeds `max_size_bytes`,
+    either at the size that the frame declares, or as soon as that much is decompressed.
     """
     kind = (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
     if kind in (0, CompressionType.ZLIB):
@@ -55,7 +55,7 @@ def decompress(body: bytes, sys_flag: int, max_size_bytes: int = MAX_BODY_BYTES)
         return _decompress_lz4(body, max_size_bytes)
     if kind == CompressionType.ZSTD:
         return _decompress_zstd(body, max_size_bytes)
-    raise ProtocolError(f"the body is compressed with type {kind}; known are 1 (LZ4), 2 (ZSTD), 3 and 0 (ZLIB)")
+    raise ProtocolError(f"the body has compression type {kind}; expected 1 (LZ4), 2 (ZSTD), 3 or 0 (ZLIB)")
 
 
 def _inflate(body: bytes, max_size_bytes: int) -> bytes:
@@ -95,7 +95,7 @@ def _decompress_zstd(body: bytes, max_size_bytes: int) -> bytes:
         size = zstandard.get_frame_parameters(body).content_size
         decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
         if size == zstandard.CONTENTSIZE_UNKNOWN:
-            # Java writes no size. The output is allocated before it is known, so try a likely size first
+            # Java writes no size. The output is allocated before its size is known, so try a likely size first.
             sizes = [min(max_size_bytes, _LIKELY_RATIO * len(body)), max_size_bytes]
         elif size > max_size_bytes:
             raise BodyTooLargeError(max_size_bytes)
@@ -104,17 +104,17 @@ def _decompress_zstd(body: bytes, max_size_bytes: int) -> bytes:
         for most in sizes:
             with contextlib.suppress(zstandard.ZstdError):
                 return decompressor.decompress(body, max_output_size=most, allow_extra_data=False)
-        # several frames, more than fits, or damage
+        # several frames, a body over the limit, or damage
         return _join_frames(body, _ZSTD_SLICE_BYTES, decompressor.decompressobj, max_size_bytes)
     except zstandard.ZstdError as error:
         raise ProtocolError(f"the body is not a ZSTD frame: {error}") from error
 
 
 def _join_frames(body: bytes, slice_bytes: int, start: Callable[[], _Frame], max_size_bytes: int) -> bytes:
-    """What one frame after the other holds, as Java reads bodies. Raises BodyTooLargeError and ProtocolError.
+    """Decompress one frame after the other, as Java reads bodies. Raises BodyTooLargeError and ProtocolError.
 
-    Frames are fed slice by slice: one slice cannot become more than a few MiB, and what is left of it after the end of
-    a frame is copied for each of many tiny frames.
+    Frames are fed in slices. One slice cannot become more than a few MiB, and slices limit how much input is copied
+    again after the end of each tiny frame.
     """
     parts: list[bytes] = []
     size, frame = 0, start()

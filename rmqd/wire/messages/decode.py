@@ -1,14 +1,14 @@
-"""Decodes the records of a reply into messages: checks each one's frame and CRC.
+"""Decodes the records of a response into messages, and checks the frame and CRC of each.
 
-Each record (`record` has the layout) must end where its total size says. Total size on one side, and the lengths of
-body, topic and properties on the other, say the same thing twice: a damaged length is seen at once, before the next
-record is looked for at a wrong place. The magic must be one of the two that RocketMQ writes. The CRC protects the body
-alone. Nothing protects the rest of the head: unknown bits of the sys flag are refused here, as they may change what the
-body means, and `pull_walk` checks the queue offsets against the reply's header.
+Each record (`record` has the layout) must end where its total size says. The total size and the lengths of body, topic
+and properties say the same twice. So a damaged length is found at once, before the next record is searched in a wrong
+position. The magic must be one of RocketMQ's two. The CRC protects only the body; nothing protects the rest of the
+head. So unknown bits of the sys flag are rejected here, because they may change the meaning of the body, and
+`pull_walk` checks the queue offsets against the response's header.
 
-A message keeps offsets into the reply's bytes; everything else is read when a handler asks for it. The loop over the
-records is the hottest of the program: for the usual record, with two IPv4 hosts, it reads the whole head by one
-`unpack`, and calls no function of Python.
+A message keeps positions in the response's bytes; fields are read when a handler accesses them. The loop over the
+records is the hottest of the program. For the usual record, with two IPv4 hosts, it reads the whole head with one
+`unpack`, and calls no Python function.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from rmqd.wire.messages.sys_flag import BORN_HOST_V6, CLOSED, INNER_BATCH, KNOWN
 from rmqd.wire.messages.unreadable import UnreadableMessage
 from rmqd.wire.topics import is_light_queue
 
-# total size, magic, CRC, queue offset, sys flag, store timestamp and body length, where both hosts are IPv4
+# total size, magic, CRC, queue offset, sys flag, store timestamp and body length, if both hosts are IPv4
 _unpack_ipv4 = Struct(">III8xq8xi16xq20xI").unpack_from
 _UNSIGNED = Struct(">I")
 _LONG = Struct(">q")
 _SHORT = Struct(">H")
 _UNUSUAL: Final = CLOSED | ~KNOWN
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
-_LEAST_RECORD_BYTES: Final = 91  # with IPv4 hosts, and neither body, topic nor properties
+_LEAST_RECORD_BYTES: Final = 91  # with IPv4 hosts, and without body, topic and properties
 _MAGICS: Final = (_UNSIGNED.pack(MAGIC_V1), _UNSIGNED.pack(MAGIC_V2))
 _NO_QUEUE: Final = MessageQueue("", "", -1)
 
 
 def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
-    """The messages that fill `data` from `start` on, all of `message_queue`, opened to whatever size they grow.
+    """Decode and open the messages of `message_queue` that fill `data` from `start`, regardless of their opened size.
 
-    Raises ProtocolError where a record cannot be decoded. One that can be but fails its CRC, or cannot be opened, is
-    set aside in `MessageBlock.corrupt`.
+    Raises ProtocolError if a record cannot be decoded. A record that fails its CRC or cannot be opened goes to
+    `MessageBlock.corrupt`.
     """
     block = frame_messages(data, message_queue, start, namespace)
     if block.broken is not None:
@@ -53,7 +53,7 @@ def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, na
 
 
 def frame_readable(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
-    """As `frame_messages`, but drop records that cannot be decoded; `MessageBlock.broken` says that there are some."""
+    """Like `frame_messages`, but drop records that cannot be decoded; `MessageBlock.broken` reports that some were."""
     block = frame_messages(data, message_queue, start, namespace)
     if block.broken is not None:
         block.corrupt = [one for one in block.corrupt if not isinstance(one.message, UnreadableMessage)]
@@ -61,7 +61,7 @@ def frame_readable(data: bytes, message_queue: MessageQueue, start: int = 0, nam
 
 
 def open_all(block: MessageBlock) -> MessageBlock:
-    """Open all messages of a block at once, to whatever size they grow."""
+    """Open all messages of a block at once, regardless of their opened size."""
     if block.is_closed:
         opening = Opening(block)
         opening.rest()
@@ -72,14 +72,14 @@ def open_all(block: MessageBlock) -> MessageBlock:
 def frame_messages(
     data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "", offset_delta: int = 0
 ) -> MessageBlock:
-    """Find the records that fill `data` from `start` on, all of `message_queue`, and open none. Raises nothing.
+    """Find the records that fill `data` from `start`, all of `message_queue`, without opening them. Raises nothing.
 
-    What is not to be trusted is set aside in `MessageBlock.corrupt`: a record that fails its CRC, is marked in a way
-    that is not known, or cannot be decoded. The next one begins where the total size of such a record says, if one
-    begins there, or the reply ends there. Otherwise it takes all that is left of the reply.
+    A record that fails its CRC, has unknown flags, or cannot be decoded goes to `MessageBlock.corrupt`. The next record
+    begins after the total size of an undecodable record, if a record begins or the response ends there. Otherwise the
+    undecodable record takes the rest of the response.
 
-    `offset_delta` is added to the records' offsets: a broker counts the offsets of a static topic's queue differently.
-    The offsets of a light message queue are those that messages name in their properties.
+    `offset_delta` is added to the records' offsets, because a broker counts a static topic's queue differently.
+    Messages of a light message queue get the offsets in their properties.
     """
     block = MessageBlock(data, message_queue, namespace)
     broken = _decode_until_broken(block, start)
@@ -101,7 +101,7 @@ def frame_messages(
 
 
 def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | None:
-    """Decode records from `start` on. Returns where one cannot be decoded, and why; None if all can."""
+    """Decode records from `start`. Returns position and reason of the first undecodable record, or None."""
     data, following = block.data, -1
     add, view, size, at = block.messages.append, memoryview(data), len(data), start
     try:
@@ -122,7 +122,7 @@ def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | N
             else:
                 block.runs += 1
                 following = queue_offset + 1
-            message = Message()  # as by `placed`
+            message = Message()  # the inlined code of `placed`
             message.block, message._start, message.finished = block, at, False
             message._body_start, message._body_end = body_start, body_end
             message.queue_offset, message.store_timestamp = queue_offset, store_timestamp
@@ -147,7 +147,7 @@ def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | N
 
 
 def _take_out_last(block: MessageBlock) -> int:
-    """Forget the message that was decoded last. Returns where its record starts."""
+    """Remove the message that was decoded last. Returns the start of its record."""
     message = block.messages[-1] if block.messages else None
     if block.corrupt and (message is None or block.corrupt[-1].message._start > message._start):
         return block.corrupt.pop().message._start
@@ -155,7 +155,7 @@ def _take_out_last(block: MessageBlock) -> int:
 
 
 def _end_by_total_size(data: bytes, start: int) -> int | None:
-    """Where a record ends by the size that it announces; None unless another record, or the reply's end, is there."""
+    """Return a record's end by its total size; None unless another record, or the end of the response, is there."""
     if start + _LEAST_RECORD_BYTES > len(data):
         return None
     total: int = _UNSIGNED.unpack_from(data, start)[0]
@@ -166,7 +166,7 @@ def _end_by_total_size(data: bytes, start: int) -> int | None:
 
 
 def stored_properties(record: bytes) -> dict[str, str]:
-    """The properties of one record, which is not checked: for a broker's filter over what the broker itself stored."""
+    """Return the properties of one record without checking it, for a broker that filters its own records."""
     sys_flag, _, body_size = _unpack_ipv4(record)[-3:]
     body_start = 88
     if sys_flag & _HOSTS_V6:
@@ -176,16 +176,16 @@ def stored_properties(record: bytes) -> dict[str, str]:
 
 
 def _unknown(sys_flag: int) -> str | None:
-    """Why a record's flags forbid to read its body; None if they do not."""
+    """Return the reason if a record's flags forbid reading its body, else None."""
     if unknown := sys_flag & ~KNOWN & 0xFFFFFFFF:
         return f"its sys flag has bits that rmqd does not know: 0x{unknown:X}"
     if sys_flag & NEED_UNWRAP and not sys_flag & INNER_BATCH:
-        return "its sys flag says NEED_UNWRAP (0x40), and not INNER_BATCH (0x80)"
+        return "its sys flag has NEED_UNWRAP (0x40) without INNER_BATCH (0x80)"
     return None
 
 
 def _long_hosts(data: bytes, start: int, sys_flag: int) -> tuple[int, int, int]:
-    """(where the body starts, store timestamp, body size) of a record with an IPv6 host."""
+    """Return (start of the body, store timestamp, body size) of a record with an IPv6 host."""
     born = 20 if sys_flag & BORN_HOST_V6 else 8
     body_start = start + 72 + born + (20 if sys_flag & STORE_HOST_V6 else 8)
     store_timestamp = _LONG.unpack_from(data, start + 48 + born)[0]
@@ -193,8 +193,8 @@ def _long_hosts(data: bytes, start: int, sys_flag: int) -> tuple[int, int, int]:
 
 
 def _properties_v2(data: bytes, body_end: int, magic: int) -> int:
-    """Where the properties of a record with a two byte topic length are."""
+    """Return the start of the properties of a record whose topic length takes two bytes."""
     if magic != MAGIC_V2:
-        raise ProtocolError(f"a message starts with the magic 0x{magic:08X}, which is none that RocketMQ writes")
+        raise ProtocolError(f"a message starts with the magic 0x{magic:08X}, which RocketMQ does not write")
     length: int = _SHORT.unpack_from(data, body_end)[0]
     return body_end + 2 + length

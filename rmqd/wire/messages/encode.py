@@ -16,7 +16,7 @@ from rmqd.wire.messages.properties import MAX_PROPERTIES_BYTES, format_propertie
 from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2
 from rmqd.wire.messages.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 
-MAX_BODY_BYTES: Final = 4 * 1024 * 1024  # Java: maxMessageSize, of producers and brokers
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024  # Java: maxMessageSize of producers and brokers
 _MAX_V1_TOPIC_BYTES: Final = 127
 _MAX_TOPIC_BYTES: Final = 0xFFFF
 _CRC_MASK: Final = 0x7FFFFFFF
@@ -26,18 +26,19 @@ _RECORD_HEADS: Final = {
     for born in (8, 20)
     for store in (8, 20)
 }
-"""What comes before the body, by the flags of its two hosts."""
+"""The head of a record before its body, by the flags of its two hosts."""
 _SYS_FLAG: Final = Struct(">i")
 _SYS_FLAG_AT: Final = 36
 _SHORT: Final = Struct(">H")
 _BATCH_HEAD: Final = Struct(">iiiii")  # total size, magic, CRC, flag, body size; magic and CRC stay zero
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: made once for every message, and that would take it thrice as long
+@dataclass(slots=True, kw_only=True)  # not frozen: created for every message, and frozen takes three times as long
 class StoredMessage:
-    """One record of the commit log. The body is written as given: compress it first where `sys_flag` says so.
+    """One record of the commit log. The body is written unchanged: compress it first if `sys_flag` says so.
 
-    Hosts are "ip:port", IPv6 in brackets; timestamps are milliseconds; the two IPv6 bits of `sys_flag` set themselves.
+    Hosts are "ip:port", IPv6 in brackets; timestamps are milliseconds. The two IPv6 bits of `sys_flag` are set
+    automatically.
     """
 
     topic: str
@@ -57,7 +58,7 @@ class StoredMessage:
 
 
 def encode_message(message: StoredMessage) -> bytes:
-    """The record of a message, V2 where the topic needs it. Raises InvalidMessageError where it cannot be written."""
+    """Return the record of a message, V2 if the topic needs it. Raises InvalidMessageError if it cannot be written."""
     return encode_record(
         message,
         message.queue_offset,
@@ -70,11 +71,11 @@ def encode_message(message: StoredMessage) -> bytes:
 def encode_record(
     message: StoredMessage, queue_offset: int, commit_log_offset: int, store_timestamp: int, store_host: bytes
 ) -> bytes:
-    """The same, with what the storing broker decides in place of the message's own; `store_host` as it is stored."""
+    """Like `encode_message`, with the storing broker's values for these fields. `store_host` is in stored form."""
     topic, properties, body = message.topic.encode(), encode_properties(message.properties), message.body
     born_host = parse_host(message.born_host)
     if len(topic) > _MAX_TOPIC_BYTES:
-        raise InvalidMessageError(f"a topic name of {len(topic)} bytes; at most {_MAX_TOPIC_BYTES} can be written")
+        raise InvalidMessageError(f"a topic name of {len(topic)} bytes is too long; the limit is {_MAX_TOPIC_BYTES}")
     if len(topic) > _MAX_V1_TOPIC_BYTES:
         magic, topic_size = MAGIC_V2, _SHORT.pack(len(topic))
     else:
@@ -101,12 +102,12 @@ def encode_record(
             len(body),
         )
     except StructError as error:
-        raise InvalidMessageError(f"a message that cannot be written: {error}") from error
+        raise InvalidMessageError(f"a message cannot be written: {error}") from error
     return b"".join((packed, body, topic_size, topic, _SHORT.pack(len(properties)), properties))
 
 
 def decode_record(record: bytes) -> StoredMessage:
-    """What `encode_message` wrote. The body is neither checked nor decompressed. Raises ProtocolError."""
+    """Decode a record of `encode_message`. The body is neither checked nor decompressed. Raises ProtocolError."""
     try:
         (written,) = _SYS_FLAG.unpack_from(record, _SYS_FLAG_AT)
         head = _RECORD_HEADS[written & (BORN_HOST_V6 | STORE_HOST_V6)]
@@ -150,16 +151,16 @@ def decode_record(record: bytes) -> StoredMessage:
             properties=parse_properties(record[properties_start : properties_start + properties_size]),
         )
     except (StructError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"a record that cannot be read: {error}") from error
+        raise ProtocolError(f"a record cannot be read: {error}") from error
 
 
 def body_crc(body: bytes) -> int:
-    """The CRC-32 of a stored body without its top bit, as brokers write it."""
+    """Return the CRC-32 of a stored body without its top bit, as brokers write it."""
     return crc32(body) & _CRC_MASK
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The properties string in bytes. Raises InvalidMessageError where it is too long or cannot be written."""
+    """Return the properties string as bytes. Raises InvalidMessageError if it is too long or cannot be written."""
     try:
         data = format_properties(properties).encode()
     except UnicodeEncodeError as error:
@@ -171,7 +172,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class BatchMember:
-    """One message of a batch; topic and queue are the batch's."""
+    """One message of a batch. The batch has its topic and queue."""
 
     body: bytes
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -179,7 +180,7 @@ class BatchMember:
 
 
 def encode_batch(messages: Iterable[BatchMember]) -> bytes:
-    """The body of a SEND_BATCH_MESSAGE. Raises InvalidMessageError where a message cannot be written."""
+    """Return the body of a SEND_BATCH_MESSAGE. Raises InvalidMessageError if a message cannot be written."""
     parts: list[bytes] = []
     for message in messages:
         properties = encode_properties(message.properties)
@@ -187,11 +188,11 @@ def encode_batch(messages: Iterable[BatchMember]) -> bytes:
         try:
             parts.append(_BATCH_HEAD.pack(size, 0, 0, message.flag, len(message.body)))
         except StructError as error:
-            raise InvalidMessageError(f"a message that cannot be written: {error}") from error
+            raise InvalidMessageError(f"a message cannot be written: {error}") from error
         parts += [message.body, _SHORT.pack(len(properties)), properties]
     return b"".join(parts)
 
 
 def decode_batch(body: bytes) -> list[BatchMember]:
-    """The messages of a batch send. Raises ProtocolError."""
+    """Return the messages of a batch send. Raises ProtocolError."""
     return [BatchMember(plain, parse_properties(stored), flag) for flag, plain, stored in members(body)]

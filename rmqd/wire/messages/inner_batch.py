@@ -1,8 +1,9 @@
 """Batches that a broker stores as one record: topics with the attribute queue.type=BatchCQ.
 
-The record's body holds the members as a producer's batch request has them: total size (4), magic and CRC (4 each, not
-used), flag (4), body size (4), body, properties size (2), properties. The record's offset is that of the first member,
-each further one is one higher. All else of a member is the record's: `MessageDecoder.decodeMessage(MessageExt, List)`.
+The record's body holds the members as in a producer's batch request: total size (4), magic and CRC (4 each, unused),
+flag (4), body size (4), body, properties size (2), properties. The record's offset is the first member's; the offset of
+each further member is one higher. The record has all other fields. Java: `MessageDecoder.decodeMessage(MessageExt,
+List)`.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ _HEAD: Final = Struct(">i8xiI")  # total size, flag, body size
 _INT: Final = Struct(">i")
 _LONG: Final = Struct(">q")
 _SHORT: Final = Struct(">H")
-_CRC_AT, _FLAG_AT, _OFFSET_AT, _SYS_FLAG_AT = 8, 16, 20, 36  # in a record's head
+_CRC_AT, _FLAG_AT, _OFFSET_AT, _SYS_FLAG_AT = 8, 16, 20, 36  # positions in a record's head
 _UNPACKED: Final = ~(NEED_UNWRAP | COMPRESSED | COMPRESSION_MASK)
 
 
 def members(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """(flag, body, properties as stored) of each message of a batch's body. Raises ProtocolError."""
+    """Yield (flag, body, properties as stored) of each message of a batch's body. Raises ProtocolError."""
     at, size, count = 0, len(body), 0
     try:
         while at < size:
@@ -47,10 +48,10 @@ def members(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 def member_records(head: bytes, topic: bytes, base: int, body: bytes) -> list[tuple[bytes, int]]:
-    """(record, size of its body) of each member, as if it was stored alone; the first one has the queue offset `base`.
+    """Return (record, size of its body) of each member, as if stored alone. The first member has the offset `base`.
 
-    `head` and `topic` are parts of the batch's record: what comes before its body, and the name with its size in front.
-    The flag INNER_BATCH is kept, and says that the record is nothing that the broker has. Raises ProtocolError.
+    `head` and `topic` are parts of the batch's record: the bytes before its body, and the name with its size in front.
+    The flag INNER_BATCH stays set and marks a record that the broker does not have. Raises ProtocolError.
     """
     record_head = bytearray(head)
     sys_flag = _INT.unpack_from(head, _SYS_FLAG_AT)[0] & _UNPACKED

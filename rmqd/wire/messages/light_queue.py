@@ -1,10 +1,9 @@
 """Light message queues (LMQ): queues such as `%LMQ%room-7`, over messages that are stored in other topics.
 
 A message that names such queues in its property INNER_MULTI_DISPATCH is stored once, in its own topic. Brokers with
-`enableLmq` and `enableMultiDispatch` enter it into each of these queues too, and write its offsets there into the
-property INNER_MULTI_QUEUE_OFFSET, in the same order. What a pull of such a queue brings are the stored records: the
-topic, queue id and offset in their heads are those of the other topic. (Java: `LmqDispatch`, and `MQClientAPIImpl` for
-what is popped.)
+`enableLmq` and `enableMultiDispatch` also enter it into each of these queues. They write its offsets there into the
+property INNER_MULTI_QUEUE_OFFSET, in the same order. A pull of such a queue returns the stored records, with the topic,
+queue id and offset of the other topic in their heads. (Java: `LmqDispatch`, and `MQClientAPIImpl` for pops.)
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ SEPARATOR: Final = ","
 
 
 def offset_in(name: str, properties: Mapping[str, str]) -> int:
-    """A message's offset in a light message queue. Raises ProtocolError where its properties do not tell it."""
+    """Return a message's offset in a light message queue. Raises ProtocolError if its properties do not have it."""
     names = properties.get(INNER_MULTI_DISPATCH, "").split(SEPARATOR)
     offsets = properties.get(INNER_MULTI_QUEUE_OFFSET, "").split(SEPARATOR)
     if name not in names:
@@ -31,7 +30,7 @@ def offset_in(name: str, properties: Mapping[str, str]) -> int:
 
 
 def count_by_light_queue(block: MessageBlock) -> None:
-    """Give the messages of a pull the offsets that they have in the queue that was pulled."""
+    """Give the messages of a pull their offsets in the pulled queue."""
     name, messages = block.message_queue.topic, block.messages
     block.messages, block.runs, following = [], 0, -1
     for message in messages:

@@ -1,6 +1,6 @@
-"""Messages as handlers see them, and the block that keeps the bytes of all messages of one reply.
+"""Messages as handlers see them, and the block that keeps the bytes of all messages of one response.
 
-`rmqd.wire.messages.decode` makes both. A message copies nothing out of the reply before somebody asks for it.
+`rmqd.wire.messages.decode` creates both. A message copies bytes from the response only on access.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ is never asked costs nothing, because nothing is written into it."""
 
 @dataclass(frozen=True, slots=True)
 class CorruptMessage:
-    """A record that cannot be trusted; `message` gives what is known of it."""
+    """A record that cannot be trusted. `message` has its known fields."""
 
     message: Message
     reason: str
-    takes_rest: bool = False  # its end is not known either, so it takes all that is left of the reply
+    takes_rest: bool = False  # the record's end is unknown as well, so it takes the rest of the response
 
 
 class MessageBlock:
-    """The bytes of one reply, which all its messages read, and these messages in queue order.
+    """The bytes of one response, shared by all its messages, and these messages in queue order.
 
-    In a `namespace`, `message_queue` is the queue without it, and so are the topics of messages.
+    In a `namespace`, `message_queue` and the topics of messages are without it.
     """
 
     __slots__ = (
@@ -61,25 +61,25 @@ class MessageBlock:
         self.message_queue = message_queue.without(namespace)
         self.min_offset: int | None = None  # the queue's ends when the broker answered a pull
         self.max_offset: int | None = None
-        self.origin: str | None = None  # of a pop retry topic: the topic whose messages it holds
+        self.origin: str | None = None  # for a pop retry topic: the topic whose messages it holds
         self.messages: list[Message] = []
         self.corrupt: list[CorruptMessage] = []
-        self.broken: str | None = None  # the reason, where a record cannot be decoded: of the first such one
-        self.runs = 0  # runs of queue offsets without a gap, over all records that can be decoded
+        self.broken: str | None = None  # why the first undecodable record cannot be decoded
+        self.runs = 0  # runs of queue offsets without a gap, over all decodable records
         self.is_closed = False  # some messages are compressed, or batches, and not opened yet
-        self.cut_at: int | None = None  # the offset of the first message that was left out, as there was no room
-        self.decompressed: dict[int, bytes] | None = None  # bodies by where their records start
-        self.size_bytes = len(data)  # memory that the block keeps alive: the reply, and what was decompressed from it
-        # the consumer's bookkeeping: messages not finished, an index that all before are finished, and how many
-        # messages of the queue came before this block
+        self.cut_at: int | None = None  # the offset of the first message without room to be opened
+        self.decompressed: dict[int, bytes] | None = None  # bodies by the start of their records
+        self.size_bytes = len(data)  # memory that the block keeps alive: the response and the decompressed bodies
+        # the consumer's bookkeeping: the number of unfinished messages, an index before which all are finished, and the
+        # number of the queue's messages before this block
         self.unfinished = 0
         self.put_before = 0
         self.cursor = 0
 
     def of(self, left: list[Message]) -> MessageBlock:
-        """Messages that were left out when this block was opened, in a block of their own that can be opened."""
+        """Return a new block for messages that had no room when this block was opened."""
         block = MessageBlock(self.data, self.message_queue)
-        block.namespace = self.namespace  # the queue is without it already
+        block.namespace = self.namespace  # the queue is already without the namespace
         block.messages, block.is_closed, block.unfinished = left, True, len(left)
         for message in left:
             message.block = block
@@ -87,12 +87,12 @@ class MessageBlock:
 
 
 class Message(Record):
-    """A RocketMQ message. Read-only; fields carry RocketMQ's names, times are milliseconds since 1970."""
+    """A RocketMQ message. Read-only; the fields have RocketMQ's names, and times are milliseconds since 1970."""
 
     __slots__ = (
         "_handed_properties",  # copied when a handler first asks for them
         "_properties",  # parsed when first asked for
-        "_reconsume_times",  # set once the group itself repeated the message
+        "_reconsume_times",  # set after the group itself has retried the message
         "finished",
         "queue_offset",
         "store_timestamp",
@@ -109,10 +109,10 @@ class Message(Record):
     def placed(
         self, block: MessageBlock, start: int, body_start: int, body_end: int, queue_offset: int, store_timestamp: int
     ) -> Self:
-        """Set where a new message lies in the block's bytes, and return it.
+        """Set the message's position in the block's bytes, and return the message.
 
-        It is no `__init__`, because decoding makes millions of messages and sets these fields itself: a call for each
-        message would take as long as setting all of them.
+        This is not `__init__`, because decoding creates millions of messages and sets these fields itself. A call for
+        each message would take as long as setting all of them.
         """
         self.block = block
         self._start = start
@@ -135,17 +135,16 @@ class Message(Record):
 
     @property
     def is_cached(self) -> bool:
-        """Whether the consumer has yet to finish it; not for handlers."""
+        """Whether the consumer has yet to finish the message. Not for handlers."""
         return not self.finished and bool(self.block.messages)
 
     @property
     def message_queue(self) -> MessageQueue:
-        """The queue it was pulled from: of the retry topic for a retried message."""
+        """The queue that the message was pulled from; for a retried message a queue of the retry topic."""
         return self.block.message_queue
 
     @property
     def body(self) -> bytes:
-        """The body, decompressed."""
         bodies = self.block.decompressed
         if bodies is not None and self._start in bodies:
             return bodies[self._start]
@@ -153,7 +152,7 @@ class Message(Record):
 
     @property
     def properties(self) -> dict[str, str]:
-        """System and user properties, in a copy for handlers: nobody else sees what they write into it."""
+        """System and user properties, in a copy for handlers. Changes to the copy are invisible to others."""
         try:
             properties: dict[str, str] = self._handed_properties
         except AttributeError:
@@ -162,29 +161,29 @@ class Message(Record):
 
     @property
     def own_properties(self) -> dict[str, str]:
-        """Those that its producer gave, KEYS, TAGS and the sharding key among them: without what RocketMQ sets."""
+        """The properties that the producer set, with KEYS, TAGS and the sharding key, without RocketMQ's own."""
         return {name: value for name, value in self.stored_properties.items() if name not in SET_BY_ROCKETMQ}
 
     @property
     def stored_properties(self) -> dict[str, str]:
-        """The properties as the broker stores them. Not for handlers: they must not be changed."""
+        """The properties as the broker stores them. Not for handlers: do not change them."""
         try:
             properties: dict[str, str] = self._properties
-        except AttributeError:  # the slot is filled by the first who asks: most handlers need only the body
+        except AttributeError:  # the first access fills the slot: most handlers need only the body
             start, end = self._properties_span()
             properties = self._properties = parse_properties(self.block.data[start:end].decode("utf-8", "replace"))
         return properties
 
     @property
     def topic(self) -> str:
-        """The topic; of a retried message the one that it was first sent to."""
+        """The topic; for a retried message the topic that it was first sent to."""
         namespace, topic = self.block.namespace, self.record_topic
         is_plain = not namespace and not topic.startswith(RETRY_PREFIX)
         return topic if is_plain else unwrap_namespace(self.origin_topic, namespace)
 
     @property
     def origin_topic(self) -> str:
-        """`topic` as brokers know it: with the namespace of a group that is in one."""
+        """`topic` as brokers know it, with the group's namespace if it has one."""
         topic, origin = self.record_topic, self.block.origin
         if not is_retry_topic(topic):
             return topic
@@ -192,7 +191,7 @@ class Message(Record):
 
     @property
     def keys(self) -> str | None:
-        """RocketMQ's one string of keys, separated by spaces."""
+        """All keys in one string, separated by spaces."""
         return self.stored_properties.get(KEYS)
 
     @property
@@ -202,29 +201,29 @@ class Message(Record):
 
     @property
     def msg_id(self) -> str:
-        """The producer's unique id, or where there is none the id of where it is stored."""
+        """The producer's unique id; if the message has none, its offset id."""
         return self.stored_properties.get(UNIQ_KEY) or self.stored_id
 
     @property
     def stored_id(self) -> str:
-        """The offset id; in a batch that is stored as one record, the record's offset id and the queue offset."""
+        """The offset id. For a member of a batch stored as one record, the record's offset id and the queue offset."""
         return f"{self.offset_msg_id}-{self.queue_offset}" if self.is_member else self.offset_msg_id
 
     @property
     def lasting_id(self) -> str:
-        """As `msg_id`, and the same in every copy of the message, also where its producer gave it no id.
+        """Like `msg_id`, and identical in every copy of the message, even if its producer gave it no id.
 
-        Copies in a group's retry topic have an offset id of their own, and name that of the first one.
+        Copies in a group's retry topic have their own offset id, and also name that of the first copy.
         """
         properties = self.stored_properties
         return properties.get(UNIQ_KEY) or properties.get(ORIGIN_MESSAGE_ID) or self.stored_id
 
     def once(self, connection: object) -> Once:
-        """Have what follows happen once: `async with message.once(connection):`, or `with` in a synchronous handler.
+        """Apply a block's effects only once: `async with message.once(connection):`; `with` in synchronous handlers.
 
-        The mark of this message is written in the connection's transaction, with what the block writes there. Raises
-        `rmqd.AlreadyHandled` where the group's mark stands already, TypeError for a connection that is none of psycopg
-        or SQLAlchemy, and RuntimeError outside of a group's handler.
+        The record of this message is written in the connection's transaction, together with the block's effects. Raises
+        `rmqd.AlreadyHandled` if the group's record exists already, TypeError if the connection is not one of psycopg or
+        SQLAlchemy, and RuntimeError outside a group's handler.
         """
         try:
             make = once_in_group.get()
@@ -242,26 +241,26 @@ class Message(Record):
 
     @property
     def transaction_id(self) -> str | None:
-        """The id of the transaction that it was committed with; None of a message that was sent without one.
+        """The id of the transaction that committed the message; None if it was sent without a transaction.
 
-        Java: `PullAPIWrapper.processPullResult`, which leaves it out where the message was popped.
+        Java: `PullAPIWrapper.processPullResult`, which omits it for popped messages.
         """
         properties = self.stored_properties
         return properties.get(UNIQ_KEY) if properties.get(TRANSACTION_PREPARED, "").lower() == "true" else None
 
     @property
     def lite_topic(self) -> str | None:
-        """The lite topic below `topic` that it was sent to; None of a message of any other topic."""
+        """The lite topic below `topic` that the message was sent to; None for messages of other topics."""
         return self.stored_properties.get(LITE_TOPIC)
 
     @property
     def queue_id(self) -> int:
-        """The queue that it was pulled from."""
+        """The id of the queue that the message was pulled from."""
         return self.block.message_queue.queue_id
 
     @property
     def broker_name(self) -> str:
-        """The broker that it was pulled from."""
+        """The name of the broker that the message was pulled from."""
         return self.block.message_queue.broker_name
 
     @property
@@ -281,7 +280,7 @@ class Message(Record):
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was delivered before: after a send-back, or again in place by an orderly group."""
+        """How often the message was delivered before: after a send-back, or retried in place by an orderly group."""
         try:
             times: int = self._reconsume_times
         except AttributeError:
@@ -289,19 +288,19 @@ class Message(Record):
         return times
 
     def count_attempt(self) -> None:
-        """Count one more delivery inside this process."""
+        """Count one more delivery within this process."""
         self._reconsume_times = self.reconsume_times + 1
 
     def take_attempts_off(self, number: int) -> None:
-        """Take back what was counted by `count_attempt`: those deliveries count for nothing."""
+        """Subtract deliveries that `count_attempt` counted and that do not count after all."""
         self._reconsume_times = max(0, self.reconsume_times - number)
 
     def popped_as(self, queue_offset: int, tries: int) -> None:
-        """Show where it lies in a lite topic, and how often it was popped there: its record tells of its parent's."""
+        """Set offset and number of pops in a lite topic, because the record has the numbers of the parent topic."""
         self.queue_offset, self._reconsume_times = queue_offset, tries
 
     def open_as(self, body: bytes) -> None:
-        """Show this body in place of the stored bytes."""
+        """Show this body instead of the stored bytes."""
         if self.block.decompressed is None:
             self.block.decompressed = {}
         self.block.decompressed[self._start] = body
@@ -316,12 +315,12 @@ def _restore(
     places: tuple[int, int, int, int],
     reconsume_times: int,
 ) -> Message:
-    """Unpickle a message: it is alone in a block of its own."""
+    """Unpickle a message into a new block."""
     block = MessageBlock(record, message_queue)
-    block.namespace, block.origin = names  # the queue was given without the namespace
+    block.namespace, block.origin = names  # the queue was pickled without the namespace
     block.min_offset, block.max_offset = ends
     if opened is not None:
         block.decompressed = {0: opened}
     message = Message().placed(block, 0, *places)
-    message._reconsume_times = reconsume_times  # the record does not count what was repeated in place
+    message._reconsume_times = reconsume_times  # the record does not count retries in place
     return message

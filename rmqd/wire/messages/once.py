@@ -1,4 +1,4 @@
-"""What `Message.once` calls. The marks themselves are written above this room, which does no I/O."""
+"""The interface behind `Message.once`. A room above writes the records, because this room does no I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rmqd.wire.identity import Identity
 
 
 class Once(Protocol):
-    """A block that has its effect once, for synchronous handlers and for asynchronous ones."""
+    """A block that takes effect once, for synchronous and asynchronous handlers."""
 
     def __enter__(self) -> None: ...
     def __exit__(self, *raised: Any) -> None: ...
@@ -18,7 +18,7 @@ class Once(Protocol):
 
 
 class InGroup(Protocol):
-    """The group that a handler runs in. A call makes the block for a message and a connection."""
+    """The group that a handler runs in. A call creates the block for a message and a connection."""
 
     @property
     def identity(self) -> Identity: ...
@@ -26,10 +26,10 @@ class InGroup(Protocol):
 
 
 once_in_group: ContextVar[InGroup] = ContextVar("once_in_group")
-"""Set where the handler of a group runs."""
+"""Set while a group's handler runs."""
 
 
 def running_group() -> Identity:
-    """The group whose handler runs here; with empty names if none does, as in a test of a handler."""
+    """Return the group whose handler runs here; with empty names if none does, as in a test of a handler."""
     running = once_in_group.get(None)
     return Identity("", "", "") if running is None else running.identity

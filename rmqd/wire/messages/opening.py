@@ -1,9 +1,9 @@
-"""Opens the bodies of a decoded reply: those that are compressed, and batches that a broker stores as one record.
+"""Opens the bodies of a decoded response: compressed bodies, and batches that a broker stores as one record.
 
-A reply of a few hundred kilobytes may become gigabytes. So bodies are opened in queue order and for as long as there is
-room, each to a size limit; the reply counts as ending before the first one that is not opened, and its rest is to be
-asked for again when there is room. Where there is much to do, another thread may do it: an `Opening` touches nothing
-but its block, which nobody else uses before `finish`.
+A response of a few hundred kilobytes may become gigabytes. So bodies are opened in queue order while there is room,
+each up to a size limit. The response then ends before the first unopened body, and the caller asks for the rest again
+when there is room. If there is much to do, another thread may do it: an `Opening` touches only its block, which nothing
+else uses before `finish`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
 from rmqd.wire.messages.properties import INNER_NUM
 from rmqd.wire.messages.sys_flag import COMPRESSED, NEED_UNWRAP
 
-# What is opened at once, and not in a thread: it keeps the caller for a few milliseconds
+# Opening up to this size takes a few milliseconds, and so does not need a thread.
 AT_ONCE_STORED_BYTES: Final = 64 * 1024
 AT_ONCE_OPENED_BYTES: Final = 1024 * 1024
 NO_LIMIT: Final = 2**63
 
 
 class Opening:
-    """The bodies of one block. Call `at_once`; if it says that more is to be done, `rest`; then `finish`.
+    """The bodies of one block. Call `at_once`, then `rest` if `at_once` returns False, then `finish`.
 
-    `room_bytes` is what the block may take, of which one body at most is exceeded; members of batches that lie below
-    the offset `low` are left out. Where it `unwraps` none, a batch is corrupt. Where it `ends_at_corrupt`, what comes
-    behind the first message that cannot be opened is left out too.
+    `room_bytes` is the block's memory limit, which at most one body exceeds. Members of batches below the offset `low`
+    are omitted. Without `unwraps`, a batch is corrupt. With `ends_at_corrupt`, messages after the first corrupt one are
+    omitted as well.
     """
 
     def __init__(
@@ -41,33 +41,33 @@ class Opening:
         unwraps: bool = True,
         ends_at_corrupt: bool = False,
     ) -> None:
-        self.cancelled = False  # nobody wants the result any more
+        self.cancelled = False  # the result is not needed any more
         self._block = block
         self._max = max_body_size
         self._room = room_bytes
         self._low = low
         self._unwraps = unwraps
         self._ends_at_corrupt = ends_at_corrupt
-        self._next = 0  # of block.messages
+        self._next = 0  # index in block.messages
         self._opened: list[Message] = []
         self._corrupt: list[CorruptMessage] = []
-        self._records: list[bytes] = [block.data]  # and what stands for the members of batches
+        self._records: list[bytes] = [block.data]  # and the records made for members of batches
         self._size = len(block.data)
         self._end = len(block.data)
 
     def at_once(self) -> bool:
-        """Open what takes no time to speak of; whether that was all."""
+        """Open as much as takes little time. Returns whether that was everything."""
         stored = sum(message.stored_size for message in self._block.messages if message.is_closed)
         return stored <= AT_ONCE_STORED_BYTES and self._open(min(self._max, AT_ONCE_OPENED_BYTES), AT_ONCE_OPENED_BYTES)
 
     def rest(self) -> None:
-        """Open what is left, as far as there is room."""
+        """Open the remaining messages while there is room."""
         self._open(self._max, NO_LIMIT)
 
     def finish(self) -> list[Message]:
-        """Have the block show what was opened; the messages that were left out.
+        """Replace the block's messages by the opened ones. Returns the unopened messages.
 
-        The block must not refer to them: with their own references to it, only the garbage collector would free it.
+        The block must not refer to them: because they refer to the block, only the garbage collector would free it.
         """
         block, left = self._block, self._block.messages[self._next :]
         if left:
@@ -84,7 +84,7 @@ class Opening:
         return left
 
     def _open(self, most_bytes: int, all_bytes: int) -> bool:
-        """Go on; False where a body becomes more than `most_bytes`, or all of them together more than `all_bytes`."""
+        """Continue; False if a body exceeds `most_bytes`, or all bodies together exceed `all_bytes`."""
         messages, before = self._block.messages, self._size
         while self._next < len(messages) and not self.cancelled:
             message = messages[self._next]
@@ -111,7 +111,7 @@ class Opening:
     def _open_one(self, message: Message, most_bytes: int) -> None:
         sys_flag, body = message.sys_flag, message.stored_body
         if sys_flag & NEED_UNWRAP and not self._unwraps:
-            raise ProtocolError("it is a whole batch (queue.type=BatchCQ), whose members POP cannot acknowledge")
+            raise ProtocolError("it is a whole batch (queue.type=BatchCQ), and POP cannot acknowledge its members")
         if sys_flag & COMPRESSED:
             body = decompress(body, sys_flag, most_bytes)
         if sys_flag & NEED_UNWRAP:
@@ -122,11 +122,11 @@ class Opening:
             self._opened.append(message)
 
     def _unwrap(self, batch: Message, body: bytes) -> None:
-        """Put the members of a batch in its place."""
+        """Replace a batch by its members."""
         head, topic = batch.record_parts()
         found = member_records(head, topic, batch.queue_offset, body)
         announced = batch.properties.get(INNER_NUM, "")
-        if announced.isdecimal() and announced != str(len(found)):  # int() refuses thousands of digits
+        if announced.isdecimal() and announced != str(len(found)):  # int() rejects thousands of digits
             raise ProtocolError(f"a batch announces {announced[:20]} messages and holds {len(found)}")
         for offset, (record, body_size) in enumerate(found, batch.queue_offset):
             if offset >= self._low:

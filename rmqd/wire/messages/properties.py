@@ -42,8 +42,8 @@ INNER_BASE: Final = "INNER_BASE"
 INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 
-# What brokers and clients set for their own use: in the copy of a message it would delay it again, or name another one.
-# KEYS, TAGS and the sharding key are not among them, so that a copy has them without columns of their own.
+# Properties that brokers and clients set for their own use. In a copy of a message they would delay it again, or name
+# another message. KEYS, TAGS and the sharding key are not among them, so a copy keeps them.
 SET_BY_ROCKETMQ: Final = frozenset(
     "WAIT DELAY RETRY_TOPIC ORIGIN_MESSAGE_ID ORIGIN_GROUP RECONSUME_TIME MAX_RECONSUME_TIMES REAL_TOPIC REAL_QID "
     "UNIQ_KEY MIN_OFFSET MAX_OFFSET CONSUME_START_TIME MSG_REGION TRACE_ON CLUSTER POP_CK 1ST_POP_TIME PGROUP TRAN_MSG "
@@ -59,7 +59,7 @@ _SEPARATORS: Final = {KEY_END, ENTRY_END}
 
 
 def parse_properties(data: str | bytes) -> dict[str, str]:
-    """Read a properties string. Entries without a key or a value are dropped, as Java does; the last of two wins."""
+    """Read a properties string. Like Java, drop entries without key or value. The last of two equal keys wins."""
     if isinstance(data, bytes):
         try:
             data = data.decode()
@@ -74,13 +74,13 @@ def parse_properties(data: str | bytes) -> dict[str, str]:
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """Write a properties string; empty values are left out, since no reader would see them.
+    """Write a properties string. Empty values are omitted, because readers ignore them.
 
-    Raises InvalidMessageError for what the format cannot carry.
+    Raises InvalidMessageError if a property contains a separator or has no name.
     """
     parts = [f"{key}{KEY_END}{value}{ENTRY_END}" for key, value in properties.items() if value]
     text = "".join(parts)
-    # separators inside of a name or a value show as too many
+    # a separator inside a name or a value makes the counts too high
     if text.count(KEY_END) == text.count(ENTRY_END) == len(parts) and "" not in properties:
         return text
     key, value = next(entry for entry in properties.items() if not entry[0] or _SEPARATORS & set("".join(entry)))

@@ -1,20 +1,20 @@
-"""Walks over the records of a reply to a pull, as far as they and the reply's header agree.
+"""Walks over the records of a pull response as long as they agree with each other and with the response's header.
 
-Nothing protects a record's queue offset or the header's nextBeginOffset: one wrong bit makes them name another place,
-and whoever commits that place loses what lies before it. But they say the same thing twice, so a walk asks of each
-record, from the asked offset on:
+Nothing protects a record's queue offset or the header's nextBeginOffset. If one bit is wrong, they point to another
+offset, and committing that offset loses the messages before it. But the offsets are redundant, so a walk checks each
+record from the requested offset on:
 
-- its offset is not below the place that the walk has come to, and below nextBeginOffset;
-- it is that place itself, where no filter chooses among the messages: brokers give a queue's offsets without gaps;
-- it is below the offset of the record after it.
+- its offset is not below the walk's offset, and is below nextBeginOffset;
+- it equals the walk's offset if no filter selects messages, because brokers assign a queue's offsets without gaps;
+- it is below the offset of the next record.
 
-and of nextBeginOffset, that it is the place behind the last record, or at most the queue's end. Where this does not
-hold, or a record is corrupt, the walk stops with a `Doubt`. What was walked over until then may be used, and the queue
-asked again from there. What is truly so is said again: gaps are left by compaction and by deletions, and a message may
-be stored corrupt. Then the walk goes on behind it.
+nextBeginOffset must follow the last record, or be at most the queue's end. On a contradiction or a corrupt record, the
+walk stops with a `Doubt`. The records before it can be used, and the caller pulls the queue again from there. If the
+second response says the same, it is true: compaction and deletions leave gaps, and a message may be stored corrupt.
+Then the walk continues after it.
 
-A batch that is one record has the offset of its first member, and takes as many offsets as it has members; it may begin
-before what was asked.
+A batch in one record has the offset of its first member and takes one offset for each member. It may begin before the
+requested offset.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
 from rmqd.wire.messages.properties import INNER_NUM
 from rmqd.wire.messages.sys_flag import NEED_UNWRAP
 
-_MOST_COMPARED_BYTES: Final = 1024  # of a record that has no end
+_MOST_COMPARED_BYTES: Final = 1024  # compared bytes of a record without a known end
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why a walk stopped at the offset `at`."""
+    """The reason why a walk stopped at the offset `at`."""
 
     at: int
     reason: str
@@ -40,22 +40,22 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Gap(Doubt):
-    """The reply has nothing from `at` to before `to`."""
+    """The response has no messages from `at` up to, but not including, `to`."""
 
     to: int
 
 
 @dataclass(frozen=True, slots=True)
 class BadRecord(Doubt):
-    """The next record is corrupt, or its offset cannot be right; `offset` is the one that it should have."""
+    """The next record is corrupt, or its offset cannot be right. `offset` is the expected offset."""
 
     offset: int
     message: Message
-    frame: bytes  # to compare it with what comes the next time
+    frame: bytes  # to compare it with the next response
     takes_rest: bool
 
     def is_as(self, other: BadRecord) -> bool:
-        """Whether both are the same bytes at the same place."""
+        """Return whether both are the same bytes at the same offset."""
         if self.takes_rest or other.takes_rest:
             size = min(len(self.frame), len(other.frame), _MOST_COMPARED_BYTES)
             return self.at == other.at and self.frame[:size] == other.frame[:size]
@@ -63,7 +63,7 @@ class BadRecord(Doubt):
 
 
 def is_plain(block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> bool:
-    """Whether a walk would come to nextBeginOffset without a doubt, as it nearly always does."""
+    """Return whether a walk would reach nextBeginOffset without a doubt, as almost always."""
     messages = block.messages
     return (
         block.runs == 1
@@ -74,7 +74,7 @@ def is_plain(block: MessageBlock, asked: int, header: PullMessageResponseHeader)
 
 
 def bad_record(block: MessageBlock, corrupt: CorruptMessage, asked: int) -> BadRecord:
-    """A message that was walked over, and cannot be opened."""
+    """Return the doubt for a message that the walk passed and that cannot be opened."""
     message = corrupt.message
     frame = block.data[message._start : message._start + message.store_size]
     at = max(asked, message.queue_offset)
@@ -82,13 +82,13 @@ def bad_record(block: MessageBlock, corrupt: CorruptMessage, asked: int) -> BadR
 
 
 class ReplyWalk:
-    """Walks over one reply to a pull at `asked`. `takes_all` says that no filter chooses among the queue's messages."""
+    """Walks over one response to a pull at `asked`. `takes_all` means that no filter selects the queue's messages."""
 
     def __init__(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader, *, takes_all: bool) -> None:
         self.offset = asked
-        """The walk has passed every offset below this one."""
+        """The walk has passed all offsets below this one."""
         self.messages: list[Message] = []
-        """The good messages that the walk has passed."""
+        """The good messages before `offset`."""
         self._block = block
         self._next, self._max = header.next_begin_offset, header.max_offset
         self._takes_all = takes_all
@@ -100,7 +100,7 @@ class ReplyWalk:
         self._ended = False
 
     def advance(self) -> Doubt | None:
-        """Walk to the next doubt and return it; None at the end of the reply."""
+        """Walk to the next doubt and return it; None at the end of the response."""
         while not self._ended and self._index < len(self._records):
             if (doubt := self._doubt()) is not None:
                 return doubt
@@ -111,7 +111,7 @@ class ReplyWalk:
         if self._ended or self._next <= self.offset:
             return None
         if self._next > self._max:
-            return Doubt(self.offset, f"it is to go on at {self._next}, though the queue ends at {self._max}")
+            return Doubt(self.offset, f"it would continue at {self._next}, but the queue ends at {self._max}")
         return self._gap(self._next)
 
     def believe(self, to: int) -> None:
@@ -119,13 +119,13 @@ class ReplyWalk:
         self.offset = to
 
     def pass_over(self, record: BadRecord) -> None:
-        """Walk over a bad record. If the end of the record is not known, the walk over the reply ends with it."""
+        """Walk over a bad record. If the end of the record is unknown, the walk over the response ends with it."""
         self._index += 1
         self.offset = record.offset + (1 if record.takes_rest else _offsets_of(record.message))
         self._ended = record.takes_rest
 
     def gaps(self) -> dict[int, int]:
-        """All gaps from here to the end of the reply, as {begin: end}."""
+        """Return all gaps from here to the end of the response, as {begin: end}."""
         found, at = {}, self.offset
         for message, corrupt in self._records[self._index :]:
             if corrupt is None and message.queue_offset > at:
@@ -145,7 +145,7 @@ class ReplyWalk:
             return None if covers else self._misplaced(message)
         if offset >= self._next:
             if offset == at:
-                return Doubt(at, f"it is to go on at {self._next}, though it has a message at {offset}")
+                return Doubt(at, f"it would continue at {self._next}, but has a message at {offset}")
             return self._misplaced(message)
         if offset > at and following is not None and at <= following <= offset:
             return self._misplaced(message)
@@ -156,7 +156,7 @@ class ReplyWalk:
 
     def _misplaced(self, message: Message) -> BadRecord:
         place = f"offset {message.queue_offset} contradicts its place in the queue"
-        return self._bad(CorruptMessage(message, f"{place}: it comes at {self.offset}, before {self._next}"))
+        return self._bad(CorruptMessage(message, f"{place}: it is at {self.offset}, before {self._next}"))
 
     def _bad(self, corrupt: CorruptMessage) -> BadRecord:
         message, at, following = corrupt.message, self.offset, self._following()
@@ -168,20 +168,20 @@ class ReplyWalk:
         return BadRecord(at, corrupt.reason, offset, message, frame, corrupt.takes_rest)
 
     def _following(self) -> int | None:
-        """The offset of the record after this one, unless that one is corrupt."""
+        """Return the offset of the next record; None if there is none or it is corrupt."""
         if self._index + 1 == len(self._records):
             return None
         message, corrupt = self._records[self._index + 1]
         return message.queue_offset if corrupt is None else None
 
     def _end(self) -> int:
-        """Where this record ends."""
+        """Return the end of the current record."""
         if self._index + 1 == len(self._records):
             return len(self._block.data)
         return self._records[self._index + 1][0]._start
 
     def _known_before(self, asked: int) -> int:
-        """How many records at the head of the reply lie below `asked`; 0 if there is a gap up to `asked`."""
+        """Return the number of records at the head of the response below `asked`; 0 if there is a gap up to `asked`."""
         first = self._records[0][0].queue_offset if self._records else asked
         count = asked - first
         if not 0 < count <= len(self._records) or self._records[0][0].sys_flag & NEED_UNWRAP:
@@ -191,7 +191,7 @@ class ReplyWalk:
 
 
 def _offsets_of(message: Message) -> int:
-    """How many offsets a record takes."""
+    """Return the number of offsets that a record takes."""
     if not message.sys_flag & NEED_UNWRAP:
         return 1
     count = message.properties.get(INNER_NUM, "")

@@ -1,4 +1,4 @@
-"""The fields of one stored message, each read from the record's bytes when it is asked for.
+"""The fields of one stored message, each read from the record's bytes on access.
 
 Layout of a record, as `MessageDecoder.java` reads it; all numbers are big-endian:
 
@@ -13,10 +13,10 @@ Layout of a record, as `MessageDecoder.java` reads it; all numbers are big-endia
 | 28 | 8    | commit log offset |    | +12| 4    | body length, then body    |
 | 36 | 4    | sys flag          |    |    |      | topic, properties         |
 
-A host has 8 bytes with an IPv4 address, 20 with an IPv6 one, which the sys flag says. The topic has its length in one
-byte in front (two after MAGIC_V2), the properties have theirs in two. So what lies between the hosts and the body is at
-a fixed distance from the body, and what lies behind it begins at the body's end: a record needs to remember no more
-than its own start and the body's two ends.
+A host takes 8 bytes with an IPv4 address, and 20 with an IPv6 address; the sys flag says which. The topic follows its
+length in one byte (two after MAGIC_V2), the properties follow theirs in two. So the fields between the hosts and the
+body are at a fixed distance from the body's start, and topic and properties from its end. A record needs to keep only
+its own start and the two ends of the body.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _TAGS_INNER: Final = b"\x02" + _TAGS_HEAD
 
 
 class _Block(Protocol):
-    """Where the bytes are."""
+    """The holder of the bytes."""
 
     data: bytes
 
 
 class Record:
-    """One record among a block's bytes, which were checked to hold all of it."""
+    """One record in a block's bytes, which are checked to hold all of it."""
 
     __slots__ = ("_body_end", "_body_start", "_start", "block")
 
@@ -56,17 +56,17 @@ class Record:
 
     @property
     def store_size(self) -> int:
-        """Bytes that the record takes in the commit log."""
+        """The number of bytes that the record takes in the commit log."""
         return self._int(0)
 
     @property
     def body_crc(self) -> int:
-        """CRC-32 of the stored body, its top bit cleared."""
+        """The CRC-32 of the stored body, with its top bit cleared."""
         return self._int(8)
 
     @property
     def stored_queue_id(self) -> int:
-        """The queue that the record names; a pop's reply has records of several queues."""
+        """The queue id in the record. The response to a pop has records of several queues."""
         return self._int(12)
 
     @property
@@ -76,7 +76,7 @@ class Record:
 
     @property
     def commit_log_offset(self) -> int:
-        """Where the broker stores the message; what a send-back names."""
+        """The position of the message in the broker's commit log. A send-back names it."""
         return self._long(28)
 
     @property
@@ -86,7 +86,7 @@ class Record:
 
     @property
     def born_timestamp(self) -> int:
-        """When the producer made it, in milliseconds since 1970."""
+        """The time when the producer created the message, in milliseconds since 1970."""
         return self._long(40)
 
     @property
@@ -103,35 +103,35 @@ class Record:
 
     @property
     def prepared_transaction_offset(self) -> int:
-        """Offset of the half message of a transaction."""
+        """The offset of the half message of a transaction."""
         offset: int = _LONG.unpack_from(self.block.data, self._body_start - 12)[0]
         return offset
 
     @property
     def offset_msg_id(self) -> str:
-        """The id made of the storing broker's address and the commit log offset."""
+        """The id of the message: the storing broker's address and the commit log offset."""
         start, size = self._store_host_span()
         return offset_message_id(self.block.data[start : start + size], self.commit_log_offset)
 
     @property
     def record_topic(self) -> str:
-        """The topic that the broker stores the message under."""
+        """The topic under which the broker stores the message."""
         start, length = self._topic_span()
         return self.block.data[start : start + length].decode("utf-8", "replace")
 
     @property
     def stored_body(self) -> bytes:
-        """The body as stored: compressed, if the producer compressed it."""
+        """The body as stored: compressed if the producer compressed it."""
         return self.block.data[self._body_start : self._body_end]
 
     @property
     def stored_size(self) -> int:
-        """Bytes of the body as stored."""
+        """The size of the body as stored, in bytes."""
         return self._body_end - self._body_start
 
     @property
     def record(self) -> bytes:
-        """The record's bytes; of a member of a batch, as if the broker stored it alone."""
+        """The record's bytes. For a member of a batch, as if the broker stored it alone."""
         return self.block.data[self._start : self._start + self.store_size]
 
     @property
@@ -146,21 +146,21 @@ class Record:
 
     @property
     def place(self) -> int:
-        """Where its record starts in the reply."""
+        """The start of the record in the response."""
         return self._start
 
     def is_before(self, other: Record) -> bool:
-        """Whether its record comes first in the same reply."""
+        """Return whether this record precedes the other in the same response."""
         return self._start < other._start
 
     def record_parts(self) -> tuple[bytes, bytes]:
-        """The record's bytes before the body, and those of the topic with its length in front."""
+        """Return the record's bytes before the body, and the bytes of the topic with its length in front."""
         start, length = self._topic_span()
         data = self.block.data
         return data[self._start : self._body_start], data[self._body_end : start + length]
 
     def has_tag(self, tags: frozenset[bytes]) -> bool:
-        """Whether TAGS is one of `tags`; reads the stored bytes, so that properties need not be parsed."""
+        """Return whether TAGS is one of `tags`. It reads the stored bytes, so properties need not be parsed."""
         start, end = self._properties_span()
         data = self.block.data
         if data.startswith(_TAGS_HEAD, start, end):

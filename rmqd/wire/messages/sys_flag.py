@@ -1,4 +1,4 @@
-"""Bits of the two `sysFlag` fields. Plain integers: these are tested once for every message."""
+"""Bits of the two `sysFlag` fields. They are plain integers, because they are tested for every message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INNER_BATCH: Final = 0x80
 COMPRESSION_MASK: Final = 0x700
 COMPRESSION_SHIFT: Final = 8
 KNOWN: Final = 0x7FF  # all of the bits above
-CLOSED: Final = COMPRESSED | NEED_UNWRAP  # the stored body is not what a handler is to see
+CLOSED: Final = COMPRESSED | NEED_UNWRAP  # the stored body must be opened before a handler sees it
 
 
 class CompressionType(IntEnum):
@@ -34,15 +34,15 @@ class PullSysFlag:
     """The bits of a pull request."""
 
     COMMIT_OFFSET: Final = 0x1
-    """Store `commitOffset` for the group, whatever the pull finds."""
+    """Store `commitOffset` for the group, whether or not the pull finds messages."""
     SUSPEND: Final = 0x2
-    """Hold the request until there is a message (long polling)."""
+    """Hold the request until a message arrives (long polling)."""
     SUBSCRIPTION: Final = 0x4
-    """The expression is in the request; no heartbeat is needed."""
+    """The request contains the expression, so no heartbeat is needed."""
     CLASS_FILTER: Final = 0x8
     LITE_PULL: Final = 0x10
 
 
 def compressed_flag(kind: CompressionType) -> int:
-    """The bits that mark a body as compressed this way."""
+    """Return the bits that mark a body as compressed with this type."""
     return COMPRESSED | kind << COMPRESSION_SHIFT

@@ -1,4 +1,4 @@
-"""A record that cannot be decoded, as a message: its body is all of its bytes, for whoever looks into it."""
+"""A record that cannot be decoded, as a message. Its body has all of its bytes, for inspection."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ QUEUE_OFFSET_AT = 20
 
 
 class UnreadableMessage(Message):
-    """Has what stands at the head of every record, as far as the bytes reach; all else is empty.
+    """A message with the fixed fields at the head of a record, as far as the bytes reach. All other fields are empty.
 
-    None of it can be trusted: any byte may be the one that is wrong.
+    No field can be trusted, because any byte may be wrong.
     """
 
     __slots__ = ()
@@ -23,32 +23,32 @@ class UnreadableMessage(Message):
 
     @property
     def record_topic(self) -> str:
-        """The topic that it was pulled from."""
+        """The topic that the record was pulled from."""
         return self.block.message_queue.topic
 
     @property
     def offset_msg_id(self) -> str:
-        """None: the store host is not known."""
+        """Empty, because the store host is unknown."""
         return ""
 
     @property
     def sys_flag(self) -> int:
-        """None of RocketMQ's system flags: the body is as it was stored."""
+        """No flags, so that the body is shown as stored."""
         return 0
 
     @property
     def born_host(self) -> str:
-        """Not known."""
+        """Unknown, so empty."""
         return ""
 
     @property
     def store_host(self) -> str:
-        """Not known."""
+        """Unknown, so empty."""
         return ""
 
     @property
     def prepared_transaction_offset(self) -> int:
-        """Not known."""
+        """Unknown, so 0."""
         return 0
 
     def _int(self, at: int) -> int:

@@ -133,7 +133,7 @@ SINKS = {
     "{format: rocketmq, path: /data}": "7:30: groups.archive.sink.path: of no use with format: rocketmq; accepted: "
     "with format: parquet | delta",
     "{format: rocketmq, topic: a b}": "7:37: groups.archive.sink.topic: the topic name 'a b' contains a "
-    "character that RocketMQ refuses; accepted are the letters a-z and A-Z, digits, and % | - _",
+    "character that RocketMQ refuses; expected letters a-z and A-Z, digits, and % | - _",
     "{format: parquet, path: /data, output_mode: update}": "7:55: groups.archive.sink.output_mode: update is not for "
     "parquet: files take no rows back; accepted: append",
     "{format: delta, path: /data, output_mode: update}": "7:53: groups.archive.sink.output_mode: update is not for "

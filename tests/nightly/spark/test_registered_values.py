@@ -108,7 +108,7 @@ def test_a_body_that_the_registry_does_not_know_is_told(broker: EmbeddedBroker, 
     where = f"the subject orders of {registry.url}"
     assert reasons[0] == f"{where} has no record {unknown}: it answers 50001"
     assert reasons[1].startswith(f"{where} has the record {known} as version 1, and the body was written by the record")
-    assert reasons[2] == "the body does not begin as clients of RocketMQ's schema registry write it"
+    assert reasons[2] == "the body does not begin with the prefix of RocketMQ's schema registry clients"
     assert reasons[3] == "4 bytes stand behind the record"
 
 

@@ -119,7 +119,7 @@ def test_avro_by_a_schema_registry(rocketmq: RocketMQ, run_handler: Run) -> None
 
     assert seen == [Data(**ORDER)] * 2
     assert [reason.partition(": ")[2] for reason in reasons] == [
-        "ProtocolError: the body does not begin as clients of RocketMQ's schema registry write it"
+        "ProtocolError: the body does not begin with the prefix of RocketMQ's schema registry clients"
     ]
 
 
