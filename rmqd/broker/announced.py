@@ -1,4 +1,4 @@
-"""The address that a broker announces: one that clients can connect to, wherever it listens."""
+"""The address that a broker announces. Clients can connect to it, whatever address the broker listens on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 def numeric_host(host: str) -> str:
-    """A host's IP address, IPv4 if it has one. Raises OSError for an unknown name."""
+    """Return a host's IP address, IPv4 if it has one. Raises OSError if the name is unknown."""
     if host in ("", "*"):
         return "0.0.0.0"
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -16,7 +16,7 @@ def numeric_host(host: str) -> str:
 
 
 def announced_host(listened: str, broker_ip1: str) -> str:
-    """The host to announce: `broker_ip1` if it is set; else the listening host, or the machine's own for 0.0.0.0."""
+    """Return the host to announce: `broker_ip1` if set, the machine's own address for 0.0.0.0, else `listened`."""
     if broker_ip1:
         return broker_ip1
     address = ipaddress.ip_address(listened)
@@ -24,15 +24,15 @@ def announced_host(listened: str, broker_ip1: str) -> str:
 
 
 def joined(host: str, port: int) -> str:
-    """host:port, with the brackets that a version 6 address needs."""
+    """Return host:port, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _own_host(version: int) -> str:
-    """This machine's address on the default route; loopback if it is offline.
+    """Return this machine's address on the default route; loopback if it is offline.
 
-    No packet is sent: connecting a datagram socket only asks the kernel for a route. The peers are addresses that are
-    reserved for documentation.
+    No packet is sent, because connecting a datagram socket only asks the kernel for a route. The peers are addresses
+    that are reserved for documentation.
     """
     family, anywhere, loopback = (
         (socket.AF_INET6, "2001:db8::1", "::1") if version == 6 else (socket.AF_INET, "192.0.2.1", "127.0.0.1")

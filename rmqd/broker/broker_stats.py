@@ -18,7 +18,7 @@ _NUMS, _SIZE = "_NUMS", "_SIZE"
 
 
 class _Sample(NamedTuple):
-    """The value of a counter at a moment (loop time)."""
+    """The value of a counter at a time (loop time)."""
 
     at: float
     messages: int
@@ -26,7 +26,7 @@ class _Sample(NamedTuple):
 
 
 class StatsSnapshot(NamedTuple):
-    """The growth of a counter over a span of time: in all, per second, and per message."""
+    """The growth of a counter over a time span: in total, per second, and per message."""
 
     total: int = 0
     per_second: float = 0.0
@@ -46,7 +46,6 @@ class StatsItem:
         self._next = now + _SAMPLE_SECONDS
 
     def add(self, now: float, messages: int, size_bytes: int) -> None:
-        """Count messages and their bytes."""
         if now >= self._next:
             sample = _Sample(now, self.messages, self.size_bytes)
             self._fine.append(sample)
@@ -57,24 +56,24 @@ class StatsItem:
         self.size_bytes += size_bytes
 
     def nums(self, now: float, seconds: float) -> StatsSnapshot:
-        """The messages of the last seconds, at most a day. It is as exact as the samples are close."""
+        """Return the messages of the last seconds, at most a day. The result is as exact as the samples are close."""
         gained, span = self._gained(now, seconds)
         return StatsSnapshot(gained.messages, gained.messages / span, 1.0 if gained.messages else 0.0)
 
     def size(self, now: float, seconds: float) -> StatsSnapshot:
-        """The bytes of the last seconds, at most a day."""
+        """Return the bytes of the last seconds, at most a day."""
         gained, span = self._gained(now, seconds)
         each = gained.size_bytes / gained.messages if gained.messages else 0.0
         return StatsSnapshot(gained.size_bytes, gained.size_bytes / span, each)
 
     def _gained(self, now: float, seconds: float) -> tuple[_Sample, float]:
-        """What was counted, and over how many seconds: less than samples' distance would say nothing."""
+        """Return the counts and their time span in seconds, which is at least the distance between two samples."""
         samples, distance = (self._fine, _SAMPLE_SECONDS) if seconds <= HOUR else (self._coarse, _COARSE_SECONDS)
         base = samples[0]
         later = _Sample(now, self.messages, self.size_bytes)
         for sample in reversed(samples):
             if sample.at <= now - seconds:
-                # what came after a sample came within the samples' distance: otherwise there would be a later sample
+                # without a later sample, all counts after this sample were within the distance between samples
                 base = later if sample.at + distance <= now - seconds else sample
                 break
             later = sample
@@ -83,7 +82,7 @@ class StatsItem:
 
 
 class BrokerStatsManager:
-    """Counters of topics and groups. `now` is the loop's time; days change by the clock, at this machine's midnight."""
+    """Counters of topics and groups. `now` returns the loop's time. A day begins at this machine's midnight."""
 
     def __init__(self, now: Callable[[], float], clock: Clock, cluster: str) -> None:
         self.now = now
@@ -91,12 +90,12 @@ class BrokerStatsManager:
         self.puts = StatsItem(now())
         self.gets = StatsItem(now())
         self.get_misses = StatsItem(now())
-        """Counts pulls that found nothing."""
+        """Counts pulls without messages."""
         self.puts_at_midnights = self.gets_at_midnights = (0, 0)
         """The number of messages at the last two midnights."""
         self._topics: dict[str, StatsItem] = {}
         self._groups: dict[str, StatsItem] = {}
-        # the first parts of RocketMQ's names; the rest is the topic or group
+        # the first parts of RocketMQ's counter names; the other part is the topic or group
         self._tables: Final = {
             "TOPIC_PUT": self._topics,
             "GROUP_GET": self._groups,
@@ -114,7 +113,7 @@ class BrokerStatsManager:
         item.add(now, 1, size)
 
     def pulled(self, group: str, topic: str, count: int, size_bytes: int) -> None:
-        """Count the messages of an answer to a pull."""
+        """Count the messages in the response to a pull."""
         now = self.now()
         if not count:
             self.get_misses.add(now, 1, 0)
@@ -127,15 +126,15 @@ class BrokerStatsManager:
         item.add(now, count, size_bytes)
 
     def put_per_second(self, topic: str) -> float:
-        """Messages a second over the last minute."""
+        """Return the messages per second over the last minute."""
         return self._per_second(self._topics.get(topic))
 
     def get_per_second(self, group: str, topic: str) -> float:
-        """Messages a second over the last minute."""
+        """Return the messages per second over the last minute."""
         return self._per_second(self._groups.get(_group_key(group, topic)))
 
     def named(self, name: str, key: str) -> Callable[[float], StatsSnapshot] | None:
-        """A counter by RocketMQ's name, such as TOPIC_PUT_NUMS, asked with seconds; None where nothing was counted."""
+        """Return the counter with RocketMQ's name, such as TOPIC_PUT_NUMS, as a function of seconds; or None."""
         item = self._tables.get(name.removesuffix(_NUMS).removesuffix(_SIZE), {}).get(key)
         if item is None or not name.endswith((_NUMS, _SIZE)):
             return None
@@ -143,7 +142,7 @@ class BrokerStatsManager:
         return lambda seconds: gained(self.now(), seconds)
 
     def forget_topic(self, topic: str) -> None:
-        """Forget the counters of a topic that was deleted."""
+        """Forget the counters of a deleted topic."""
         self._topics.pop(topic, None)
         for key in [key for key in self._groups if key.startswith(_group_key("", topic))]:
             del self._groups[key]

@@ -1,4 +1,4 @@
-"""One client's connection as a server sees it: requests come in, replies and the server's own requests go out."""
+"""A client's connection as a server sees it: it receives requests, and sends responses and its own requests."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rmqd.wire.frame import FrameDecoder
 
 log = structlog.get_logger(__name__)
 
-VERSION: Final = 513  # 5.5.0, whose behaviour this broker has
-LANGUAGE: Final = LanguageCode.JAVA  # what servers say, and clients expect of them
+VERSION: Final = 513  # 5.5.0: this broker behaves like that version
+LANGUAGE: Final = LanguageCode.JAVA  # servers send it, and clients expect it
 _opaques = itertools.count()
 
 
@@ -31,29 +31,29 @@ class Server(Protocol):
         """The loop's time in seconds."""
 
     def opened(self, channel: Channel) -> None:
-        """Note a new connection."""
+        """Called when a connection is made."""
 
     def lost(self, channel: Channel) -> None:
-        """Note the end of a connection."""
+        """Called when a connection ends."""
 
     def half_frame(self, channel: Channel, held_bytes: int, *, begins: bool) -> None:
-        """Note how many bytes of an incomplete frame a channel holds. `begins`: the frame before it has just ended."""
+        """Note how many bytes of an incomplete frame a channel holds. `begins`: the previous frame has just ended."""
 
     def flush_soon(self, channel: Channel) -> None:
-        """Have `flush` called at the end of this turn of the event loop."""
+        """Schedule `flush` for the end of this turn of the event loop."""
 
     def flush(self) -> None:
-        """Send what channels have queued."""
+        """Send the queued frames of the channels."""
 
     def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
-        """Answer a request by the processor of its code."""
+        """Answer a request with the processor of its code."""
 
     def answer(self, channel: Channel, request: RemotingCommand, processor: Processor) -> None:
-        """Answer a request by this processor."""
+        """Answer a request with this processor."""
 
 
 class Channel(asyncio.Protocol):
-    """Made by RemotingServer for each connection. `address` is the client's "ip:port"."""
+    """A connection, created by RemotingServer. `address` is the client's "ip:port"."""
 
     def __init__(self, server: Server) -> None:
         self.address = ""
@@ -73,30 +73,30 @@ class Channel(asyncio.Protocol):
         return f"<Channel {self.address}{' closed' if self.closed else ''}>"
 
     def on_close(self, callback: Callable[[Channel], None]) -> None:
-        """Have `callback` called once the connection is gone; each callback is kept once."""
+        """Call `callback` when the connection ends. Each callback is kept once."""
         if callback not in self._on_close:
             self._on_close.append(callback)
 
     def reply(self, request: RemotingCommand, reply: Reply) -> None:
-        """Answer a request; a one-way request gets nothing."""
+        """Answer a request. One-way requests get no response."""
         if request.is_oneway or self.closed:
             return
         self.write(_response(request.opaque, reply))
 
     def answer(self, request: RemotingCommand, processor: Processor) -> None:
-        """Answer a request that was held, by this processor, as if it came now."""
+        """Answer a held request with this processor, as if the request arrived now."""
         self._server.answer(self, request, processor)
 
     def send_oneway(self, code: int, ext_fields: Mapping[str, str] = NO_FIELDS, body: bytes = b"") -> None:
-        """Send a request of the server's that gets no reply."""
+        """Send a one-way request from the server."""
         self.write(self._request(code, next(_opaques) & 0x7FFFFFFF, ext_fields, body, ONEWAY_FLAG))
 
     async def call(
         self, code: int, ext_fields: Mapping[str, str], body: bytes = b"", *, timeout_seconds: float
     ) -> RemotingCommand:
-        """Send a request of the server's and wait for the client's reply.
+        """Send a request from the server and wait for the client's response.
 
-        Raises RemotingTimeoutError, and RemotingClosedError where the connection ends meanwhile.
+        Raises RemotingTimeoutError, or RemotingClosedError if the connection ends.
         """
         if self.closed:
             raise RemotingClosedError(self.address, "the client has gone")
@@ -119,7 +119,7 @@ class Channel(asyncio.Protocol):
         self._out.append(frame)
 
     def refuse(self, reply: Reply) -> None:
-        """Replace every queued reply by `reply`. Requests of the server stay."""
+        """Replace every queued response by `reply`. The server's own requests stay."""
         queued, self._out = self._out, []
         for frame in queued:
             command = decode_command(frame[4:])
@@ -135,18 +135,18 @@ class Channel(asyncio.Protocol):
         self._out.clear()
 
     def close(self) -> None:
-        """Close the connection after sending what is queued."""
+        """Close the connection after sending the queued frames."""
         if self._transport is not None:
             self._server.flush()
             self._transport.close()
 
     def abort(self) -> None:
-        """Close the connection at once, without sending what is queued."""
+        """Close the connection at once, without sending the queued frames."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop once the connection is made."""
+        """Called by the event loop when the connection is made."""
         self._transport = cast("asyncio.Transport", transport)
         self.address = _address(transport.get_extra_info("peername"))
         self.local_address = _address(transport.get_extra_info("sockname"))
@@ -158,7 +158,7 @@ class Channel(asyncio.Protocol):
         self._server.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the event loop with the bytes that came."""
+        """Called by the event loop with received bytes."""
         self.last_heard = self._server.now()
         try:
             payloads = self._decoder.feed(data)
@@ -177,7 +177,7 @@ class Channel(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Called by the event loop when the connection has ended, by either end."""
+        """Called by the event loop when either side has ended the connection."""
         self.closed = True
         self._transport = None
         self._out.clear()
@@ -208,9 +208,9 @@ def _address(name: object) -> str:
 
 
 Answer = Reply | None
-"""None: the processor answers later, by `Channel.reply`."""
+"""None: the processor answers later with `Channel.reply`."""
 
 Processor = Callable[["Channel", RemotingCommand], "Answer | Awaitable[Answer]"]
-"""Answers one request of one client. An awaitable is awaited in a task of its own; other requests go on meanwhile."""
+"""Answers one request of one client. An awaitable runs in a separate task, and other requests are served meanwhile."""
 
 Processors = Mapping[RequestCode, Processor]

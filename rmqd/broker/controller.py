@@ -33,8 +33,8 @@ from rmqd.wire.topics import is_light_queue
 class BrokerController:
     """The parts that processors share. `clock` stamps and schedules messages, and may jump in tests.
 
-    By its `monotonic`, held pulls and pops wait. The lifetime of clients and locks is measured by the event loop's own
-    time, which does not jump.
+    Held pulls and pops use its `monotonic`. The lifetime of clients and locks uses the event loop's own time, which
+    does not jump.
     """
 
     def __init__(self, settings: BrokerSettings, clock: Clock, log: RecordLog, journal: Journal, address: str) -> None:
@@ -57,7 +57,7 @@ class BrokerController:
         self.held_pops = PopLongPollingService(settings, clock)
         self.held_notifications = PopLongPollingService(settings, clock)
         self.held_lite_pops = PopLongPollingService(settings, clock)
-        """Pops of lite topics, each of which waits at the place (client id, group, any queue)."""
+        """Held pops of lite topics. Each waits at the place (client id, group, any queue)."""
         self.lite = LiteSubscriptions(self.groups, self._loop.time, self.store.light.below, self._wake_lite)
         wake = self.schedule.wake_for
         self.revive = PopReviveService(self.store, self.topics, self.offsets, settings, journal, wake)
@@ -72,15 +72,14 @@ class BrokerController:
         self.store.on_arrival(self.held_pops.arrived)
         self.store.on_arrival(self.held_notifications.arrived)
         self.store.on_light_arrival(self.held_pulls.arrived)
-        self.store.on_light_arrival(lambda arrival: self.lite.tell(arrival.topic))
+        self.store.on_light_arrival(lambda arrival: self.lite.notify(arrival.topic))
 
     @property
     def name(self) -> str:
-        """The broker's name."""
         return self.settings.brokerName
 
     def change_settings(self, settings: BrokerSettings) -> None:
-        """Apply other settings. Raises UnknownSettingError, with nothing changed, if the delay levels are invalid."""
+        """Apply other settings. Raises UnknownSettingError, and changes nothing, if the delay levels are invalid."""
         self.schedule.change_settings(settings)
         self.settings = self.groups.settings = self.topics.settings = self.offsets.settings = settings
         self.held_pops.settings = self.held_notifications.settings = self.held_lite_pops.settings = settings
@@ -88,15 +87,15 @@ class BrokerController:
         self.store.change_settings(settings)
 
     def now(self) -> float:
-        """The loop's time in seconds, by which the lifetime of clients and locks is measured."""
+        """Return the loop's time in seconds, which measures the lifetime of clients and locks."""
         return self._loop.time()
 
     def now_ms(self) -> int:
-        """The clock's time in milliseconds since 1970, by which messages are stamped, hidden and scheduled."""
+        """Return the clock's time in milliseconds since 1970, which stamps, hides and schedules messages."""
         return round(self.clock.wall() * 1000)
 
     async def run(self) -> None:
-        """Deliver delayed messages and show popped ones again, until cancelled."""
+        """Deliver delayed messages and revive popped ones, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.schedule.run(), name="schedule")
             tasks.create_task(self.housekeeping.run(self.settings.channelExpiredTimeout / 1000), name="housekeeping")
@@ -105,10 +104,10 @@ class BrokerController:
             tasks.create_task(self.lite.run(), name="lite subscriptions")
 
     def _free_of_order(self, key: OrderKey) -> None:
-        """Wake pops that wait for a queue, which an orderly pop had closed, and which is open again."""
+        """Wake pops that wait for a queue that an orderly pop had closed and that is open again."""
         topic, group, queue_id = key
         if is_light_queue(topic):
-            self.lite.tell(topic, group)
+            self.lite.notify(topic, group)
             return
         if not self.held_pops.wake(Place(topic, group, ANY_QUEUE)):
             self.held_pops.wake(Place(topic, group, queue_id))
@@ -119,7 +118,7 @@ class BrokerController:
         self.held_lite_pops.wake(Place(client_id, group, ANY_QUEUE))
 
     def _consumer_ids_changed(self, group: str, members: Collection[Channel]) -> None:
-        """Send NOTIFY_CONSUMER_IDS_CHANGED (40) to members; before the reply to the heartbeat that caused it."""
+        """Send NOTIFY_CONSUMER_IDS_CHANGED (40) to members, before the response to the heartbeat that caused it."""
         if self.settings.notifyConsumerIdsChangedEnable:
             header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
             for channel in members:

@@ -1,4 +1,4 @@
-"""EmbeddedRocketMQ: a name server and a broker in this process, for as long as an `async with` block lasts."""
+"""EmbeddedRocketMQ: a name server and a broker in this process, for the duration of an `async with` block."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from rmqd.clock import Clock, SystemClock
 from rmqd.wire.bodies.settings import TopicConfig
 
 LOOPBACK: Final = "127.0.0.1"
-VIP_DISTANCE: Final = 2  # the VIP port is the broker's own port minus this; clients can be set to send there
+VIP_DISTANCE: Final = 2  # the VIP port is the broker's port minus this; clients can be configured to send there
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedOptions:
-    """Where to listen (0: a free port), and where to keep messages (None: in memory).
+    """The addresses to listen on (port 0: a free port), and the folder for messages (None: in memory).
 
-    Clients are told the machine's own address where `host` is every address, 0.0.0.0, and `settings.brokerIP1` if set.
+    If `host` is 0.0.0.0, the broker announces the machine's own address, or `settings.brokerIP1` if set.
     """
 
     host: str = LOOPBACK
@@ -39,7 +39,7 @@ class EmbeddedOptions:
     data_dir: Path | None = None
     settings: BrokerSettings = field(default_factory=BrokerSettings)
     topics: Mapping[str, int] = field(default_factory=dict)
-    """Topics to create if they do not exist, with their numbers of queues."""
+    """Topics to create if they are missing, with their numbers of queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class EmbeddedRocketMQ:
 async def embedded_rocketmq(
     options: EmbeddedOptions | None = None, clock: Clock | None = None
 ) -> AsyncIterator[EmbeddedRocketMQ]:
-    """Run both until the end of the block.
+    """Run both servers until the end of the block.
 
-    Raises OSError if it cannot listen on an address, and StorageError if the data dir cannot be used.
+    Raises OSError if an address cannot be used for listening, and StorageError if the data dir cannot be used.
     """
     options = options or EmbeddedOptions()
     if options.data_dir is None:
@@ -83,7 +83,7 @@ async def _running(
         host = numeric_host(options.host)
         announced = announced_host(host, options.settings.brokerIP1)
         port = await _listen(broker_server, host, options.broker_port)
-        if options.broker_port > VIP_DISTANCE:  # with an automatic port, the port below may belong to another process
+        if options.broker_port > VIP_DISTANCE:  # not for port 0: the port below may belong to another process
             await _listen(broker_server, host, options.broker_port - VIP_DISTANCE)
         settings = replace(options.settings, brokerIP1=announced)
         broker = BrokerController(settings, clock or SystemClock(), log, journal, joined(announced, port))

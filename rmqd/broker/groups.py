@@ -1,4 +1,4 @@
-"""The consumer groups that the broker knows (`SubscriptionGroupManager.java`, `MessageRequestModeManager.java`)."""
+"""The broker's consumer groups (`SubscriptionGroupManager.java`, `MessageRequestModeManager.java`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SYSTEM_GROUPS: Final = (
 
 
 def validate_group(group: str) -> str | None:
-    """What is wrong with a group's name, in RocketMQ's words (`TopicValidator.java`)."""
+    """Return the fault of a group's name in RocketMQ's words (`TopicValidator.java`), or None."""
     if not group.strip():
         return "The specified group is blank."
     if not re.fullmatch(_LEGAL, group):
@@ -40,7 +40,7 @@ def validate_group(group: str) -> str | None:
 
 
 class SubscriptionGroupManager:
-    """Group configurations by name. `settings` is asked anew each time: it may change while the broker runs."""
+    """Group configurations by name. `settings` is read on each use, because it may change while the broker runs."""
 
     def __init__(self, settings: BrokerSettings, clock: Clock, journal: Journal) -> None:
         self.settings = settings
@@ -58,7 +58,7 @@ class SubscriptionGroupManager:
             self._modes[mode.topic, mode.consumer_group] = mode
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """A group's configuration, made where it is missing; None where that is switched off or the name illegal."""
+        """Return a group, creating it if missing; None if creation is disabled or the name is illegal."""
         known = self._configs.get(group)
         if known is not None:
             return known
@@ -69,66 +69,63 @@ class SubscriptionGroupManager:
         return self.put(SubscriptionGroupConfig(group_name=group))
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
-        """A group's configuration, if it exists."""
+        """Return a group's configuration; None if it is missing."""
         return self._configs.get(group)
 
     def all(self) -> dict[str, SubscriptionGroupConfig]:
-        """Every group."""
         return dict(self._configs)
 
     def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """Make a group, or change it."""
+        """Create or change a group."""
         self._configs[config.group_name] = config
         self._journal.put(Kind.GROUP, config.group_name, config.to_json().decode())
         self._changed()
         return config
 
     def update(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """As an administrator asks it: attributes are changes of those that are there, `+key` to a value and `-key`."""
+        """Update a group as an administrator requests. `+key` sets an attribute, `-key` removes it."""
         known = self._configs.get(config.group_name)
         attributes = _alter({} if known is None else known.attributes, config.attributes)
         return self.put(replace(config, attributes=attributes))
 
     def delete(self, group: str) -> None:
-        """Forget a group."""
         self.allow_reading(group)
         if self._configs.pop(group, None) is not None:
             self._journal.delete(Kind.GROUP, group)
             self._changed()
 
     def forbid_reading(self, group: str, topic: str) -> None:
-        """Keep a group from a topic."""
+        """Forbid a group to read a topic."""
         self._forbidden.add((group, topic))
         self._journal.put(Kind.FORBIDDEN, f"{group}@{topic}", "")
         self._changed()
 
     def allow_reading(self, group: str) -> None:
-        """Let a group in again, to all topics from which it was kept: RocketMQ forgets them together."""
+        """Allow a group to read all topics again. RocketMQ also lifts all prohibitions of a group together."""
         for one in [one for one in self._forbidden if one[0] == group]:
             self._forbidden.discard(one)
             self._journal.delete(Kind.FORBIDDEN, "@".join(one))
 
     def is_reading_forbidden(self, group: str, topic: str) -> bool:
-        """Whether a group is kept from a topic."""
         return (group, topic) in self._forbidden
 
     def forbidden_table(self) -> dict[str, dict[str, int]]:
-        """What is forbidden, by group and topic, as GET_ALL_SUBSCRIPTIONGROUP_CONFIG tells it."""
+        """Return the prohibitions by group and topic, as in the response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
         table: dict[str, dict[str, int]] = {}
         for group, topic in self._forbidden:
             table.setdefault(group, {})[topic] = READ_FORBIDDEN
         return table
 
     def request_modes(self) -> list[SetMessageRequestModeRequestBody]:
-        """What was set; all other groups pull."""
+        """Return the modes that were set. All other groups pull."""
         return list(self._modes.values())
 
     def request_mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
-        """What was set for a group and a topic."""
+        """Return the mode that was set for a group and a topic."""
         return self._modes.get((topic, group))
 
     def set_request_mode(self, mode: SetMessageRequestModeRequestBody) -> None:
-        """Have a group pull or pop a topic."""
+        """Set whether a group pulls or pops a topic."""
         self._modes[mode.topic, mode.consumer_group] = mode
         value = loose_json.dumps(mode.to_dict()).decode()
         self._journal.put(Kind.REQUEST_MODE, f"{mode.topic}@{mode.consumer_group}", value)

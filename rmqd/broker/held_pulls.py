@@ -1,8 +1,8 @@
-"""Long polling: pulls that found nothing wait here for a message, or for their time (`PullRequestHoldService.java`).
+"""Long polling: pulls that found nothing wait here for a message or a timeout (`PullRequestHoldService.java`).
 
-The real broker looks at its held pulls every five seconds, so it answers up to five seconds late. Here a pull is
-answered when its time is over. One effect of that look is kept: if the queue grew by messages that the pull's filter
-does not let through, the pull is answered after five seconds, so that the consumer's offset advances.
+The real broker checks its held pulls every five seconds, so it answers up to five seconds late. Here a pull is answered
+when its time is over. One effect of that check is kept: if the queue grew only by messages that the pull's filter
+rejects, the pull is answered after five seconds, so that the consumer's offset advances.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from rmqd.broker.store.message_store import Arrival
 from rmqd.clock import Clock, Timer
 from rmqd.wire.command import RemotingCommand
 
-PASSED_SECONDS: Final = 5.0  # Java: the pause between two looks at all held pulls
+PASSED_SECONDS: Final = 5.0  # Java: the pause between two checks of the held pulls
 
 
 class HeldPull:
-    """A pull that is held. `again` answers it with the state of the queue at that time."""
+    """A held pull. `again` answers it with the state of the queue at that time."""
 
     __slots__ = ("again", "channel", "ends_at", "group", "queue_id", "request", "timer", "topic", "wanted")
 
@@ -42,12 +42,12 @@ class HeldPull:
         self.topic = topic
         self.queue_id = queue_id
         self.wanted = wanted
-        self.ends_at = 0.0  # when its time is over, by the clock's `monotonic`
+        self.ends_at = 0.0  # end of its time, by the clock's `monotonic`
         self.timer: Timer | None = None
 
 
 class PullRequestHoldService:
-    """The held pulls of each queue, in the order in which they came."""
+    """The held pulls of each queue, in order of arrival."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -61,11 +61,11 @@ class PullRequestHoldService:
         return sum(map(len, self._held.values()))
 
     def waiting(self, topic: str, queue_id: int) -> int:
-        """The number of held pulls of a queue."""
+        """Return the number of held pulls of a queue."""
         return len(self._held.get((topic, queue_id), ()))
 
     def queues_of(self, group: str) -> set[tuple[str, int]]:
-        """The queues, by topic and id, for which a pull of the group is held."""
+        """Return the queues, by topic and id, with a held pull of the group."""
         return {queue for queue, pulls in self._held.items() if any(pull.group == group for pull in pulls)}
 
     def hold(self, pull: HeldPull, seconds: float) -> None:
@@ -76,7 +76,7 @@ class PullRequestHoldService:
         self._expire_at(pull, self._clock.monotonic() + seconds)
 
     def arrived(self, arrival: Arrival) -> None:
-        """Note a new message: pulls whose filter it passes are answered in the next turn of the loop."""
+        """Called for a new message. Pulls whose filter it passes are answered in the next turn of the loop."""
         held = self._held.get((arrival.topic, arrival.queue_id))
         if not held:
             return

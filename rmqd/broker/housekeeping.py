@@ -1,4 +1,4 @@
-"""Removes clients that send no heartbeats, though their connection is open (`ClientHousekeepingService.java`)."""
+"""Removes clients that send no heartbeats although their connection is open (`ClientHousekeepingService.java`)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class ClientHousekeepingService:
         self._producers = producers
 
     async def run(self, channel_expired_seconds: float) -> None:
-        """Look every 10 s, until cancelled."""
+        """Check every 10 s, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SCAN_SECONDS)
             self.close_silent(loop.time() - channel_expired_seconds)
 
     def close_silent(self, heard_before: float) -> None:
-        """Forget clients without a heartbeat since this loop time, and close their connections."""
+        """Remove clients without a heartbeat since this loop time, and close their connections."""
         silent = self._producers.remove_silent(heard_before) + self._consumers.remove_silent(heard_before)
         for client in {client.channel: client for client in silent}.values():
             log.warning("broker.client_expired", client_id=client.client_id, client=client.channel.address)

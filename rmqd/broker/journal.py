@@ -1,4 +1,4 @@
-"""The small state that survives the process: a row for each topic, group, offset and so on, beside the messages."""
+"""The small state that survives the process, next to the messages: a row for each topic, group, offset and so on."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ class Kind(StrEnum):
 
 
 class Journal(Protocol):
-    """Keeps small state by kind and key.
+    """Stores small state by kind and key.
 
-    All that is put in one turn of the event loop becomes durable together with the messages stored in that turn, before
-    any reply of the turn is sent.
+    All changes of one turn of the event loop become durable together with the messages of that turn, before any
+    response of the turn is sent.
     """
 
     def put(self, kind: Kind, key: str, value: str) -> None:
-        """Store a value, and replace the former one."""
+        """Store a value, replacing the previous one."""
 
     def delete(self, kind: Kind, key: str) -> None:
-        """Forget a value; no error where there is none."""
+        """Delete a value, if it exists."""
 
     def items(self, kind: Kind) -> Iterator[tuple[str, str]]:
-        """The values of a kind that were stored before this start, by key."""
+        """Return the values of a kind, by key, that were stored before this start."""
 
 
 class NoJournal:
-    """The journal of a broker in memory: it keeps nothing."""
+    """The journal of a broker in memory: it stores nothing."""
 
     def put(self, kind: Kind, key: str, value: str) -> None:
-        """Keep nothing: without a data dir, all is in memory only."""
+        """Do nothing: without a data dir, all state is only in memory."""
 
     def delete(self, kind: Kind, key: str) -> None:
-        """Do nothing: no value is kept."""
+        """Do nothing."""
 
     def items(self, kind: Kind) -> Iterator[tuple[str, str]]:
-        """Return an empty mapping: no value is kept."""
+        """Return an empty iterator."""
         return iter(())

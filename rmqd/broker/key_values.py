@@ -24,11 +24,11 @@ class KVConfigManager:
             self._tables.setdefault(namespace, {})[key] = value
 
     def get(self, namespace: str, key: str) -> str | None:
-        """The value of a key; None if there is none."""
+        """Return the value of a key, or None."""
         return self._tables.get(namespace, {}).get(key)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Store a value. Raises Refusal if it is too long, or if there are too many."""
+        """Store a value. Raises Refusal if it is too long, or if the limit of keys is reached."""
         known = self.get(namespace, key)
         if len(namespace) + len(key) + len(value) > MAX_CHARACTERS:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"a key and its value have at most {MAX_CHARACTERS} characters")
@@ -38,11 +38,11 @@ class KVConfigManager:
         self._journal.put(Kind.KEY_VALUE, json.dumps([namespace, key]), value)
 
     def delete(self, namespace: str, key: str) -> None:
-        """Delete a value. The namespace stays, as on the real name server."""
+        """Delete a value. As on the real name server, the namespace stays."""
         if self._tables.get(namespace, {}).pop(key, None) is not None:
             self._journal.delete(Kind.KEY_VALUE, json.dumps([namespace, key]))
 
     def table(self, namespace: str) -> dict[str, str] | None:
-        """All values of a namespace; None if it never had one."""
+        """Return all values of a namespace; None if it never had one."""
         table = self._tables.get(namespace)
         return None if table is None else dict(table)

@@ -11,12 +11,12 @@ from rmqd.wire.bodies.heartbeat import ConsumerData, MessageModel, SubscriptionD
 from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 
 ConsumerIdsChangeListener = Callable[[str, Collection[Channel]], None]
-"""Called with a group's name and the connections of its present members, when these have changed."""
+"""Called with a group's name and the connections of its current members when the members have changed."""
 
 
 @dataclass(slots=True)
 class ClientChannel:
-    """A client's connection, with the values of its heartbeats. `heard_at` is the time of the last one (loop time)."""
+    """A client's connection, with the values of its heartbeats. `heard_at` is the loop time of the last heartbeat."""
 
     channel: Channel
     client_id: str
@@ -27,7 +27,7 @@ class ClientChannel:
 
 @dataclass(slots=True)
 class ConsumerGroupInfo:
-    """A group with at least one member. The last heartbeat of any member sets the subscriptions of the group."""
+    """A group with at least one member. The last heartbeat of any member sets the group's subscriptions."""
 
     group: str
     consume_type: str
@@ -38,20 +38,20 @@ class ConsumerGroupInfo:
 
     @property
     def client_ids(self) -> list[str]:
-        """The members, one for each connection, in the order in which they came."""
+        """The client ids of the members, one for each connection, in order of arrival."""
         return [client.client_id for client in self.channels.values()]
 
     @property
     def is_broadcasting(self) -> bool:
-        """Whether the group is broadcasting: then members are not told of each other."""
+        """Whether the group is broadcasting: then members are not notified of each other."""
         return self.message_model == MessageModel.BROADCASTING
 
     def client(self, client_id: str) -> ClientChannel | None:
-        """A member by its client id."""
+        """Return a member by its client id."""
         return next((client for client in self.channels.values() if client.client_id == client_id), None)
 
     def join(self, client: ClientChannel) -> bool:
-        """Note a member's heartbeat. Returns whether the member is new."""
+        """Handle a member's heartbeat. Returns whether the member is new."""
         known = self.channels.get(client.channel)
         if known is not None and known.client_id == client.client_id:
             known.heard_at = client.heard_at
@@ -73,7 +73,7 @@ class ConsumerGroupInfo:
 
 
 class ConsumerManager:
-    """The groups that have members, by name. `changed` is called when the members of a group are to be notified."""
+    """The groups with members, by name. `changed` is called to notify the members of a group."""
 
     def __init__(self, changed: ConsumerIdsChangeListener) -> None:
         self._changed = changed
@@ -81,33 +81,33 @@ class ConsumerManager:
         self._popped: set[tuple[str, str]] = set()
 
     def get(self, group: str) -> ConsumerGroupInfo | None:
-        """The group of this name; None if it has no members."""
+        """Return the group with this name; None if it has no members."""
         return self._groups.get(group)
 
     def all(self) -> list[ConsumerGroupInfo]:
-        """Every group with members."""
+        """Return all groups with members."""
         return list(self._groups.values())
 
     def note_popped(self, group: str, topic: str) -> None:
-        """Subscribe a group that pops to the topic and its retry topic, whatever its heartbeats say."""
+        """Subscribe a group that pops to the topic and its retry topic, regardless of its heartbeats."""
         for one in (topic, pop_retry_topic(group, topic), pop_retry_topic_v2(group, topic)):
             self._popped.add((group, one))
 
     def may_consume(self, group: str, topic: str) -> bool:
-        """Whether the group subscribes to the topic. This is known only while the group has members."""
+        """Return whether the group subscribes to the topic. This is known only while the group has members."""
         info = self._groups.get(group)
         known = info is None or not info.subscriptions or topic in info.subscriptions
         return known or (group, topic) in self._popped
 
     def find_client(self, group: str, client_id: str) -> ClientChannel | None:
-        """A member by its group and client id."""
+        """Return a member by its group and client id."""
         info = self._groups.get(group)
         return None if info is None else info.client(client_id)
 
     def register(
         self, data: ConsumerData, client: ClientChannel, *, notify: bool = True, without_sub: bool = False
     ) -> None:
-        """Note a member's heartbeat. `without_sub`: it has no subscriptions, so the known ones stay."""
+        """Handle a member's heartbeat. With `without_sub`, it has no subscriptions, so the known ones stay."""
         info = self._groups.get(data.group_name)
         if info is None:
             info = ConsumerGroupInfo(data.group_name, data.consume_type, data.message_model, data.consume_from_where)
@@ -118,24 +118,24 @@ class ConsumerManager:
         if not without_sub:
             changed = info.subscribe(data.subscription_data_set) or changed
         if changed and notify:
-            self._tell(info)
+            self._notify(info)
 
     def unregister(self, group: str, channel: Channel, *, notify: bool = True) -> None:
-        """Remove a member that unregisters. The others are notified even if it was not a member."""
+        """Remove a member that unregisters. The other members are notified even if it was not a member."""
         info = self._groups.get(group)
         if info is not None:
             self._remove(info, channel)
             if notify:
-                self._tell(info)
+                self._notify(info)
 
     def channel_closed(self, channel: Channel) -> None:
-        """Remove the members of a connection that ended. The others are notified whatever the group's settings say."""
+        """Remove the members of a closed connection. The others are notified regardless of the group's settings."""
         for info in self.all():
             if self._remove(info, channel):
-                self._tell(info)
+                self._notify(info)
 
     def remove_silent(self, heard_before: float) -> list[ClientChannel]:
-        """Remove members whose last heartbeat is older than this, and return them. The others are not notified."""
+        """Remove and return members whose last heartbeat is older than this. The other members are not notified."""
         silent = [
             (info, client) for info in self.all() for client in info.channels.values() if client.heard_at < heard_before
         ]
@@ -149,7 +149,7 @@ class ConsumerManager:
             self._groups.pop(info.group, None)
         return was_member
 
-    def _tell(self, info: ConsumerGroupInfo) -> None:
+    def _notify(self, info: ConsumerGroupInfo) -> None:
         if not info.is_broadcasting:
             self._changed(info.group, info.channels.keys())
 
@@ -161,15 +161,13 @@ class ProducerManager:
         self._groups: dict[str, dict[Channel, ClientChannel]] = {}
 
     def get(self, group: str) -> list[ClientChannel]:
-        """The producers of a group."""
         return list(self._groups.get(group, {}).values())
 
     def all(self) -> dict[str, list[ClientChannel]]:
-        """Every group with its producers."""
         return {group: list(clients.values()) for group, clients in self._groups.items()}
 
     def register(self, group: str, client: ClientChannel) -> None:
-        """Note a producer's heartbeat."""
+        """Handle a producer's heartbeat."""
         known = self._groups.setdefault(group, {}).setdefault(client.channel, client)
         known.heard_at = client.heard_at
 
@@ -181,12 +179,12 @@ class ProducerManager:
             self._groups.pop(group, None)
 
     def channel_closed(self, channel: Channel) -> None:
-        """Remove the producers of a connection that ended."""
+        """Remove the producers of a closed connection."""
         for group in [name for name, clients in self._groups.items() if channel in clients]:
             self.unregister(group, channel)
 
     def remove_silent(self, heard_before: float) -> list[ClientChannel]:
-        """Remove producers whose last heartbeat is older than this, and return them."""
+        """Remove and return producers whose last heartbeat is older than this."""
         silent = [
             (group, client)
             for group, clients in self._groups.items()

@@ -1,4 +1,4 @@
-"""Versions of old clients: their names, and which requests they cannot answer (`MQVersion.java`)."""
+"""Versions of old clients: their names, and the requests that they cannot answer (`MQVersion.java`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIRST_3_1: Final = 46
 
 
 def version_desc(version: int) -> str:
-    """The name of a version below TELLS_OPERATORS. From 3.0.1 on each version has a number for its snapshot too."""
+    """Return the name of a version below TELLS_OPERATORS. Since 3.0.1, snapshots have their own numbers."""
     if version < len(_BEFORE_3_0_1):
         return f"V3_0_0_{_BEFORE_3_0_1[max(0, version)]}"
     suffix = "" if version % 2 else "_SNAPSHOT"

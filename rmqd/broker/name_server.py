@@ -1,6 +1,6 @@
 """The name server: routes of topics (`ClientRequestProcessor`, `DefaultRequestProcessor`, `RouteInfoManager`).
 
-It knows the one broker beside it. No other broker can register (REGISTER_BROKER, 103, is answered as unsupported).
+It knows only the broker in its own process. Other brokers cannot register (REGISTER_BROKER, 103, is unsupported).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"  # the namespace of ordered topics
 CLUSTER_ID: Final = ("RMQD", "cluster_id")  # where rmqd keeps the id of a cluster
 REGISTER_SECONDS: Final = 30.0  # Java: registerNameServerPeriod
-_JAVA_NULL: Final = "null"  # a topic that is not named
+_JAVA_NULL: Final = "null"  # the text of a missing topic
 _STRICT_JSON_SINCE: Final = 401  # 4.9.4
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 _UNIT, _UNIT_SUB = 1, 2  # TopicSysFlag
@@ -41,10 +41,10 @@ _PROTECTED: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPa
 
 
 class _OwnView(NamedTuple):
-    """A change of a topic that an administrator made on the name server: its queues; None if it was deleted.
+    """An administrator's change of a topic on the name server: its queues; None if it was deleted.
 
-    It holds until the broker changes the topic (then its configuration is not `config`), or registers again, at `until`
-    (loop time).
+    It is valid until the broker changes the topic (the topic's configuration then differs from `config`), or until the
+    broker registers again, at `until` (loop time).
     """
 
     config: TopicConfig | None
@@ -53,7 +53,7 @@ class _OwnView(NamedTuple):
 
 
 class NameServer:
-    """The name server of one broker, whose topics it reads directly."""
+    """The name server of one broker. It reads the broker's topics directly."""
 
     def __init__(self, broker: BrokerController) -> None:
         self.settings = NameServerSettings()
@@ -65,7 +65,7 @@ class NameServer:
         self._now = asyncio.get_running_loop().time
 
     def processors(self) -> Processors:
-        """The functions that answer requests, by request code."""
+        """Return the functions that answer requests, by request code."""
         return {
             RequestCode.PUT_KV_CONFIG: self.put_kv,
             RequestCode.GET_KV_CONFIG: self.get_kv,
@@ -104,7 +104,7 @@ class NameServer:
         return Reply(body=route.to_json(strict=strict))
 
     def cluster(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_BROKER_CLUSTER_INFO (106): the brokers and clusters, of which there is one each."""
+        """GET_BROKER_CLUSTER_INFO (106): the brokers and clusters, one each."""
         name, cluster = self._broker.name, self._broker.settings.brokerClusterName
         return Reply(body=ClusterInfo({name: self._broker_data()}, {cluster: (name,)}).to_json())
 
@@ -121,12 +121,12 @@ class NameServer:
         return Reply(body=TopicList(tuple(self._view()) if own else ()).to_json())
 
     def system_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_SYSTEM_TOPIC_LIST_FROM_NS (304): the names of clusters and brokers, which are topics too."""
+        """GET_SYSTEM_TOPIC_LIST_FROM_NS (304): the names of clusters and brokers, because these are also topics."""
         names = (self._broker.settings.brokerClusterName, self._broker.name)
         return Reply(body=TopicList(names, self._broker.address).to_json())
 
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """DELETE_TOPIC_IN_NAMESRV (216): leave the topic out until the broker changes it, or registers again."""
+        """DELETE_TOPIC_IN_NAMESRV (216): omit the topic until the broker changes it, or registers again."""
         header = headers.DeleteTopicFromNamesrvRequestHeader.from_ext_fields(request.ext_fields)
         if not header.cluster_name or header.cluster_name == self._broker.settings.brokerClusterName:
             config = self._broker.topics.registered(header.topic)
@@ -134,7 +134,7 @@ class NameServer:
         return Reply()
 
     def register_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """REGISTER_TOPIC_IN_NAMESRV (217): take over a topic's queues on this broker; those on others are ignored."""
+        """REGISTER_TOPIC_IN_NAMESRV (217): use the given queues of a topic on this broker; ignore other brokers."""
         header = headers.RegisterTopicRequestHeader.from_ext_fields(request.ext_fields)
         for queues in TopicRouteData.from_json(request.body).queue_datas:
             if queues.broker_name == self._broker.name:
@@ -142,19 +142,19 @@ class NameServer:
         return Reply()
 
     def wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """WIPE_WRITE_PERM_OF_BROKER (205): show no queue as writeable, each until the broker changes its topic."""
+        """WIPE_WRITE_PERM_OF_BROKER (205): show no topic as writeable until the broker changes the topic."""
         header = headers.WipeWritePermOfBrokerRequestHeader.from_ext_fields(request.ext_fields)
         count = self._change_perms(header.broker_name, lambda perm: perm & ~PERM_WRITE)
         return Reply(ext_fields=headers.WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count).ext_fields())
 
     def add_write_perm(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """ADD_WRITE_PERM_OF_BROKER (327): show every topic as readable and writeable, whatever it was."""
+        """ADD_WRITE_PERM_OF_BROKER (327): show every topic as readable and writeable, whatever its permission was."""
         header = headers.AddWritePermOfBrokerRequestHeader.from_ext_fields(request.ext_fields)
         count = self._change_perms(header.broker_name, lambda perm: _READ_WRITE)
         return Reply(ext_fields=headers.AddWritePermOfBrokerResponseHeader(add_topic_count=count).ext_fields())
 
     def put_kv(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """PUT_KV_CONFIG (100): set a key of a namespace, or delete it where no value is given."""
+        """PUT_KV_CONFIG (100): set a key of a namespace, or delete it if the request has no value."""
         header = headers.PutKVConfigRequestHeader.from_ext_fields(request.ext_fields)
         if header.value is None:
             self._key_values.delete(header.namespace, header.key)
@@ -195,11 +195,10 @@ class NameServer:
         return Reply()
 
     def get_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_NAMESRV_CONFIG (319): the settings."""
         return Reply(body=dump_properties(self.settings.as_properties()))
 
     def _listing(self, wanted: Callable[[int], bool]) -> Callable[[Channel, RemotingCommand], Reply]:
-        """GET_UNIT_TOPIC_LIST (311) and the two after it: the names of topics whose sysFlag is wanted."""
+        """GET_UNIT_TOPIC_LIST (311) and the next two: the names of topics whose sysFlag is wanted."""
 
         def answer(channel: Channel, request: RemotingCommand) -> Reply:
             _refuse_unless(self.settings.enableTopicList)
@@ -219,7 +218,7 @@ class NameServer:
         return len(view)
 
     def _view(self) -> dict[str, QueueData]:
-        """The topics that clients are told about, with their queues."""
+        """Return the topics that clients see, with their queues."""
         names = dict.fromkeys([*self._broker.topics.all(), *self._own])
         return {topic: queues for topic in names if (queues := self._queues(topic)) is not None}
 
@@ -231,7 +230,7 @@ class NameServer:
             del self._own[topic]
         if config is None:
             return None
-        # a broker registers its topics with its own permission, where that lacks something
+        # a broker registers its topics with its own permission if that lacks reading or writing
         permission = self._broker.settings.brokerPermission
         perm = config.perm if permission & _READ_WRITE == _READ_WRITE else config.perm & permission
         return QueueData(

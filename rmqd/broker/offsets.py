@@ -13,7 +13,7 @@ _Table = dict[tuple[str, str], dict[int, int]]
 
 
 class ConsumerOffsetManager:
-    """Offsets by group, topic and queue id. `settings` is called each time, since settings may change at runtime."""
+    """Offsets by group, topic and queue id. `settings` is read on each use, because it may change at runtime."""
 
     def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
         self.settings = settings
@@ -27,37 +27,37 @@ class ConsumerOffsetManager:
                 table[group, topic][int(queue_id)] = int(value)
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The group's offset in a queue: a reset that no pull was told yet, else the committed offset."""
+        """Return the group's offset in a queue: a reset that no pull response has reported, else the committed one."""
         reset = self.pending_reset(group, topic, queue_id)
         if reset is not None:
             return reset
         queues = self._committed.get((group, topic))
         offset = -1 if queues is None else queues.get(queue_id, -1)
-        return offset if offset >= 0 else None  # a group may commit less than 0, which means no offset
+        return offset if offset >= 0 else None  # a group may commit less than 0, which stands for no offset
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store an offset, also one below the former one."""
+        """Store an offset. It may be lower than the previous one."""
         self._committed[group, topic][queue_id] = offset
         self._journal.put(Kind.OFFSET, _key(group, topic, queue_id), str(offset))
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
-        """The committed offsets of a topic by queue id."""
+        """Return the committed offsets of a topic by queue id."""
         return dict(self._committed.get((group, topic), {}))
 
     def topics_of(self, group: str) -> list[str]:
-        """Topics in which the group has committed."""
+        """Return the topics in which the group has committed."""
         return [topic for one, topic in self._committed if one == group]
 
     def groups_of(self, topic: str) -> list[str]:
-        """Groups that have committed in the topic."""
+        """Return the groups that have committed in the topic."""
         return [group for group, one in self._committed if one == topic]
 
     def committed_table(self) -> dict[str, dict[int, int]]:
-        """All committed offsets by `topic@group`, as the reply to GET_ALL_CONSUMER_OFFSET (43) has them."""
+        """Return all committed offsets by `topic@group`, as in the response to GET_ALL_CONSUMER_OFFSET (43)."""
         return _by_name(self._committed)
 
     def pulled_table(self) -> dict[str, dict[int, int]]:
-        """The pulled offsets of all groups, by `topic@group`."""
+        """Return the pulled offsets of all groups, by `topic@group`."""
         return _by_name(self._pulled)
 
     def note_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -65,11 +65,11 @@ class ConsumerOffsetManager:
         self._pulled[group, topic][queue_id] = offset
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
-        """How far the group has pulled since the broker's start."""
+        """Return the offset that the group has pulled up to since the broker's start."""
         return self._pulled.get((group, topic), {}).get(queue_id)
 
     def clone(self, group: str, to_group: str, topic: str) -> None:
-        """Replace a group's offsets in a topic by those of another group."""
+        """Replace a group's offsets in a topic by the offsets of another group."""
         queues = self.queues(group, topic)
         if not queues:
             return
@@ -78,18 +78,18 @@ class ConsumerOffsetManager:
             self.commit(to_group, topic, queue_id, offset)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Reset a group's offset, as an operator asks. It holds at once, and the answer to the next pull tells it."""
+        """Reset a group's offset, as an operator requests. It is valid at once. The next pull response reports it."""
         self._resets[group, topic][queue_id] = offset
         self._journal.put(Kind.RESET, _key(group, topic, queue_id), str(offset))
         self.commit(group, topic, queue_id, offset)
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The reset that no pull was told yet; None while resets are pushed to members (useServerSideResetOffset)."""
+        """Return the unreported reset; None while resets are pushed to members (useServerSideResetOffset=false)."""
         queues = self._resets.get((group, topic))
         return None if queues is None or not self.settings.useServerSideResetOffset else queues.get(queue_id)
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the reset that no pull was told yet, and forget it."""
+        """Return the unreported reset, and delete it."""
         offset = self.pending_reset(group, topic, queue_id)
         if offset is not None:
             del self._resets[group, topic][queue_id]
@@ -97,7 +97,7 @@ class ConsumerOffsetManager:
         return offset
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
-        """Forget all offsets of a group, of a topic, or of a group in a topic."""
+        """Delete all offsets of a group, of a topic, or of a group in a topic."""
         for table, kind in ((self._committed, Kind.OFFSET), (self._pulled, None), (self._resets, Kind.RESET)):
             for one in [key for key in table if group in (None, key[0]) and topic in (None, key[1])]:
                 self._forget(table, kind, one)

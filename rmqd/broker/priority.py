@@ -1,4 +1,4 @@
-"""Priority topics (RIP-80): a message's priority is its queue, and pops read the queues in the order of priorities."""
+"""Priority topics (RIP-80): a message's priority is its queue id, and pops read the queues in order of priority."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _OTHER_KINDS: Final = frozenset((DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_D
 
 
 def queue_by_priority(properties: dict[str, str], config: TopicConfig) -> int | None:
-    """The queue that a message's priority demands, whatever the topic's type; None where it has none.
+    """Return the queue for a message's priority, whatever the topic's type; None without a priority.
 
-    A message that is delayed, ordered by a key, or of a transaction has no priority: its property is taken off. Java:
-    `SendMessageProcessor.sendMessage`, `TopicMessageType.parseFromMessageProperty`.
+    Delayed messages, messages with a sharding key, and messages of a transaction have no priority: the property is
+    removed. Java: `SendMessageProcessor.sendMessage`, `TopicMessageType.parseFromMessageProperty`.
     """
     try:
         priority = parse_integer(properties.get(PRIORITY, "-1"), PRIORITY)
@@ -43,9 +43,9 @@ def queue_by_priority(properties: dict[str, str], config: TopicConfig) -> int | 
 
 
 def pops_by_priority(topic: TopicConfig | None, group: SubscriptionGroupConfig | None, dice: int) -> bool:
-    """Whether a pop with this throw of the dice, 0 to 99, reads the queues in the order of priorities.
+    """Return whether a pop with this random number, 0 to 99, reads the queues in order of priority.
 
-    The group's attribute `priority.factor` is the percentage of its pops that do.
+    The group's attribute `priority.factor` is the percentage of its pops that do so.
     """
     if topic is None or topic.attributes.get(MESSAGE_TYPE) != "PRIORITY":
         return False

@@ -1,4 +1,4 @@
-"""The answers of processors: a reply, a refusal (an exception), or None if the answer comes later."""
+"""The results of processors: a reply, a refusal (an exception), or None if the response follows later."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rmqd.codes import ResponseCode
 from rmqd.errors import RmqdError
 
 SEE_FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-"""The end of many remarks of the real servers."""
+"""The last part of many remarks of the real servers."""
 
 NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
 
-NO_CODE: Final = "not set any response code"  # the remark of some successful replies, which Java forgets to set
+NO_CODE: Final = "not set any response code"  # the remark of some successful responses, whose code Java forgets to set
 
 
 class Reply(NamedTuple):
-    """The answer to a request."""
+    """The response to a request."""
 
     code: int = ResponseCode.SUCCESS
     remark: str | None = None
@@ -28,7 +28,7 @@ class Reply(NamedTuple):
 
 
 class Refusal(RmqdError):
-    """Raised by a processor that answers with an error code; `remark` is what the real broker says."""
+    """Raised by a processor to answer with an error code. `remark` is the real broker's text."""
 
     def __init__(self, code: ResponseCode, remark: str, ext_fields: Mapping[str, str] = NO_FIELDS) -> None:
         super().__init__(f"{code.name}: {remark}")
@@ -39,7 +39,7 @@ class Refusal(RmqdError):
 
 @contextlib.contextmanager
 def refusing_with(ext_fields: Mapping[str, str]) -> Iterator[None]:
-    """Add these ext fields to every Refusal in the block, as Java replies with header numbers that were not set."""
+    """Add ext fields to every Refusal in the block, because Java responds with unset header numbers."""
     try:
         yield
     except Refusal as refusal:

@@ -1,7 +1,7 @@
-"""The reply to GET_BROKER_RUNTIME_INFO: figures of a broker, with the names that mqadmin and monitoring read.
+"""The response to GET_BROKER_RUNTIME_INFO: figures of a broker, with the names that mqadmin and monitoring read.
 
-All their names are there. Figures of thread pools' queues and of the page cache are constant, as this broker has
-neither: it answers a request in the turn of the loop that reads it.
+All of RocketMQ's names are present. Figures of thread pool queues and of the page cache are constant, because this
+broker has neither: it answers a request in the turn of the loop that reads it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CONSTANT: Final = {
 
 
 def runtime_info(broker: BrokerController) -> dict[str, str]:
-    """The runtime info, by name."""
+    """Return the runtime info, by name."""
     stats, store = broker.stats, broker.store
     puts, gets, oldest = stats.puts, stats.gets, store.oldest
     disk = shutil.disk_usage("/")
@@ -83,7 +83,7 @@ def runtime_info(broker: BrokerController) -> dict[str, str]:
 
 
 def _rates(now: float, *items: StatsItem) -> str:
-    """Rates over ten seconds, a minute and ten minutes."""
+    """Return the rates over ten seconds, a minute and ten minutes."""
     return " ".join(
         str(sum(item.nums(now, seconds).per_second for item in items)) for seconds in (10.0, MINUTE, 10 * MINUTE)
     )

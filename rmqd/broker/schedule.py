@@ -28,9 +28,9 @@ log = structlog.get_logger(__name__)
 RETRY_SECONDS: Final = 1.0
 """The pause between attempts while the store refuses messages."""
 LOOK_AGAIN_SECONDS: Final = 1.0
-"""The longest sleep while a message waits: the machine's clock may be set, or the machine suspended."""
+"""The longest sleep while a message waits, because the clock may be set, or the machine suspended."""
 _MOST_AT_ONCE: Final = 1000
-"""The most deliveries in one turn of the loop, so that requests are answered in between."""
+"""The maximum of deliveries in one turn of the loop, so that requests are answered in between."""
 _LEVELS: Final = re.compile(r"\s*\d+[smhd](\s+\d+[smhd])*\s*", re.ASCII)
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNKNOWN_LEVEL_MS: Final = 1000  # Java: computeDeliverTimestamp
@@ -40,14 +40,14 @@ class Delivery(Protocol):
     """A source of delayed deliveries. Times are milliseconds since 1970."""
 
     def next_due_ms(self) -> int | None:
-        """When the next delivery is due; None if nothing waits."""
+        """Return the time of the next delivery; None if no message waits."""
 
     def deliver(self, now_ms: int, most: int) -> int:
-        """Deliver what is due, up to a number. Returns how many were due. Raises Refusal as MessageStore.put does."""
+        """Deliver due messages, up to a number. Returns how many were due. Raises Refusal like MessageStore.put."""
 
 
 class Scheduled(NamedTuple):
-    """Where a message was stored, and the message as stored: a delayed one has another topic and more properties."""
+    """The position of a stored message, and the message as stored: delayed with another topic and more properties."""
 
     result: PutResult
     message: StoredMessage
@@ -56,8 +56,8 @@ class Scheduled(NamedTuple):
 class ScheduleMessageService:
     """Delivers messages when they are due by `clock.wall`, to the millisecond. RocketMQ does so every 100 ms.
 
-    A delivery and the progress of its level become durable together, in one turn of the loop: after a restart no
-    message comes twice, and none is missing. Raises UnknownSettingError if the delay levels are invalid.
+    A delivery and the progress of its level become durable together, in one turn of the loop. So after a restart no
+    message is delivered twice or lost. Raises UnknownSettingError if the delay levels are invalid.
     """
 
     def __init__(self, store: MessageStore, settings: BrokerSettings, clock: Clock, journal: Journal) -> None:
@@ -67,7 +67,7 @@ class ScheduleMessageService:
         self._timers = TimerMessageStore(store, settings, journal)
         self._deliveries: list[Delivery] = [self._timers]
         self._offsets = {int(level): int(offset) for level, offset in journal.items(Kind.DELAY)}
-        self._wake_at = math.inf  # wall time at which `run` wakes
+        self._wake_at = math.inf  # wall time when `run` wakes
         self._woken = asyncio.Event()
         self.change_settings(settings)
         store.keep(self._needed_from)
@@ -83,9 +83,10 @@ class ScheduleMessageService:
         self._deliveries.append(delivery)
 
     def put(self, message: StoredMessage) -> Scheduled:
-        """Store a message; delayed, if its properties have a delay level or a time.
+        """Store a message. It is delayed if its properties have a delay level or a time.
 
-        Raises as MessageStore.put does, Refusal for a time too far ahead, and ProtocolError for an invalid level.
+        Raises like MessageStore.put, and Refusal if the time is too far ahead, and ProtocolError if the level is
+        invalid.
         """
         properties = message.properties
         if DELAY in properties and (level := delay_level(properties)) > 0:
@@ -99,7 +100,7 @@ class ScheduleMessageService:
         return Scheduled(self._store.put(message), message)
 
     def next_due(self) -> float | None:
-        """When the next message is due, in seconds since 1970; None where none waits."""
+        """Return the time when the next message is due, in seconds since 1970; None if none waits."""
         now_ms = self._now_ms()
         times = [
             self._due_ms(level, entry.tags_code, now_ms)
@@ -110,11 +111,11 @@ class ScheduleMessageService:
         return min(times) / 1000 if times else None
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """By level, the offset up to which messages were delivered, and the end of its queue."""
+        """Return, by level, the offset of the next message to deliver, and the end of the level's queue."""
         return {level: (offset, queue.max_offset) for level, queue, offset in self._levels()}
 
     def wake(self) -> None:
-        """Deliver what is due now, because the clock jumped."""
+        """Deliver due messages now, because the clock jumped."""
         self._deliver()
         self._woken.set()
 
@@ -144,12 +145,12 @@ class ScheduleMessageService:
         return Scheduled(stored, waiting)
 
     def wake_for(self, due_ms: int) -> None:
-        """Have `run` wake for a delivery at this time, in milliseconds since 1970."""
+        """Wake `run` for a delivery at this time, in milliseconds since 1970."""
         if due_ms / 1000 < self._wake_at:
             self._woken.set()
 
     def _deliver(self) -> bool:
-        """Deliver what is due. Returns False if the store refused a message."""
+        """Deliver due messages. Returns False if the store refused a message."""
         now_ms = self._now_ms()
         try:
             room = _MOST_AT_ONCE
@@ -179,13 +180,13 @@ class ScheduleMessageService:
         return offset - start
 
     def _levels(self) -> Iterator[tuple[int, ConsumeQueue, int]]:
-        """Each level that ever had a message, with its queue, and the offset of the next message to deliver."""
+        """Yield each level that ever had a message, with its queue and the offset of its next message to deliver."""
         for queue_id, queue in self._store.queues(SCHEDULE_TOPIC).items():
             level = queue_id + 1
             yield level, queue, self._offsets.get(level, 0)
 
     def _due_ms(self, level: int, due_ms: int, now_ms: int) -> int:
-        """When a message is due: no later than the level's present delay says."""
+        """Return the time when a message is due, at the latest after the level's present delay."""
         delay_ms = self._delays_ms[level - 1] if level <= len(self._delays_ms) else _UNKNOWN_LEVEL_MS
         return due_ms if due_ms <= now_ms + delay_ms else now_ms
 
@@ -193,23 +194,23 @@ class ScheduleMessageService:
         return self._offsets.get(queue_id + 1, 0) if topic == SCHEDULE_TOPIC else None
 
     def _now_ms(self) -> int:
-        # rounded, so that a clock that was set to `next_due` is not a millisecond short of it
+        # rounded, so that a clock set to `next_due` is not a millisecond early
         return round(self._clock.wall() * 1000)
 
 
 def delay_level(properties: Mapping[str, str]) -> int:
-    """The delay level in a message's properties; 0 for none. Raises ProtocolError if it is not a number."""
+    """Return the delay level in a message's properties; 0 for none. Raises ProtocolError if it is not a number."""
     return parse_integer(properties.get(DELAY, "0"), DELAY)
 
 
 def _time_up(record: bytes) -> StoredMessage:
-    """A delayed message as it is delivered to its own topic: its properties stay as they are."""
+    """Return a delayed message as it is delivered to its own topic. Its properties are unchanged."""
     message = decode_record(record)
     return replace(message, topic=message.properties[REAL_TOPIC], queue_id=int(message.properties[REAL_QUEUE_ID]))
 
 
 def _delays_ms(levels: str) -> list[int]:
-    """The delays of `messageDelayLevel` in milliseconds, from level 1 on."""
+    """Return the delays of `messageDelayLevel` in milliseconds, from level 1."""
     if not _LEVELS.fullmatch(levels):
-        raise UnknownSettingError(f"messageDelayLevel={levels!r}: it must be delays such as 30s, 5m, 2h or 1d")
+        raise UnknownSettingError(f"messageDelayLevel={levels!r}: expected delays such as 30s, 5m, 2h or 1d")
     return [int(level[:-1]) * _UNIT_MS[level[-1]] for level in levels.split()]

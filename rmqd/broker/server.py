@@ -1,4 +1,4 @@
-"""The server side of the remoting protocol: connections, requests and their processors, replies in one write."""
+"""The server side of the remoting protocol: connections, requests and their processors, responses in one write."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _IDLE_SCAN_SECONDS: Final = 10.0
 
 
 class RemotingServer:
-    """Serves one address. `before_flush` is called before the replies of a turn of the loop are sent.
+    """Serves one address. `before_flush` is called before the responses of a turn of the loop are sent.
 
-    If it raises StorageError, all these replies become SERVICE_NOT_AVAILABLE.
+    If it raises StorageError, all these responses become SERVICE_NOT_AVAILABLE.
 
     `open_requests` counts requests that are neither answered nor held by a processor that returned None.
     """
@@ -35,7 +35,7 @@ class RemotingServer:
         self.name = name
         self.channels: set[Channel] = set()
         self.open_requests = 0
-        self._half_frames: dict[Channel, None] = {}  # in the order in which they began
+        self._half_frames: dict[Channel, None] = {}  # in the order of their first bytes
         self._half_frames_bytes = 0
         self._processors: dict[int, Processor] = {}
         self._before_flush = before_flush
@@ -46,7 +46,7 @@ class RemotingServer:
         self._idle_scan: asyncio.TimerHandle | None = None
 
     def serve(self, processors: Processors) -> None:
-        """Add processors by request code. Raises ValueError for a code that has one already."""
+        """Add processors by request code. Raises ValueError if a code has a processor already."""
         for code, processor in processors.items():
             if int(code) in self._processors:
                 raise ValueError(f"two processors for {code.name}")
@@ -78,26 +78,26 @@ class RemotingServer:
             await server.wait_closed()
 
     def now(self) -> float:
-        """The loop's time in seconds."""
+        """Return the loop's time in seconds."""
         return self._loop.time()
 
     def opened(self, channel: Channel) -> None:
-        """Note a new connection. One that is too many is closed."""
+        """Called for a new connection. Connections above the limit are closed."""
         self.channels.add(channel)
         if len(self.channels) > MAX_CONNECTIONS:
             log.warning("broker.connections_full", server=self.name, limit=MAX_CONNECTIONS)
             channel.abort()
 
     def lost(self, channel: Channel) -> None:
-        """Note the end of a connection."""
+        """Called when a connection has ended."""
         self.channels.discard(channel)
         self.half_frame(channel, 0, begins=False)
 
     def half_frame(self, channel: Channel, held_bytes: int, *, begins: bool) -> None:
-        """Note how many bytes of an incomplete frame a channel holds. `begins`: the frame before it has just ended.
+        """Note how many bytes of an incomplete frame a channel holds. `begins`: the previous frame has just ended.
 
-        If all channels together hold too much, those whose frame began first are closed: a frame that a client sends at
-        once is complete soon.
+        If all channels together hold too much, the ones with the oldest frames are closed. A frame that a client sends
+        at once is complete soon.
         """
         self._half_frames_bytes += held_bytes - channel.half_frame_bytes
         if begins or not channel.half_frame_bytes:
@@ -117,13 +117,13 @@ class RemotingServer:
         channel.abort()
 
     def flush_soon(self, channel: Channel) -> None:
-        """Have the channel's frames sent at the end of this turn of the event loop."""
+        """Send the channel's frames at the end of this turn of the event loop."""
         if not self._dirty:
             self._loop.call_soon(self.flush)
         self._dirty.append(channel)
 
     def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
-        """Answer a request by the processor of its code."""
+        """Answer a request with the processor of its code."""
         processor = self._processors.get(request.code)
         if processor is None:
             remark = f" request type {request.code} not supported"
@@ -132,10 +132,10 @@ class RemotingServer:
         self.answer(channel, request, processor)
 
     def answer(self, channel: Channel, request: RemotingCommand, processor: Processor) -> None:
-        """Answer a request by this processor."""
+        """Answer a request with this processor."""
         try:
             answer = processor(channel, request)
-        except Exception as error:  # noqa: BLE001 - as the real broker, which answers with the exception's text
+        except Exception as error:  # noqa: BLE001 - like the real broker, which answers with the exception's text
             channel.reply(request, self._failure(request, error))
             return
         if answer is None:
@@ -168,7 +168,7 @@ class RemotingServer:
         return Reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
     def flush(self) -> None:
-        """Send what channels have queued; called at the end of a turn, and before a connection is closed."""
+        """Send the queued frames. Called at the end of a turn, and before a connection is closed."""
         if not self._dirty:
             return
         dirty, self._dirty = self._dirty, []

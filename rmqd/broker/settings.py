@@ -1,4 +1,4 @@
-"""The broker's settings, under RocketMQ's names: UPDATE_BROKER_CONFIG and `rmqd broker --setting` mean the same."""
+"""The broker's settings, under RocketMQ's names: for UPDATE_BROKER_CONFIG and `rmqd broker --setting`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MASTER_ID: Final = 0
 
 
 class UnknownSettingError(RmqdError):
-    """An unknown setting, or a value that a setting cannot have."""
+    """A setting is unknown, or has an invalid value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,20 +20,20 @@ class _Settings:
     """Settings under RocketMQ's names. Administrators see the values as text."""
 
     def changed(self, values: Mapping[str, str]) -> Self:
-        """A copy with some values changed. Raises UnknownSettingError with what is accepted."""
+        """Return a copy with changed values. Raises UnknownSettingError with the expected names or values."""
         kinds = self._kinds()
         new: dict[str, Any] = {}
         for name, text in values.items():
             kind = kinds.get(name)
             if kind is None:
-                raise UnknownSettingError(f"no setting {name!r}; accepted: {', '.join(kinds)}")
+                raise UnknownSettingError(f"unknown setting {name!r}; expected one of {', '.join(kinds)}")
             new[name] = _parsed(name, text, kind)
         return replace(self, **new)
 
     def updated(self, values: Mapping[str, str]) -> tuple[Self, dict[str, str]]:
-        """A copy with those of the values that can be changed, and the rest, which RocketMQ ignores.
+        """Return a copy with the valid values, and the rest, which RocketMQ ignores.
 
-        As in RocketMQ a flag is false unless the value is `true`.
+        As in RocketMQ, a flag is false unless the value is `true`.
         """
         kinds, new, ignored = self._kinds(), dict[str, Any](), dict[str, str]()
         for name, text in values.items():
@@ -45,7 +45,7 @@ class _Settings:
         return replace(self, **new), ignored
 
     def as_properties(self) -> dict[str, str]:
-        """Every setting as text, as the replies to GET_BROKER_CONFIG and GET_NAMESRV_CONFIG have them."""
+        """Return every setting as text, as in the responses to GET_BROKER_CONFIG and GET_NAMESRV_CONFIG."""
         return {field.name: _written(getattr(self, field.name)) for field in fields(self)}
 
     def _kinds(self) -> dict[str, type]:
@@ -58,38 +58,38 @@ class BrokerSettings(_Settings):
 
     brokerClusterName: str = "DefaultCluster"
     brokerName: str = "broker-a"  # RocketMQ: the machine's name
-    brokerIP1: str = ""  # what clients connect to; empty: where it listens, or the machine's address; read at start
+    brokerIP1: str = ""  # the announced address; empty: the listening or the machine's address; read at start
     brokerPermission: int = 6
     autoCreateTopicEnable: bool = True
     autoCreateSubscriptionGroup: bool = True
     defaultTopicQueueNums: int = 8
-    enablePropertyFilter: bool = True  # RocketMQ: false; here SQL92 is for trying out
+    enablePropertyFilter: bool = True  # RocketMQ: false; here SQL92 can be tried out
     useServerSideResetOffset: bool = True
     notifyConsumerIdsChangedEnable: bool = True
     channelExpiredTimeout: int = 120 * 1000  # milliseconds; read at start
     litePullMessageEnable: bool = True
     longPollingEnable: bool = True
     shortPollingTimeMills: int = 1000
-    maxTransferCountOnMessageInMemory: int = 32  # of one pull or pop
+    maxTransferCountOnMessageInMemory: int = 32  # in one pull or pop
     maxTransferBytesOnMessageInMemory: int = 256 * 1024
     maxMessageSize: int = 4 * 1024 * 1024
     messageDelayLevel: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     timerMaxDelaySec: int = 3 * 24 * 3600
     recallMessageEnable: bool = False
     enableLmq: bool = False  # light message queues
-    enableMultiDispatch: bool = False  # messages name light queues that they are entered into
-    appendTopicForTimerDeleteKey: bool = False  # a recall takes no message of another topic that has the same key
-    popFromRetryProbability: int = 20  # percent of pops that look at the retries first
-    popFromRetryProbabilityForPriority: int = 0  # the same for pops of a topic with priorities
+    enableMultiDispatch: bool = False  # messages name light queues that they are added to
+    appendTopicForTimerDeleteKey: bool = False  # a recall does not recall a message of another topic with the same key
+    popFromRetryProbability: int = 20  # percentage of pops that read the retries first
+    popFromRetryProbabilityForPriority: int = 0  # the same for pops of a priority topic
     priorityOrderAsc: bool = True  # the last queue has the highest priority
-    useSeparateRetryQueue: bool = False  # retries of a popped queue are in a queue of their own
-    popPollingSize: int = 1024  # pops that wait for one queue of a group
-    maxPopPollingSize: int = 100000  # pops that wait, all together
-    reviveQueueNum: int = 8  # told in handles, and nothing else
+    useSeparateRetryQueue: bool = False  # a popped queue has its own retry queue
+    popPollingSize: int = 1024  # limit of pops that wait for one queue of a group
+    maxPopPollingSize: int = 100000  # limit of waiting pops in total
+    reviveQueueNum: int = 8  # only written into handles
     enableRetryTopicV2: bool = False
     retrieveMessageFromPopRetryTopicV1: bool = True
     fileReservedTime: int = 72  # hours
-    maxStoreSize: int = 0  # bytes; RocketMQ goes by the disk's share instead. 0: 256 MiB in memory, 1 GiB in a folder
+    maxStoreSize: int = 0  # bytes; RocketMQ uses the disk's share instead. 0: 256 MiB in memory, 1 GiB in a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _parsed(name: str, text: str, kind: type) -> object:
             return int(text)
         except ValueError:
             pass
-    raise UnknownSettingError(f"{name}={text!r}: it must be {'true or false' if kind is bool else 'an integer'}")
+    raise UnknownSettingError(f"{name}={text!r}: expected {'true or false' if kind is bool else 'an integer'}")
 
 
 def _written(value: object) -> str:

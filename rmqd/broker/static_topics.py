@@ -1,7 +1,7 @@
-"""Static topics: what this broker has of their logical queues (`TopicQueueMappingManager.java`).
+"""Static topics: this broker's part of their logical queues (`TopicQueueMappingManager.java`).
 
-As there is no other broker, a logical queue lies here from its beginning on, and has the number and the offsets of the
-queue below it: requests about one mean the other. Mappings that are not so are refused.
+Because this is the only broker, it stores a logical queue from its first message on, and the logical queue has the
+number and offsets of the queue below it. So requests about one can use the other. Other mappings are rejected.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ class TopicQueueMappingManager:
             self._details[topic] = TopicQueueMappingDetail.from_json(value.encode())
 
     def get(self, topic: str) -> TopicQueueMappingDetail | None:
-        """The mapping of a static topic."""
+        """Return the mapping of a static topic, or None."""
         return self._details.get(topic)
 
     def delete(self, topic: str) -> None:
-        """Forget a mapping."""
         if self._details.pop(topic, None) is not None:
             self._journal.delete(Kind.STATIC_TOPIC, topic)
 
     def checked(self, detail: TopicQueueMappingDetail, broker_name: str, *, force: bool) -> TopicQueueMappingDetail:
-        """The mapping that a topic gets: queues that a new one does not name stay. Raises Refusal."""
+        """Return the new mapping of a topic: queues that the request does not name stay. Raises Refusal."""
         for queue_id, items in detail.hosted_queues.items():
             if detail.bname != broker_name or not _is_plain(queue_id, items, broker_name):
-                raise _refused(f"queue {queue_id} of {detail.topic} has another broker, number or past than here")
+                raise _refused(f"queue {queue_id} of {detail.topic} is not all in this broker's queue {queue_id}")
         old = self.get(detail.topic)
         if old is None:
             return detail
@@ -50,7 +49,7 @@ class TopicQueueMappingManager:
         return replace(detail, hosted_queues=old.hosted_queues | detail.hosted_queues)
 
     def put(self, detail: TopicQueueMappingDetail) -> None:
-        """Keep a mapping."""
+        """Store a mapping."""
         self._details[detail.topic] = detail
         self._journal.put(Kind.STATIC_TOPIC, detail.topic, detail.to_json().decode())
 

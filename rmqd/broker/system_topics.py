@@ -1,4 +1,4 @@
-"""The broker's own topics, and names that are reserved (`TopicConfigManager`, `TopicValidator`)."""
+"""The broker's own topics, and reserved names (`TopicConfigManager`, `TopicValidator`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _RESERVED: Final = (
 
 
 def system_topics(settings: BrokerSettings) -> Iterator[TopicConfig]:
-    """The topics that every broker has after its start. Tools expect also those of features that this one lacks."""
+    """Yield the topics of every new broker. Tools also expect topics of features that this broker lacks."""
     cluster, broker = settings.brokerClusterName, settings.brokerName
     if settings.autoCreateTopicEnable:
         yield _topic(DEFAULT_TOPIC, settings.defaultTopicQueueNums, READ_WRITE | PERM_INHERIT)
@@ -56,13 +56,13 @@ def system_topics(settings: BrokerSettings) -> Iterator[TopicConfig]:
 
 
 def reserved_topics(settings: BrokerSettings) -> tuple[str, ...]:
-    """The names in the reply to GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
+    """Return the names in the response to GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
     cluster, broker = settings.brokerClusterName, settings.brokerName
     return (*_RESERVED, cluster, broker, f"{cluster}_REPLY_TOPIC")
 
 
 def is_reserved(topic: str, settings: BrokerSettings) -> bool:
-    """Whether administrators can neither change nor delete the topic."""
+    """Return whether administrators can neither change nor delete the topic."""
     return is_system_topic(topic) or topic in reserved_topics(settings)
 
 

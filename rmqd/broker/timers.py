@@ -1,4 +1,4 @@
-"""Timer messages: they wait in `rmq_sys_wheel_timer` until their second has come (`TimerMessageStore.java`)."""
+"""Timer messages: they wait in `rmq_sys_wheel_timer` until they are due (`TimerMessageStore.java`)."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from rmqd.wire.topics import TIMER_TOPIC
 
 PRECISION_MS: Final = 1000  # Java: timerPrecisionMs
 REQUESTED: Final = frozenset((TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_SEC))
-"""The properties by which a producer asks for a time."""
+"""The properties with a producer's delivery time."""
 _QUEUE_ID: Final = 0
 _SEPARATOR: Final = "@"
 
 
 def timer_out_ms(properties: Mapping[str, str], now_ms: int, settings: BrokerSettings) -> int | None:
-    """The second at which a message with one of REQUESTED is due, in milliseconds since 1970; None if it is over.
+    """Return the second when a message with one of REQUESTED is due, in milliseconds since 1970; None if it has passed.
 
-    Raises Refusal for a time too far ahead, for an invalid one, and for one that is over where another message is
-    taken back by this one.
+    Raises Refusal if the time is too far ahead or invalid, or if the message recalls another one and the time has
+    passed.
     """
-    if TIMER_OUT_MS in properties:  # it was a timer already
+    if TIMER_OUT_MS in properties:  # it has been a timer message already
         return None
     try:
         if TIMER_DELAY_SEC in properties:
@@ -64,7 +64,7 @@ def timer_out_ms(properties: Mapping[str, str], now_ms: int, settings: BrokerSet
 
 
 def delete_key(topic: str, unique_key: str, settings: BrokerSettings) -> str:
-    """What TIMER_DEL_UNIQKEY says of a message that is to be taken back. Java: `TimerMessageStore.buildDeleteKey`."""
+    """Return the TIMER_DEL_UNIQKEY that recalls a message. Java: `TimerMessageStore.buildDeleteKey`."""
     return f"{topic}+{unique_key}" if settings.appendTopicForTimerDeleteKey else unique_key
 
 
@@ -78,9 +78,9 @@ def _illegal(settings: BrokerSettings) -> Refusal:
 
 
 class TimerMessageStore:
-    """Timer messages by the time at which they are due. The journal has a row for each.
+    """Timer messages by their due time. The journal has a row for each.
 
-    One with TIMER_DEL_UNIQKEY is never delivered, and neither are those of its second that have this key.
+    A message with TIMER_DEL_UNIQKEY is never delivered, nor are messages of its second with this key.
     """
 
     def __init__(self, store: MessageStore, settings: BrokerSettings, journal: Journal) -> None:
@@ -88,24 +88,24 @@ class TimerMessageStore:
         self._store = store
         self._journal = journal
         self._due: list[tuple[int, int]] = []
-        """A heap of due times (milliseconds since 1970) and queue offsets."""
+        """A heap of (due time in milliseconds since 1970, queue offset)."""
         self._waiting: set[int] = set()
         self._recalled: defaultdict[int, set[str]] = defaultdict(set)
-        """By due time, the delete keys of messages that are taken back."""
+        """By due time, the delete keys of recalled messages."""
         for offset, row in journal.items(Kind.TIMER):
             due_ms, _, key = row.partition(_SEPARATOR)
             self._add(int(offset), int(due_ms), key)
         store.keep(self._needed_from)
 
     def hold(self, message: StoredMessage, out_ms: int) -> tuple[PutResult, StoredMessage]:
-        """Store a message until its second. Returns it as it was stored. Raises as MessageStore.put does."""
+        """Store a message until its due time. Returns it as stored. Raises like MessageStore.put."""
         properties = {
             **message.properties,
             TIMER_OUT_MS: str(out_ms),
             REAL_TOPIC: message.topic,
             REAL_QUEUE_ID: str(message.queue_id),
         }
-        encode_properties(_delivered(properties, out_ms, out_ms))  # so that it can be delivered, it must fit then
+        encode_properties(_delivered(properties, out_ms, out_ms))  # the message must still fit when it is delivered
         waiting = replace(message, topic=TIMER_TOPIC, queue_id=_QUEUE_ID, properties=properties)
         stored = self._store.put(waiting)
         due_ms = out_ms + PRECISION_MS
@@ -115,11 +115,11 @@ class TimerMessageStore:
         return stored, waiting
 
     def next_due_ms(self) -> int | None:
-        """When the next message is due."""
+        """Return the time when the next message is due, or None."""
         return self._due[0][0] if self._due else None
 
     def deliver(self, now_ms: int, most: int) -> int:
-        """Deliver messages that are due, and return their number. Raises Refusal as MessageStore.put does."""
+        """Deliver due messages. Returns their number. Raises Refusal like MessageStore.put."""
         count = 0
         while count < most and self._due and self._due[0][0] <= now_ms:
             due_ms, offset = self._due[0]

@@ -1,4 +1,4 @@
-"""A topic's attributes, and how requests change them: `+key=value,-key` (`AttributeParser`, `AttributeUtil`)."""
+"""A topic's attributes, and requests to change them: `+key=value,-key` (`AttributeParser`, `AttributeUtil`)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LEAST: Final = -1
 
 
 class TopicAttributeError(RmqdError):
-    """A change is refused. The text is the real broker's."""
+    """A change is rejected. The text is the real broker's."""
 
 
 class _Attribute(NamedTuple):
-    """An attribute. `values` are the accepted ones, in Java's order of them; empty for an integer from -1 to `most`."""
+    """An attribute. `values` are its valid values in Java's order; empty for an integer from -1 to `most`."""
 
     changeable: bool
     values: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ _ATTRIBUTES: Final = {
 
 
 def parse_attributes(text: str) -> dict[str, str]:
-    """Parse the changes of a request: values by key, with the sign before it. Raises TopicAttributeError."""
+    """Parse the changes of a request into values by signed key. Raises TopicAttributeError."""
     changes: dict[str, str] = {}
     for part in text.split(",") if text else ():
         key, equals, value = part.partition("=")
@@ -57,7 +57,7 @@ def parse_attributes(text: str) -> dict[str, str]:
 
 
 def altered(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
-    """The attributes of a topic after changes; `current` is None for a new topic. Raises TopicAttributeError."""
+    """Return the attributes of a topic after changes. `current` is None for a new topic. Raises TopicAttributeError."""
     seen = set()
     for signed in changes:
         key = signed[1:]

@@ -1,4 +1,4 @@
-"""The topics of the broker: created on request, by a send, and for a group's retries (`TopicConfigManager.java`)."""
+"""The broker's topics: created by request, by a send, and for a group's retries (`TopicConfigManager.java`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_DERIVED_LENGTH: Final = 255
 
 
 def fault_of_topic(topic: str) -> str:
-    """What is wrong with a topic's name, in the words of `TopicValidator`; empty for a valid name."""
+    """Return the fault of a topic's name in the words of `TopicValidator`; empty for a valid name."""
     if not topic.strip():
         return "The specified topic is blank."
     if not _ALLOWED.fullmatch(topic):
@@ -48,12 +48,12 @@ def fault_of_topic(topic: str) -> str:
 
 
 class TopicConfigManager:
-    """Topic configurations by name. `settings` is called each time, since settings may change at runtime."""
+    """Topic configurations by name. `settings` is read on each use, because it may change at runtime."""
 
     def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
         self.settings = settings
         self.revision = 0
-        """Raised by every change. Name servers give it as the broker's data version."""
+        """Increases with every change. Name servers return it as the broker's data version."""
         self._journal = journal
         self._configs = {config.topic_name: config for config in system_topics(settings)}
         for _, value in journal.items(Kind.TOPIC):
@@ -61,29 +61,28 @@ class TopicConfigManager:
             self._configs[config.topic_name] = config
 
     def get(self, topic: str) -> TopicConfig | None:
-        """A topic's configuration. Every light queue has one, whether it exists or not (`LmqTopicConfigManager`)."""
+        """Return a topic's configuration. Any light queue has one, even a missing one (`LmqTopicConfigManager`)."""
         config = self._configs.get(topic)
         if config is None and self.settings.enableLmq and is_light_queue(topic):
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
         return config
 
     def registered(self, topic: str) -> TopicConfig | None:
-        """A topic's configuration, if name servers are told of it: of light queues they are not."""
+        """Return a topic's configuration if the topic is registered with name servers, which light queues are not."""
         return self._configs.get(topic)
 
     def all(self) -> dict[str, TopicConfig]:
-        """Every topic, system topics included."""
+        """Return all topics, including system topics."""
         return dict(self._configs)
 
     def put(self, config: TopicConfig) -> TopicConfig:
-        """Make a topic, or change it."""
+        """Create or change a topic."""
         self._configs[config.topic_name] = config
         self._journal.put(Kind.TOPIC, config.topic_name, config.to_json().decode())
         self.revision += 1
         return config
 
     def delete(self, topic: str) -> None:
-        """Forget a topic."""
         if self._configs.pop(topic, None) is not None:
             self._journal.delete(Kind.TOPIC, topic)
             self.revision += 1
@@ -91,7 +90,7 @@ class TopicConfigManager:
     def create_in_send(
         self, topic: str, default_topic: str, queue_nums: int, topic_sys_flag: int = 0
     ) -> TopicConfig | None:
-        """The topic. If it does not exist it is created like the default topic; None if the default forbids that."""
+        """Return the topic, creating a missing one like the default topic; None if the default topic forbids that."""
         known = self._configs.get(topic)
         if known is not None:
             return known
@@ -99,7 +98,7 @@ class TopicConfigManager:
         if default is None:
             return None
         if default_topic == DEFAULT_TOPIC and not self.settings.autoCreateTopicEnable:
-            # as in RocketMQ this holds until the next start, even if the setting is changed back
+            # as in RocketMQ, this is valid until the next start, even if the setting is changed back
             self._configs[DEFAULT_TOPIC] = default = replace(default, perm=READ_WRITE)
         if not default.perm & PERM_INHERIT:
             return None
@@ -118,7 +117,7 @@ class TopicConfigManager:
     def create_in_send_back(
         self, topic: str, queue_nums: int, perm: int = READ_WRITE, topic_sys_flag: int = 0, *, order: bool = False
     ) -> TopicConfig:
-        """A retry or dead-letter topic, created if it does not exist. In an existing one only `order` is changed."""
+        """Return a retry or dead letter topic, creating a missing one. In an existing topic only `order` is changed."""
         known = self._configs.get(topic)
         if known is not None:
             return known if known.order == order else self.put(replace(known, order=order))

@@ -55,8 +55,8 @@ WRONG = [
     ("broker --topic shop:", "'shop:' is no name:queues"),
     ("broker --topic 'a shop:4'", "contains a character that RocketMQ refuses"),
     ("broker --setting brokerName", "'brokerName' is no name=value"),
-    ("broker --setting brokerNane=x", "no setting 'brokerNane'; accepted: brokerClusterName, "),
-    ("broker --setting maxMessageSize=big", "maxMessageSize='big': it must be an integer"),
+    ("broker --setting brokerNane=x", "unknown setting 'brokerNane'; expected one of brokerClusterName, "),
+    ("broker --setting maxMessageSize=big", "maxMessageSize='big': expected an integer"),
     ("broker --broker-port 70000", "--broker-port"),
 ]
 

@@ -1,10 +1,10 @@
-"""Which messages a group wants: by the hashes of tags, or by an SQL92 condition over properties.
+"""Filters for messages: by the hashes of tags, or by an SQL92 condition on properties.
 
-The language is RocketMQ's (`SelectorParser.jj`), with its oddities: a condition that is tried here must behave as on
-the real broker, also if it has a mistake.
+The language is RocketMQ's (`SelectorParser.jj`), including its oddities: a condition must behave here as on a real
+broker, even if it has a mistake.
 
-    subscriptions  what a subscription lets through
-    lexer, parser  a condition's text to its tree, with Java's refusals
-    expressions    the tree: what each part gives for a message's properties
-    values         values, and how Java compares them
+    subscriptions  the filter of a subscription
+    lexer, parser  a condition's text to its tree, with Java's errors
+    expressions    the tree: the value of each part for a message's properties
+    values         values, and Java's comparison of them
 """

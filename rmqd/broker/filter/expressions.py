@@ -1,6 +1,6 @@
-"""A condition as a tree. Each node is evaluated for a message's properties; None is SQL's "unknown".
+"""A condition as a tree. Each node is evaluated for a message's properties. None is SQL's "unknown".
 
-The text of a node is Java's, as errors show it.
+`str` of a node is Java's text, which errors quote.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class Expression:
     __slots__ = ()
 
     def evaluate(self, properties: Properties) -> Value:
-        """The value for a message. Raises EvaluationError where Java throws."""
+        """Return the value for a message. Raises EvaluationError if Java throws an exception."""
         raise NotImplementedError
 
 
 class Condition(Expression):
-    """A node whose value is true, false or unknown. A whole condition must be one."""
+    """A node whose value is true, false or unknown. The root of a condition must be a Condition."""
 
     __slots__ = ()
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """Whether the condition holds for a message; None for unknown."""
+        """Return whether the condition holds for a message; None for unknown."""
         raise NotImplementedError
 
 
@@ -41,7 +41,6 @@ class Constant(Expression):
     value: Value
 
     def evaluate(self, properties: Properties) -> Value:
-        """The constant."""
         return self.value
 
     def __str__(self) -> str:
@@ -55,7 +54,6 @@ class BooleanConstant(Condition):
     value: bool | None
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """The constant."""
         return self.value
 
     def __str__(self) -> str:
@@ -64,12 +62,11 @@ class BooleanConstant(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Property(Expression):
-    """A property of the message, by its exact name; unknown if the message does not have it."""
+    """A property of the message, by its exact name. Unknown if the message does not have it."""
 
     name: str
 
     def evaluate(self, properties: Properties) -> str | None:
-        """The text of the property."""
         return properties.get(self.name)
 
     def __str__(self) -> str:
@@ -78,12 +75,12 @@ class Property(Expression):
 
 @dataclass(frozen=True, slots=True)
 class PropertyAsCondition(Condition):
-    """A property in the place of a condition. It is never true, since it is a string."""
+    """A property in place of a condition. It is never true, because its value is a string."""
 
     operand: Property
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """Unknown without the property."""
+        """Return None without the property, else False."""
         return None if self.operand.evaluate(properties) is None else False
 
     def __str__(self) -> str:
@@ -92,12 +89,11 @@ class PropertyAsCondition(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Negation(Expression):
-    """The negative of a number; unknown for anything else, also for a property."""
+    """The negative of a number. Unknown for other values, including properties."""
 
     operand: Expression
 
     def evaluate(self, properties: Properties) -> Value:
-        """The number."""
         value = self.operand.evaluate(properties)
         return negative(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -112,7 +108,7 @@ class Not(Condition):
     operand: Condition
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """The opposite; unknown stays unknown."""
+        """Return the opposite. Unknown stays unknown."""
         value = self.operand.evaluate(properties)
         return None if value is None else not value
 
@@ -128,7 +124,7 @@ class And(Condition):
     right: Condition
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """False before unknown before true."""
+        """Return False if a side is false, else None if a side is unknown."""
         left = self.left.evaluate(properties)
         if left is False:
             return False
@@ -149,7 +145,7 @@ class Or(Condition):
     right: Condition
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """True before unknown before false."""
+        """Return True if a side is true, else None if a side is unknown."""
         left = self.left.evaluate(properties)
         if left:
             return True
@@ -170,7 +166,7 @@ class Equal(Condition):
     right: Expression
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """Unknown if only the left side is unknown; false if only the right side is."""
+        """Return None if only the left side is unknown, and False if only the right side is."""
         left, right = self.left.evaluate(properties), self.right.evaluate(properties)
         if left is None:
             return True if right is None else None
@@ -197,7 +193,7 @@ class SizeComparison(Condition):
     right: Expression
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """Compare both sides; unknown if one of them is."""
+        """Compare both sides. Returns None if one is unknown."""
         left = self.left.evaluate(properties)
         if left is None:
             return None
@@ -217,7 +213,7 @@ class In(Condition):
     negated: bool
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """Unknown without the property."""
+        """Return None without the property."""
         value = self.operand.evaluate(properties)
         return None if value is None else (value in self.texts) is not self.negated
 
@@ -234,7 +230,7 @@ TEXT_TESTS: Final[Mapping[str, Callable[[str, str], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TextTest(Condition):
-    """A test by one of TEXT_TESTS. It is false, negated or not, if a side is not a text."""
+    """A test by one of TEXT_TESTS. It is false, even if negated, if a side is not a text."""
 
     operand: Expression
     test: str
@@ -242,7 +238,7 @@ class TextTest(Condition):
     negated: bool
 
     def evaluate(self, properties: Properties) -> bool:
-        """The test's result, which is TRUE or FALSE and never unknown."""
+        """Return the result, which is never unknown."""
         value = self.operand.evaluate(properties)
         if not self.part or not isinstance(value, str):
             return False

@@ -1,4 +1,4 @@
-"""Splits a condition into tokens, one at a time: text after a complete condition is never read, as in Java."""
+"""Splits a condition into tokens, one at a time. As in Java, text after a complete condition is never read."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _TOKEN_ERROR: Final = "org.apache.rocketmq.filter.parser.TokenMgrError"
 
 
 class ExpressionError(Exception):
-    """A condition is invalid. The text is the real broker's, with the name of Java's exception."""
+    """A condition is invalid. The text is the real broker's, including the name of Java's exception."""
 
 
 class UnexpectedTokenError(ExpressionError):
-    """A token stands where another one was expected."""
+    """A token was found where another one was expected."""
 
 
 class Kind(StrEnum):
-    """The kinds of token, as Java's parser writes them, in the order in which it lists the expected ones."""
+    """The kinds of tokens as Java's parser writes them, in the order of its lists of expected tokens."""
 
     END = "<EOF>"
     NOT = '"NOT"'
@@ -54,7 +54,7 @@ KIND_ORDER: Final = {kind: number for number, kind in enumerate(Kind)}
 
 
 class Token(NamedTuple):
-    """A token, and where it begins, counted from 1."""
+    """A token, and its position, counted from 1."""
 
     kind: Kind
     text: str
@@ -64,7 +64,7 @@ class Token(NamedTuple):
 
 _KEYWORDS: Final = {kind.strip('"'): kind for kind in list(Kind)[1:13]}
 _SYMBOLS: Final = {kind.strip('"'): kind for kind in list(Kind)[17:]}
-# a comment to the end of the line needs that end; at the end of the text it is two signs of minus
+# a comment up to the end of the line requires the line break; otherwise `--` is two minus signs
 _BLANK: Final = re.compile(r"(?:[ \t\n\r\f]|--[^\n\r]*[\n\r]|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)*")
 _TOKEN: Final = re.compile(
     r"(?P<double>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
@@ -84,7 +84,7 @@ class Lexer:
         self._at = 0
 
     def next(self) -> Token:
-        """The next token; END after the last one. Raises ExpressionError for characters that begin no token."""
+        """Return the next token; END after the last one. Raises ExpressionError if the characters are not a token."""
         text = self._text
         blank = _BLANK.match(text, self._at)
         start = self._at if blank is None else blank.end()
@@ -102,14 +102,14 @@ class Lexer:
         return Token(kind, image, *self._place(start))
 
     def _place(self, index: int) -> tuple[int, int]:
-        """Line and column of a character; the first of all is in line 1, column 1, and before it comes line 0."""
+        """Return line and column of a character. The first character is at line 1, column 1; before it is line 0."""
         if index < 0:
             return 0, 0
         lines = self._text.count("\n", 0, index)
         return lines + 1, index - self._text.rfind("\n", 0, index)
 
     def _error_at(self, start: int) -> str:
-        """Java's error about characters that begin no token: it names the character, or the end of the text."""
+        """Return Java's error about characters that are not a token. It names the character, or the end of the text."""
         text = self._text
         if text[start] == "'" or text.startswith("/*", start):
             last = len(text) - 1
@@ -143,7 +143,7 @@ def _escaped(text: str) -> str:
 
 
 def unexpected(token: Token, expected: set[Kind]) -> UnexpectedTokenError:
-    """Java's error about a token where others were expected."""
+    """Return Java's error about an unexpected token."""
     met = token.kind.value if token.kind is Kind.END else f' {token.kind.value} "{_escaped(token.text)} "'
     choices = "".join(f"{kind.value} ...\n    " for kind in sorted(expected, key=KIND_ORDER.__getitem__))
     return UnexpectedTokenError(

@@ -1,4 +1,4 @@
-"""From the text of a condition to its tree (`SelectorParser.jj`), with Java's refusals."""
+"""Parses the text of a condition into its tree (`SelectorParser.jj`), with Java's errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rmqd.broker.filter.values import (
     refused,
 )
 
-_KEPT: Final = 100  # conditions, as Java's parser
+_KEPT: Final = 100  # conditions, as in Java's parser
 _BOOLEANS: Final = {Kind.TRUE: True, Kind.FALSE: False, Kind.NULL: None}
 _SIZE_KINDS: Final = (Kind.GREATER, Kind.GREATER_EQUAL, Kind.LESS, Kind.LESS_EQUAL)
 _NEGATABLE: Final = (Kind.CONTAINS, Kind.STARTSWITH, Kind.ENDSWITH, Kind.BETWEEN, Kind.IN)
@@ -41,7 +41,7 @@ _OPERANDS: Final = (*_BOOLEANS, Kind.INTEGER, Kind.DOUBLE, Kind.STRING, Kind.PRO
 
 @lru_cache(_KEPT)
 def compile_condition(text: str) -> Condition:
-    """The tree of a condition. What follows a whole condition is ignored, as in Java. Raises ExpressionError."""
+    """Return the tree of a condition. As in Java, text after it is ignored. Raises ExpressionError."""
     try:
         return _Parser(text).condition()
     except RecursionError:
@@ -49,7 +49,7 @@ def compile_condition(text: str) -> Condition:
 
 
 class _Parser:
-    """Parses one condition. `_at` collects the kinds of token that were tried at a place: Java's errors list them."""
+    """Parses one condition. `_at` collects the kinds of tokens that were tried, because Java's errors list them."""
 
     def __init__(self, text: str) -> None:
         self._lexer = Lexer(text)
@@ -131,7 +131,7 @@ class _Parser:
             plus = self._take()
             try:
                 return self._unary()
-            except UnexpectedTokenError:  # Java looks ahead so far before it takes the sign, and blames the sign
+            except UnexpectedTokenError:  # Java looks ahead before it takes the sign, and so reports the sign
                 raise unexpected(plus, {*_OPERANDS, Kind.NOT, Kind.MINUS}) from None
         if self._at(Kind.MINUS):
             self._take()

@@ -1,7 +1,7 @@
-"""Which messages a subscription lets through (`ExpressionMessageFilter.java`, `FilterAPI.java`).
+"""The filters of subscriptions (`ExpressionMessageFilter.java`, `FilterAPI.java`).
 
-The real broker keeps "filter data" of each group and topic beside the subscriptions, and a pull may find one of the two
-older than the other (FILTER_DATA_NOT_LATEST). Here a filter is made from the subscription itself: this cannot happen.
+The real broker stores "filter data" of each group and topic next to the subscriptions, and a pull may find one older
+than the other (FILTER_DATA_NOT_LATEST). Here a filter is derived from the subscription, so this cannot happen.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ _KEPT: Final = 1000  # filters, of groups that pull
 
 
 class TagFilter:
-    """A filter by the tag's hash. A message of another tag with the same hash passes, and the client drops it."""
+    """A filter by the tag's hash. A message with another tag and the same hash passes, and the client drops it."""
 
     def __init__(self, codes: frozenset[int]) -> None:
         self._codes = codes
 
     def matches_code(self, tags_code: int) -> bool:
-        """Whether the hash is one of a wanted tag."""
+        """Return whether this is the hash of a wanted tag."""
         return tags_code in self._codes
 
     def matches_record(self, record: bytes) -> bool:
-        """Return True: brokers compare only hashes of tags."""
+        """Return True, because brokers compare only hashes of tags."""
         return True
 
 
 class SqlFilter:
-    """A filter by a condition over properties."""
+    """A filter by a condition on properties."""
 
     def __init__(self, condition: Condition) -> None:
         self._condition = condition
 
     def matches_code(self, tags_code: int) -> bool:
-        """Return True: the tag's hash says nothing about the condition."""
+        """Return True, because the condition does not depend on the tag's hash."""
         return True
 
     def matches_record(self, record: bytes) -> bool:
-        """Whether the condition is true. Unknown, or an error of its evaluation, counts as false."""
+        """Return whether the condition is true. Unknown, or an evaluation error, counts as false."""
         try:
             return self._condition.evaluate(stored_properties(record)) is True
         except EvaluationError:
@@ -56,13 +56,13 @@ class SqlFilter:
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Whether an expression is one of tags."""
+    """Return whether an expression selects tags."""
     return expression_type in (None, "", EXPRESSION_TAG)
 
 
 @lru_cache(_KEPT)
 def filter_of(subscription: SubscriptionData) -> MessageFilter | None:
-    """The filter of a subscription; None if it lets everything through. Raises ExpressionError."""
+    """Return the filter of a subscription; None if all messages pass. Raises ExpressionError."""
     if subscription.class_filter_mode:
         return None
     if is_tag_type(subscription.expression_type):
@@ -72,7 +72,7 @@ def filter_of(subscription: SubscriptionData) -> MessageFilter | None:
 
 @lru_cache(_KEPT)
 def requested_subscription(topic: str, text: str | None, expression_type: str | None) -> SubscriptionData:
-    """The subscription in a pull's own fields. Raises InvalidNameError where Java's parser throws."""
+    """Return the subscription in a pull's own fields. Raises InvalidNameError if Java's parser throws an exception."""
     if expression_type not in (None, EXPRESSION_TAG):
         if not text:
             raise InvalidNameError(f"an expression of type {expression_type} must not be empty")
@@ -86,7 +86,7 @@ def requested_subscription(topic: str, text: str | None, expression_type: str | 
 
 
 def compiled(expression_type: str, text: str) -> Condition:
-    """Parse a condition. Raises ExpressionError, also for an unknown kind of expression."""
+    """Parse a condition. Raises ExpressionError, also if the kind of expression is unknown."""
     if expression_type != EXPRESSION_SQL92:
         raise ExpressionError(  # the text of Java's NullPointerException
             'Cannot invoke "org.apache.rocketmq.filter.FilterSpi.compile(String)" because the return value of '

@@ -1,7 +1,7 @@
-"""Values and their comparison as Java has them (`ComparisonExpression.java`).
+"""Values and their comparison as in Java (`ComparisonExpression.java`).
 
-A property is a string; a constant is a string, a number or a boolean. A string that is compared with a number is parsed
-as a number of that kind: "5.5" is not an integer. A message whose property cannot be parsed does not pass the filter.
+A property is a string; a constant is a string, a number or a boolean. When a string is compared with a number, it is
+parsed as that kind of number: "5.5" is not an integer. If parsing fails, the message does not pass the filter.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _MOST_DOUBLE: Final = "1.7976931348623157E308"
 _LEAST_DOUBLE: Final = "4.9E-324"
-_MOST_DIGITS: Final = 1000  # Python reads no more than a few thousand
+_MOST_DIGITS: Final = 1000  # Python parses at most a few thousand digits
 _INTEGER: Final = re.compile(rf"[+-]?\d{{1,{_MOST_DIGITS}}}")
 _DOUBLE: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?)", re.ASCII)
 _HEX_DOUBLE: Final = re.compile(
     r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+[fFdD]?", re.ASCII
 )
-_CONTROLS: Final = "".join(map(chr, range(33)))  # what Java's `trim` takes away
+_CONTROLS: Final = "".join(map(chr, range(33)))  # the characters that Java's `trim` removes
 
 
 class Long(int):
-    """An integer that is too large for Java's int in the condition. Its negative is of the same kind."""
+    """An integer in a condition that exceeds Java's int. Its negative is a Long, too."""
 
 
 class EvaluationError(Exception):
-    """The condition cannot be evaluated for a message. Java throws this text, and the message does not pass."""
+    """A condition cannot be evaluated for a message. Java throws this text, and the message does not pass."""
 
 
 def refused(text: str) -> ExpressionError:
-    """The error about a condition that is correct by syntax, but is refused by Java."""
+    """Return the error about a condition with correct syntax that Java rejects."""
     return ExpressionError(f"{_RUNTIME}: {text}")
 
 
@@ -56,12 +56,12 @@ def integer_constant(text: str) -> int:
 
 
 def negative(value: float) -> float:
-    """The negative of a number, of the same kind."""
+    """Return the negative of a number, of the same kind."""
     return Long(-value) if isinstance(value, Long) else -value
 
 
 def double_constant(text: str) -> float:
-    """Parse a number with a point or an exponent. Zero is refused: it is below Java's Double.MIN_VALUE."""
+    """Parse a number with a point or an exponent. Zero is rejected, because it is below Java's Double.MIN_VALUE."""
     value = float(text)
     if math.isinf(value):
         raise refused(f"{text} is greater than {_MOST_DOUBLE}")
@@ -71,7 +71,7 @@ def double_constant(text: str) -> float:
 
 
 def compare(left: str | float | bool, right: str | float | bool) -> int:
-    """Compare two values: the result is below, equal to or above zero. A kind is converted where Java converts it.
+    """Compare two values. The result is below, equal to or above zero. Values are converted as in Java.
 
     Raises EvaluationError.
     """
@@ -91,14 +91,14 @@ def compare(left: str | float | bool, right: str | float | bool) -> int:
 
 
 def compare_by_size(left: str | float | bool, right: str | float | bool) -> int:
-    """The same for <, >, <= and >=: two strings are read as numbers."""
+    """Compare two values for <, >, <= and >=. Two strings are compared as numbers."""
     if isinstance(left, str) and isinstance(right, str):
         return _order(_double(left), _double(right))
     return compare(left, right)
 
 
 def java_text(value: Value) -> str:
-    """A constant as Java's errors show it."""
+    """Return a constant as Java's errors show it."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):
@@ -109,7 +109,7 @@ def java_text(value: Value) -> str:
 
 
 def plain_text(value: Value) -> str:
-    """A value as Java's `String.valueOf` writes it."""
+    """Return a value as Java's `String.valueOf` writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, float) or 1e-3 <= abs(value) < 1e7:
@@ -148,7 +148,7 @@ def _no_number(text: str) -> EvaluationError:
 
 
 def _order(left: Any, right: Any) -> int:
-    """Compare two values of one kind. Java orders doubles with NaN above all, and minus zero below zero."""
+    """Compare two values of one kind. As in Java, NaN is the largest double, and minus zero is less than zero."""
     if isinstance(left, float) or isinstance(right, float):
         left, right = _place(left), _place(right)
     return int(left > right) - int(left < right)

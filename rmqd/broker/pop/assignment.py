@@ -1,4 +1,4 @@
-"""Which queues the broker gives a member to pull or to pop (`QueryAssignmentProcessor.java`)."""
+"""The queues that the broker assigns to a member for pull or pop (`QueryAssignmentProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Allocate = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQu
 
 
 def averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """Give members contiguous shares. The first ones get one more if the queues do not divide evenly."""
+    """Give members contiguous shares. The first members get one more if the queues do not divide evenly."""
     if client_id not in client_ids:
         return []
     index, (share, rest) = client_ids.index(client_id), divmod(len(queues), len(client_ids))
@@ -42,7 +42,7 @@ def allocate_for_pop(
     client_ids: Sequence[str],
     share_queues: int,
 ) -> set[MessageQueue]:
-    """The queues that a member pops: all of the broker as one, or its own and those of `share_queues` others."""
+    """Return the queues that a member pops: any of the broker, or its own and the queues of `share_queues` others."""
     if share_queues <= 0 or share_queues >= len(client_ids) - 1:
         return {MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE) for queue in queues}
     if len(client_ids) > len(queues):

@@ -1,8 +1,8 @@
 """Long polling of POP: pops and notifications that found nothing wait here (`PopLongPollingService.java`).
 
-A message wakes, for each group, one pop that waits for any queue of its topic, and one that waits for its queue. A
-message of a pop retry topic wakes pops of the original topic. The real broker does so only for the second form of the
-retry topic's name; with the first form a message waits for the next pop.
+For each group, a message wakes one pop that waits for any queue of its topic, and one pop that waits for its queue. A
+message of a pop retry topic wakes pops of the original topic. The real broker does so only with the second form of the
+retry topic's name; with the first form the message waits for the next pop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 
 
 class Place(NamedTuple):
-    """What a pop waits for: a queue of a topic for a group. Queue -1 stands for any queue."""
+    """The queue of a topic that a group's pop waits for. Queue -1 stands for any queue."""
 
     topic: str
     group: str
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class HeldPop:
-    """A pop that is held. `again` answers it, or holds it again."""
+    """A held pop. `again` answers it, or holds it again."""
 
     __slots__ = ("again", "channel", "place", "request", "timer", "wanted")
 
@@ -52,7 +52,7 @@ class HeldPop:
 
 
 class PopLongPollingService:
-    """The held pops by what they wait for, in the order in which they came. Settings may change at runtime."""
+    """The held pops by place, in order of arrival. Settings may change at runtime."""
 
     def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
         self.settings = settings
@@ -62,23 +62,23 @@ class PopLongPollingService:
         self._held: defaultdict[Place, dict[HeldPop, None]] = defaultdict(dict)
         self._by_channel: defaultdict[Channel, set[HeldPop]] = defaultdict(set)
         self._groups: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        """The groups whose pops ever waited for a topic."""
+        """By topic, the groups whose pops have waited for it."""
         self._retries: dict[str, tuple[str, str]] = {}
-        """By pop retry topic of these groups: the original topic and the group."""
+        """The original topic and the group, by pop retry topic."""
         self._loop = asyncio.get_running_loop()
 
     def waiting(self, place: Place) -> int:
-        """The number of pops that wait for this."""
+        """Return the number of pops that wait at a place."""
         return len(self._held.get(place, ()))
 
     def places_of(self, group: str) -> set[Place]:
-        """The places that pops of the group wait for."""
+        """Return the places at which pops of the group wait."""
         return {place for place in self._held if place.group == group}
 
     def hold(self, pop: HeldPop, left_ms: int, poll_ms: int) -> ResponseCode | None:
-        """Hold a pop until a message comes, its time is over, or its connection ends.
+        """Hold a pop until a message arrives, its time is over, or its connection ends.
 
-        Returns None if it is held, else why not: POLLING_FULL, or POLLING_TIMEOUT if no time is left.
+        Returns None if it is held, else the reason: POLLING_FULL, or POLLING_TIMEOUT if no time is left.
         """
         topic, group, _ = place = pop.place
         if left_ms <= 0 or poll_ms <= 0:
@@ -98,7 +98,7 @@ class PopLongPollingService:
         return None
 
     def arrived(self, arrival: Arrival) -> None:
-        """Note a new message: pops that wait for it look again in the next turn of the loop."""
+        """Called for a new message. Pops that wait for it check again in the next turn of the loop."""
         retried = self._retries.get(arrival.topic)
         if retried is not None:
             topic, group = retried
@@ -109,7 +109,7 @@ class PopLongPollingService:
             self._wake_for(Place(arrival.topic, group, arrival.queue_id), arrival)
 
     def wake(self, place: Place) -> bool:
-        """Have the first pop that waits for this look again. Returns False if none waits."""
+        """Let the first pop at this place check again. Returns False if no pop waits there."""
         pop = next(iter(self._held.get(place, ())), None)
         if pop is None:
             return False
@@ -133,7 +133,7 @@ class PopLongPollingService:
         self._answer(pop)
 
     def _answer(self, pop: HeldPop) -> None:
-        if not pop.channel.closed:  # messages that are popped for a closed connection would be hidden in vain
+        if not pop.channel.closed:  # a pop for a closed connection would only hide messages
             pop.channel.answer(pop.request, pop.again)
 
     def _lost(self, channel: Channel) -> None:

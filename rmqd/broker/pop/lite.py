@@ -1,7 +1,8 @@
-"""Lite topics: who wants which, and which member is told of each (`LiteSubscriptionRegistry`, `LiteEventDispatcher`).
+"""Lite topics: subscribers and notifications (`LiteSubscriptionRegistry`, `LiteEventDispatcher`).
 
-A member is told of a lite topic when a message comes, when it subscribes, and when what another had of it is settled or
-shown again. Its next pop looks into the lite topics that it was told of. Among several members chance decides.
+A member is notified of a lite topic when a message arrives, when the member subscribes, and when another member's
+messages of the topic are settled or shown again. Its next pop reads the lite topics of its notifications. Among several
+members, one is chosen at random.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from rmqd.wire.lite import EXCLUSIVE, MODEL, SEPARATOR, WILDCARD, parent_of
 
 EXPIRE_SECONDS: Final = 180.0  # Java: liteSubscriptionCheckTimeoutMills
 CHECK_SECONDS: Final = 1.0  # Java: liteEventCheckInterval
-INACTIVE_SECONDS: Final = 10.0  # without a pop while it was told of something; then others are told
+INACTIVE_SECONDS: Final = 10.0  # without a pop since a notification; then another member is notified
 
 
 @dataclass(slots=True)
 class _Member:
-    """A client's subscription; `told` are the queues of lite topics that its next pop is to look into, in order."""
+    """A client's subscription. `notified` are the lite topic queues that its next pop should read, in order."""
 
     group: str
     topic: str
@@ -32,18 +33,18 @@ class _Member:
     popped_at: float
     wanted: set[str] = field(default_factory=set)
     takes_all: bool = False
-    told: dict[str, None] = field(default_factory=dict)
+    notified: dict[str, None] = field(default_factory=dict)
 
     def wants(self, queue: str) -> bool:
-        """Whether it subscribed to the lite topic of a queue."""
+        """Return whether the member subscribed to the lite topic of a queue."""
         return parent_of(queue) == self.topic if self.takes_all else queue in self.wanted
 
 
 class LiteSubscriptions:
     """The subscriptions of all clients by client id.
 
-    `wake` has a pop of a client and group look again. A client whose lite topic another member of an exclusive group
-    took over is told so by NOTIFY_UNSUBSCRIBE_LITE (200073).
+    `wake` makes a pop of a client and group check again. If another member of an exclusive group takes a lite topic,
+    the previous client receives NOTIFY_UNSUBSCRIBE_LITE (200073).
     """
 
     def __init__(
@@ -61,11 +62,11 @@ class LiteSubscriptions:
         self._channels: dict[str, Channel] = {}
 
     def note_channel(self, client_id: str, channel: Channel) -> None:
-        """Note by which connection a client subscribed."""
+        """Note the connection of a client's subscription."""
         self._channels[client_id] = channel
 
     def add(self, client_id: str, group: str, topic: str, queues: Collection[str]) -> None:
-        """Have a client want these lite topics too. In an exclusive group no other member has them from now on."""
+        """Subscribe a client to more lite topics. In an exclusive group, other members lose these topics."""
         member = self._member(client_id, group, topic)
         if self._attribute(group, MODEL) == EXCLUSIVE:
             for queue in queues:
@@ -73,12 +74,12 @@ class LiteSubscriptions:
         self._subscribe(member, set(queues) - member.wanted)
 
     def remove(self, client_id: str, queues: Collection[str]) -> None:
-        """Have a client want these lite topics no longer."""
+        """Unsubscribe a client from these lite topics."""
         if (member := self._members.get(client_id)) is not None:
             member.wanted -= set(queues)
 
     def replace(self, client_id: str, group: str, topic: str, queues: Collection[str]) -> None:
-        """Have a client want these lite topics, and no others; a member of a wildcard group wants all of its topic."""
+        """Subscribe a client to exactly these lite topics; in a wildcard group, to all of its parent topic."""
         member = self._member(client_id, group, topic)
         if self.is_wildcard(group):
             before, member.takes_all = member.takes_all, True
@@ -88,48 +89,48 @@ class LiteSubscriptions:
         self._subscribe(member, set(queues) - member.wanted)
 
     def leave(self, client_id: str) -> None:
-        """Forget a client: others of its group are told what it was told."""
+        """Remove a client. Other members of its group get its notifications."""
         self._channels.pop(client_id, None)
         if (member := self._members.pop(client_id, None)) is not None:
-            for queue in member.told:
-                self.tell(queue, member.group)
+            for queue in member.notified:
+                self.notify(queue, member.group)
 
     def is_wildcard(self, group: str) -> bool:
-        """Whether the group is one for all lite topics of its parent topic."""
+        """Return whether the group subscribes to all lite topics of its parent topic."""
         return bool(self._attribute(group, WILDCARD))
 
-    def tell(self, queue: str, group: str | None = None) -> None:
-        """Tell one member of each group that wants it, or of this group, to look into a lite topic's queue."""
+    def notify(self, queue: str, group: str | None = None) -> None:
+        """Notify one member of each subscribed group, or of this group, of a lite topic's queue."""
         by_group: dict[str, list[str]] = {}
         for client_id, member in self._members.items():
             if group in (None, member.group) and member.wants(queue):
                 by_group.setdefault(member.group, []).append(client_id)
         for name, client_ids in by_group.items():
             active = [one for one in client_ids if not self._is_inactive(self._members[one])]
-            self._tell(random.choice(active or client_ids), name, queue)
+            self._notify(random.choice(active or client_ids), name, queue)
 
-    def told(self, client_id: str) -> Iterator[str]:
-        """The queues that a pop of a client is to look into, each once; each is forgotten as it is given."""
+    def notified(self, client_id: str) -> Iterator[str]:
+        """Yield the queues that a client's pop should read, each once, and remove each from the list."""
         member = self._members.get(client_id)
         if member is None:
             return
         member.popped_at = self._now()
-        for queue in list(member.told):
-            del member.told[queue]
+        for queue in list(member.notified):
+            del member.notified[queue]
             yield queue
 
     def check(self) -> None:
-        """Forget clients whose subscription is over, and tell others what one that does not pop was told."""
+        """Remove clients whose subscription has expired, and pass on the notifications of clients that do not pop."""
         now = self._now()
         for client_id in [key for key, one in self._members.items() if now - one.subscribed_at > EXPIRE_SECONDS]:
             self.leave(client_id)
-        for member in [one for one in self._members.values() if one.told and self._is_inactive(one)]:
-            told, member.told = member.told, {}
-            for queue in told:
-                self.tell(queue, member.group)
+        for member in [one for one in self._members.values() if one.notified and self._is_inactive(one)]:
+            notified, member.notified = member.notified, {}
+            for queue in notified:
+                self.notify(queue, member.group)
 
     async def run(self) -> None:
-        """Check from time to time, until cancelled."""
+        """Check every second, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             self.check()
@@ -143,13 +144,13 @@ class LiteSubscriptions:
         return member
 
     def _subscribe(self, member: _Member, queues: Collection[str]) -> None:
-        """Add what a member did not want before; what lies there already is told to it or another one."""
+        """Subscribe a member to more queues. If a queue has messages already, notify this or another member."""
         if not member.takes_all:
             member.wanted |= set(queues)
         there = set(self._queues_below(member.topic))
         for queue in sorted(queues):
             if queue in there:
-                self.tell(queue, member.group)
+                self.notify(queue, member.group)
 
     def _exclude(self, client_id: str, group: str, queue: str) -> None:
         for other, member in self._members.items():
@@ -160,8 +161,8 @@ class LiteSubscriptions:
                 if (channel := self._channels.get(other)) is not None and not channel.closed:
                     channel.send_oneway(header.code, header.ext_fields())
 
-    def _tell(self, client_id: str, group: str, queue: str) -> None:
-        self._members[client_id].told[queue] = None
+    def _notify(self, client_id: str, group: str, queue: str) -> None:
+        self._members[client_id].notified[queue] = None
         self._wake(client_id, group)
 
     def _is_inactive(self, member: _Member) -> bool:

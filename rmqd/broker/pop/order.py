@@ -1,6 +1,6 @@
-"""Orderly pops: a queue whose messages a member has is closed to others (`ConsumerOrderInfoManager.java`).
+"""Orderly pops: a queue is closed to others while a member has its messages (`ConsumerOrderInfoManager.java`).
 
-It opens again once they are acknowledged, or their time is over (`ConsumerOrderInfoLockManager.java`).
+It opens again when they are acknowledged, or when their time is over (`ConsumerOrderInfoLockManager.java`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OrderKey(NamedTuple):
 
 @dataclass(slots=True)
 class OrderInfo:
-    """The last orderly pop of a queue; times are milliseconds of the broker's clock."""
+    """The last orderly pop of a queue. Times are milliseconds of the broker's clock."""
 
     pop_time: int
     invisible_time: int
@@ -35,9 +35,9 @@ class OrderInfo:
     attempt_id: str | None = None
     acknowledged: list[int] = field(default_factory=list)
     next_visible: dict[int, int] = field(default_factory=dict)
-    """By offset, the time at which a message is shown again whose invisible time was changed."""
+    """By offset, the time at which a message with changed invisible time is shown again."""
     tried: dict[int, int] = field(default_factory=dict)
-    """By offset, how often a message was popped before; messages that were not are left out."""
+    """By offset, how often a message was popped before, if it was."""
 
     @property
     def missing(self) -> list[int]:
@@ -45,17 +45,17 @@ class OrderInfo:
         return [offset for offset in self.offsets if offset not in self.acknowledged]
 
     def free_at(self) -> int:
-        """The time from which no message of it is hidden; 0 if all are acknowledged."""
+        """Return the time when its last hidden message is shown again; 0 if all are acknowledged."""
         usual = self.pop_time + self.invisible_time
         return max((self.next_visible.get(offset, usual) for offset in self.missing), default=0)
 
     def to_json(self) -> bytes:
-        """The value as the journal stores it."""
+        """Return the value as the journal stores it."""
         return loose_json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what `to_json` wrote."""
+        """Read the value that `to_json` wrote."""
         data = fields.body_object(text)
         return cls(
             fields.integer(data, "pop_time"),
@@ -69,7 +69,7 @@ class OrderInfo:
 
 
 class ConsumerOrderInfoManager:
-    """The orderly pops of all queues. `free` is called when a queue opens again, `wake` with the time of that."""
+    """The orderly pops of all queues. `free` is called when a queue opens, `wake` with the time of the opening."""
 
     def __init__(self, journal: Journal, free: Callable[[OrderKey], None], wake: Callable[[int], None]) -> None:
         self._journal = journal
@@ -102,16 +102,16 @@ class ConsumerOrderInfoManager:
         return OrderCounts({queue: least}, {(queue, offset): count for offset, count in info.tried.items()})
 
     def is_blocked(self, key: OrderKey, attempt_id: str | None, now_ms: int) -> bool:
-        """Whether the queue is closed because a member has messages of it. The same attempt may pop them again."""
+        """Return whether the queue is closed because a member has its messages. The same attempt may pop again."""
         info = self._infos.get(key)
         if info is None or (attempt_id is not None and attempt_id == info.attempt_id):
             return False
         return info.free_at() > now_ms
 
     def acknowledge(self, key: OrderKey, offset: int, pop_time: int) -> int | None:
-        """Acknowledge a message. Returns the group's offset then; None for a message of an earlier pop.
+        """Acknowledge a message. Returns the group's new offset; None if the message is from an earlier pop.
 
-        Raises KeyError for a message that was not popped.
+        Raises KeyError if the message was not popped.
         """
         info = self._infos.get(key)
         if info is None:
@@ -133,7 +133,7 @@ class ConsumerOrderInfoManager:
             self._changed(key, info)
 
     def suspend(self, key: OrderKey, pop_time: int, until_ms: int) -> None:
-        """Hide all messages of the last pop until another time. This pop counts as no attempt."""
+        """Hide all messages of the last pop until another time. The pop does not count as an attempt."""
         info = self._infos.get(key)
         if info is not None and pop_time == info.pop_time:
             info.tried = {offset: max(0, count - 1) for offset, count in info.tried.items()}
@@ -142,23 +142,23 @@ class ConsumerOrderInfoManager:
             self._changed(key, info)
 
     def clear(self, key: OrderKey) -> None:
-        """Open a queue that an operator has reset: no member has messages of it."""
+        """Open a queue that an operator has reset: members no longer have messages of it."""
         if self._infos.pop(key, None) is not None:
             self._journal.delete(Kind.POP_ORDER, _name(key))
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
-        """Forget the queues of a group, of a topic, or both."""
+        """Delete the state of a group, of a topic, or of both."""
         for key in [key for key in self._infos if group in (None, key.group) and topic in (None, key.topic)]:
             self.clear(key)
 
     def next_due_ms(self) -> int | None:
-        """The time at which the next queue opens."""
+        """Return the time at which the next queue opens, or None."""
         while self._due and not self._is_current(*self._due[0]):
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def deliver(self, now_ms: int, most: int) -> int:
-        """Call `free` for the queues that are open now, and return their number."""
+        """Call `free` for the queues that are open now. Returns their number."""
         count = 0
         while count < most and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
             _, key = heappop(self._due)

@@ -1,7 +1,7 @@
 """Revives popped messages that were not acknowledged in time: stores them in a pop retry topic (`PopReviveService`).
 
-The real broker writes pops and acknowledgements to a topic of its own, and compares them some seconds later. Here every
-hidden message has a row in the journal, and is revived at its exact time.
+The real broker writes pops and acknowledgements to a separate topic, and compares them some seconds later. Here every
+hidden message has a row in the journal, and is revived exactly on time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from rmqd.wire.topics import is_retry_topic, pop_retry_topic, pop_retry_topic_v2
 RETRY_QUEUES: Final = 1  # Java: PopAckConstants.retryQueueNum
 _SEPARATOR: Final = "@"  # names of topics and groups never contain it
 _SLACK: Final = 1000
-"""How many more entries than hidden messages the heap may have: entries of acknowledged messages stay for a while."""
+"""The heap may have this many entries more than hidden messages, because it keeps acknowledged ones for a while."""
 
 
 class Popped(NamedTuple):
-    """A hidden message, as its handle names it; times are milliseconds of the broker's clock."""
+    """A hidden message, as its handle names it. Times are milliseconds of the broker's clock."""
 
     topic: str
-    """The topic that stores the message, which may be a retry topic."""
+    """The topic that stores the message; it may be a retry topic."""
     group: str
     queue_id: int
     offset: int
@@ -41,15 +41,15 @@ class Popped(NamedTuple):
 
     @property
     def due_ms(self) -> int:
-        """When it is shown again."""
+        """The time when the message is shown again."""
         return self.pop_time + self.invisible_time
 
 
 class PopReviveService:
-    """Hides popped messages, and stores those that were not acknowledged once more, for later pops.
+    """Hides popped messages, and stores unacknowledged ones again for later pops.
 
-    `wake` is called with the time of the next revival, in milliseconds since 1970. The new message and the end of the
-    old one become durable in one turn of the loop, so nothing is missing after a restart.
+    `wake` is called with the time of the next revival, in milliseconds since 1970. Storing the new message and ending
+    the old one become durable in one turn of the loop, so no message is lost by a restart.
     """
 
     def __init__(
@@ -70,20 +70,20 @@ class PopReviveService:
         self._hidden: dict[Popped, None] = {}
         self._by_queue: defaultdict[tuple[str, int], set[Popped]] = defaultdict(set)
         self._due: list[tuple[int, Popped]] = []
-        """A heap by time. An entry counts only while its message is hidden."""
+        """A heap by time. An entry is valid only while its message is hidden."""
         for key, _ in journal.items(Kind.POPPED):
             self._add(_parsed(key))
         store.keep(self._needed_from)
 
     def hide(self, messages: Iterable[Popped]) -> None:
-        """Hide messages, or hide them for longer."""
+        """Hide messages, or hide them longer."""
         for popped in messages:
             self._journal.put(Kind.POPPED, _key(popped), "")
             self._add(popped)
             self._wake(popped.due_ms)
 
     def settle(self, popped: Popped) -> None:
-        """End the hiding by a handle: the message is acknowledged, or has a new handle. Another handle does nothing."""
+        """Stop hiding a message: it is acknowledged, or has a new handle. An outdated handle has no effect."""
         if popped in self._hidden:
             self._remove(popped)
             if len(self._due) > 2 * len(self._hidden) + _SLACK:
@@ -96,13 +96,13 @@ class PopReviveService:
             self._remove(one)
 
     def next_due_ms(self) -> int | None:
-        """When the next message is shown again."""
+        """Return the time when the next message is shown again, or None."""
         while self._due and self._due[0][1] not in self._hidden:
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def deliver(self, now_ms: int, most: int) -> int:
-        """Revive the messages that are due, and return their number. Raises Refusal as MessageStore.put does."""
+        """Revive the messages that are due. Returns their number. Raises Refusal like MessageStore.put."""
         count = 0
         while count < most and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
             popped = self._due[0][1]
@@ -139,11 +139,11 @@ class PopReviveService:
         message = decode_record(record)
         try:
             self._store.put(_again(message, popped, retry, queue_id))
-        except InvalidMessageError:  # no room for more properties: store the message without them
+        except InvalidMessageError:  # the message has no room for more properties, so store it without them
             self._store.put(replace(_again(message, popped, retry, queue_id), properties=message.properties))
 
     def _retry_queue(self, retry: str, popped: Popped) -> int:
-        """The queue of the retry topic that a message is stored in; where it is missing, the topic is made or grows."""
+        """Return the retry topic's queue for a message. If it is missing, create the topic or add queues."""
         origin = self._topics.get(popped.topic)
         queues = RETRY_QUEUES
         if self.settings.useSeparateRetryQueue and origin is not None:

@@ -1,18 +1,18 @@
-"""What is answered to each request, one module for a subject.
+"""The responses to requests, one module for each subject.
 
-A processor gives a reply to each request, refuses by an exception, or answers later (`broker.reply`).
+A processor returns a reply, raises a refusal, or answers later (`broker.reply`).
 
-    base, table                             what processors have in common; every processor
+    base, table                             the common base of processors; all processors
     pull, queue_ends                        pulls; ends of queues, and offsets by time
-    send, send_back, recall                 messages; those that a consumer gives back, or a producer takes back
-    clients, client_config                  heartbeats, good-byes; the check of a subscription
+    send, send_back, recall                 sent messages, send-backs, recalled timer messages
+    clients, client_config                  heartbeats and unregistrations; the check of a subscription
     consumers, locks                        members and offsets of a group; queue locks
-    pop, pop_checks, pop_taking             pops: may the group read the queue, which messages one pop takes
-    pop_polling, acks, assignment           POP: polling, acknowledgements, the division of queues
+    pop, pop_checks, pop_taking             pops, the check of a group's permission, the messages of one pop
+    pop_polling, acks, assignment           POP: polling, acknowledgements, assignments of queues
     lite, lite_acks                         lite topics: subscriptions, and pops of them; acknowledgements
     queries                                 messages by key or log offset
-    operators, connections                  what operators ask members; who is connected
-    topic_admin, group_admin, offset_admin  what administrators change
+    operators, connections                  operators' requests to members; connected clients
+    topic_admin, group_admin, offset_admin  administrators' changes
     static_topics                           static topics, likewise
     runtime, stats, schedule                settings, statistics, delayed messages
 """

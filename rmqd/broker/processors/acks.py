@@ -1,5 +1,4 @@
-"""Popped messages that are done with, or stay hidden (`AckMessageProcessor.java`,
-`ChangeInvisibleTimeProcessor.java`)."""
+"""Acknowledgements and changes of invisible time (`AckMessageProcessor`, `ChangeInvisibleTimeProcessor`)."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class AckProcessor(RequestProcessor):
-    """Answers acknowledgements and changes of invisible time. With an outdated handle they do nothing."""
+    """Answers acknowledgements and changes of invisible time. Requests with an outdated handle have no effect."""
 
     def __init__(self, broker: BrokerController) -> None:
         super().__init__(broker)
@@ -55,7 +54,7 @@ class AckProcessor(RequestProcessor):
 
     @answers(RequestCode.BATCH_ACK_MESSAGE)
     def acknowledge_many(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """BATCH_ACK_MESSAGE (200151): acknowledge many popped messages. Offsets outside of the queue are ignored."""
+        """BATCH_ACK_MESSAGE (200151): acknowledge many popped messages. Offsets outside the queue are ignored."""
         acks = BatchAckMessageRequestBody.from_json(request.body).acks if request.body else ()
         if not acks:
             return Reply(ResponseCode.NO_MESSAGE)
@@ -75,9 +74,9 @@ class AckProcessor(RequestProcessor):
 
     @answers(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     def hide_for_longer(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """CHANGE_MESSAGE_INVISIBLETIME (200053): hide a message for another time from now on.
+        """CHANGE_MESSAGE_INVISIBLETIME (200053): hide a message for another time span from now on.
 
-        This also hides a message that was acknowledged, or shown again, as on the real broker.
+        As on the real broker, this also hides a message that was acknowledged or shown again.
         """
         header = ChangeInvisibleTimeRequestHeader.from_ext_fields(request.ext_fields)
         if header.lite_topic:
@@ -98,14 +97,14 @@ class AckProcessor(RequestProcessor):
             fields = _hidden(handle.pop_time, until_ms - handle.pop_time, handle.revive_queue_id)
             return Reply(remark=NO_CODE, ext_fields=fields)
         broker.revive.settle(popped)
-        if broker.groups.get(header.consumer_group) is not None:  # without the group no member could pop it again
+        if broker.groups.get(header.consumer_group) is not None:  # without the group, members could not pop it again
             broker.revive.hide((popped._replace(pop_time=now_ms, invisible_time=header.invisible_time),))
         return Reply(remark=NO_CODE, ext_fields=_hidden(now_ms, header.invisible_time, handle.revive_queue_id))
 
     def _ends(
         self, channel: Channel, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader
     ) -> tuple[int, int]:
-        """The ends of the queue that the request is about. Raises Refusal."""
+        """Return the ends of the request's queue. Raises Refusal."""
         config = known_topic(self._broker, header.topic)
         if not 0 <= header.queue_id < config.read_queue_nums:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, illegal_queue(channel, header, config))

@@ -1,4 +1,4 @@
-"""The broker's division of queues (`QueryAssignmentProcessor.java`)."""
+"""Assignments of queues to members by the broker (`QueryAssignmentProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
 
 
 class QueryAssignmentProcessor(RequestProcessor):
-    """Answers which queues of a topic a member has, and whether it pulls or pops them."""
+    """Answers which queues of a topic a member reads, and whether it pulls or pops them."""
 
     @answers(RequestCode.QUERY_ASSIGNMENT)
     def assignment(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """QUERY_ASSIGNMENT (400): a member's queues. There is no list for a client that is no member yet, and for an
-        unknown topic or strategy."""
+        """QUERY_ASSIGNMENT (400): a member's queues; no list for a new client, or an unknown topic or strategy."""
         asked = QueryAssignmentRequestBody.from_json(request.body)
         set_mode = self._broker.groups.request_mode(asked.topic, asked.consumer_group)
         is_pop = set_mode is not None and set_mode.mode == MessageRequestMode.POP
@@ -40,14 +39,14 @@ class QueryAssignmentProcessor(RequestProcessor):
         return Reply(body=QueryAssignmentResponseBody(assignments).to_json())
 
     def queues_of(self, topic: str) -> list[MessageQueue] | None:
-        """All queues of a topic, sorted: this broker is the whole cluster. None if it has none that may be read."""
+        """Return all queues of a topic, sorted, because this broker is the whole cluster. None if none is readable."""
         config = self._broker.topics.get(topic)
         if config is None or not config.perm & PERM_READ:
             return None
         return [MessageQueue(topic, self._broker.name, queue_id) for queue_id in range(config.read_queue_nums)]
 
     def _queues(self, asked: QueryAssignmentRequestBody, share_queues: int | None) -> Iterable[MessageQueue] | None:
-        """The queues of a member. `share_queues` is None for one that pulls."""
+        """Return the queues of a member. `share_queues` is None for a member that pulls."""
         queues = self.queues_of(asked.topic)
         if queues is None:
             return None

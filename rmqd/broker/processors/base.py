@@ -1,4 +1,4 @@
-"""What processors have in common: the broker that they answer for, and a table of the requests that they answer."""
+"""The common base of processors: their broker, and the table of the requests that they answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def answers(*codes: RequestCode) -> Callable[[Method], Method]:
-    """Decorator: this method of a RequestProcessor answers requests with these codes."""
+    """Mark a method of a RequestProcessor as answering requests with these codes."""
 
     def mark(method: Method) -> Method:
         method.answered = codes  # type: ignore[attr-defined]
@@ -25,12 +25,12 @@ def answers(*codes: RequestCode) -> Callable[[Method], Method]:
 
 
 class RequestProcessor:
-    """Answers requests for one broker, each by the method that is marked with its code."""
+    """Answers requests for one broker, each with the method that is marked with its code."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
 
     def processors(self) -> Processors:
-        """The methods of this class that are marked, by request code; inherited ones are left out."""
+        """Return the marked methods of this class, without inherited ones, by request code."""
         methods = [(name, getattr(method, "answered", ())) for name, method in vars(type(self)).items()]
         return {code: getattr(self, name) for name, codes in methods for code in codes}

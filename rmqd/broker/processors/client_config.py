@@ -18,7 +18,7 @@ class ClientConfigProcessor(RequestProcessor):
 
     @answers(RequestCode.CHECK_CLIENT_CONFIG)
     def check(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """CHECK_CLIENT_CONFIG (46): refuse a condition that cannot be parsed."""
+        """CHECK_CLIENT_CONFIG (46): reject a condition that cannot be parsed."""
         if not request.body:
             return Reply()
         subscription = CheckClientRequestBody.from_json(request.body).subscription_data

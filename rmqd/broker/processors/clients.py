@@ -1,4 +1,4 @@
-"""Heartbeats and good-byes (`ClientManageProcessor.java`)."""
+"""Heartbeats and unregistrations (`ClientManageProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ClientManageProcessor(RequestProcessor):
 
     @answers(RequestCode.HEART_BEAT)
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """HEART_BEAT (34): note members and subscriptions of groups. A group that may not be created is ignored."""
+        """HEART_BEAT (34): update members and subscriptions of groups. A group that must not be created is ignored."""
         broker = self._broker
         data = HeartbeatData.from_json(request.body)
         now = broker.now()
@@ -52,7 +52,7 @@ class ClientManageProcessor(RequestProcessor):
                 group, ClientChannel(channel, data.client_id, request.language, request.version, now)
             )
         if data.heartbeat_fingerprint == 0:
-            sub_change = True  # a heartbeat of the first version always has its subscriptions
+            sub_change = True  # a heartbeat of the first version always has subscriptions
         return Reply(
             ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if sub_change else "false"}
         )
@@ -61,7 +61,7 @@ class ClientManageProcessor(RequestProcessor):
     def unregister(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UNREGISTER_CLIENT (35): a client leaves a group."""
         broker = self._broker
-        # the client id may be missing: the connection identifies the member
+        # The client id may be missing, because the connection identifies the member.
         header = UnregisterClientRequestHeader.from_ext_fields({"clientID": "", **request.ext_fields})
         if header.producer_group is not None:
             broker.producers.unregister(header.producer_group, channel)
@@ -72,7 +72,7 @@ class ClientManageProcessor(RequestProcessor):
         return Reply()
 
     def _fingerprint_changed(self, group: str, fingerprint: int) -> bool:
-        """Whether the group's subscriptions differ, so that the client has to send all of them next time."""
+        """Return whether the group's subscriptions differ. If so, the client sends all of them next time."""
         known = self._fingerprints.get(group)
         self._fingerprints[group] = fingerprint
         return known not in (None, fingerprint)

@@ -1,4 +1,4 @@
-"""Who produces and consumes, and what (`AdminBrokerProcessor.java`)."""
+"""Connected producers and consumers, and their topics (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ConnectionsProcessor(RequestProcessor):
-    """Answers who is connected, and which topics groups subscribe to."""
+    """Answers which clients are connected, and which topics groups subscribe to."""
 
     @answers(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumers(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -62,7 +62,7 @@ class ConnectionsProcessor(RequestProcessor):
             group: tuple(
                 ProducerInfo(
                     client.client_id,
-                    f"/{client.channel.address}",  # as Java prints an address
+                    f"/{client.channel.address}",  # in Java's notation of an address
                     client.language.name,
                     client.version,
                     int((wall - now + client.heard_at) * 1000),
@@ -91,7 +91,7 @@ class ConnectionsProcessor(RequestProcessor):
 
     @answers(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """QUERY_SUBSCRIPTION_BY_CONSUMER (345): a group's subscription to a topic, by its members' heartbeats."""
+        """QUERY_SUBSCRIPTION_BY_CONSUMER (345): a group's subscription to a topic, from its members' heartbeats."""
         header = QuerySubscriptionByConsumerRequestHeader.from_ext_fields(request.ext_fields)
         info = self._broker.consumers.get(header.group)
         data = None if info is None or header.topic is None else info.subscriptions.get(header.topic)

@@ -17,7 +17,7 @@ from rmqd.wire.headers.offset import OffsetResponseHeader, QueryConsumerOffsetRe
 
 
 class ConsumerManageProcessor(RequestProcessor):
-    """Answers members' questions about their group: its members and its offsets."""
+    """Answers members' requests about their group: its members and offsets."""
 
     @answers(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     def consumer_list(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -30,7 +30,7 @@ class ConsumerManageProcessor(RequestProcessor):
 
     @answers(RequestCode.QUERY_CONSUMER_OFFSET)
     def query_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """QUERY_CONSUMER_OFFSET (14): the group's offset; 0 for a new group in a queue that has its first message."""
+        """QUERY_CONSUMER_OFFSET (14): the offset; 0 for a new group if the queue still has its first message."""
         header = QueryConsumerOffsetRequestHeader.from_ext_fields(request.ext_fields)
         offset = self._broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
         if offset is None:
@@ -62,13 +62,13 @@ class ConsumerManageProcessor(RequestProcessor):
         return Reply()
 
     def _has_first_message(self, topic: str, queue_id: int) -> bool:
-        """Whether the queue is young. RocketMQ also checks that its first message is in memory."""
+        """Return whether the queue still has its first message. RocketMQ also checks that this message is in memory."""
         queue = self._broker.store.queue(topic, queue_id)
         return queue is not None and queue.min_offset == 0 and queue.max_offset > 0
 
 
 def _number(fields: Mapping[str, str], name: str, remark: str) -> int:
-    """A field as Java reads it: a value that Java cannot parse counts as missing."""
+    """Read a field as Java does: a value that cannot be parsed counts as missing."""
     try:
         return parse_integer(fields.get(name, ""), name)
     except ProtocolError:

@@ -1,4 +1,4 @@
-"""Consumer groups as administrators see and change them."""
+"""Administrators' requests about consumer groups."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GroupAdminProcessor(RequestProcessor):
 
     @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def update_list(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): several groups; none if one has an illegal name."""
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): create or change groups; none if a name is illegal."""
         self._update(SubscriptionGroupList.from_json(request.body).group_config_list)
         return Reply()
 
@@ -53,7 +53,7 @@ class GroupAdminProcessor(RequestProcessor):
     def all_configs(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all groups, or a page of them by name.
 
-        Pages begin again from the start if the table changed since the last page.
+        If the table changed since the last page, paging restarts at the first page.
         """
         groups = self._broker.groups
         header = GetAllSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
@@ -77,7 +77,7 @@ class GroupAdminProcessor(RequestProcessor):
 
     @answers(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     def delete(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """DELETE_SUBSCRIPTIONGROUP (207): delete a group, and if asked its offsets. Its retry topic stays."""
+        """DELETE_SUBSCRIPTIONGROUP (207): delete a group, and its offsets if requested. Its retry topic stays."""
         header = DeleteSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
         self._broker.groups.delete(header.group_name)
         if header.clean_offset:
@@ -88,7 +88,7 @@ class GroupAdminProcessor(RequestProcessor):
 
     @answers(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
     def forbidden(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UPDATE_AND_GET_GROUP_FORBIDDEN (353): whether a group may read a topic; the request may change that."""
+        """UPDATE_AND_GET_GROUP_FORBIDDEN (353): whether a group may read a topic; the request may change it."""
         groups = self._broker.groups
         header = UpdateGroupForbiddenRequestHeader.from_ext_fields(request.ext_fields)
         if header.readable:
@@ -100,7 +100,7 @@ class GroupAdminProcessor(RequestProcessor):
 
     @answers(RequestCode.SET_MESSAGE_REQUEST_MODE)
     def set_request_mode(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """SET_MESSAGE_REQUEST_MODE (401): have a group pull or pop a topic."""
+        """SET_MESSAGE_REQUEST_MODE (401): set whether a group pulls or pops a topic."""
         mode = SetMessageRequestModeRequestBody.from_json(request.body)
         if is_retry_topic(mode.topic):
             raise Refusal(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -113,7 +113,7 @@ class GroupAdminProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     def request_modes(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_ALL_MESSAGE_REQUEST_MODE (402): what SET_MESSAGE_REQUEST_MODE set, by topic and group."""
+        """GET_ALL_MESSAGE_REQUEST_MODE (402): the modes that SET_MESSAGE_REQUEST_MODE set, by topic and group."""
         table: dict[str, dict[str, Any]] = {}
         for mode in self._broker.groups.request_modes():
             table.setdefault(mode.topic, {})[mode.consumer_group] = mode.to_dict()

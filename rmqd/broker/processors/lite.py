@@ -1,5 +1,4 @@
-"""Lite topics: which ones a client wants, and pops of them (`LiteSubscriptionCtlProcessor.java`,
-`PopLiteMessageProcessor.java`)."""
+"""Lite topics: subscriptions and pops (`LiteSubscriptionCtlProcessor`, `PopLiteMessageProcessor`)."""
 
 from __future__ import annotations
 
@@ -31,11 +30,11 @@ _NOTHING_POPPED: Final = PopLiteMessageResponseHeader(pop_time=0, invisible_time
 
 
 class LiteProcessor(RequestProcessor):
-    """Answers clients that want lite topics."""
+    """Answers subscriptions to lite topics, and pops of them."""
 
     @answers(RequestCode.LITE_SUBSCRIPTION_CTL)
     def subscribe(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """LITE_SUBSCRIPTION_CTL (200071): which lite topics clients want, or want no longer."""
+        """LITE_SUBSCRIPTION_CTL (200071): add or remove clients' subscriptions to lite topics."""
         if not request.body:
             raise Refusal(ResponseCode.ILLEGAL_OPERATION, "Request body is null.")
         subscriptions = LiteSubscriptionCtlRequestBody.from_json(request.body).subscriptions
@@ -48,7 +47,7 @@ class LiteProcessor(RequestProcessor):
 
     @answers(RequestCode.POP_LITE_MESSAGE)
     def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """POP_LITE_MESSAGE (200070): messages of lite topics that the client wants; at once, or when some come."""
+        """POP_LITE_MESSAGE (200070): messages of the client's lite topics, at once, or when messages arrive."""
         header = PopLiteMessageRequestHeader.from_ext_fields({"bornTime": "0", **request.ext_fields})
         now_ms = self._broker.now_ms()
         born_ms = header.born_time or now_ms
@@ -99,7 +98,7 @@ class LiteProcessor(RequestProcessor):
 
 
 def _check(broker: BrokerController, header: PopLiteMessageRequestHeader, late_ms: int) -> None:
-    """Raise Refusal if the group may not pop lite topics below this one."""
+    """Raise Refusal if the group must not pop lite topics of this parent topic."""
     ip, topic, group = broker.settings.brokerIP1, header.topic, header.consumer_group
     if late_ms > LATE_MS:
         raise Refusal(ResponseCode.POLLING_TIMEOUT, f"the broker[{ip}] pop message is timeout too much")
@@ -125,12 +124,12 @@ def _check(broker: BrokerController, header: PopLiteMessageRequestHeader, late_m
 
 
 def _take(broker: BrokerController, header: PopLiteMessageRequestHeader, now_ms: int) -> tuple[list[bytes], list[int]]:
-    """Messages of lite topics that nobody has messages of, and how often each was popped before."""
+    """Take messages of lite topics that are not blocked by a previous pop. Returns records and earlier pops of each."""
     records: list[bytes] = []
     tries: list[int] = []
     group, attempt_id = header.consumer_group, header.attempt_id
-    told = broker.lite.told(header.client_id)
-    while len(records) < header.max_msg_num and (queue := next(told, None)) is not None:
+    notified = broker.lite.notified(header.client_id)
+    while len(records) < header.max_msg_num and (queue := next(notified, None)) is not None:
         key = OrderKey(queue, group, LIGHT_QUEUE_ID)
         if broker.pop_order.is_blocked(key, attempt_id, now_ms):
             continue

@@ -1,4 +1,4 @@
-"""Messages of lite topics that are done with, or stay hidden (`AckMessageProcessor.ackLite`,
+"""Messages of lite topics: acknowledgements and changes of invisible time (`AckMessageProcessor.ackLite`,
 `ChangeInvisibleTimeProcessor.processChangeInvisibleTimeForLite`)."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LiteAcks:
-    """What one broker answers. The header's topic is the parent, and its offset one in the lite topic's queue."""
+    """Answers for one broker. The header's topic is the parent topic; its offset is one in the lite topic's queue."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -52,7 +52,7 @@ class LiteAcks:
         return Reply()
 
     def hide_for_longer(self, header: ChangeInvisibleTimeRequestHeader) -> Reply:
-        """Hide a message for another time from now on; with `suspend` all that were popped with it, at no attempt."""
+        """Hide a message for another time. With `suspend`, hide its whole pop, which then is not an attempt."""
         broker, key = self._broker, self._key(header)
         known_topic(broker, header.topic)
         if header.offset > broker.store.max_offset(key.topic, key.queue_id):

@@ -1,4 +1,4 @@
-"""Groups' offsets as administrators see and change them (`AdminBrokerProcessor.java`)."""
+"""Administrators' requests about groups' offsets (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from rmqd.wire.message_queue import MessageQueue
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
 
-NOT_SET: Final = "not set any response code"  # the remark of replies for which RocketMQ forgets to set one
-_UNSET: Final = {"group": "null", "timestamp": "0", "isForce": "false"}  # what Java makes of missing fields
+NOT_SET: Final = "not set any response code"  # the remark of responses whose code RocketMQ forgets to set
+_UNSET: Final = {"group": "null", "timestamp": "0", "isForce": "false"}  # Java's values of missing fields
 _ALL_QUEUES: Final = -1
 _MAX_LONG: Final = 2**63 - 1
 
@@ -57,9 +57,9 @@ class OffsetAdminProcessor(RequestProcessor):
 
     @answers(RequestCode.QUERY_CORRECTION_OFFSET)
     def correction(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """QUERY_CORRECTION_OFFSET (308): the lowest offsets of a topic's groups, if one group is not behind them.
+        """QUERY_CORRECTION_OFFSET (308): the lowest offsets of a topic's groups, if the given group is not behind them.
 
-        RocketMQ also deletes the offsets of groups that are to be left out, which cannot be intended.
+        RocketMQ also deletes the offsets of the excluded groups, which cannot be intended.
         """
         header = QueryCorrectionOffsetHeader.from_ext_fields(request.ext_fields)
         offsets, store = self._broker.offsets, self._broker.store
@@ -78,7 +78,7 @@ class OffsetAdminProcessor(RequestProcessor):
 
     @answers(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """CLONE_GROUP_OFFSET (314): give a group the offsets of another one."""
+        """CLONE_GROUP_OFFSET (314): copy the offsets of one group to another."""
         header = CloneGroupOffsetRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
         info = None if header.offline else broker.consumers.get(header.src_group)
@@ -117,7 +117,7 @@ class OffsetAdminProcessor(RequestProcessor):
     def _reset_members(self, header: ResetOffsetRequestHeader, *, as_list: bool) -> Reply:
         """Send RESET_CONSUMER_CLIENT_OFFSET (220) to each member.
 
-        Without force, no queue is moved forward. The fields `queueId` and `offset` are ignored.
+        Without force, queues only move backward. The fields `queueId` and `offset` are ignored.
         """
         broker, topic, group = self._broker, header.topic, header.group
         config = broker.topics.get(topic)
@@ -151,7 +151,7 @@ class OffsetAdminProcessor(RequestProcessor):
         return Reply(remark=NOT_SET, body=body.to_json())
 
     def _search(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The offset for a time; the end of the queue for a time below 0."""
+        """Return the offset at a time; the end of the queue for a time below 0."""
         store = self._broker.store
         return (
             store.max_offset(topic, queue_id)

@@ -1,4 +1,4 @@
-"""What operators ask of members through the broker (`Broker2Client.java`)."""
+"""Requests of operators to members through the broker (`Broker2Client.java`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CALL_SECONDS: Final = 10.0
 
 
 class OperatorProcessor(RequestProcessor):
-    """Forwards operators' questions to members, and their answers back. The times are how long a member may take."""
+    """Forwards operators' requests to members, and returns the responses. The arguments are timeouts for members."""
 
     def __init__(
         self, broker: BrokerController, *, status_seconds: float = STATUS_SECONDS, call_seconds: float = CALL_SECONDS
@@ -47,7 +47,7 @@ class OperatorProcessor(RequestProcessor):
 
     @answers(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     async def consumer_status(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): members' offsets. A member that does not answer is left out."""
+        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): members' offsets. Members that do not answer are omitted."""
         header = GetConsumerStatusRequestHeader.from_ext_fields(request.ext_fields)
         info = self._broker.consumers.get(header.group)
         if info is None:
@@ -75,7 +75,7 @@ class OperatorProcessor(RequestProcessor):
 
     @answers(RequestCode.CONSUME_MESSAGE_DIRECTLY)
     async def consume_directly(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """CONSUME_MESSAGE_DIRECTLY (309): have a member handle a stored message, which the offset id names."""
+        """CONSUME_MESSAGE_DIRECTLY (309): ask a member to handle the stored message with this offset id."""
         broker = self._broker
         header = ConsumeMessageDirectlyResultRequestHeader.from_ext_fields(request.ext_fields)
         fields = {**request.ext_fields, "brokerName": broker.name}
@@ -93,7 +93,7 @@ class OperatorProcessor(RequestProcessor):
     async def _relay(
         self, request: RemotingCommand, group: str, client_id: str, fields: Mapping[str, str], body: bytes = b""
     ) -> Reply:
-        """Ask a member. Returns its reply unchanged."""
+        """Forward a request to a member. Returns its response unchanged."""
         client = self._broker.consumers.find_client(group, client_id)
         if client is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
@@ -105,7 +105,7 @@ class OperatorProcessor(RequestProcessor):
             )
         try:
             reply = await client.channel.call(request.code, fields, body, timeout_seconds=self._call_seconds)
-        except (RemotingTimeoutError, RemotingClosedError) as error:  # RocketMQ waits for a member that leaves, too
+        except (RemotingTimeoutError, RemotingClosedError) as error:  # RocketMQ also waits for a member that leaves
             remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
             raise Refusal(ResponseCode.CONSUME_MSG_TIMEOUT, remark) from None
         return Reply(reply.code, reply.remark, reply.ext_fields, reply.body)

@@ -1,4 +1,4 @@
-"""Pops: messages handed out one by one, as `PopMessageProcessor.java` does."""
+"""Pops: messages that are handed out one by one (`PopMessageProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 DICE: Final = 100
 NOTHING_POPPED: Final = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=0).ext_fields()
-"""The ext fields of a refusal."""
+"""The ext fields of refusals."""
 
 
 class PopMessageProcessor(RequestProcessor):
-    """Answers pops: gives members messages, and hides these from others for a while."""
+    """Answers pops: hands messages to members, and hides these messages from other members for a while."""
 
     def __init__(self, broker: BrokerController) -> None:
         super().__init__(broker)
@@ -38,7 +38,7 @@ class PopMessageProcessor(RequestProcessor):
 
     @answers(RequestCode.POP_MESSAGE)
     def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """POP_MESSAGE (200050): answer at once, or when there is a message."""
+        """POP_MESSAGE (200050): answer at once, or when a message arrives."""
         header = PopMessageRequestHeader.from_ext_fields({"bornTime": "0", **request.ext_fields})
         now_ms, ip = self._broker.now_ms(), self._broker.settings.brokerIP1
         born_ms = header.born_time or now_ms
@@ -65,7 +65,7 @@ class PopMessageProcessor(RequestProcessor):
             pop = HeldPop(place, channel, request, lambda one, same: self._answer(one, same, header, until_ms), wanted)
             code = broker.held_pops.hold(pop, until_ms - taking.pop_time, header.poll_time)
         if taking.rest > 0 and header.max_msg_nums > 0 and code in (None, ResponseCode.SUCCESS):
-            broker.held_pops.wake(place)  # there may be more messages, for another pop or in another queue
+            broker.held_pops.wake(place)  # another pop, or another queue, may have more messages
         return None if code is None else self._reply(code, taking)
 
     def _reply(self, code: ResponseCode, taking: Taking) -> Reply:
@@ -82,7 +82,7 @@ class PopMessageProcessor(RequestProcessor):
         return Reply(code, remark, header.ext_fields(), b"".join(taking.records))
 
     def _wanted(self, header: PopMessageRequestHeader) -> MessageFilter | None:
-        """The filter of a pop. The pop also sets the group's subscription, without a heartbeat."""
+        """Return the filter of a pop. The pop also sets the group's subscription, without a heartbeat."""
         try:
             subscription = requested_subscription(header.topic, header.exp, header.exp_type)
             wanted = filter_of(subscription)
@@ -92,7 +92,7 @@ class PopMessageProcessor(RequestProcessor):
         return wanted
 
     def _revive_queue(self, header: PopMessageRequestHeader) -> int:
-        """The revive queue in a pop's handles."""
+        """Return the revive queue for a pop's handles."""
         return (
             ORDER_REVIVE_QUEUE if header.order else next(self._numbers) % max(1, self._broker.settings.reviveQueueNum)
         )

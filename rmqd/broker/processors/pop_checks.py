@@ -1,4 +1,4 @@
-"""The check before every request about popping: whether the group may read the queue."""
+"""The check before every POP request: whether the group may read the queue."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from rmqd.wire.bodies.settings import TopicConfig
 
 LATE_MS: Final = 500
-"""A pop that took longer to arrive than its own waiting time plus this is refused: its client has given it up."""
+"""A pop that arrives later than its own waiting time plus this is rejected, because its client no longer waits."""
 
 
 class QueueOfGroup(Protocol):
-    """The fields that the headers have in common. Queue -1 stands for any queue."""
+    """The common fields of the headers. Queue -1 stands for any queue."""
 
     @property
     def consumer_group(self) -> str:
@@ -26,15 +26,15 @@ class QueueOfGroup(Protocol):
 
     @property
     def topic(self) -> str:
-        """The topic that it subscribed to."""
+        """The topic that the group subscribed to."""
 
     @property
     def queue_id(self) -> int:
-        """The queue."""
+        """The id of the queue, or -1."""
 
 
 def check_reading(broker: BrokerController, channel: Channel, header: QueueOfGroup, doing: str) -> None:
-    """Raise Refusal if the group may not read this queue."""
+    """Raise Refusal if the group must not read this queue."""
     settings, group, topic = broker.settings, header.consumer_group, header.topic
     if not settings.brokerPermission & PERM_READ:
         raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{settings.brokerIP1}] {doing} message is forbidden")
@@ -52,7 +52,7 @@ def check_reading(broker: BrokerController, channel: Channel, header: QueueOfGro
 
 
 def known_topic(broker: BrokerController, topic: str) -> TopicConfig:
-    """A topic's configuration. Raises Refusal."""
+    """Return a topic's configuration. Raises Refusal if the topic is missing."""
     config = broker.topics.get(topic)
     if config is None:
         raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please! {SEE_FAQ}")
@@ -60,7 +60,7 @@ def known_topic(broker: BrokerController, topic: str) -> TopicConfig:
 
 
 def illegal_queue(channel: Channel, header: QueueOfGroup, config: TopicConfig) -> str:
-    """The remark for a queue that the topic does not have."""
+    """Return the remark for a queue that the topic does not have."""
     return (
         f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
         f"topicConfig.readQueueNums:[{config.read_queue_nums}] consumer:[/{channel.address}]"

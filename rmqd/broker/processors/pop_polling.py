@@ -1,5 +1,4 @@
-"""What is there to pop, and who waits for it (`PeekMessageProcessor.java`, `NotificationProcessor.java`,
-`PollingInfoProcessor.java`)."""
+"""Waiting messages and pops (`PeekMessageProcessor`, `NotificationProcessor`, `PollingInfoProcessor`)."""
 
 from __future__ import annotations
 
@@ -27,11 +26,11 @@ from rmqd.wire.headers.pop import (
 
 
 class PopPollingProcessor(RequestProcessor):
-    """Answers questions about messages that could be popped, and pops none."""
+    """Answers requests about messages that a pop would return, without popping them."""
 
     @answers(RequestCode.PEEK_MESSAGE)
     def peek(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """PEEK_MESSAGE (200052): the messages that a pop would get, without popping them."""
+        """PEEK_MESSAGE (200052): the messages that a pop would return, without popping them."""
         header = PeekMessageRequestHeader.from_ext_fields(request.ext_fields)
         broker, rest = self._broker, 0
         with refusing_with(NOTHING_POPPED):
@@ -58,7 +57,7 @@ class PopPollingProcessor(RequestProcessor):
 
     @answers(RequestCode.POLLING_INFO)
     def polling_info(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """POLLING_INFO (200055): how many pops are held."""
+        """POLLING_INFO (200055): the number of held pops."""
         header = PollingInfoRequestHeader.from_ext_fields(request.ext_fields)
         with refusing_with(PollingInfoResponseHeader(polling_num=0).ext_fields()):
             check_reading(self._broker, channel, header, "peeking")
@@ -89,7 +88,7 @@ class PopPollingProcessor(RequestProcessor):
         return broker.store.max_offset(topic, queue_id) > self._place(group, topic, queue_id)
 
     def _queues(self, header: QueueOfGroup) -> Iterator[tuple[str, int]]:
-        """The queues in the order of a pop: retries come first one time in five."""
+        """Yield the queues in the order of a pop: retries are first in one pop of five."""
         dice, broker = random.randrange(DICE), self._broker
         retry = retry_topic_to_read(broker.settings, header.consumer_group, header.topic, dice)
         first, last = (retry, header.topic) if dice % 5 == 0 else (header.topic, retry)

@@ -1,4 +1,4 @@
-"""One pop's work: which messages of which queues it takes (`PopMessageProcessor.java`)."""
+"""The selection of messages and queues for one pop (`PopMessageProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WRONG_OFFSET: Final = (Status.OFFSET_TOO_SMALL, Status.OFFSET_OVERFLOW_BADLY)
 
 
 def retry_topic_to_read(settings: BrokerSettings, group: str, topic: str, dice: int) -> str:
-    """The pop retry topic that is read this time. There are two forms of its name, and both may have messages."""
+    """Return the pop retry topic to read this time. Its name has two forms, and both topics may have messages."""
     if settings.enableRetryTopicV2 and not (settings.retrieveMessageFromPopRetryTopicV1 and dice % 2 == 0):
         return pop_retry_topic_v2(group, topic)
     return pop_retry_topic(group, topic)
@@ -45,7 +45,7 @@ def retry_topic_to_read(settings: BrokerSettings, group: str, topic: str, dice: 
 
 @dataclass(slots=True)
 class Taking:
-    """The messages that one pop has taken so far. `rest` is the number left in the queues that it has read."""
+    """The messages that one pop has taken so far. `rest` is the number of messages left in the queues that it read."""
 
     broker: BrokerController
     header: PopMessageRequestHeader
@@ -60,13 +60,13 @@ class Taking:
 
     @property
     def room(self) -> int:
-        """How many more messages the pop may take."""
+        """The number of messages that the pop may still take."""
         return self.header.max_msg_nums - len(self.records)
 
     def take(self, dice: int) -> None:
-        """Take messages. `dice`, 0 to 99, decides at which queue the round begins, and whether retries come first.
+        """Take messages. `dice`, 0 to 99, selects the first queue of the round, and whether retries are first.
 
-        A pop by priorities begins at the highest one.
+        A pop by priorities begins with the highest priority.
         """
         header, broker = self.header, self.broker
         topic, group = broker.topics.get(header.topic), broker.groups.get(header.consumer_group)
@@ -86,15 +86,15 @@ class Taking:
             self._take_of_topic(retry, dice)
 
     def start_offset_info(self) -> str:
-        """The ext field with the first offset of each queue."""
+        """Return the ext field with the first offset of each queue."""
         return format_start_offsets(self.starts)
 
     def msg_offset_info(self) -> str:
-        """The ext field with the offsets of all messages, queue by queue."""
+        """Return the ext field with the offsets of all messages, queue by queue."""
         return format_message_offsets(self.offsets)
 
     def order_count_info(self) -> str | None:
-        """The ext field of orderly pops with how often each message was popped before."""
+        """Return the ext field of orderly pops that holds how often each message was popped before."""
         return format_order_counts(self.counts) if self.header.order else None
 
     def _take_of_topic(self, topic: str, dice: int) -> None:
@@ -109,7 +109,7 @@ class Taking:
         offset = start_of(broker, group, topic, queue_id, self.header.init_mode)
         key = OrderKey(topic, group, queue_id)
         if self.header.order and broker.pop_order.is_blocked(key, self.header.attempt_id, self.pop_time):
-            return  # messages behind the block do not count as rest: no pop can take them before it is gone
+            return  # messages in a blocked queue do not count as rest, because no pop can take them now
         if self.room <= 0:
             self.rest += broker.store.max_offset(topic, queue_id) - offset
             return
@@ -146,7 +146,7 @@ class Taking:
         broker.stats.pulled(group, topic, len(offsets), sum(map(len, found.records)))
 
     def _as_of_the_topic(self, record: bytes, queue: PoppedQueue, start: int, offset: int) -> bytes:
-        """A retried message with the original topic's name. Its handle says which topic stores it."""
+        """Return a retried message with the original topic's name. Its handle names the topic that stores it."""
         message = decode_record(record)
         handle = PopHandle(
             start,
@@ -164,7 +164,7 @@ class Taking:
 
 
 def start_of(broker: BrokerController, group: str, topic: str, queue_id: int, init_mode: int = FROM_LAST) -> int:
-    """The group's offset in a queue. A group without one gets one, which is committed."""
+    """Return the group's offset in a queue. If the group has none, set and commit one."""
     reset = broker.offsets.take_reset(group, topic, queue_id)
     if reset is not None:
         broker.pop_order.clear(OrderKey(topic, group, queue_id))
@@ -183,7 +183,7 @@ def start_of(broker: BrokerController, group: str, topic: str, queue_id: int, in
 def from_legal_offset(
     broker: BrokerController, key: OrderKey, offset: int, most: int, wanted: MessageFilter | None = None
 ) -> tuple[GetResult, int]:
-    """Read a queue from an offset on, and the offset: one outside of the queue is corrected, which is committed."""
+    """Read a queue. Returns result and offset. An offset outside the queue is corrected and committed."""
     found = broker.store.get(key.topic, key.queue_id, offset, most, wanted)
     if found.status in _WRONG_OFFSET:
         offset = found.next_begin_offset

@@ -1,7 +1,7 @@
 """Pulls (`PullMessageProcessor.java`, `DefaultPullMessageResultHandler.java`).
 
-A broadcasting member is answered like any other. The real broker also keeps such a member's offsets, which matters only
-for a member that moves between a proxy and the broker.
+A broadcasting member is answered like any other. The real broker also stores the offsets of broadcasting members, which
+matters only for a member that moves between a proxy and the broker.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _REMARKS: Final = {status: status.value.encode() for status in Status}
 
 
 class _Forbidden(Refusal):
-    """A refusal with NO_PERMISSION, and whose settings are the reason."""
+    """A refusal with NO_PERMISSION, and the type of settings that cause it."""
 
     BROKER, GROUP, TOPIC, BROADCASTING, SUBSCRIPTION = 1, 2, 3, 4, 5  # Java: ForbiddenType
 
@@ -55,7 +55,7 @@ class _Forbidden(Refusal):
 
 
 class PullMessageProcessor(RequestProcessor):
-    """Answers pulls (PULL_MESSAGE): with messages, at once or when some come, or with why there are none."""
+    """Answers pulls (PULL_MESSAGE) with messages, at once or when messages arrive, or with the reason for none."""
 
     def __init__(self, broker: BrokerController) -> None:
         super().__init__(broker)
@@ -63,11 +63,11 @@ class PullMessageProcessor(RequestProcessor):
 
     @answers(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): answer at once, or when there is a message."""
+        """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): answer at once, or when a message arrives."""
         return self._answer(channel, request, first=True)
 
     def pull_again(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Answer a pull that was held. Its commit offset was stored when it came."""
+        """Answer a held pull. Its commit offset was stored when it arrived."""
         return self._answer(channel, request, first=False)
 
     def _answer(self, channel: Channel, request: RemotingCommand, *, first: bool) -> Answer:
@@ -78,7 +78,7 @@ class PullMessageProcessor(RequestProcessor):
         wanted = self._wanted(header, group_config)
         found = self._found(header, wanted)
         code = _CODES.get(found.status)
-        if code is None:  # there was never a message in the queue
+        if code is None:  # the queue never had a message
             code = ResponseCode.PULL_OFFSET_MOVED if header.queue_offset else ResponseCode.PULL_NOT_FOUND
         broker.offsets.note_pulled(group, topic, queue_id, found.next_begin_offset)
         if first and sys_flag & PullSysFlag.COMMIT_OFFSET:
@@ -107,7 +107,7 @@ class PullMessageProcessor(RequestProcessor):
     def _checked(
         self, channel: Channel, request: RemotingCommand, header: PullMessageRequestHeader
     ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
-        """The group and the topic of a pull. Raises Refusal if the group may not read this queue."""
+        """Return the group and the topic of a pull. Raises Refusal if the group must not read this queue."""
         broker, settings = self._broker, self._broker.settings
         if not settings.brokerPermission & PERM_READ:
             raise _Forbidden(_Forbidden.BROKER, f"the broker[{self._ip}] pulling message is forbidden")
@@ -137,7 +137,7 @@ class PullMessageProcessor(RequestProcessor):
         return group_config, topic_config
 
     def _wanted(self, header: PullMessageRequestHeader, group_config: SubscriptionGroupConfig) -> MessageFilter | None:
-        """The filter of a pull; None if it takes everything. Raises Refusal."""
+        """Return the filter of a pull; None if all messages pass. Raises Refusal."""
         wanted = None
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
             try:
@@ -148,7 +148,7 @@ class PullMessageProcessor(RequestProcessor):
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
                 ) from None
             except ExpressionError:
-                pass  # the real broker logs it, and lets everything through
+                pass  # the real broker logs the error, and lets all messages pass
         else:
             subscription = self._registered_subscription(header, group_config)
             try:
@@ -165,7 +165,7 @@ class PullMessageProcessor(RequestProcessor):
     def _registered_subscription(
         self, header: PullMessageRequestHeader, group_config: SubscriptionGroupConfig
     ) -> SubscriptionData:
-        """The group's subscription to the topic, from its last heartbeat. Raises Refusal."""
+        """Return the group's subscription to the topic, from its last heartbeat. Raises Refusal."""
         info = self._broker.consumers.get(header.consumer_group)
         if info is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{SEE_FAQ}")
@@ -186,7 +186,7 @@ class PullMessageProcessor(RequestProcessor):
         return subscription
 
     def _found(self, header: PullMessageRequestHeader, wanted: MessageFilter | None) -> GetResult:
-        """Read messages; or, once, an operator's reset, which this answer tells."""
+        """Read messages. If an operator reset the offset, return the reset once instead."""
         broker, topic, queue_id = self._broker, header.topic, header.queue_id
         reset = broker.offsets.take_reset(header.consumer_group, topic, queue_id)
         if reset is not None and broker.settings.useServerSideResetOffset:
@@ -200,5 +200,5 @@ class PullMessageProcessor(RequestProcessor):
 
 
 def no_property_filter(expression_type: str) -> str:
-    """The remark of a broker that filters by tags alone."""
+    """Return the remark of a broker that filters only by tags."""
     return f"The broker does not support consumer to filter message by {expression_type}"

@@ -20,11 +20,11 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 MOST_FOR_UNIQUE_KEY: Final = 32  # Java: defaultQueryMaxNum
 MOST: Final = 64  # Java: maxMsgsNumBatch
 TAG_INDEX: Final = "T"
-_AT_ONCE: Final = 1000  # records looked at in one turn of the loop, which takes it a millisecond
+_AT_ONCE: Final = 1000  # records checked in one turn of the loop, in about a millisecond
 
 
 class QueryMessageProcessor(RequestProcessor):
-    """Answers queries by scanning a topic's records, the newest first. An index would make every send slower."""
+    """Answers queries by scanning a topic's records, newest first. An index would slow down every send."""
 
     @answers(RequestCode.QUERY_MESSAGE)
     async def query(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -64,7 +64,7 @@ class QueryMessageProcessor(RequestProcessor):
                 break
             if looked_at % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            record = store.record(offset)  # None if retention removed it between two turns
+            record = store.record(offset)  # None if retention deleted it between two turns
             if record is not None and key in record and has_key(decode_record(record).properties, header.key):
                 found.append(record)
         return found

@@ -1,4 +1,4 @@
-"""The ends of queues, and places in time (`AdminBrokerProcessor.java`)."""
+"""The ends of queues, and offsets by time (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from rmqd.wire.headers.offset import (
 from rmqd.wire.topic_kinds import BATCH_QUEUE, QUEUE_TYPE
 
 _NO_TIME: Final = -1
-_NEVER: Final = -1  # the first offset of a queue for batches, as long as it never had a message
+_NEVER: Final = -1  # the first offset of a queue of batches that never had a message
 
 
 class QueueEndsProcessor(RequestProcessor):
-    """Answers questions about the ends of a queue."""
+    """Answers requests about the ends of a queue."""
 
     @answers(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_MAX_OFFSET (30): the offset that the next message gets."""
+        """GET_MAX_OFFSET (30): the offset of the next message."""
         header = GetMaxOffsetRequestHeader.from_ext_fields(request.ext_fields)
         return _offset(self._broker.store.max_offset(header.topic, header.queue_id))
 
     @answers(RequestCode.GET_MIN_OFFSET)
     def min_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_MIN_OFFSET (31): the offset of the first message that is kept."""
+        """GET_MIN_OFFSET (31): the offset of the first message that the broker keeps."""
         header = GetMinOffsetRequestHeader.from_ext_fields(request.ext_fields)
         config, queue = self._broker.topics.get(header.topic), self._broker.store.queue(header.topic, header.queue_id)
         never = _NEVER if config is not None and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE else 0
@@ -43,14 +43,14 @@ class QueueEndsProcessor(RequestProcessor):
 
     @answers(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """SEARCH_OFFSET_BY_TIMESTAMP (29): the offset of the first message stored at a time or later."""
+        """SEARCH_OFFSET_BY_TIMESTAMP (29): the offset of the first message stored at or after a time."""
         header = SearchOffsetRequestHeader.from_ext_fields(request.ext_fields)
         upper = (header.boundary_type or "").lower() == "upper"
         return _offset(self._broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp, upper=upper))
 
     @answers(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_EARLIEST_MSG_STORETIME (32): when the first message that is kept was stored."""
+        """GET_EARLIEST_MSG_STORETIME (32): the store time of the first message that the broker keeps."""
         header = GetEarliestMsgStoretimeRequestHeader.from_ext_fields(request.ext_fields)
         queue = self._broker.store.queue(header.topic, header.queue_id)
         entry = None if queue is None else queue.entry(queue.min_offset)

@@ -1,4 +1,4 @@
-"""Timer messages that a producer takes back (`RecallMessageProcessor.java`)."""
+"""Recalls of timer messages by producers (`RecallMessageProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from rmqd.wire.recall import RecallHandle
 
 _TAG: Final = "_RECALL_TAG_"
 _FIELDS: Final = {MSG_REGION: REGION}
-"""Ext fields of every reply, also of refusals."""
+"""Ext fields of all responses, including refusals."""
 
 
 class RecallProcessor(RequestProcessor):
-    """Answers recalls. One is a timer message itself, due in the second of the message that it takes back."""
+    """Answers recalls. A recall is a timer message itself, due in the same second as the message that it recalls."""
 
     @answers(RequestCode.RECALL_MESSAGE)
     def recall(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """RECALL_MESSAGE (370): whether there is such a message is not looked at, as in RocketMQ."""
+        """RECALL_MESSAGE (370): recall a timer message. As in RocketMQ, the message need not exist."""
         header, broker = RecallMessageRequestHeader.from_ext_fields(request.ext_fields), self._broker
         if not broker.settings.recallMessageEnable:
             raise _failed(ResponseCode.NO_PERMISSION, "operation is forbidden")
@@ -65,7 +65,7 @@ class RecallProcessor(RequestProcessor):
         )
 
     def _handle(self, header: RecallMessageRequestHeader) -> RecallHandle:
-        """The handle of a request, of a message that may still be taken back. Raises Refusal."""
+        """Return the handle of a request if its message can still be recalled. Raises Refusal."""
         broker = self._broker
         try:
             handle = RecallHandle.parse(header.recall_handle)

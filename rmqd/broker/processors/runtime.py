@@ -1,4 +1,4 @@
-"""The broker's settings, how it is doing, and its cleaning (`AdminBrokerProcessor.java`)."""
+"""The broker's settings, runtime figures and cleaning (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RuntimeProcessor(RequestProcessor):
 
     @answers(RequestCode.UPDATE_BROKER_CONFIG)
     def update_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UPDATE_BROKER_CONFIG (25): change settings until the broker ends. Unknown ones are ignored, and logged."""
+        """UPDATE_BROKER_CONFIG (25): change settings until the broker stops. Unknown ones are ignored and logged."""
         values = load_properties(request.body)
         if _PROTECTED & values.keys():
             raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
@@ -53,7 +53,7 @@ class RuntimeProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_BROKER_CONFIG)
     def get_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_BROKER_CONFIG (26): the settings that this broker has."""
+        """GET_BROKER_CONFIG (26): the settings of this broker."""
         version = GetBrokerConfigResponseHeader(version=json.dumps(self._version.to_dict(), separators=(",", ":")))
         return Reply(ext_fields=version.ext_fields(), body=dump_properties(self._broker.settings.as_properties()))
 
@@ -70,5 +70,5 @@ class RuntimeProcessor(RequestProcessor):
 
     @answers(RequestCode.CLEAN_UNUSED_TOPIC)
     def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """CLEAN_UNUSED_TOPIC (316): do nothing. The queues of a topic are deleted with it here."""
+        """CLEAN_UNUSED_TOPIC (316): do nothing, because the queues of a topic are deleted together with the topic."""
         return Reply()

@@ -1,4 +1,4 @@
-"""How far delayed messages have been delivered (`AdminBrokerProcessor.java`)."""
+"""The progress of delayed messages (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmqd.wire.command import RemotingCommand
 
 
 class ScheduleProcessor(RequestProcessor):
-    """Answers administrators about delayed messages."""
+    """Answers administrators' requests about delayed messages."""
 
     @answers(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> Reply:

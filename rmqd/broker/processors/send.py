@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 REGION: Final = "DefaultRegion"  # Java: regionId
 DLQ_QUEUES: Final = 1
 HEEDS_MAX_RECONSUME_TIMES: Final = 121
-"""The client version, 3.4.9, from which on a request's own maxReconsumeTimes is used."""
+"""Client version 3.4.9: the first whose own maxReconsumeTimes is used."""
 _FIELDS: Final = {MSG_REGION: REGION, TRACE_ON: "true"}
-"""Ext fields of every reply to a send, also of refusals; properties of every record that is no member of a batch."""
+"""Ext fields of all responses to sends, including refusals; properties of all records except members of a batch."""
 _MAX_V1_TOPIC: Final = 127
 
 
 class SendMessageProcessor(RequestProcessor):
-    """Answers sends. Messages of transactions are refused, since nothing here would commit them."""
+    """Answers sends. Messages of transactions are rejected, because this broker cannot commit them."""
 
     def __init__(self, broker: BrokerController) -> None:
         super().__init__(broker)
@@ -123,7 +123,7 @@ class SendMessageProcessor(RequestProcessor):
         return Reply(ext_fields=_FIELDS | reply.ext_fields())
 
     def _send_batch(self, channel: Channel, header: ReceivedSendHeader, config: TopicConfig, body: bytes) -> Reply:
-        """Store the messages of a batch as they are, without the properties that a single message gets."""
+        """Store the messages of a batch unchanged, without the properties that a single message gets."""
         topic, queue_id = header.topic, _queue(header, config)
         if len(topic) > _MAX_V1_TOPIC:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(topic)}")
@@ -165,7 +165,7 @@ class SendMessageProcessor(RequestProcessor):
     def _store_as_one(
         self, channel: Channel, header: ReceivedSendHeader, body: bytes, queue_id: int, members: int
     ) -> Reply:
-        """Store a batch as one record, which consumers take apart."""
+        """Store a batch as one record. Consumers split it."""
         properties = parse_properties(header.properties)
         unique_key = properties[UNIQ_KEY]
         properties |= _FIELDS | {CLUSTER: self._broker.settings.brokerClusterName, INNER_NUM: str(members)}
@@ -193,11 +193,11 @@ class SendMessageProcessor(RequestProcessor):
         return Reply(ext_fields=_FIELDS | reply.ext_fields())
 
     def _topic(self, channel: Channel, header: ReceivedSendHeader) -> TopicConfig:
-        """The topic to store in. It is created if that is allowed."""
+        """Return the topic to store in. It is created if that is allowed."""
         topics, topic = self._broker.topics, header.topic
         config = topics.get(topic)
         if config is not None and config.order and not self._broker.settings.brokerPermission & PERM_WRITE:
-            # a topic without write permission takes messages all the same: only the route tells producers of it
+            # a topic without write permission accepts messages anyway, because only the route shows the permission
             raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{self._host}] sending message is forbidden")
         if config is None and (fault := fault_of_topic(topic)):
             raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
@@ -225,7 +225,7 @@ class SendMessageProcessor(RequestProcessor):
         return config
 
     def _is_dead_letter(self, request: RemotingCommand, header: ReceivedSendHeader) -> bool:
-        """Whether a retry, which a consumer has sent as a message of its own, has had all its attempts."""
+        """Return whether a retry that a consumer sent as a separate message has had all its attempts."""
         group = header.topic.removeprefix(RETRY_PREFIX)
         config = self._broker.groups.find(group)
         if config is None:
@@ -237,7 +237,7 @@ class SendMessageProcessor(RequestProcessor):
         return header.reconsume_times > most or self._broker.locks.has_any(group)
 
     def _check(self, header: ReceivedSendHeader, properties: Mapping[str, str], topic: str, body: bytes) -> None:
-        """Raise Refusal for a message that RocketMQ's store refuses, and for transactions."""
+        """Raise Refusal if RocketMQ's store would reject the message, or if it is part of a transaction."""
         if properties.get(TRANSACTION_PREPARED, "").lower() == "true":
             old_client = header.reconsume_times > 0 and delay_level(properties) > 0
             transactional = not old_client
@@ -255,7 +255,7 @@ class SendMessageProcessor(RequestProcessor):
             raise self._illegal()
 
     def _recall_handle(self, waiting: StoredMessage) -> str | None:
-        """The handle by which a producer may recall a timer message."""
+        """Return the handle that a producer needs to recall a timer message; None for other messages."""
         properties = waiting.properties
         out_ms, topic = properties.get(TIMER_OUT_MS), properties[REAL_TOPIC]
         if out_ms is None or topic.startswith(RETRY_PREFIX):
@@ -276,7 +276,7 @@ class SendMessageProcessor(RequestProcessor):
 
 
 def _queue(header: ReceivedSendHeader, config: TopicConfig) -> int:
-    """The queue to store in; the broker chooses for a queue id below zero. Raises ProtocolError for an unknown one."""
+    """Return the queue to store in; the broker chooses if the id is negative. Raises ProtocolError if unknown."""
     if header.queue_id >= 0:
         return header.queue_id
     if config.write_queue_nums < 1:
@@ -285,7 +285,7 @@ def _queue(header: ReceivedSendHeader, config: TopicConfig) -> int:
 
 
 def _written(config: TopicConfig) -> str:
-    """A topic's settings as Java writes them into remarks."""
+    """Return a topic's settings as Java writes them into remarks."""
     perm = ("R" if config.perm & PERM_READ else "-") + ("W" if config.perm & PERM_WRITE else "-")
     perm += "X" if config.perm & 1 else "-"
     attributes = ", ".join(f"{key}={value}" for key, value in config.attributes.items())

@@ -1,4 +1,4 @@
-"""Messages that a consumer sends back (`AbstractSendMessageProcessor.java`)."""
+"""Send-backs of messages by consumers (`AbstractSendMessageProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ FIRST_DELAY_LEVEL: Final = 3
 
 
 class SendBackProcessor(RequestProcessor):
-    """Stores a message that is sent back once more: as a delayed retry, or as a dead letter."""
+    """Stores a message that was sent back again: as a delayed retry, or as a dead letter."""
 
     @answers(RequestCode.CONSUMER_SEND_MSG_BACK)
     def send_back(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """CONSUMER_SEND_MSG_BACK (36). The commit log offset names the message; other fields about it are ignored."""
+        """CONSUMER_SEND_MSG_BACK (36). The commit log offset identifies the message; its other fields are ignored."""
         header = ConsumerSendMsgBackRequestHeader.from_ext_fields(request.ext_fields)
         broker, group = self._broker, header.group
         config = broker.groups.find(group)
@@ -56,7 +56,7 @@ class SendBackProcessor(RequestProcessor):
         if header.max_reconsume_times is not None and request.version >= HEEDS_MAX_RECONSUME_TIMES:
             most = header.max_reconsume_times
         message = decode_record(record)
-        if message.sys_flag & INNER_BATCH:  # a topic of retries has no queues for batches
+        if message.sys_flag & INNER_BATCH:  # a retry topic has no queues for batches
             raise Refusal(ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL")
         queue_id, level = random.randrange(config.retry_queue_nums), header.delay_level
         if message.reconsume_times >= most or level < 0:

@@ -1,4 +1,4 @@
-"""Static topics as administrators make them (`AdminBrokerProcessor.updateAndCreateStaticTopic`)."""
+"""Administrators' requests to create static topics (`AdminBrokerProcessor.updateAndCreateStaticTopic`)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rmqd.wire.headers.admin import CreateTopicRequestHeader
 
 
 class StaticTopicProcessor(RequestProcessor):
-    """Answers administrators about static topics."""
+    """Answers administrators' requests about static topics."""
 
     @answers(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC)
     def create(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UPDATE_AND_CREATE_STATIC_TOPIC (513): create or change one. Attributes that the topic has stay."""
+        """UPDATE_AND_CREATE_STATIC_TOPIC (513): create or change a static topic. Existing attributes stay."""
         broker = self._broker
         header = CreateTopicRequestHeader.from_ext_fields(request.ext_fields)
         topic = header.topic

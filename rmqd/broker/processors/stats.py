@@ -1,4 +1,4 @@
-"""Where topics and groups stand (`AdminBrokerProcessor.java`)."""
+"""Offsets, times and rates of topics and groups (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NO_TIME: Final = -1
 
 
 class StatsProcessor(RequestProcessor):
-    """Answers questions about offsets, times and rates."""
+    """Answers requests about offsets, times and rates."""
 
     @answers(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -55,7 +55,7 @@ class StatsProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_CONSUME_STATS)
     def consume_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_CONSUME_STATS (208): a group's offsets in a topic, or in all that it subscribes to and has begun."""
+        """GET_CONSUME_STATS (208): a group's offsets in a topic, or in all its subscribed topics with offsets."""
         header = GetConsumeStatsRequestHeader.from_ext_fields(request.ext_fields)
         group = header.consumer_group
         if header.topic_list:
@@ -122,7 +122,7 @@ class StatsProcessor(RequestProcessor):
         if header.consumer_group is not None:
             info = self._broker.consumers.get(header.consumer_group)
             subscription = None if info is None else info.subscriptions.get(topic)
-            # Java's reply has its filter as JSON; there is one only for SQL92
+            # Java's response has its filter as JSON, only for SQL92
             filter_data = f"{header.consumer_group}@{topic} is not online!" if subscription is None else "null"
         entries = (
             ConsumeQueueData(entry.commit_log_offset, entry.size, entry.tags_code)
@@ -164,7 +164,7 @@ class StatsProcessor(RequestProcessor):
         place = -1 if committed is None else committed
         consumed = self._store_time(topic, queue_id, place - 1) if place > 0 else first
         delay = 0
-        if place < high:  # where the group has no offset, this is the age of what is not there
+        if place < high:  # if the group has no offset, this is the age of a message that does not exist
             delay = int(self._broker.clock.wall() * 1000) - self._store_time(topic, queue_id, place)
         return QueueTimeSpan(
             self._queue(topic, queue_id), first, self._store_time(topic, queue_id, high - 1), consumed, delay

@@ -1,4 +1,4 @@
-"""Every processor of a broker, in one list."""
+"""All processors of a broker, in one list."""
 
 from __future__ import annotations
 
@@ -63,5 +63,5 @@ ALL = (
 
 
 def broker_processors(broker: BrokerController) -> Iterator[Processors]:
-    """The processors of all request codes: a table of each kind of processor."""
+    """Yield the processors of all request codes, one table for each kind of processor."""
     return (kind(broker).processors() for kind in ALL)

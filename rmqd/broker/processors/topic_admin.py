@@ -1,4 +1,4 @@
-"""Topics as administrators see and change them (`AdminBrokerProcessor.java`)."""
+"""Administrators' requests about topics (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DONE: Final = Reply(remark=NO_CODE)
 
 
 class TopicAdminProcessor(RequestProcessor):
-    """Answers administrators about topics."""
+    """Answers administrators' requests about topics."""
 
     @answers(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def create(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -60,7 +60,7 @@ class TopicAdminProcessor(RequestProcessor):
 
     @answers(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     def create_list(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UPDATE_AND_CREATE_TOPIC_LIST (18): several topics. Nothing is done if one of them is refused."""
+        """UPDATE_AND_CREATE_TOPIC_LIST (18): create or change several topics; none if one of them is rejected."""
         configs = CreateTopicListRequestBody.from_json(request.body).topic_config_list
         for config in configs:
             self._check_name(config.topic_name)
@@ -72,7 +72,7 @@ class TopicAdminProcessor(RequestProcessor):
     def delete(self, channel: Channel, request: RemotingCommand) -> Reply:
         """DELETE_TOPIC_IN_BROKER (215): delete a topic, its messages, groups' offsets in it, and popped messages.
 
-        A topic that does not exist is no error.
+        A missing topic is not an error.
         """
         topic = DeleteTopicRequestHeader.from_ext_fields(request.ext_fields).topic
         if not topic.strip():
@@ -98,7 +98,7 @@ class TopicAdminProcessor(RequestProcessor):
 
     @answers(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_ALL_TOPIC_CONFIG (21): all topics, or a page of them by name if the client asks for pages."""
+        """GET_ALL_TOPIC_CONFIG (21): all topics, or a page of them by name if the client requests pages."""
         header = GetAllTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
         topics, version = broker.topics.all(), DataVersion(broker.topics.revision, int(broker.booted_at * 1000))
@@ -126,7 +126,7 @@ class TopicAdminProcessor(RequestProcessor):
             raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
 
     def _checked(self, config: TopicConfig) -> TopicConfig:
-        """The new configuration of a topic. The request's attributes are changes, with `+` or `-` before the key."""
+        """Return a topic's new configuration. The request's attributes are changes with `+` or `-` before the key."""
         if config.attributes.get(f"+{MESSAGE_TYPE}") == MIXED:
             raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
         known = self._broker.topics.get(config.topic_name)
@@ -156,5 +156,5 @@ class TopicAdminProcessor(RequestProcessor):
 
 
 def _same(text: str | None, version: DataVersion) -> bool:
-    """Whether the client's earlier pages are of the present version of the table."""
+    """Return whether the client's earlier pages are from the current version of the table."""
     return bool(text) and DataVersion.from_dict(loose_json.loads(text or "")) == version

@@ -1,4 +1,4 @@
-"""The index of one queue: where each of its messages is (`ConsumeQueue.java`, `BatchConsumeQueue.java`)."""
+"""The index of one queue: the positions of its messages (`ConsumeQueue.java`, `BatchConsumeQueue.java`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class QueueEntry(NamedTuple):
 
 
 class BatchEntry(NamedTuple):
-    """The index entry of a record with the offsets that it takes: from `offset` to before `following`."""
+    """The index entry of a record with its offsets, from `offset` to before `following`."""
 
     offset: int
     following: int
@@ -30,8 +30,8 @@ class BatchEntry(NamedTuple):
 class ConsumeQueue:
     """Entries without gaps, from `min_offset` to before `max_offset`. They are columns: 32 bytes for each message.
 
-    A batch that is stored as one record has one entry, which takes several offsets. Only a queue that ever had one has
-    a column of offsets.
+    A batch that is stored as one record has one entry, which takes several offsets. Only a queue that ever had a batch
+    has a column of offsets.
     """
 
     __slots__ = (
@@ -45,11 +45,11 @@ class ConsumeQueue:
         self._tags_codes = array("q")
         self._store_timestamps = array("q")
         self._offsets: array[int] | None = None
-        self._end = 0  # with `_offsets`: the offset after the last one
+        self._end = 0  # used with `_offsets`: the offset after the last one
 
     @property
     def max_offset(self) -> int:
-        """The offset that the next message gets."""
+        """The offset of the next message."""
         return self.min_offset + len(self._sizes) if self._offsets is None else self._end
 
     @property
@@ -71,7 +71,7 @@ class ConsumeQueue:
         self._store_timestamps.append(store_timestamp)
 
     def entry(self, offset: int) -> QueueEntry | None:
-        """The entry at an offset; None if it is not kept."""
+        """Return the entry at an offset; None if it is not kept."""
         at = self._position(offset)
         if not 0 <= at < len(self._sizes):
             return None
@@ -80,7 +80,7 @@ class ConsumeQueue:
         )
 
     def entries(self, offset: int, most: int) -> list[QueueEntry]:
-        """Entries from an offset on."""
+        """Return entries from an offset."""
         span = self._span(offset, most)
         columns = (
             self._commit_log_offsets[span],
@@ -91,33 +91,33 @@ class ConsumeQueue:
         return list(map(QueueEntry, *columns))
 
     def records(self, offset: int, most: int) -> tuple[array[int], array[int]]:
-        """Commit log offsets and sizes from an offset on."""
+        """Return commit log offsets and sizes from an offset."""
         span = self._span(offset, most)
         return self._commit_log_offsets[span], self._sizes[span]
 
     def tagged_records(self, offset: int, most: int) -> Iterator[tuple[int, int, int]]:
-        """Commit log offsets, sizes and hashes of tags from an offset on."""
+        """Return commit log offsets, sizes and hashes of tags from an offset."""
         span = self._span(offset, most)
         return zip(self._commit_log_offsets[span], self._sizes[span], self._tags_codes[span], strict=True)
 
     def batches(self, offset: int) -> Iterator[BatchEntry]:
-        """The entries from the one on that has an offset."""
+        """Yield entries from the entry that contains the offset."""
         first = max(0, self._position(offset))
         for at in range(first, len(self._sizes)):
             begin, end = self._offset(at), self._offset(at + 1)
             yield BatchEntry(begin, end, self._commit_log_offsets[at], self._sizes[at], self._tags_codes[at])
 
     def after(self, offset: int) -> int:
-        """The first offset after the entry that has this one."""
+        """Return the first offset after the entry that contains this offset."""
         return self._offset(self._position(offset) + 1)
 
     def newest_first(self, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """The commit log offsets of messages stored in a span of time, with both ends."""
+        """Return the commit log offsets of messages stored in a time span, both ends included."""
         first = bisect_left(self._store_timestamps, begin_ms)
         return reversed(self._commit_log_offsets[first : bisect_right(self._store_timestamps, end_ms)])
 
     def discard(self, count: int) -> None:
-        """Forget the oldest entries."""
+        """Remove the oldest entries."""
         self.min_offset = self._offset(count)
         for column in (self._commit_log_offsets, self._sizes, self._tags_codes, self._store_timestamps):
             del column[:count]
@@ -125,19 +125,19 @@ class ConsumeQueue:
             del self._offsets[:count]
 
     def offset_by_time(self, timestamp_ms: int, *, upper: bool) -> int:
-        """Find an offset by time, as MessageStore.offset_by_time does."""
+        """Find an offset by time, like MessageStore.offset_by_time."""
         if upper:
             return self._offset(max(0, bisect_right(self._store_timestamps, timestamp_ms) - 1))
         return self._offset(bisect_left(self._store_timestamps, timestamp_ms))
 
     def _position(self, offset: int) -> int:
-        """Where in the columns the entry of an offset is; outside of them if it is not kept."""
+        """Return the index of an offset's entry in the columns; an index outside of them if it is not kept."""
         if self._offsets is None:
             return offset - self.min_offset
         return bisect_right(self._offsets, offset) - 1 if offset < self._end else len(self._sizes)
 
     def _offset(self, position: int) -> int:
-        """The first offset of the entry at a position; behind the last one, the next offset."""
+        """Return the first offset of the entry at an index; after the last entry, the next offset."""
         if self._offsets is None:
             return self.min_offset + position
         return self._offsets[position] if position < len(self._offsets) else self._end

@@ -1,9 +1,9 @@
 """DataDir: the records and the journal in a folder, in one SQLite database (WAL).
 
-All changes of one turn of the event loop are one transaction, which is committed before the replies of the turn are
-sent. With synchronous=NORMAL a commit goes to the operating system and does not wait for the disk. So everything that
-was acknowledged survives the end of the process, however it ends; a power cut may undo the last commits, but never a
-part of one.
+All changes of one turn of the event loop are one transaction. It is committed before the responses of the turn are
+sent. With synchronous=NORMAL a commit is written to the operating system and does not wait for the disk. So all
+acknowledged changes survive the end of the process, even a crash. A power cut may undo the last commits, but never only
+a part of one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 FILE_NAME: Final = "broker.sqlite3"
 DISK_BYTES: Final = 1024 * 1024 * 1024
-HELD_BYTES: Final = 64 * 1024 * 1024  # of the newest records, which consumers without lag read from memory
+HELD_BYTES: Final = 64 * 1024 * 1024  # the newest records; consumers without lag read them from memory
 _RETRY_SECONDS: Final = 1.0
 _FULL: Final = (
     "service not available now. It may be caused by one of the following reasons: "
@@ -46,7 +46,7 @@ _DELETE: Final = "DELETE FROM journal WHERE kind = ? AND key = ?"
 
 
 class DataDir:
-    """A RecordLog and a Journal in a folder. `held_bytes` of the newest records are in memory too.
+    """A RecordLog and a Journal in a folder. `held_bytes` of the newest records are also in memory.
 
     Raises StorageError if the folder cannot be locked or read.
     """
@@ -77,7 +77,7 @@ class DataDir:
             self._commit_soon()
 
     def read(self, commit_log_offset: int) -> bytes | None:
-        """The record at a commit log offset."""
+        """Return the record at a commit log offset, or None."""
         record = self._newest.get(commit_log_offset)
         if record is None:
             try:
@@ -88,7 +88,7 @@ class DataDir:
         return record
 
     def read_many(self, commit_log_offsets: Sequence[int]) -> list[bytes]:
-        """Several records, all of which exist."""
+        """Return several records, which must all exist."""
         newest = self._newest
         older = [offset for offset in commit_log_offsets if offset not in newest]
         if not older:
@@ -97,7 +97,6 @@ class DataDir:
         return [newest.get(offset) or found[offset] for offset in commit_log_offsets]
 
     def discard(self, commit_log_offsets: Iterable[int]) -> None:
-        """Delete records."""
         for offset in commit_log_offsets:
             self._discarded.append(offset)
             record = self._newest.pop(offset, None)
@@ -106,33 +105,32 @@ class DataDir:
         self._commit_soon()
 
     def rows(self) -> Iterator[LogRow]:
-        """What was kept before this start."""
+        """Return the records that were stored before this start."""
         return self._select(_ROWS)
 
     def put(self, kind: Kind, key: str, value: str) -> None:
-        """Store a value. Raises ProtocolError for text that the database cannot store: it would block all commits."""
+        """Store a value. Raises ProtocolError if the database cannot store the text, which would block all commits."""
         try:
             (key + value).encode()
         except UnicodeEncodeError as error:
-            raise ProtocolError(f"{key!r} cannot be kept, as it holds half a character") from error
+            raise ProtocolError(f"{key!r} cannot be stored, because it holds half a character") from error
         self._values[kind, key] = value
         if not self._commit_due:
             self._commit_soon()
 
     def delete(self, kind: Kind, key: str) -> None:
-        """Forget a value."""
         self._values[kind, key] = None
         if not self._commit_due:
             self._commit_soon()
 
     def items(self, kind: Kind) -> Iterator[tuple[str, str]]:
-        """What was kept before this start."""
+        """Return the values that were stored before this start."""
         return iter(list(self._select("SELECT key, value FROM journal WHERE kind = ?", kind)))
 
     def commit(self) -> None:
-        """Make all changes durable. Raises StorageError if that fails; the changes are kept, and tried again.
+        """Make all changes durable. Raises StorageError on failure; the changes are kept and tried again.
 
-        Until it succeeds no reply may be sent, since any of them may depend on a change that a crash would undo.
+        Until it succeeds, responses must not be sent, because each may depend on a change that a crash would undo.
         """
         if not (self._appended or self._values or self._discarded):
             return
@@ -153,7 +151,7 @@ class DataDir:
         """Commit, and unlock the folder."""
         with contextlib.suppress(StorageError):  # the error was logged already
             self.commit()
-        self._nothing_to_write()  # also after a failure: a later attempt would have no database
+        self._nothing_to_write()  # also after a failure, because a later attempt would have no database
         self._connection.close()
         self._last.close()
 
@@ -164,7 +162,7 @@ class DataDir:
             raise unusable(Path(self.name), error) from error
 
     def _write(self) -> sqlite3.Error | None:
-        """Write everything in one transaction. Raises StorageError, with nothing written."""
+        """Write all changes in one transaction. Returns the error if nothing was written."""
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -198,7 +196,7 @@ class DataDir:
             raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _FULL) from error
 
     def _forget_older(self) -> None:
-        """Drop a quarter of the held records at once: a dict from whose front many were deleted is slow to iterate."""
+        """Drop a quarter of the held records at once: a dict with many deletions at its front iterates slowly."""
         if self._newest_bytes <= self._held_bytes:
             return
         older = []
@@ -211,7 +209,7 @@ class DataDir:
             del self._newest[offset]
 
     def _commit_soon(self) -> None:
-        """Have changes committed at the end of the turn, also if no reply follows."""
+        """Commit changes at the end of the turn, even if no response follows."""
         if not self._commit_due:
             self._commit_due = True
             self._loop.call_soon(self._commit_now)

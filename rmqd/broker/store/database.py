@@ -1,4 +1,4 @@
-"""Opens the SQLite database of a data dir, which only one process may have open, and says why it cannot be used."""
+"""Opens the SQLite database of a data dir, which only one process may open, and explains its errors."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ COMMIT;
 
 
 def open_database(path: Path) -> tuple[sqlite3.Connection, LastRecord]:
-    """Open and lock the database of a folder, and the note beside it. They are created if they do not exist.
+    """Open and lock the database of a folder, and the last-record file next to it. Missing ones are created.
 
     Raises StorageError.
     """
     try:
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDONLY | os.O_CREAT, FILE_MODE))  # SQLite gives its log the mode of the database
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT, FILE_MODE))  # SQLite gives its WAL the mode of the database
         is_new = not path.stat().st_size
         path.chmod(path.stat().st_mode & FILE_MODE)
         connection = sqlite3.connect(path, timeout=0, isolation_level=None)
@@ -68,24 +68,27 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application_id != APPLICATION_ID:
-        raise StorageError(f"{path} is a database of something else than rmqd; name another data dir")
+        raise StorageError(f"{path} is not a database of rmqd; choose another data dir")
     if version > SCHEMA_VERSION:
-        raise StorageError(f"{path} was written by a newer rmqd: its schema is {version}, ours {SCHEMA_VERSION}")
+        raise StorageError(f"{path} is from a newer rmqd: its schema is {version}; expected at most {SCHEMA_VERSION}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA wal_autocheckpoint = 4000")  # pages of 4 KiB: each checkpoint waits for the disk
-    connection.execute("BEGIN IMMEDIATE")  # takes the lock that is not given up until the end
+    connection.execute("BEGIN IMMEDIATE")  # takes the lock, which is held until the end
     connection.execute("COMMIT")
     if not tables:
         connection.executescript(_SCHEMA)
 
 
 def unusable(path: Path, error: sqlite3.Error) -> StorageError:
-    """What an error of the database means for whoever runs the broker."""
-    # Python's own errors, such as for text that is not UTF-8, have no code: the database holds what we never wrote.
+    """Return the error for operators that an error of the database stands for."""
+    # Python's own errors, such as for text that is not UTF-8, have no code. rmqd never wrote such text, so it is
+    # damage.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StorageError(f"the data dir {path.parent} is in use by another broker; end that one, or name another")
+        return StorageError(
+            f"the data dir {path.parent} is in use by another broker; stop it, or choose another folder"
+        )
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return StorageError(f"{path} is damaged, or no database ({error}); move it away to start with an empty one")
+        return StorageError(f"{path} is damaged, or not a database ({error}); move it away to start with an empty one")
     return StorageError(f"{path} cannot be used: {error}")

@@ -1,4 +1,4 @@
-"""What one pull gets of a queue: from which offset, up to which limits, and what passes its filter."""
+"""The messages of a queue that one pull returns: start offset, limits and filter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_SCANNED: Final = 800  # Java: maxFilterMessageSize 16000 bytes of entries of
 
 
 class GetMessageStatus(StrEnum):
-    """The outcome of a read. The name is the remark of the reply to a pull."""
+    """The outcome of a read. The name is the remark of the response to a pull."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -30,14 +30,14 @@ class MessageFilter(Protocol):
     """The filter of a pull."""
 
     def matches_code(self, tags_code: int) -> bool:
-        """Whether a message with this tag's hash may pass. This is checked first."""
+        """Return whether a message with this tag hash may pass. This is checked first."""
 
     def matches_record(self, record: bytes) -> bool:
-        """Whether a message passes by its properties. This is checked if the tag's hash may pass."""
+        """Return whether a message passes by its properties. This is checked if the tag's hash may pass."""
 
 
 class TransferLimits(NamedTuple):
-    """How much one read returns at most, but for one message that is larger."""
+    """The limits of one read. A single larger message is returned anyway."""
 
     messages: int
     size: int
@@ -61,7 +61,7 @@ def get_messages(
     wanted: MessageFilter | None,
     limits: TransferLimits,
 ) -> GetResult:
-    """Read from `offset` on, up to the limits of one reply. None: no message was ever stored in the queue."""
+    """Read from `offset` up to the limits of one response. `queue` is None if it never had a message."""
     if queue is None:
         return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [])
     low, high = queue.min_offset, queue.max_offset
@@ -94,7 +94,7 @@ def _read(log: RecordLog, offsets: array[int], sizes: array[int], most_bytes: in
 def _read_wanted(
     log: RecordLog, queue: ConsumeQueue, offset: int, max_nums: int, wanted: MessageFilter, limits: TransferLimits
 ) -> tuple[list[bytes], int]:
-    """The records that pass, and the offset to go on at. As in Java, limits count before the filter does."""
+    """Return the records that pass, and the offset to continue at. As in Java, limits count before the filter."""
     records: list[bytes] = []
     bytes_left, most, read = limits.size, min(max_nums, limits.messages), log.read
     for at, size, tags_code in queue.tagged_records(offset, max(MAX_SCANNED, max_nums)):
@@ -117,9 +117,9 @@ def _read_batches(
     wanted: MessageFilter | None,
     limits: TransferLimits,
 ) -> tuple[list[bytes], int]:
-    """The same where records may be batches, which are read as a whole: also the one that `offset` is inside of.
+    """Like `_read_wanted` for records that may be batches. They are read as a whole, even if `offset` is inside one.
 
-    A batch that would exceed the number asked for waits for the next read, unless it is the first.
+    A batch that would exceed the requested number waits for the next read, unless it is the first.
     """
     records: list[bytes] = []
     members, size, following = 0, 0, offset

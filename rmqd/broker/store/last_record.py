@@ -1,7 +1,7 @@
-"""LastRecord: a file beside the database with the newest committed record, by which a damaged WAL is noticed.
+"""LastRecord: a file next to the database with the newest committed record. It reveals a damaged WAL.
 
-SQLite ignores its WAL from the first frame on whose checksum does not match, and reports nothing. What it ignores may
-be half of a transaction that the end of the process cut, or a thousand acknowledged messages.
+SQLite ignores its WAL from the first frame with a wrong checksum, without an error. The ignored part may be half of a
+transaction that the end of the process cut, or a thousand acknowledged messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NEWEST: Final = "SELECT commit_log_offset, store_timestamp FROM record ORDER BY
 
 
 class RecordPlace(NamedTuple):
-    """The place of a record; `store_timestamp` is in milliseconds."""
+    """The position of a record. `store_timestamp` is in milliseconds."""
 
     commit_log_offset: int
     store_timestamp: int
@@ -37,10 +37,10 @@ _NONE: Final = RecordPlace(-1, 0)
 class LastRecord:
     """A file that names a record only if the database has it, unless the record was lost.
 
-    So the file is written after the commit that stores a record, and before the one that deletes it. Each write
-    replaces the same few bytes in place: a full disk does not prevent that, and the end of the process does not cut it
-    in half. Like commits it does not wait for the disk. After a power cut it may name a record that the database does
-    not have: that record is lost.
+    So the file is written after the commit that stores a record, and before the commit that deletes it. Each write
+    replaces the same few bytes in place, so that it works on a full disk, and the end of the process cannot cut it in
+    half. Like commits it does not wait for the disk. After a power cut it may name a record that the database does not
+    have: that record is lost.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -50,7 +50,7 @@ class LastRecord:
         self._place = _NONE
 
     def begin(self, is_new: bool) -> None:
-        """Warn if records are missing, unless the database is new. From then on the file names the present ones."""
+        """Warn if records are missing, unless the database is new. Then write the newest record to the file."""
         found = self._newest()
         self._place = self._noted()
         noted = _NONE if is_new else self._place
@@ -65,13 +65,13 @@ class LastRecord:
         self._write(found)
 
     def before_deletion(self) -> None:
-        """To be called within a transaction that deletes records."""
+        """Call this within a transaction that deletes records."""
         self._write(min(self._place, self._newest()))
 
     def after_commit(self, appended: Sequence[RecordRow], *, has_deleted: bool) -> None:
-        """To be called after a transaction that appended these records, and perhaps deleted others."""
+        """Call this after a transaction that appended these records, and perhaps deleted others."""
         if has_deleted:
-            with contextlib.suppress(sqlite3.Error):  # an error here is not one of the transaction
+            with contextlib.suppress(sqlite3.Error):  # an error here is not an error of the transaction
                 self._write(self._newest())
         elif appended:
             self._write(RecordPlace(appended[-1].commit_log_offset, appended[-1].store_timestamp))
@@ -93,7 +93,7 @@ class LastRecord:
         if place == self._place:
             return
         self._place = place
-        with contextlib.suppress(OSError):  # the file only serves a warning; errors of the database are reported
+        with contextlib.suppress(OSError):  # the file only serves a warning; database errors are reported elsewhere
             os.pwrite(self._file, b"%020d %020d\n" % place, 0)
 
 

@@ -18,7 +18,7 @@ _SYSTEM_PREFIX: Final = "rmq_sys_"
 
 
 class LightQueues:
-    """The indexes of light queues by name. The journal has the names of each record that is in some."""
+    """The indexes of light queues by name. The journal has the queue names of each record in light queues."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -28,35 +28,32 @@ class LightQueues:
             self._queues[name] = ConsumeQueue(int(min_offset))
 
     def queue(self, name: str) -> ConsumeQueue | None:
-        """The index of a light queue; None if no message was ever entered into it."""
+        """Return the index of a light queue; None if it never had a message."""
         return self._queues.get(name)
 
     def below(self, parent_topic: str) -> list[str]:
-        """The names of the queues of lite topics below a topic."""
+        """Return the names of the lite topic queues of a parent topic."""
         return [name for name in self._queues if parent_of(name) == parent_topic]
 
     def offsets(self, message: StoredMessage) -> dict[str, int | None]:
-        """What a message names as light queues, and the offset that it gets in each; None in what is none.
-
-        A copy for a retry or for later is in none of them, though it has the property.
-        """
+        """Return the queues that a message names with its offsets there; None for names of other queues."""
         names = message.properties.get(INNER_MULTI_DISPATCH)
         if not names or message.topic == SCHEDULE_TOPIC or message.topic.startswith((RETRY_PREFIX, _SYSTEM_PREFIX)):
             return {}
         return {name: self._queue(name).max_offset if is_light_queue(name) else None for name in names.split(SEPARATOR)}
 
     def put(self, names: Collection[str], entry: QueueEntry) -> None:
-        """Enter a record that was just stored."""
+        """Add a record that was just stored to light queues."""
         self._names[entry.commit_log_offset] = list(names)
         self._journal.put(Kind.LIGHT, str(entry.commit_log_offset), SEPARATOR.join(names))
         self._append(names, entry)
 
     def recover(self, entry: QueueEntry) -> None:
-        """Enter a record that was stored before this start, if it is in any light queue."""
+        """Add a record that was stored before this start to its light queues, if any."""
         self._append(self._names.get(entry.commit_log_offset, ()), entry)
 
     def discard(self, commit_log_offsets: Iterable[int]) -> None:
-        """Forget records that are deleted, and those that lie in front of one in a light queue."""
+        """Remove deleted records, and records before them in a light queue."""
         gone: defaultdict[str, set[int]] = defaultdict(set)
         for at in commit_log_offsets if self._names else ():
             for name in self._names.get(at, ()):
@@ -70,7 +67,7 @@ class LightQueues:
             self._journal.put(Kind.LIGHT_QUEUE, name, str(queue.min_offset))
 
     def delete(self, name: str) -> None:
-        """Forget a light queue. Its records stay where they are stored."""
+        """Remove a light queue. Its records stay in their topics."""
         if self._queues.pop(name, None) is not None:
             self._journal.delete(Kind.LIGHT_QUEUE, name)
             for at in [at for at, names in self._names.items() if name in names]:

@@ -27,7 +27,7 @@ from rmqd.wire.messages.properties import INNER_BASE, INNER_MULTI_QUEUE_OFFSET, 
 from rmqd.wire.topics import LIGHT_QUEUE_ID, is_light_queue
 
 RETENTION_SECONDS: Final = 10.0  # Java: cleanResourceInterval
-MOST_AT_ONCE: Final = 5000  # messages given up in one turn of the loop
+MOST_AT_ONCE: Final = 5000  # messages deleted in one turn of the loop
 _SEPARATOR: Final = "@"  # names of topics never contain it
 _LOG_END: Final = "end"
 _HOUR_MS: Final = 3_600_000
@@ -36,7 +36,7 @@ _tags_hash = lru_cache(maxsize=4096)(java_hash)
 
 
 class PutResult(NamedTuple):
-    """Where a message was stored; `store_timestamp` is in milliseconds."""
+    """The position of a stored message. `store_timestamp` is in milliseconds."""
 
     queue_offset: int
     commit_log_offset: int
@@ -65,7 +65,7 @@ class MessageStore:
         self.size_bytes = 0
         """The size of all records."""
         self.newest = 0, 0
-        """The commit log offset of the message that was stored last, and its store time in milliseconds."""
+        """The commit log offset and store time (milliseconds) of the last stored message."""
         self._host = parse_host(store_host)
         self._clock = clock
         self._log = log
@@ -73,7 +73,7 @@ class MessageStore:
         self._end = 0
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._batches: dict[int, int] = {}
-        """The number of members of each batch that is one record, by commit log offset."""
+        """The number of members of each batch stored as one record, by commit log offset."""
         self.light = LightQueues(journal)
         self._listeners: list[Callable[[Arrival], None]] = []
         self._light_listeners: list[Callable[[Arrival], None]] = []
@@ -83,7 +83,7 @@ class MessageStore:
 
     @property
     def end(self) -> int:
-        """The commit log offset that the next message gets."""
+        """The commit log offset of the next message."""
         return self._end
 
     @property
@@ -93,22 +93,22 @@ class MessageStore:
         return min((entry for entry in firsts if entry is not None), default=None)
 
     def on_arrival(self, listener: Callable[[Arrival], None]) -> None:
-        """Have `listener` called for each message, right after it is stored."""
+        """Call `listener` for each message, right after it is stored."""
         self._listeners.append(listener)
 
     def on_light_arrival(self, listener: Callable[[Arrival], None]) -> None:
-        """The same for each light queue that a message is entered into."""
+        """Call `listener` for each light queue that a message is added to."""
         self._light_listeners.append(listener)
 
     def keep(self, needed_from: NeededFrom) -> None:
-        """Have retention keep the messages from the offset on that `needed_from` returns."""
+        """Keep messages from the offset that `needed_from` returns, whatever their age."""
         self._keepers.append(needed_from)
 
     def put(self, message: StoredMessage, tags_code: int | None = None, *, members: int = 0) -> PutResult:
-        """Store a message at the end of its queue. Its offsets, store time and store host are set here.
+        """Store a message at the end of its queue, and set its offsets, store time and store host.
 
-        `tags_code` is stored in the index instead of the tag's hash. A batch that is one record takes as many offsets
-        as it has `members`, and gets its first one as a property, too. Raises InvalidMessageError, and Refusal while
+        `tags_code` is stored in the index instead of the tag's hash. A batch stored as one record takes as many offsets
+        as it has `members`, and also gets its first offset as a property. Raises InvalidMessageError, and Refusal while
         the log cannot be written.
         """
         topic, queue_id, at = message.topic, message.queue_id, self._end
@@ -150,43 +150,42 @@ class MessageStore:
         return PutResult(queue_offset, at, now)
 
     def record(self, commit_log_offset: int) -> bytes | None:
-        """The record that begins at a commit log offset."""
+        """Return the record that begins at a commit log offset, or None."""
         return self._log.read(commit_log_offset)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The index of a queue; None if no message was ever stored in it."""
+        """Return the index of a queue; None if it never had a message."""
         queue = self._queues.get((topic, queue_id))
         if queue is None and queue_id == LIGHT_QUEUE_ID and is_light_queue(topic):
             return self.light.queue(topic)
         return queue
 
     def queues(self, topic: str) -> dict[int, ConsumeQueue]:
-        """The queues of a topic in which a message was ever stored, by queue id."""
+        """Return the queues of a topic that ever had a message, by queue id."""
         return {queue_id: queue for (name, queue_id), queue in self._queues.items() if name == topic}
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The offset of the first message that is still kept."""
+        """Return the offset of the first message that is still kept."""
         queue = self.queue(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """The offset that the next message gets."""
+        """Return the offset of the next message."""
         queue = self.queue(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
-        """The offset of the first message stored at this time or later; with `upper`, of the last one not later."""
+        """Return the offset of the first message at or after this time; `upper`: of the last one not after it."""
         queue = self.queue(topic, queue_id)
         return 0 if queue is None else queue.offset_by_time(timestamp_ms, upper=upper)
 
     def get(
         self, topic: str, queue_id: int, offset: int, max_nums: int, wanted: MessageFilter | None = None
     ) -> GetResult:
-        """Read from `offset` on, up to the limits of one reply."""
+        """Read from `offset` up to the limits of one response."""
         return get_messages(self._log, self.queue(topic, queue_id), offset, max_nums, wanted, self._limits)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic's messages."""
         for queue_id, queue in self.queues(topic).items():
             del self._queues[topic, queue_id]
             offsets, sizes = queue.records(queue.min_offset, queue.max_offset)
@@ -196,7 +195,7 @@ class MessageStore:
         self._journal.put(Kind.LOG, _LOG_END, str(self._end))
 
     def change_settings(self, settings: BrokerSettings) -> None:
-        """Apply other limits of reads and of what is kept; maxStoreSize 0 is the log's usual size."""
+        """Apply other limits for reads and retention. maxStoreSize 0 stands for the log's usual size."""
         self._limits = TransferLimits(
             settings.maxTransferCountOnMessageInMemory, settings.maxTransferBytesOnMessageInMemory
         )
@@ -205,18 +204,18 @@ class MessageStore:
         self._capacity = self._room_until = settings.maxStoreSize or self._log.usual_capacity_bytes
 
     def expire(self) -> int:
-        """Delete messages that are too old or too many, in a bounded number. Returns how many were deleted."""
+        """Delete a limited number of messages that are too old or too many. Returns their number."""
         before = int(self._clock.wall() * 1000) - self._reserved_ms
         return self._discard_while(lambda entry: entry.store_timestamp < before)
 
     async def run(self) -> None:
-        """Expire from time to time, until cancelled."""
+        """Delete expired messages regularly, until cancelled."""
         while True:
             went = self.expire()
             await asyncio.sleep(0 if went else RETENTION_SECONDS)
 
     def _make_room(self) -> None:
-        """Delete enough messages that the next puts need not delete any."""
+        """Delete enough messages for the next puts to need no deletion."""
         slack = self._capacity // 256
         left = self.size_bytes - self._capacity + slack
 
@@ -227,7 +226,7 @@ class MessageStore:
 
         if self._discard_while(goes):
             self._room_until = self._capacity
-        else:  # all messages are needed, and stay, however many they are
+        else:  # all messages are needed, and stay, however many there are
             self._room_until = self.size_bytes + slack
 
     def _discard_while(self, goes: Callable[[QueueEntry], bool]) -> int:
@@ -273,7 +272,7 @@ class MessageStore:
                 queue = queues[topic, queue_id] = ConsumeQueue()
             if queue.max_offset != queue_offset:
                 raise StorageError(
-                    f"{self._log.name} is damaged: the queue {topic}:{queue_id} goes on at {queue_offset} after "
+                    f"{self._log.name} is damaged: the queue {topic}:{queue_id} continues at {queue_offset} after "
                     f"{queue.max_offset - 1}; move it away to start with an empty one"
                 )
             self.newest = at, store_timestamp

@@ -1,4 +1,4 @@
-"""RecordLog: the storage of records. The one here is in memory; that of `data_dir` is in a folder's database."""
+"""RecordLog: the storage of records. MemoryRecordLog is in memory; `data_dir` stores them in a database."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ class RecordRow(NamedTuple):
 
 
 class RecordLog(Protocol):
-    """Keeps records by their commit log offset."""
+    """Stores records by their commit log offset."""
 
     name: str
-    """The log's name in messages for people."""
+    """The log's name in error messages."""
     usual_capacity_bytes: int
-    """The size of the log if no setting gives one."""
+    """The size of the log if it is not configured."""
 
     def append(self, row: RecordRow) -> None:
         """Append a record. Raises Refusal while the log cannot be written."""
 
     def read(self, commit_log_offset: int) -> bytes | None:
-        """The record at a commit log offset; None if none begins there."""
+        """Return the record at a commit log offset; None if no record begins there."""
 
     def read_many(self, commit_log_offsets: Sequence[int]) -> list[bytes]:
-        """Several records. Raises KeyError if one does not exist."""
+        """Return several records. Raises KeyError if a record does not exist."""
 
     def discard(self, commit_log_offsets: Iterable[int]) -> None:
-        """Forget records."""
+        """Delete records."""
 
     def rows(self) -> Iterator[LogRow]:
-        """The records that were stored before this start, in their order, without their bytes."""
+        """Yield the records that were stored before this start, in order, without their bytes."""
 
 
 class MemoryRecordLog:
@@ -58,23 +58,21 @@ class MemoryRecordLog:
         self._records: dict[int, bytes] = {}
 
     def append(self, row: RecordRow) -> None:
-        """Append a record."""
         self._records[row.commit_log_offset] = row.record
 
     def read(self, commit_log_offset: int) -> bytes | None:
-        """The record that begins there."""
+        """Return the record that begins at this offset, or None."""
         return self._records.get(commit_log_offset)
 
     def read_many(self, commit_log_offsets: Sequence[int]) -> list[bytes]:
-        """The records that begin at these offsets, all of which must be in the log."""
+        """Return the records at these offsets, which must all be in the log."""
         records = self._records
         return [records[offset] for offset in commit_log_offsets]
 
     def discard(self, commit_log_offsets: Iterable[int]) -> None:
-        """Forget records."""
         for offset in commit_log_offsets:
             self._records.pop(offset, None)
 
     def rows(self) -> Iterator[LogRow]:
-        """Return nothing: no record survives the process."""
+        """Return nothing, because records do not survive the process."""
         return iter(())

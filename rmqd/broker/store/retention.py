@@ -1,4 +1,4 @@
-"""Which messages a store deletes: the oldest ones first, of all queues (`CleanCommitLogService`)."""
+"""The order in which a store deletes messages: oldest first, over all queues (`CleanCommitLogService`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmqd.broker.store.consume_queue import ConsumeQueue, QueueEntry
 QueueKey = tuple[str, int]
 
 NeededFrom = Callable[[str, int], int | None]
-"""For a topic and queue id: the offset from which on its messages must stay; None if none has to."""
+"""For a topic and queue id: the first offset whose message must stay; None if all may be deleted."""
 
 
 class Oldest(NamedTuple):
@@ -22,7 +22,7 @@ class Oldest(NamedTuple):
 
 
 def oldest_first(queues: Mapping[QueueKey, ConsumeQueue], needed_from: NeededFrom) -> Iterator[Oldest]:
-    """The messages of all queues that may be deleted, in the order in which they were stored."""
+    """Yield the deletable messages of all queues, in the order in which they were stored."""
     heads: list[tuple[int, QueueKey, int, int]] = []
     for key, queue in queues.items():
         needed = needed_from(*key)

@@ -27,7 +27,7 @@ class Case:
 
     def tell_all(self) -> None:
         for queue in QUEUES:
-            self.lite.tell(queue)
+            self.lite.notify(queue)
 
 
 @pytest.fixture
@@ -37,22 +37,22 @@ def case() -> Case:
 
 def test_each_lite_topic_is_told_to_one_member(case: Case) -> None:
     case.tell_all()
-    of_c, of_d = list(case.lite.told("c")), list(case.lite.told("d"))
+    of_c, of_d = list(case.lite.notified("c")), list(case.lite.notified("d"))
     assert sorted(of_c + of_d) == sorted(QUEUES)
     assert of_c
     assert of_d
     assert sorted(case.woken) == [("c", "g")] * len(of_c) + [("d", "g")] * len(of_d)
-    assert list(case.lite.told("c")) == []
+    assert list(case.lite.notified("c")) == []
 
 
 def test_what_a_member_does_not_look_into_is_told_to_another(case: Case) -> None:
     case.tell_all()
     case.now += INACTIVE_SECONDS + 1
-    of_d = list(case.lite.told("d"))
+    of_d = list(case.lite.notified("d"))
     case.lite.check()
-    assert sorted(of_d + list(case.lite.told("d"))) == sorted(QUEUES)
+    assert sorted(of_d + list(case.lite.notified("d"))) == sorted(QUEUES)
     case.tell_all()
-    assert list(case.lite.told("c")) == []
+    assert list(case.lite.notified("c")) == []
 
 
 def test_a_subscription_that_is_not_repeated_ends(case: Case) -> None:
@@ -61,5 +61,5 @@ def test_a_subscription_that_is_not_repeated_ends(case: Case) -> None:
     case.now += 2
     case.lite.check()
     case.tell_all()
-    assert list(case.lite.told("c")) == []
-    assert sorted(case.lite.told("d")) == sorted(QUEUES)
+    assert list(case.lite.notified("c")) == []
+    assert sorted(case.lite.notified("d")) == sorted(QUEUES)

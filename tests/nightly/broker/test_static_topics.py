@@ -119,7 +119,7 @@ async def test_queues_that_are_not_as_here_are_refused(items: tuple[LogicQueueMa
     async with asking() as rmq:
         reply = await create(rmq, mapping(hosted_queues={0: items}))
 
-        assert told(reply) == (1, "queue 0 of S has another broker, number or past than here")
+        assert told(reply) == (1, "queue 0 of S is not all in this broker's queue 0")
         assert rmq.rocketmq.broker.topics.get("S") is None
 
 

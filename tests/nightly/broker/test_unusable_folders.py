@@ -98,13 +98,13 @@ def _gap(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (_noise, "damaged, or no database"),
-        (_foreign, "something else than rmqd"),
-        (_newer, "written by a newer rmqd"),
+        (_noise, "damaged, or not a database"),
+        (_foreign, "not a database of rmqd"),
+        (_newer, "from a newer rmqd"),
         (_folder, "cannot be used"),
         (_damaged, "damaged"),
         (_no_text, "damaged"),
-        (_gap, "the queue T:0 goes on at 3 after 1"),
+        (_gap, "the queue T:0 continues at 3 after 1"),
     ],
 )
 async def test_a_folder_that_cannot_be_used_is_refused_in_words(tmp_path: Path, spoil: object, said: str) -> None:
