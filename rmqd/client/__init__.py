@@ -1,20 +1,20 @@
-"""Connections to name servers and brokers; one ClientInstance for each cluster in a process.
+"""Connections to name servers and brokers. A process has one ClientInstance for each cluster.
 
-No constructor starts a task: `ClientInstance.run` owns those that keep things up to date, and RemotingClient those of
-its connections, until `close`. Every request has a deadline, and no broker delays requests to another one. Groups hear
-of what concerns them through GroupMembership; nothing here knows what consuming is.
+Constructors start no tasks. `ClientInstance.run` owns the tasks that update addresses, routes and heartbeats.
+RemotingClient owns the tasks of its connections until `close`. Every request has a deadline, and a slow broker does not
+delay requests to others. Groups are notified through GroupMembership; this room knows nothing about consuming.
 
-    instance       ClientInstance: what all groups share; which group a broker's request is for
-    membership     GroupMembership: what the client asks of a group
-    heartbeat      Heartbeat: tells every broker which groups are here; sees which brokers answer
-    client_id      how brokers tell the members of a group apart
+    instance       ClientInstance: connections shared by all groups; forwards brokers' requests to groups
+    membership     GroupMembership: a group's interface to the client
+    heartbeat      Heartbeat: sends the groups to every broker; tracks which brokers answer
+    client_id      client ids, which identify the members of a group at brokers
     options        ClientOptions: addresses, keys, TLS
-    coalesce       Coalesced: one call for all who ask at the same time
-    group_lag      LagReader: how far a group is behind, without joining it
-    looks          what operators ask about a cluster's groups and topics
-    resets         an operator moves a group: plan, requests, whether the members obey
+    coalesce       Coalesced: one call for all simultaneous callers
+    group_lag      LagReader: the lag of a group, read without joining the group
+    looks          operators' queries about a cluster's groups and topics
+    resets         an operator's reset of a group: plan, requests, verification by the members
     pushed_resets  resets that brokers of 4.x push to members
-    remoting       connections: requests and answers, deadlines, TLS, what does not answer
+    remoting       connections: requests and responses, deadlines, TLS, unreachable peers
     routing        name servers, routes, replicas
     api            one coroutine for each request
     sending        the producer, and message trace

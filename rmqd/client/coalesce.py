@@ -1,12 +1,12 @@
-"""One call at a time for each key, shared by all callers that asked before it began.
+"""One call at a time for each key, shared by all callers that asked before it started.
 
-Many parts of a client ask for the same thing at the same moment: a hundred queues lose their broker, and each wants a
-fresh route. One request should serve all of them. But a caller must not get an outcome of a call that began before it
-asked: it asks because something has just changed, and the older answer may not show that.
+Many parts of a client request the same thing at the same time: a hundred queues lose their broker, and each requests a
+fresh route. One request should serve all of them. But a caller must not get the result of a call that started before
+the caller asked: it asks because something has just changed, and an older result may not show the change.
 
-So each caller takes a number, and then the key's lock. Who holds the lock looks whether a call that began after its own
-number has ended meanwhile. If so, it takes that outcome. Otherwise it takes a second number, which marks the begin of
-the call, and calls. With many callers that makes two calls: the one under way when they came, and one for all of them.
+So each caller takes a number, and then waits for the key's lock. The lock's holder checks whether a call that started
+after its own number has ended. If so, it returns that result. Otherwise it takes a second number, which marks the start
+of the call, and makes the call. Many callers cause two calls: the running one, and one for all of them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class _Key(Generic[T]):
 
 
 class Coalesced(Generic[K, T]):
-    """Makes `work(key)` cheap to ask for from many places at once.
+    """Makes `work(key)` cheap to call from many places at once.
 
-    A caller gets the outcome of a call that began after it asked, so what it learns is never older than its question.
-    There are no tasks: one of the callers does the work, and if it is cancelled the next one takes over. If `work`
-    raises, only the caller that ran it gets the error, and the next one tries again. So `work` should return, not
-    raise, errors that all callers are to share.
+    A caller gets the result of a call that started after the caller asked, so the result is never outdated. There are
+    no tasks: one of the callers does the work, and if it is cancelled, the next caller does it. If `work` raises, only
+    the caller that ran it gets the error, and the next caller tries again. So `work` should return errors for all
+    callers instead of raising them.
     """
 
     def __init__(self, work: Callable[[K], Awaitable[T]]) -> None:
@@ -45,18 +45,18 @@ class Coalesced(Generic[K, T]):
         self._ticks = itertools.count()
 
     def is_running(self, key: K) -> bool:
-        """Whether a call for the key is waited for or under way."""
+        """Return whether a call for the key is running or waiting."""
         return key in self._keys
 
     async def settled(self, key: K) -> None:
-        """Wait for the calls that were asked for before this one; starts none."""
+        """Wait for earlier calls for the key, without starting one."""
         entry = self._keys.get(key)
         if entry is not None:
             async with entry.lock:
                 pass
 
     async def __call__(self, key: K) -> T:
-        """The outcome of `work(key)`, run now or shared."""
+        """Return the result of `work(key)`, run now or shared."""
         asked = next(self._ticks)
         entry = self._keys.get(key)
         if entry is None:

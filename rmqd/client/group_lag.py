@@ -1,4 +1,4 @@
-"""How far groups are behind, asked of the brokers alone, without joining a group or pulling under its name."""
+"""The lag of groups, read from the brokers without joining a group or pulling under its name."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from rmqd.wire.bodies.stats import TopicOffset
     from rmqd.wire.bodies.time_span import QueueTimeSpan
 
-MAX_QUESTIONS = 32  # at once, so that a look at a large cluster is no load for its brokers
+MAX_QUESTIONS = 32  # at once, to limit the load on the brokers of a large cluster
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """A group's place in one queue.
+    """A group's offset and lag in one queue.
 
     `committed` is None if the group never committed: then every message of the queue counts as waiting.
     """
@@ -41,7 +41,7 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True)
 class TopicLag:
-    """A group's place in one topic: how many messages wait, and the age of the oldest of them in seconds."""
+    """A group's lag in one topic: the number of waiting messages, and the age of the oldest in seconds."""
 
     group: str
     topic: str
@@ -50,12 +50,12 @@ class TopicLag:
     queues: tuple[QueueLag, ...]
 
     def document(self) -> dict[str, Any]:
-        """The element of `rmqd lag -o json`."""
+        """Return the element for `rmqd lag -o json`."""
         return asdict(self)
 
 
 class LagReader:
-    """Asks the brokers about any number of groups, at most 32 questions at once."""
+    """Reads the lag of any number of groups, with at most 32 requests at once."""
 
     def __init__(self, client: ClientInstance, clock: Clock) -> None:
         self._client = client
@@ -63,9 +63,9 @@ class LagReader:
         self._turn = asyncio.Semaphore(MAX_QUESTIONS)
 
     async def topics_of(self, group: str) -> list[str]:
-        """The topics that the group has offsets of on any broker, its retry topic included.
+        """Return the topics in which the group has offsets on any broker, including its retry topic.
 
-        Its dead letters are not: nothing waits there to be consumed, the offset says what is settled (`rmqd dlq`).
+        The dead letter topic is omitted: no member consumes it, and its offset marks settled letters (`rmqd dlq`).
         """
         remoting = self._client.remoting
         cluster = await self._client.name_servers.ask(lambda address: cluster_info(remoting, address))
@@ -76,7 +76,7 @@ class LagReader:
         return sorted({queue.topic for found in stats for queue in found.offset_table} - {dlq_topic(group)})
 
     async def topic_lag(self, group: str, topic: str) -> TopicLag:
-        """The group's place in one topic. Raises RouteNotFoundError, BrokerError, RemotingError."""
+        """Return the group's lag in one topic. Raises RouteNotFoundError, BrokerError, RemotingError."""
         await self._client.routes.lookup(parent_of(topic) or topic)
         brokers = sorted({self._client.routes.endpoint(queue) for queue in self._queues(topic)})
         parts = await asyncio.gather(*(self._broker_lag(group, topic, broker) for broker in brokers))
@@ -90,7 +90,7 @@ class LagReader:
         )
 
     def _queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic; a lite topic has one on each broker that its parent has queues on."""
+        """Return the queues of a topic. A lite topic has one on each broker with queues of its parent."""
         routes, parent = self._client.routes, parent_of(topic)
         if parent is None:
             return routes.queues(topic)
@@ -98,7 +98,7 @@ class LagReader:
         return [MessageQueue(topic, broker, LIGHT_QUEUE_ID) for broker in brokers]
 
     async def retry_lag(self, group: str) -> TopicLag | None:
-        """The group's place in its retry topic; None while it has none."""
+        """Return the group's lag in its retry topic; None if the topic does not exist yet."""
         try:
             return await self.topic_lag(group, retry_topic(group))
         except RouteNotFoundError:
@@ -113,7 +113,7 @@ class LagReader:
         routes = self._client.routes
         queues = [queue for queue in self._queues(topic) if routes.endpoint(queue) == broker_name]
         committed = await asyncio.gather(*(self._committed(address, group, queue) for queue in queues))
-        # last, so that no offset is above its queue's end
+        # read last, so that no offset exceeds its queue's end
         async with self._turn:
             ends = (await topic_stats(remoting, address, topic)).offset_table
         return list(self._queue_lags(dict(zip(queues, committed, strict=True)), ends, spans))
@@ -131,7 +131,7 @@ class LagReader:
         now_ms = self._clock.wall() * 1000
         for queue, offset in committed.items():
             end = ends.get(queue)
-            if end is None:  # the broker has fewer queues than the route says: it is being changed
+            if end is None:  # the route is being changed: the broker has fewer queues than the route says
                 continue
             first_waiting = max(offset or 0, end.min_offset)
             lag = max(0, end.max_offset - first_waiting)
@@ -142,10 +142,10 @@ class LagReader:
 
 
 def _age_ms(offset: int | None, end: TopicOffset, span: QueueTimeSpan | None, now_ms: float) -> float:
-    """The age of the oldest waiting message; 0 if it came after the broker was asked for times."""
+    """Return the age of the oldest waiting message; 0 if it arrived after the query for times."""
     if span is None:
         return 0.0
-    if offset is None or offset < end.min_offset:  # delay_time would be of a message that is not there
+    if offset is None or offset < end.min_offset:  # delay_time would refer to a message that does not exist
         return max(0.0, now_ms - span.min_time_stamp)
     return max(0.0, float(span.delay_time))
 
@@ -153,10 +153,10 @@ def _age_ms(offset: int | None, end: TopicOffset, span: QueueTimeSpan | None, no
 async def read_lags(
     reader: LagReader, groups: Mapping[str, Iterable[str] | None]
 ) -> tuple[list[TopicLag], dict[str, RmqdError]]:
-    """Read the lags of groups. Returns them, and the errors by "group" or "group, topic".
+    """Read the lags of groups. Returns the lags, and the errors by "group" or "group, topic".
 
-    Each group is given with its topics; None stands for those that it has offsets of. An error does not keep the other
-    groups and topics from being read.
+    Each group is given with its topics; None stands for all topics in which it has offsets. An error does not prevent
+    reading other groups and topics.
     """
     parts = await asyncio.gather(*(_group_lags(reader, group, topics) for group, topics in groups.items()))
     lags = [lag for found, _ in parts for lag in found]
@@ -172,7 +172,7 @@ async def _group_lags(
         except RmqdError as error:
             return [], {group: error}
         if not topics:
-            return [], {group: RmqdError("no broker has an offset of it, and it is not in the configuration")}
+            return [], {group: RmqdError("it has no offset on any broker and is not in the configuration")}
     names = [*topics]
     answers = await asyncio.gather(
         *(reader.topic_lag(group, topic) for topic in names), reader.retry_lag(group), return_exceptions=True

@@ -1,4 +1,4 @@
-"""Heartbeats tell every broker which groups are in this process: every 30 s, and at once after a change."""
+"""Heartbeats send the groups of this process to every broker: every 30 s, and at once after a change."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ log = structlog.get_logger(__name__)
 
 RETRY_FIRST_SECONDS = 0.2
 RETRY_MOST_SECONDS = 5.0
-QUIET_SECONDS = 10.0  # without a byte from a broker that owes an answer: then a heartbeat finds out whether it is there
-LOOK_SECONDS = 2.0
+QUIET_SECONDS = 10.0  # without a byte from a broker with unanswered requests; then a heartbeat probes the broker
+POLL_SECONDS = 2.0
 
 
 @dataclass(slots=True)
 class _Broker:
-    """One address of a broker: the outcome of its last heartbeat, and an event that asks for the next one."""
+    """One address of a broker: the result of its last heartbeat, and an event that requests the next one."""
 
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     up: bool | None = None
-    told_on: RemotingConnection | None = None  # the connection that carried the last heartbeat that was answered
+    answered_on: RemotingConnection | None = None  # the connection of the last answered heartbeat
     version: int = 0
     failures: int = 0
 
 
 class Heartbeat:
-    """Sends the registered groups to every address of every known broker, slaves included.
+    """Sends the registered groups to every address of every known broker, including slaves.
 
-    Each address has a task of its own in `run` and a deadline for each heartbeat, so a dead broker delays no other. A
-    failed heartbeat is repeated soon, and asks for fresh routes.
+    Each address has its own task in `run` and a deadline for each heartbeat, so a dead broker does not delay others. A
+    failed heartbeat is repeated soon, and requests fresh routes.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class Heartbeat:
 
     @property
     def brokers_up(self) -> Mapping[str, bool]:
-        """By address, whether the last heartbeat and all requests since were answered.
+        """By address, whether the last heartbeat and all later requests were answered.
 
-        An address that no heartbeat was sent to yet is left out.
+        Addresses without a heartbeat so far are omitted.
         """
         known = self._routes.broker_addresses()
         return {
@@ -88,14 +88,14 @@ class Heartbeat:
         }
 
     def broker_version(self, address: str) -> int | None:
-        """The version number in a broker's last answer; None while it does not answer."""
+        """Return the version number in a broker's last response; None while it does not answer."""
         broker = self._brokers.get(address)
         return broker.version if broker is not None and broker.up else None
 
     async def beat(self) -> dict[str, RmqdError | None]:
-        """Heartbeat to every known broker now and wait for the answers, each at most for the deadline.
+        """Send a heartbeat to every known broker now and wait for the responses, each at most for the deadline.
 
-        Returns by address what went wrong, None where the broker answered. Without groups nothing is sent.
+        Returns the error by address, or None if the broker answered. Without groups nothing is sent.
         """
         if not any(True for _ in self._memberships()):
             return {}
@@ -103,38 +103,38 @@ class Heartbeat:
         errors = await asyncio.gather(*map(self._send, addresses))
         for address, error in zip(addresses, errors, strict=True):
             if error is not None:
-                self.beat_soon(address)  # `run` tries again until the broker answers
+                self.beat_soon(address)  # `run` repeats it until the broker answers
         return dict(zip(addresses, errors, strict=True))
 
     def is_known_on(self, connection: RemotingConnection) -> bool:
-        """Whether a heartbeat was answered on this connection. A broker forgets a client when its connection ends."""
+        """Return whether a heartbeat was answered on this connection. Its end makes the broker forget the client."""
         broker = self._brokers.get(connection.address)
-        return broker is not None and broker.told_on is connection
+        return broker is not None and broker.answered_on is connection
 
     async def beat_address(self, address: str) -> None:
-        """Heartbeat to one broker now. Raises the RmqdError of its failure."""
+        """Send a heartbeat to one broker now. Raises its RmqdError on failure."""
         if (error := await self._send(address)) is not None:
             self.beat_soon(address)
             raise error
 
     def beat_soon(self, address: str | None = None) -> None:
-        """Have one known broker, or all, get a heartbeat at once from `run`."""
+        """Let `run` send a heartbeat to one known broker, or to all, at once."""
         for known, broker in self._brokers.items():
             if address is None or known == address:
                 broker.wake.set()
 
     def is_under_way(self, address: str) -> bool:
-        """Whether a heartbeat to a broker is about to be sent, or not answered yet."""
+        """Return whether a heartbeat to a broker is about to be sent, or not answered yet."""
         return self._send.is_running(address) or bool(self._under_way.get(address))
 
     async def settled(self, address: str) -> None:
-        """Wait until no heartbeat is under way that was built before this call."""
+        """Wait until all heartbeats that were built before this call are done."""
         await self._send.settled(address)
         if under_way := self._under_way.get(address):
             await asyncio.wait(under_way)
 
     async def run(self) -> None:
-        """Heartbeat to all brokers that the routes name, as they come and go. Ends only by cancellation."""
+        """Send heartbeats to all brokers in the routes as the routes change. Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             keeping: dict[str, asyncio.Task[None]] = {}
             while True:
@@ -159,36 +159,36 @@ class Heartbeat:
     async def _rest(self, address: str, broker: _Broker) -> None:
         """Wait until the next heartbeat is due.
 
-        It is sent sooner if requests wait and nothing has come for QUIET_SECONDS. A broker may hold a pull for 20 s, so
-        silence is normal while no messages come; but a line that has gone silent looks the same, and keeps all pulls
-        waiting. Only a request that is answered at once, such as a heartbeat, tells the two apart.
+        It is sent earlier if requests wait and nothing was received for QUIET_SECONDS. A broker may hold a pull for 20
+        s, so silence is normal while no messages arrive. But a dead line looks the same, and blocks all pulls. Only a
+        request that is answered at once, such as a heartbeat, distinguishes the two.
         """
         until = self._clock.monotonic() + self._pause_seconds(address, broker)
         while (left := until - self._clock.monotonic()) > 0 and not broker.wake.is_set():
-            await wait_within(self._clock, min(left, LOOK_SECONDS), broker.wake.wait())
+            await wait_within(self._clock, min(left, POLL_SECONDS), broker.wake.wait())
             if broker.failures == 0 and self._remoting.silent_seconds(address) >= QUIET_SECONDS:
                 return
 
     def _pause_seconds(self, address: str, broker: _Broker) -> float:
         if broker.failures == 0:
             return self._interval
-        if self._remoting.is_down(address):  # the breaker lets no request through before its pause is over
+        if self._remoting.is_down(address):  # the breaker lets no request through before its pause ends
             return max(self._remoting.rest_seconds(address), RETRY_FIRST_SECONDS)
         return spread(doubled(RETRY_FIRST_SECONDS, broker.failures, min(RETRY_MOST_SECONDS, self._interval)))
 
     async def _send_now(self, address: str) -> RmqdError | None:
-        """Send a heartbeat, and wait for its answer.
+        """Send a heartbeat, and wait for its response.
 
-        It runs in a task of its own and ends even if the caller is cancelled: until the answer the broker may process
+        It runs in a separate task and ends even if the caller is cancelled. Until it responds, the broker may process
         the heartbeat at any time, and `settled` waits for that.
         """
-        task = asyncio.create_task(self._tell(address), name=f"heartbeat to {address}")
+        task = asyncio.create_task(self._attempt(address), name=f"heartbeat to {address}")
         under_way = self._under_way.setdefault(address, set())
         under_way.add(task)
         task.add_done_callback(under_way.discard)
         return await asyncio.shield(task)
 
-    async def _tell(self, address: str) -> RmqdError | None:
+    async def _attempt(self, address: str) -> RmqdError | None:
         data = HeartbeatData(
             client_id=self._client_id,
             consumer_data_set=tuple(membership.consumer_data() for membership in self._memberships()),
@@ -208,16 +208,16 @@ class Heartbeat:
         return error
 
     def _answered(self, address: str, version: int, connection: RemotingConnection) -> None:
-        """Note an answer to a heartbeat; the connection is the one that there was when it was sent."""
+        """Note a response to a heartbeat. `connection` is the connection at the time of sending."""
         broker = self._broker(address)
         if not broker.up:
             log.info("broker.up", address=address, version=version)
-        if broker.up is False:  # routes may have been asked for without it, and others divide its queues again
+        if broker.up is False:  # routes may have been requested without it, and other members divide its queues again
             self._routes.refresh_soon()
         broker.up, broker.version, broker.failures = True, version, 0
         if connection is self._remoting.connected(address):
-            broker.told_on = connection
-        else:  # replaced meanwhile: the broker may not have heard of us by the next one
+            broker.answered_on = connection
+        else:  # the connection was replaced: the broker may not know this client on the new one
             self.beat_soon(address)
 
     def _failed(self, address: str, error: RmqdError) -> None:
@@ -232,7 +232,7 @@ class Heartbeat:
         return self._brokers.setdefault(address, _Broker())
 
     def _opened(self, address: str) -> None:
-        # a broker forgets a client when its connection ends, so a new connection needs a heartbeat, unless it was a
-        # heartbeat that opened the connection
+        # A broker removes a client when its connection ends, so a new connection needs a heartbeat, unless a heartbeat
+        # opened it.
         if not self._send.is_running(address):
             self.beat_soon(address)

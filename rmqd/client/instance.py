@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 UNREGISTER_DEADLINE_SECONDS = 3.0
-OFFSET_REQUESTS: Final = 32  # under way at once at one broker
+OFFSET_REQUESTS: Final = 32  # at once to one broker
 
-# The header field in which a broker's request names the group that it is for.
+# The header field that names the group in a broker's request.
 GROUP_FIELDS = {
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "group",
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "group",
@@ -50,9 +50,9 @@ GROUP_FIELDS = {
 
 
 class ClientInstance:
-    """What the groups of a process share. They come and go by `register` and `unregister`, also while it runs.
+    """The client that the groups of a process share. Groups `register` and `unregister` at any time.
 
-    `run` owns all tasks; the constructor starts none. Requests may be sent from the moment of construction on.
+    `run` owns all tasks; the constructor starts none. Requests may be sent right after construction.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ClientInstance:
             vip_channel_enabled=options.vip_channel_enabled,
             unit_mode=options.unit_mode,
         )
-        self._offset_requests: dict[str, asyncio.Semaphore] = {}  # by broker name
+        self._offset_requests: dict[str, asyncio.Semaphore] = {}  # key: broker name
         self._stop = asyncio.Event()
         for code in GROUP_FIELDS:
             self.remoting.on_request(code, self._asked)
@@ -100,9 +100,9 @@ class ClientInstance:
         return self._memberships
 
     def register(self, membership: GroupMembership) -> None:
-        """Add a group: its topics are watched, heartbeats name it, and brokers' requests reach it.
+        """Add a group: its topics are watched, heartbeats include it, and it receives brokers' requests.
 
-        Raises RmqdError if a group of that name is registered already.
+        Raises RmqdError if a group with this name is already registered.
         """
         group = membership.group
         if group in self._memberships:
@@ -122,27 +122,27 @@ class ClientInstance:
         return Identity(cluster, namespace, unwrap_namespace(group, options.namespace), replay=replay)
 
     async def unregister(self, group: str) -> None:
-        """Take a group out, and tell every connected broker. Waits for each answer for at most 3 s. Raises nothing.
+        """Remove a group, and unregister it at every connected broker, each within 3 s. Raises nothing.
 
-        The brokers tell the other members at once, so that these need not wait until this member expires.
+        The brokers notify the other members at once, so that these need not wait for this member to expire.
         """
         if self._memberships.pop(group, None) is None:
             return
         topics = self._topics.pop(group)
-        # a broker without a connection forgot this client when the connection ended; but a heartbeat that names the
-        # group may be about to make one
+        # A broker without a connection removed this client when the connection ended. But a heartbeat with the group
+        # may be about to open one.
         known = self.routes.broker_addresses()
         addresses = [at for at in known if self.remoting.connected(at) or self.heartbeat.is_under_way(at)]
         await asyncio.gather(*(self._unregister_at(address, group) for address in addresses))
         for topic in topics:
             self.routes.unwatch(topic)
-        if group in self._memberships:  # it was registered again meanwhile; brokers may have processed that first
+        if group in self._memberships:  # it was registered again, and brokers may have processed that first
             self.heartbeat.beat_soon()
 
     async def connection(self, address: str) -> RemotingConnection:
-        """The connection for pulls and pops: by it the broker knows which groups are here.
+        """Return the connection for pulls and pops, on which the broker knows the groups of this process.
 
-        It is made, and the broker told, if need be. Raises RmqdError, at once for an address that is down.
+        It is opened, and a heartbeat sent, if necessary. Raises RmqdError, at once if the address is down.
         """
         self.remoting.check(address)
         connection = self.remoting.connected(address) or await self.remoting.connection(address)
@@ -151,16 +151,16 @@ class ClientInstance:
         return connection
 
     def offset_request(self, queue: MessageQueue) -> asyncio.Semaphore:
-        """Hold this around a request about a queue's offsets; at most OFFSET_REQUESTS are under way at its broker.
+        """Hold this during a request for a queue's offsets. It limits them to OFFSET_REQUESTS at once for its broker.
 
-        The others wait, without a deadline. A group of thousands of queues would otherwise ask for all of them at once.
-        A busy machine cannot read so many answers before their deadlines, and all the requests would be repeated.
+        The others wait without a deadline. Otherwise a group with thousands of queues would send all requests at once.
+        A busy machine cannot read so many responses before their deadlines, and all requests would be repeated.
         """
         broker = self.routes.endpoint(queue)
         return self._offset_requests.setdefault(broker, asyncio.Semaphore(OFFSET_REQUESTS))
 
     def send_address(self, address: str) -> str:
-        """The address for messages, send-backs and locks: the broker's VIP channel if that is enabled, else its own."""
+        """Return the address for sends, send-backs and locks: the broker's VIP channel if enabled, else its own."""
         return vip_address(address) if self.options.vip_channel_enabled else address
 
     def secure(self, options: ClientOptions) -> None:
@@ -178,11 +178,11 @@ class ClientInstance:
         self.heartbeat.beat_soon()
 
     def stop(self) -> None:
-        """Have `run` take the remaining groups out and end."""
+        """Stop `run` after it has unregistered the remaining groups."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Keep addresses, routes and heartbeats up to date until `stop`. A cancellation unregisters no group."""
+        """Keep addresses, routes and heartbeats up to date until `stop`. A cancellation does not unregister groups."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 keepers = [
@@ -198,11 +198,11 @@ class ClientInstance:
             await self.remoting.close()
 
     async def close(self) -> None:
-        """Close the connections of a client that `run` was not called for. `run` does this at its end."""
+        """Close the connections of a client if `run` was not called. `run` does this at its end."""
         await self.remoting.close()
 
     def snapshot(self) -> ClientSnapshot:
-        """The client's figures at this moment, for metrics and the status page."""
+        """Return the client's current figures, for metrics and the status page."""
         traffic = self.remoting.traffic
         return ClientSnapshot(
             client_id=self.client_id,
@@ -217,7 +217,7 @@ class ClientInstance:
     async def _unregister_at(self, address: str, group: str) -> None:
         try:
             async with self.clock.timeout(UNREGISTER_DEADLINE_SECONDS):
-                # a heartbeat under way may name the group: processed after the unregister, it would add it again
+                # a heartbeat in flight may name the group; processed after the unregister, it would add the group again
                 await self.heartbeat.settled(address)
                 if self.remoting.connected(address) is None:
                     return
@@ -241,7 +241,7 @@ class ClientInstance:
         membership = self._memberships.get(group)
         if membership is None:
             log.debug("request.unknown_group", code=int(command.code), group=group, address=address)
-            return ResponseCode.SYSTEM_ERROR, f"the consumer group <{group}> is not in this client", {}, b""
+            return ResponseCode.SYSTEM_ERROR, f"the consumer group <{group}> is not registered in this client", {}, b""
         return await membership.on_request(command)
 
     def _noticed(self, command: RemotingCommand, address: str) -> None:

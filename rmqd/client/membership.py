@@ -1,4 +1,4 @@
-"""What the client asks of a consumer group that is registered with it."""
+"""A registered consumer group's interface to the client."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["GroupMembership"]
 
 
 class GroupMembership(Protocol):
-    """A consumer group as the client sees it: its part of heartbeats, and its answers to brokers."""
+    """A consumer group as the client sees it: its part of heartbeats, and its responses to brokers."""
 
     @property
     def group(self) -> str:
-        """The group's name as brokers know it, namespace included."""
+        """The group's name as brokers know it, including the namespace."""
 
     def consumer_data(self) -> ConsumerData:
-        """The group's part of the next heartbeat. Called for every heartbeat; must not block."""
+        """Return the group's part of the next heartbeat. Called for every heartbeat; must not block."""
 
     def on_consumer_ids_changed(self) -> None:
-        """A broker said that the group's members changed. Must not block; wakes the rebalance."""
+        """Called when a broker reports that the group's members changed. Wakes the rebalance; must not block."""
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
-        """Answer a broker's request for this group, or return None for a request that wants no answer.
+        """Answer a broker's request for this group. Returns None if the request wants no response.
 
-        RESET_CONSUMER_CLIENT_OFFSET, which is a push, GET_CONSUMER_STATUS_FROM_CLIENT, GET_CONSUMER_RUNNING_INFO and
-        CONSUME_MESSAGE_DIRECTLY. An RmqdError becomes a SYSTEM_ERROR with the error's text as remark.
+        Requests: RESET_CONSUMER_CLIENT_OFFSET, which is a push, GET_CONSUMER_STATUS_FROM_CLIENT,
+        GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY. An RmqdError becomes SYSTEM_ERROR with its text as remark.
         """

@@ -8,14 +8,14 @@ from typing import Final
 
 __all__ = ["MOST_TRACE_CALLS", "ClientOptions", "TlsOptions", "TraceOptions"]
 
-MOST_TRACE_CALLS: Final = 20  # Java: AsyncTraceDispatcher cuts traceMsgBatchNum to it
+MOST_TRACE_CALLS: Final = 20  # the limit of traceMsgBatchNum in Java's AsyncTraceDispatcher
 
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """How connections are encrypted. Files are PEM; an empty path means none.
+    """The encryption of connections. Files are PEM; an empty path means no file.
 
-    `server_name` is the name that servers' certificates must have, instead of the host that is connected to.
+    `server_name` is the name expected in servers' certificates, instead of the host of the connection.
     """
 
     enabled: bool = False
@@ -33,10 +33,10 @@ NAMESRV_ADDR: Final = "NAMESRV_ADDR"
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """Settings of the one connection set that all groups of a process share.
+    """Settings of the connections that all groups of a process share.
 
-    Either `nameservers` (`host:port` each) or `nameserver_url` (an address server) names the cluster; the list wins
-    where both are set, as in the Java client.
+    `nameservers` (`host:port` each) or `nameserver_url` (an address server) name the cluster. If both are set, the list
+    wins, as in the Java client.
     """
 
     nameservers: tuple[str, ...] = ()
@@ -59,23 +59,23 @@ class ClientOptions:
 
     @property
     def request_fields(self) -> dict[str, str]:
-        """What all requests carry. Java: `NamespaceRpcHook`."""
+        """The ext fields of all requests. Java: `NamespaceRpcHook`."""
         return {"nsd": "true", "ns": self.namespace_v2} if self.namespace_v2 else {}
 
     @property
     def shown_nameserver(self) -> str:
-        """The name servers as they are shown to people, without a password."""
+        """The name servers for output, without a password."""
         return ";".join(self.nameservers) or without_password(self.nameserver_url)
 
 
 def without_password(url: str) -> str:
-    """A URL as it may be shown: `http://user:password@host` without the password."""
+    """Return a URL without its password: `http://user:password@host` becomes `http://user:***@host`."""
     return re.sub(r"(?<=://)([^/@:]*):[^/]*@", r"\1:***@", url)
 
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """Where a group's message trace goes, and how many handler calls one trace message is about at most."""
+    """The topic of a group's message trace, and the limit of handler calls in one trace message."""
 
     topic: str
     calls: int

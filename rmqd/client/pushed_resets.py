@@ -1,4 +1,4 @@
-"""Reads what brokers push to members by RESET_CONSUMER_CLIENT_OFFSET; large pushes in a thread."""
+"""Reads the resets that brokers push to members with RESET_CONSUMER_CLIENT_OFFSET, large ones in a thread."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from rmqd.wire.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class PushedReset:
-    """The offsets to which an operator resets the queues of a topic. All members of the group get the same list."""
+    """An operator's new offsets for the queues of a topic. All members of the group get the same list."""
 
     topic: str
     offsets: dict[MessageQueue, int]
     named: int
-    """How many queues the broker's list has, queues of other topics included."""
+    """The number of queues in the broker's list, including queues of other topics."""
 
 
 class PushedResets:
-    """Reads the resets of one group in the order in which they came."""
+    """Reads the resets of one group in order of arrival."""
 
     def __init__(self) -> None:
         self._reading = asyncio.Lock()
 
     async def read(self, command: RemotingCommand) -> PushedReset:
-        """Read a reset once the ones before it are read. Raises ProtocolError."""
-        async with self._reading:  # a small one must not overtake a large one
+        """Read a reset after the previous ones. Raises ProtocolError."""
+        async with self._reading:  # a small reset must not overtake a large one
             return await parsed(partial(_read, command.ext_fields.get("topic", "")), command.body)
 
 
@@ -40,5 +40,5 @@ def _read(topic: str, body: bytes) -> PushedReset:
     check_reset_size(body)
     table = ResetOffsetBody.from_json(body).offset_table
     if any(offset < 0 for offset in table.values()):
-        raise ProtocolError("an offset to go on at must not be below 0")
+        raise ProtocolError("a reset must not be to an offset below 0")
     return PushedReset(topic, {queue: offset for queue, offset in table.items() if queue.topic == topic}, len(table))

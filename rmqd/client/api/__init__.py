@@ -1,18 +1,18 @@
-"""One coroutine for each request that rmqd sends, by subject; each returns a typed answer or raises.
+"""One coroutine for each request that rmqd sends, by subject. Each returns a typed response or raises an error.
 
-All take the RemotingClient and the peer's address first. They raise BrokerError (its class by response code) when the
-peer refuses, RemotingError when no answer came, and ProtocolError when the answer cannot be read. Pulls and pops are
-sent by the consumer itself, as many of them wait at once and their frames are made from templates.
+The first arguments are the RemotingClient and the peer's address. They raise BrokerError (a subclass for each response
+code) if the peer refuses, RemotingError if there is no response, and ProtocolError if the response cannot be read. The
+consumer sends pulls and pops itself, because many wait at once and templates create their frames.
 
-    request       the way of every request: send, wait, turn a response code into an exception
+    request       the common part of all requests: send, wait, turn a response code into an exception
     offset        a group's offsets, and the ends of queues
     group         members, heartbeats, subscriptions
     lock          queue locks
     pop           assignments by the broker, acknowledgements, invisible time
     pull          reading a queue without a group
-    lite          which lite topics a client wants
-    send          messages, and messages that are sent back
+    lite          a client's subscriptions to lite topics
+    send          messages and send-backs
     route         routes
-    admin         what operators and tests ask: cluster, topics, statistics, resets, single messages
+    admin         requests of operators and tests: cluster, topics, statistics, resets, single messages
     request_mode  whether a group pulls or pops a topic, as administrators set it
 """

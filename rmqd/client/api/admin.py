@@ -48,7 +48,7 @@ RESET_TO_END = -1
 
 
 async def cluster_info(remoting: RemotingClient, address: str) -> ClusterInfo:
-    """All brokers that a name server knows."""
+    """Return all brokers that a name server knows."""
     code = RequestCode.GET_BROKER_CLUSTER_INFO
     reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return ClusterInfo.from_json(reply.body)
@@ -71,41 +71,41 @@ async def put_kv(remoting: RemotingClient, address: str, namespace: str, key: st
 
 
 async def broker_runtime_info(remoting: RemotingClient, address: str) -> dict[str, str]:
-    """How a broker is doing, in figures as text."""
+    """Return a broker's runtime figures as text, by name."""
     code = RequestCode.GET_BROKER_RUNTIME_INFO
     reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return KVTable.from_json(reply.body).table
 
 
 async def topic_list(remoting: RemotingClient, address: str) -> tuple[str, ...]:
-    """All topics that a name server knows."""
+    """Return all topics that a name server knows."""
     code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
     reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return TopicList.from_json(reply.body).topics
 
 
 async def topic_configs(remoting: RemotingClient, address: str) -> dict[str, TopicConfig]:
-    """The settings of all topics on one broker, by name."""
+    """Return the settings of all topics on one broker, by name."""
     reply = await request(remoting, address, GetAllTopicConfigRequestHeader(), timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return dict(TopicConfigSerializeWrapper.from_json(reply.body).topic_config_table)
 
 
 async def topic_consumers(remoting: RemotingClient, address: str, topic: str) -> tuple[str, ...]:
-    """The groups that consume a topic on one broker, or have an offset in it."""
+    """Return the groups that consume a topic on one broker, or have an offset in it."""
     header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
     reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return GroupList.from_json(reply.body).groups
 
 
 async def topic_stats(remoting: RemotingClient, address: str, topic: str) -> TopicStatsTable:
-    """The ends of a topic's queues on one broker."""
+    """Return the ends of a topic's queues on one broker."""
     header = GetTopicStatsInfoRequestHeader(topic=topic)
     reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return TopicStatsTable.from_json(reply.body)
 
 
 async def consume_stats(remoting: RemotingClient, address: str, group: str, *, topic: str = "") -> ConsumeStats:
-    """How far a group is on one broker, in one topic or in all that it subscribes to."""
+    """Return a group's offsets on one broker, in one topic or in all topics that it subscribes to."""
     header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic or None)
     reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return ConsumeStats.from_json(reply.body)
@@ -114,7 +114,7 @@ async def consume_stats(remoting: RemotingClient, address: str, group: str, *, t
 async def consume_time_span(
     remoting: RemotingClient, address: str, group: str, topic: str
 ) -> dict[MessageQueue, QueueTimeSpan]:
-    """The age of the messages that a group has not handled yet, for each queue on one broker."""
+    """Return the age of a group's unhandled messages, for each queue on one broker."""
     header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=group)
     reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     spans = QueryConsumeTimeSpanBody.from_json(reply.body).consume_time_span_set
@@ -130,7 +130,7 @@ async def create_topic(
     perm: int = 6,
     attributes: Mapping[str, str] | None = None,
 ) -> None:
-    """Create or change a topic on one broker. Name servers learn of it some moments later."""
+    """Create or change a topic on one broker. Name servers are notified some moments later."""
     header = CreateTopicRequestHeader(
         topic=topic,
         read_queue_nums=queues,
@@ -144,27 +144,27 @@ async def create_topic(
 async def topic_config(
     remoting: RemotingClient, address: str, topic: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
 ) -> TopicConfig:
-    """A topic's settings on one broker. Raises TopicNotExistError where it has none."""
+    """Return a topic's settings on one broker. Raises TopicNotExistError if the broker does not have the topic."""
     header = GetTopicConfigRequestHeader(topic=topic)
     reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
     return TopicConfig.from_json(reply.body)
 
 
 async def broker_config(remoting: RemotingClient, address: str) -> dict[str, str]:
-    """A broker's settings, as it runs with them."""
+    """Return a broker's current settings."""
     code = RequestCode.GET_BROKER_CONFIG
     reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return load_properties(reply.body)
 
 
 async def delete_topic(remoting: RemotingClient, address: str, topic: str) -> None:
-    """Delete a topic on one broker, with its messages and all groups' offsets in it. A missing one is no error."""
+    """Delete a topic on one broker, with its messages and all groups' offsets. A missing topic is not an error."""
     header = DeleteTopicRequestHeader(topic=topic)
     await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
 
 
 async def forget_topic(remoting: RemotingClient, address: str, topic: str) -> None:
-    """Have a name server forget a topic, until a broker registers it again."""
+    """Remove a topic from a name server until a broker registers it again."""
     header = DeleteTopicFromNamesrvRequestHeader(topic=topic)
     await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
 
@@ -182,8 +182,8 @@ async def reset_offset(
 ) -> dict[MessageQueue, int]:
     """Reset a group to a time (Unix milliseconds, or RESET_TO_END), in all queues of a broker or in one.
 
-    Without `force` no queue is moved forward. A 5.x broker tells the members in the answer to their next pull. A 4.x
-    broker pushes the reset to them, and raises ConsumerNotOnlineError if there are none. Returns the new offsets.
+    Without `force`, queues are not moved forward. A 5.x broker notifies the members in the response to their next pull.
+    A 4.x broker pushes the reset to them, and raises ConsumerNotOnlineError if there are none. Returns the new offsets.
     """
     header = ResetOffsetRequestHeader(
         topic=topic,
@@ -200,9 +200,9 @@ async def reset_offset(
 async def consumer_status(
     remoting: RemotingClient, address: str, group: str, topic: str, *, client_id: str = ""
 ) -> Mapping[str, Mapping[MessageQueue, int]]:
-    """The offsets of the group's members in a topic, by client id. The broker asks each member."""
+    """Return the offsets of the group's members in a topic, by client id. The broker asks each member."""
     header = GetConsumerStatusRequestHeader(topic=topic, group=group, client_addr=client_id or None)
-    # the header's own code is what the broker then asks its clients
+    # the header's own code is for the request that the broker then sends to its clients
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     reply = await request(remoting, address, header, code=code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return GetConsumerStatusBody.from_json(reply.body).consumer_table or {}
@@ -211,12 +211,12 @@ async def consumer_status(
 async def view_message(
     remoting: RemotingClient, address: str, commit_log_offset: int, *, topic: str = ""
 ) -> bytes | None:
-    """The stored record at a commit log offset, undecoded; None where there is none."""
+    """Return the stored record at a commit log offset, undecoded; None if there is none."""
     header = ViewMessageRequestHeader(offset=commit_log_offset, topic=topic or None)
     try:
         reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     except BrokerFailureError as error:
-        # no code of its own: QueryMessageProcessor.viewMessageById
+        # the broker has no specific code: QueryMessageProcessor.viewMessageById
         if "can not find message" in error.remark:
             return None
         raise
@@ -234,9 +234,9 @@ async def query_message(
     end_ms: int = 2**63 - 1,
     unique: bool = False,
 ) -> bytes:
-    """Stored records with a key, or with a unique key, one after another, undecoded; empty where there is none.
+    """Return stored records with a key, or with a unique key, one after another, undecoded; empty if none is found.
 
-    `begin_ms` and `end_ms` bound the store time. Brokers find by hash: check the keys of what comes.
+    `begin_ms` and `end_ms` bound the store time. Brokers search by hash, so check the keys of the result.
     """
     header = QueryMessageRequestHeader(
         topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms

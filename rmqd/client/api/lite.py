@@ -1,4 +1,4 @@
-"""Requests of lite topics: which of them a client wants (RIP-83, RocketMQ 5.5)."""
+"""Requests about lite topics: a client's subscriptions to them (RIP-83, RocketMQ 5.5)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ async def control_lite_subscription(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> None:
-    """Tell a broker which lite topics a client wants, or wants no longer.
+    """Subscribe a client to lite topics at a broker, or unsubscribe it.
 
-    Raises RequestCodeNotSupportedError from a broker before 5.5, a BrokerError with the code
-    LITE_SUBSCRIPTION_QUOTA_EXCEEDED where the broker has too many.
+    Raises RequestCodeNotSupportedError from a broker before 5.5, and a BrokerError with the code
+    LITE_SUBSCRIPTION_QUOTA_EXCEEDED if the broker has too many subscriptions.
     """
     body = LiteSubscriptionCtlRequestBody((subscription,)).to_json()
     await request(remoting, address, RequestCode.LITE_SUBSCRIPTION_CTL, body, timeout_seconds=timeout_seconds)

@@ -1,4 +1,4 @@
-"""Requests for queue locks. A broker keeps locks in its memory; one that is not renewed ends after 60 s."""
+"""Requests for queue locks. A broker keeps locks in memory; a lock that is not renewed expires after 60 s."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def lock_batch(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> frozenset[MessageQueue]:
-    """Lock queues for a client, or renew its locks. Returns the queues whose locks the client has."""
+    """Lock queues for a client, or renew its locks. Returns the queues that the client has locked."""
     body = LockBatchRequestBody(consumer_group=group, client_id=client_id, queues=tuple(queues))
     reply = await request(remoting, address, RequestCode.LOCK_BATCH_MQ, body.to_json(), timeout_seconds=timeout_seconds)
     return frozenset(LockBatchResponseBody.from_json(reply.body).queues)
@@ -32,6 +32,6 @@ async def lock_batch(
 async def unlock_batch(
     remoting: RemotingClient, address: str, group: str, client_id: str, queues: Iterable[MessageQueue]
 ) -> None:
-    """Unlock queues. Locks of other clients are not touched."""
+    """Unlock queues. Locks of other clients are unchanged."""
     body = LockBatchRequestBody(consumer_group=group, client_id=client_id, queues=tuple(queues))
     await request(remoting, address, RequestCode.UNLOCK_BATCH_MQ, body.to_json())

@@ -1,4 +1,4 @@
-"""Requests for offsets of a queue: what a group has committed, and where the queue begins and ends."""
+"""Requests for the offsets of a queue: a group's committed offset, and the queue's ends."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from rmqd.wire.message_queue import MessageQueue
 
 RESET_WAITS: Final = "Offset has been previously reset"
-TELLS_NEW_GROUPS: Final = 412  # V5_0_0_SNAPSHOT: brokers heed setZeroIfNotFound from this version on
+TELLS_NEW_GROUPS: Final = 412  # V5_0_0_SNAPSHOT: the first version of brokers that heeds setZeroIfNotFound
 
 
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
-    """A group's stored offset on a queue.
+    """A group's stored offset in a queue.
 
-    A 4.x broker answers 0 also for a queue without an offset, as long as nothing of the queue was deleted. Such a 0 is
-    not certain.
+    A 4.x broker returns 0 also for a queue without an offset, until messages of the queue are deleted. Such a 0 is not
+    certain.
     """
 
     offset: int
@@ -47,7 +47,7 @@ async def query_consumer_offset(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> int | None:
-    """The group's committed offset on a queue, or None where it never committed."""
+    """Return the group's committed offset in a queue, or None if it never committed."""
     found = await query_stored_offset(remoting, address, group, queue, timeout_seconds=timeout_seconds)
     return None if found is None else found.offset
 
@@ -60,10 +60,10 @@ async def query_stored_offset(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> StoredOffset | None:
-    """The group's offset on a queue, and whether it is certain. None if there is none, or one below 0.
+    """Return the group's offset in a queue, and whether it is certain. None if it has no offset, or one below 0.
 
-    A group may commit an offset below 0, which means nothing. The request has setZeroIfNotFound=false; otherwise a
-    5.x broker, too, answers 0 for a queue without an offset.
+    A group may commit an offset below 0, which has no meaning. The request sets setZeroIfNotFound=false; otherwise a
+    5.x broker also returns 0 for a queue without an offset.
     """
     header = QueryConsumerOffsetRequestHeader(
         consumer_group=group,
@@ -89,9 +89,9 @@ async def update_consumer_offset(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> bool:
-    """Commit an offset for the group, and wait for the answer. The broker takes any value, also a lower one.
+    """Commit an offset for the group, and wait for the response. The broker accepts any value, also a lower one.
 
-    Returns False if the broker answers with success but stores nothing. It does so while an operator's reset waits for
+    Returns False if the broker responds with success but stores nothing. It does so while an operator's reset waits for
     the group's next pull of the queue.
     """
     header = UpdateConsumerOffsetRequestHeader(
@@ -106,13 +106,13 @@ async def update_consumer_offset(
 
 
 async def get_max_offset(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
-    """The offset that the queue's next message will get."""
+    """Return the offset of the queue's next message."""
     header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
     return await _offset(remoting, address, header)
 
 
 async def get_min_offset(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
-    """The offset of the oldest message that the queue still holds."""
+    """Return the offset of the oldest message that the queue still holds."""
     header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
     return await _offset(remoting, address, header)
 
@@ -125,7 +125,7 @@ async def search_offset(
     *,
     boundary: Literal["lower", "upper"] = "lower",
 ) -> int:
-    """The offset of the first message stored at or after a Unix time in milliseconds."""
+    """Return the offset of the first message stored at or after a Unix time in milliseconds."""
     header = SearchOffsetRequestHeader(
         topic=queue.topic,
         queue_id=queue.queue_id,
@@ -137,7 +137,7 @@ async def search_offset(
 
 
 async def earliest_store_time(remoting: RemotingClient, address: str, queue: MessageQueue) -> int | None:
-    """When the queue's oldest message was stored (Unix milliseconds); None for an empty queue."""
+    """Return the store time of the queue's oldest message (Unix milliseconds); None if the queue is empty."""
     header = GetEarliestMsgStoretimeRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
     reply = await request(remoting, address, header)
     timestamp_ms = GetEarliestMsgStoretimeResponseHeader.from_ext_fields(reply.ext_fields).timestamp

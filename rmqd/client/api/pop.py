@@ -30,7 +30,7 @@ async def query_assignment(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> tuple[MessageQueueAssignment, ...] | None:
-    """A member's queues of a topic, and whether each is pulled or popped; None if the broker does not know that yet.
+    """Return a member's queues of a topic, and whether to pull or pop each; None if the broker does not know them yet.
 
     Raises RequestCodeNotSupportedError from a broker of RocketMQ 4.
     """
@@ -54,9 +54,9 @@ async def ack_message(
     *,
     lite_topic: str | None = None,
 ) -> None:
-    """Acknowledge one popped message. `real_topic` is the one that stores it, which may be a pop retry topic.
+    """Acknowledge one popped message. `real_topic` is the topic that stores it, possibly a pop retry topic.
 
-    Of a message that was popped as one of a lite topic it is the parent topic.
+    If the message was popped from a lite topic, it is the parent topic.
     """
     header = AckMessageRequestHeader(
         consumer_group=group,
@@ -80,7 +80,7 @@ async def change_invisible_time(
     *,
     lite_topic: str | None = None,
 ) -> PopHandle:
-    """Hide a popped message for `invisible_ms` from now on, and return its handle from then on."""
+    """Hide a popped message for `invisible_ms` from now on, and return its new handle."""
     header = change_header(group, real_topic, handle, invisible_ms, lite_topic)
     reply = await request(remoting, address, header, timeout_seconds=ACK_TIMEOUT_SECONDS)
     return renewed(handle, ChangeInvisibleTimeResponseHeader.from_ext_fields(reply.ext_fields))
@@ -89,7 +89,7 @@ async def change_invisible_time(
 def change_header(
     group: str, real_topic: str, handle: PopHandle, invisible_ms: int, lite_topic: str | None = None
 ) -> ChangeInvisibleTimeRequestHeader:
-    """The header of a request to hide a popped message for `invisible_ms` from now on."""
+    """Return the header of a request to hide a popped message for `invisible_ms` from now on."""
     return ChangeInvisibleTimeRequestHeader(
         consumer_group=group,
         topic=real_topic,
@@ -103,7 +103,7 @@ def change_header(
 
 
 def renewed(handle: PopHandle, header: ChangeInvisibleTimeResponseHeader) -> PopHandle:
-    """The new handle of a message after its invisible time was changed: its start offset is the message's own."""
+    """Return the new handle of a message whose invisible time changed. Its start offset is the message's own."""
     return handle._replace(
         start_offset=handle.queue_offset,
         pop_time=header.pop_time,

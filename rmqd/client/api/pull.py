@@ -1,4 +1,4 @@
-"""Reading a queue without a group: pulls that commit nothing."""
+"""Reads a queue without a group: the pulls commit nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ANSWERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a queue has from an offset on: undecoded records, where to go on, and the queue's ends."""
+    """The undecoded records of a queue from an offset, the offset to continue at, and the queue's ends."""
 
     records: bytes
     next_offset: int
@@ -47,11 +47,12 @@ async def read_part(
     subscription: SubscriptionData | None = None,
     hold_seconds: float = 0.0,
 ) -> Part:
-    """Read up to `most` messages of a queue from an offset on, under the group that every broker has for tools.
+    """Read up to `most` messages of a queue from an offset, with the tools group that every broker has.
 
-    Brokers leave out what a subscription by SQL does not match, and most of what one by tags does not: they go by hash.
-    Where there is nothing they answer at once, or when a message comes, after `hold_seconds` at the latest.
-    Raises RmqdError; NoPermissionError names the command that lets the topic be read.
+    Brokers omit messages that an SQL subscription does not match, and most messages with other tags, because they
+    compare hashes of tags. If there are no messages, they respond at once, or with `hold_seconds` when a message
+    arrives, at the latest after that time. Raises RmqdError; NoPermissionError names the command that makes the topic
+    readable.
     """
     by = subscription or SubscriptionData(queue.topic, SUBSCRIPTION_ALL)
     header = PullMessageRequestHeader(
@@ -71,9 +72,9 @@ async def read_part(
     try:
         reply = await request(remoting, address, header, timeout_seconds=seconds, accepted=_ANSWERS)
     except NoPermissionError as error:
-        if f"the topic[{queue.topic}]" in error.remark:  # brokers of 4.x make topics of dead letters so
+        if f"the topic[{queue.topic}]" in error.remark:  # brokers of 4.x create dead letter topics so
             command = f"mqadmin updateTopicPerm -t {queue.topic} -p 6"
-            error.args = (f"{error.args[0]} (it is write-only; `{command}` lets it be read)",)
+            error.args = (f"{error.args[0]} (it is write-only; run `{command}` to make it readable)",)
         raise
     told = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
     found = reply.code == ResponseCode.SUCCESS

@@ -1,4 +1,4 @@
-"""What all requests have in common: send, wait for the reply, turn an error code into an exception."""
+"""The common part of all requests: send, wait for the response, turn an error code into an exception."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ async def request(
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     accepted: frozenset[ResponseCode] = SUCCESS,
 ) -> RemotingCommand:
-    """Send a request and return its reply; a code that is not in `accepted` raises the BrokerError of that code.
+    """Send a request and return its response. A code that is not in `accepted` raises the BrokerError for that code.
 
-    A request without header fields is given by its code alone; `code` overrides a header's own, where one header serves
+    A request without header fields is given by its code. `code` overrides the header's own code if one header serves
     two requests.
     """
     if isinstance(header, RequestCode):

@@ -1,4 +1,4 @@
-"""Whether groups pull or pop their topics: what administrators have set on a broker, and setting it."""
+"""Reads and sets whether groups pull or pop their topics on a broker."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 async def request_modes(
     remoting: RemotingClient, address: str
 ) -> dict[tuple[str, str], SetMessageRequestModeRequestBody]:
-    """The settings of `mqadmin setConsumeMode` on one broker, by topic and group."""
+    """Return the settings of `mqadmin setConsumeMode` on one broker, by topic and group."""
     code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
     reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return request_modes_from_json(reply.body)
 
 
 async def set_request_mode(remoting: RemotingClient, address: str, mode: SetMessageRequestModeRequestBody) -> None:
-    """Have a group pull or pop a topic on one broker, as `mqadmin setConsumeMode`; its members hear of it by and by."""
+    """Set whether a group pulls or pops a topic on one broker, like `mqadmin setConsumeMode`."""
     code = RequestCode.SET_MESSAGE_REQUEST_MODE
     await request(remoting, address, code, mode.to_json(), timeout_seconds=ADMIN_TIMEOUT_SECONDS)

@@ -1,4 +1,4 @@
-"""The request to name servers for a topic's route."""
+"""Requests to name servers for a topic's route."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def get_route(remoting: RemotingClient, address: str, topic: str) -> TopicRouteData:
-    """Which brokers serve a topic, with how many queues. Raises TopicNotExistError for a topic it does not know."""
+    """Return a topic's route. Raises TopicNotExistError if the name server does not know the topic."""
     header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
     reply = await request(remoting, address, header)
     return await parsed(TopicRouteData.from_json, reply.body)

@@ -1,4 +1,4 @@
-"""Requests that store messages: new ones, and ones that a consumer sends back."""
+"""Requests that store messages: new messages, and send-backs of a consumer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rmqd.client.remoting.client import RemotingClient
     from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 
-DEFAULT_REGION = "DefaultRegion"  # Java: MixAll.DEFAULT_TRACE_REGION_ID, of brokers that do not say theirs
-# The message is in the broker's log; only the disk or the slave was slower than the broker waits.
+DEFAULT_REGION = "DefaultRegion"  # Java: MixAll.DEFAULT_TRACE_REGION_ID; for brokers that do not report theirs
+# The message is in the broker's log, but the disk or the slave took longer than the broker waits.
 STORED = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -29,18 +29,18 @@ STORED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
-    """Where a broker stored a message. `status` is SUCCESS, or what was too slow; the message is stored in any case."""
+    """The position of a stored message. `status` is SUCCESS, or names the slow part; the message is stored anyway."""
 
     status: ResponseCode
     offset_msg_id: str
     queue_id: int
     queue_offset: int
     region: str
-    """Of the broker, for message trace."""
+    """The broker's region, for message trace."""
     is_traced: bool
-    """Whether the broker wants message trace of what it stores."""
+    """Whether the broker wants message trace of stored messages."""
     recall_handle: str | None
-    """By which a timer message is taken back; brokers give it with what waits in their timer, since 5.3.2."""
+    """The handle that recalls a timer message; brokers return it since 5.3.2."""
 
 
 async def send_message(
@@ -75,11 +75,11 @@ async def recall_message(
     producer_group: str,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> str:
-    """Have a broker take back a message that waits in its timer. Returns the message's unique key.
+    """Recall a message that waits in a broker's timer. Returns the message's unique key.
 
-    The broker answers when it has noted the recall, and does not look whether such a message waits.
-    Raises NoPermissionError where `recallMessageEnable` is off, IllegalOperationError for a handle whose time is over
-    or that is of another topic or broker.
+    The broker responds after storing the recall, without checking whether the message exists. Raises NoPermissionError
+    if `recallMessageEnable` is off, and IllegalOperationError if the handle's time has passed or the handle is for
+    another topic or broker.
     """
     header = RecallMessageRequestHeader(
         topic=topic, recall_handle=recall_handle, producer_group=producer_group, bname=broker_name
@@ -102,11 +102,11 @@ async def send_message_back(
     unit_mode: bool = False,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> None:
-    """Send a message back: the broker that stores it delivers it to the group once more.
+    """Send a message back: its broker delivers it to the group again.
 
-    `delay_level` 0 lets the broker choose (3 + reconsume times). Below 0 the message goes to the group's dead letters,
-    as it does after `max_reconsume_times` (None: the broker's setting of the group). By `broker_name` a proxy knows
-    where to pass it on; it refuses a send-back without.
+    With `delay_level` 0 the broker chooses the delay (3 + reconsume times). Below 0 the broker dead-letters the
+    message, just like after `max_reconsume_times` (None: the group's setting on the broker). A proxy needs
+    `broker_name` to forward the send-back, and refuses one without it.
     """
     header = ConsumerSendMsgBackRequestHeader(
         offset=commit_log_offset,

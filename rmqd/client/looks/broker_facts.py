@@ -1,4 +1,4 @@
-"""What a diagnosis needs to know of the brokers themselves: whether they answer, store messages, and have the time."""
+"""The broker data of a diagnosis: whether brokers answer, store messages, and have the right time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from rmqd.wire.bodies.cluster import ClusterInfo
 
 _RUNTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
-_MOST_DISK: Final = 0.90  # Java: CleanCommitLogService takes no higher diskSpaceWarningLevelRatio
+_MOST_DISK: Final = 0.90  # the maximum in Java: CleanCommitLogService limits diskSpaceWarningLevelRatio
 
 
 async def broker_facts(brokers: Brokers, info: ClusterInfo, clock: Clock) -> dict[str, BrokerFacts]:
-    """All brokers by name. What one refuses to tell is left open; that none of its answers came is its silence."""
+    """Return facts on all brokers by name. Refused facts are unknown; a broker without any response is silent."""
 
     async def figures(address: str) -> tuple[float, Mapping[str, str]]:
         asked_at = clock.wall()
@@ -61,9 +61,9 @@ def _facts(
 
 
 def _disk(settings: Mapping[str, str], figures: Mapping[str, str]) -> dict[str, float]:
-    """How full the disk is, and how full it may be; empty for a broker that does not tell both."""
+    """Return the used share of the disk and its limit; empty if the broker does not report both."""
     limit, used = settings.get("diskSpaceWarningLevelRatio", ""), figures.get("commitLogDiskRatio", "")
-    if not limit.isdecimal():  # the embedded one stores in memory
+    if not limit.isdecimal():  # the embedded broker stores in memory
         return {}
     try:
         return {"disk_used": float(used), "disk_limit": min(int(limit) / 100, _MOST_DISK)}
@@ -72,7 +72,7 @@ def _disk(settings: Mapping[str, str], figures: Mapping[str, str]) -> dict[str, 
 
 
 def _clock_ahead(at: float, figures: Mapping[str, str]) -> float | None:
-    """By how much a broker's clock was before ours: it tells when it began, and for how many whole seconds it runs."""
+    """Return by how much a broker's clock is ahead, from its start time and its runtime in whole seconds."""
     begun, runs = figures.get("bootTimestamp", ""), _RUNTIME.fullmatch(figures.get("runtime", ""))
     if not begun.isdecimal() or runs is None:
         return None

@@ -1,4 +1,4 @@
-"""The masters of a cluster, asked side by side."""
+"""The masters of a cluster, queried in parallel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[T]):
-    """What the masters answered, by the brokers' names, and why some did not."""
+    """The masters' responses by broker name, and the errors of the others."""
 
     by_broker: Mapping[str, T]
     errors: Mapping[str, RmqdError]
@@ -29,14 +29,14 @@ class Answers(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class QueueAnswers(Generic[T]):
-    """What the masters answered about queues, and why some did not."""
+    """The masters' responses about queues, and the errors of the others."""
 
     by_queue: Mapping[MessageQueue, T]
     errors: Mapping[MessageQueue, RmqdError]
 
 
 class Brokers:
-    """The masters of a cluster by their brokers' names. At most 32 questions are under way at once."""
+    """The masters of a cluster by broker name. At most 32 requests are sent at once."""
 
     def __init__(self, client: ClientInstance, cluster: ClusterInfo) -> None:
         brokers = dict(sorted(cluster.broker_addr_table.items()))
@@ -44,14 +44,14 @@ class Brokers:
         self.clusters = frozenset(cluster.cluster_addr_table)
         self.masters = {name: broker.master for name, broker in brokers.items() if broker.master is not None}
         self.names = {address: name for name, broker in brokers.items() for address in broker.broker_addrs.values()}
-        """By the addresses of masters and slaves."""
+        """Broker names by the addresses of masters and slaves."""
         self._turn = asyncio.Semaphore(MAX_QUESTIONS)
 
     @classmethod
     async def look_up(cls, client: ClientInstance) -> Self:
-        """Ask a name server for them. A broker whose master is away is left out.
+        """Ask a name server for the masters. Brokers without a master are omitted.
 
-        Raises NoBrokerError where there is none, and other RemotingErrors where no name server answers.
+        Raises NoBrokerError if there is none, and other RemotingErrors if no name server answers.
         """
         found = cls(client, await client.name_servers.ask(lambda address: cluster_info(client.remoting, address)))
         if not found.masters:
@@ -59,7 +59,7 @@ class Brokers:
         return found
 
     async def ask(self, question: Callable[[str], Awaitable[T]], names: Iterable[str] | None = None) -> Answers[T]:
-        """Ask the masters of these brokers, or all, the same: `question` is called with each address."""
+        """Send the same request to the masters of these brokers, or of all. `question` is called with each address."""
         asked = list(self.masters if names is None else names)
         answers = await asyncio.gather(*(self._ask(question, self.masters[name]) for name in asked))
         named = dict(zip(asked, answers, strict=True))
@@ -71,7 +71,7 @@ class Brokers:
     async def ask_about(
         self, queues: Iterable[MessageQueue], question: Callable[[str, MessageQueue], Awaitable[T]]
     ) -> QueueAnswers[T]:
-        """Ask each queue's master about it. Where a broker has no master now, the answer is BrokerAwayError."""
+        """Ask each queue's master about it. If a broker has no master now, the response is BrokerAwayError."""
         asked = list(queues)
         answers = await asyncio.gather(*(self._ask_about(question, queue) for queue in asked))
         named = dict(zip(asked, answers, strict=True))

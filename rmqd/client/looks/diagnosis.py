@@ -1,4 +1,4 @@
-"""Gathers what a diagnosis of a group is judged by, from brokers and through them from its members."""
+"""Collects the data for the diagnosis of a group, from brokers and, through them, from its members."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from rmqd.wire.bodies.stats import Connection, ConsumerConnection
 
 SECOND_LOOK_SECONDS: Final = 7.0
-"""Longer than a queue takes to change hands (5 s), or than members take to commit (5 s)."""
+"""Longer than a hand-over takes (5 s), or the interval of members' commits (5 s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is wrong with a group, the likeliest cause first, and what could not be asked."""
+    """The problems of a group, the most likely first, and failed queries."""
 
     group: str
     problems: tuple[Problem, ...]
@@ -46,10 +46,10 @@ class Diagnosis:
 async def diagnose(
     client: ClientInstance, clock: Clock, group: str, topics: Iterable[str] = (), of_daemon: Iterable[Finding] = ()
 ) -> Diagnosis:
-    """Look at a group, and once more after some seconds where one look could mislead.
+    """Diagnose a group; take a second snapshot after some seconds if one could mislead.
 
-    `topics` are those that it is known to subscribe to, besides what members say; `of_daemon` is what a daemon says.
-    Raises RemotingError where no name server answers.
+    `topics` are known subscriptions in addition to the members' own. `of_daemon` are a daemon's findings. Raises
+    RemotingError if no name server answers.
     """
     gatherer = _Gatherer(client, clock, group, frozenset(topics))
     first, errors = await gatherer.look()
@@ -62,7 +62,7 @@ async def diagnose(
 
 
 class _Gatherer:
-    """Looks at one group. Nobody joins it, and nothing is pulled under its name."""
+    """Takes snapshots of one group, without joining it or pulling under its name."""
 
     def __init__(self, client: ClientInstance, clock: Clock, group: str, topics: frozenset[str]) -> None:
         self._client = client
@@ -71,7 +71,7 @@ class _Gatherer:
         self._topics = topics
 
     async def look(self) -> tuple[Look, Mapping[str, RmqdError]]:
-        """One look, and what could not be asked, but for brokers that do not answer: those are part of the look."""
+        """Return a snapshot and the failed queries. Unreachable brokers are part of the snapshot."""
         client, group = self._client, self._group
         info = await client.name_servers.ask(lambda address: cluster_info(client.remoting, address))
         brokers = Brokers(client, info)
@@ -84,7 +84,7 @@ class _Gatherer:
         errors = {name: why for name, why in {**tables.errors, **known.errors}.items() if not facts[name].silence}
         views = known.by_broker
         members = await self._members(brokers, views)
-        if any(member.silence for member in members.values()):  # one that left while it was asked is no member
+        if any(member.silence for member in members.values()):  # a member that left in the meantime does not count
             views = (await connections(brokers, group)).by_broker
             here = _by_member(views)
             members = {client_id: member for client_id, member in members.items() if client_id in here}
@@ -115,7 +115,7 @@ class _Gatherer:
             remoting, group = brokers.client.remoting, self._group
             asked = await brokers.ask(lambda at: consumer_running_info(remoting, at, group, client_id), [near])
             why = asked.errors.get(near)
-            # a broker that knows two connections asks one of them, and it may be one that the member gave up
+            # a broker with two connections of a member asks one of them, possibly an abandoned one
             is_silent = isinstance(why, RemotingError | MemberSilentError) and len(known[client_id][near]) == 1
             return MemberFacts(
                 client_id=client_id,
@@ -129,7 +129,7 @@ class _Gatherer:
     async def _names(
         self, brokers: Brokers, views: Mapping[str, ConsumerConnection], members: Mapping[str, MemberFacts]
     ) -> set[str]:
-        """The topics that the group subscribes to; those that it has offsets of where there is no member to tell."""
+        """Return the group's subscribed topics; without members, the topics in which it has offsets."""
         names = set(self._topics)
         for view in views.values():
             names |= view.subscription_table.keys()
@@ -159,7 +159,7 @@ class _Gatherer:
     async def _places(
         self, topics: Mapping[str, TopicFacts], silent: set[str]
     ) -> tuple[dict[MessageQueue, QueueFacts], dict[str, RmqdError]]:
-        """The group's place in each queue of topics that have a route, on brokers that answer, and what was refused."""
+        """Return the group's offsets in each queue of topics with a route, on reachable brokers, and the refusals."""
         reader = LagReader(self._client, self._clock)
 
         async def ask(topic: str) -> TopicLag | RmqdError | None:
@@ -189,7 +189,7 @@ def _queue_facts(lag: TopicLag) -> Iterable[QueueFacts]:
 
 
 def _by_member(views: Mapping[str, ConsumerConnection]) -> dict[str, dict[str, list[Connection]]]:
-    """The connections of each member, by the broker's name."""
+    """Return the connections of each member, by broker name."""
     known: dict[str, dict[str, list[Connection]]] = {}
     for name, view in views.items():
         for one in view.connection_set:

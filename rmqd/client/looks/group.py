@@ -1,4 +1,4 @@
-"""One group: its settings, its members and what they subscribe to, and who owns which queue."""
+"""One group: its settings, its members and their subscriptions, and the owner of each queue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member, as brokers see it. `queues` is how many it owns; None where it does not answer."""
+    """One member, as brokers see it. `queues` is the number of queues that it owns; None if it does not answer."""
 
     client_id: str
     address: str
@@ -38,7 +38,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class OwnedQueue(QueueLag):
-    """The group's place in one queue, and the member that owns it; "" where nobody does, or nobody says so."""
+    """The group's lag in one queue, and the member that owns the queue; "" if no member reports owning it."""
 
     topic: str
     owner: str
@@ -46,7 +46,7 @@ class OwnedQueue(QueueLag):
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """The group's settings on one broker. `modes` are the topics that are set to be popped or pulled."""
+    """The group's settings on one broker. `modes` are the topics with a pull or pop setting."""
 
     consume_enable: bool
     consume_broadcast_enable: bool
@@ -58,20 +58,20 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class GroupDetail:
-    """One group. `consume_type`, `message_model` and `subscriptions` are None and empty without members."""
+    """One group. Without members, `consume_type` and `message_model` are None, and `subscriptions` is empty."""
 
     group: str
     consume_type: str | None
     message_model: str | None
     members: tuple[GroupMember, ...]
     subscriptions: Mapping[str, str]
-    """By topic: the tag expression, or the SQL condition."""
+    """Tag expressions or SQL conditions, by topic."""
     queues: tuple[OwnedQueue, ...]
     brokers: Mapping[str, GroupSettings]
 
 
 async def show_group(brokers: Brokers, clock: Clock, group: str) -> tuple[GroupDetail, dict[str, RmqdError]]:
-    """One group, and what could not be asked. Raises RmqdError where no broker that answers knows it."""
+    """Return one group, and the failed queries. Raises RmqdError if no reachable broker knows the group."""
     remoting = brokers.client.remoting
     tables, known, (lags, unread) = await asyncio.gather(
         brokers.ask(lambda address: subscription_groups(remoting, address)),
@@ -81,7 +81,7 @@ async def show_group(brokers: Brokers, clock: Clock, group: str) -> tuple[GroupD
     with_settings = {name: table[group] for name, table in tables.by_broker.items() if group in table}
     if not with_settings and not known.by_broker and not lags:
         error = next(iter((*tables.errors.values(), *known.errors.values())), None)
-        raise error or RmqdError(f"no broker knows group {group}; `rmqd groups list` has all")
+        raise error or RmqdError(f"no broker knows group {group}; run `rmqd groups list` to see all")
     near = {one.client_id: name for name, connection in known.by_broker.items() for one in connection.connection_set}
     infos = await running_infos(brokers, group, near)
     modes = await brokers.ask(lambda address: request_modes(remoting, address), with_settings)
@@ -106,7 +106,7 @@ async def show_group(brokers: Brokers, clock: Clock, group: str) -> tuple[GroupD
 
 
 async def running_infos(brokers: Brokers, group: str, near: Mapping[str, str]) -> dict[str, ConsumerRunningInfo]:
-    """What each member that answers says about itself; `near` names for each a broker that it is connected to."""
+    """Return the running info of each member that answers. `near` names a connected broker for each member."""
     remoting = brokers.client.remoting
 
     async def ask(client_id: str, name: str) -> ConsumerRunningInfo | None:

@@ -1,4 +1,4 @@
-"""Which groups a cluster has, how many members each has, and how far it is."""
+"""The groups of a cluster, with their members and lag."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _TYPES = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP"
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """One group. `consume_type` and `message_model` are what its members say; None while there are none.
+    """One group. `consume_type` and `message_model` are its members' settings; None without members.
 
-    `lag` is how many messages wait in all its queues, those of its retry topics included; `rate` how many of them its
-    members finish in a second.
+    `lag` is the number of waiting messages in all its queues, including its retry topics. `rate` is the number of
+    messages that its members finish per second.
     """
 
     group: str
@@ -40,7 +40,7 @@ class GroupSummary:
 async def list_groups(
     brokers: Brokers, *, namespace: str = "", with_system: bool = False
 ) -> tuple[list[GroupSummary], dict[str, RmqdError]]:
-    """The groups by name, and what could not be asked; only those of a namespace where one is given."""
+    """Return the groups by name, and the failed queries. A `namespace` selects its own groups."""
     remoting = brokers.client.remoting
     tables = await brokers.ask(lambda address: subscription_groups(remoting, address))
     where: dict[str, list[str]] = {}
@@ -54,7 +54,7 @@ async def list_groups(
 
 
 async def connections(brokers: Brokers, group: str, names: Iterable[str] | None = None) -> Answers[ConsumerConnection]:
-    """What each broker knows of the group's members; those that know none are left out."""
+    """Return each broker's information on the group's members. Brokers without members of the group are omitted."""
     remoting = brokers.client.remoting
     found = await brokers.ask(lambda address: consumer_connection(remoting, address, group), names)
     errors = {name: error for name, error in found.errors.items() if not isinstance(error, ConsumerNotOnlineError)}
@@ -62,7 +62,7 @@ async def connections(brokers: Brokers, group: str, names: Iterable[str] | None 
 
 
 async def is_known(brokers: Brokers, group: str) -> bool:
-    """Whether a broker has the group. Raises RmqdError where none that answers has it, and one does not answer."""
+    """Return whether a broker has the group. Raises RmqdError if no broker has it, and one does not answer."""
     remoting = brokers.client.remoting
     tables = await brokers.ask(lambda address: subscription_groups(remoting, address))
     if any(group in table for table in tables.by_broker.values()):
@@ -73,13 +73,13 @@ async def is_known(brokers: Brokers, group: str) -> bool:
 
 
 def consume_type(connection: ConsumerConnection) -> str | None:
-    """How the members of a group consume, as they say: push, pull or pop."""
+    """Return how the members of a group consume: push, pull or pop."""
     told = connection.consume_type
     return _TYPES.get(told, told) if told else None
 
 
 def message_model(connection: ConsumerConnection) -> str | None:
-    """Whether each message is for one member or for all, as they say: clustering or broadcasting."""
+    """Return the members' message model: clustering or broadcasting."""
     return connection.message_model.lower() if connection.message_model else None
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rmqd.wire.messages.message import Message
 
 _NO_QUEUE: Final = -1
-"""Records name their queue themselves."""
+"""Records contain their queue."""
 MOST_COPIES: Final = 32
 
 
@@ -48,10 +48,10 @@ Found = tuple[list[FoundMessage], dict[str, RmqdError]]
 
 
 async def find_by_id(brokers: Brokers, msg_id: str, topic: str | None = None) -> Found:
-    """All copies of a message: of its topic, or of any topic, retries and dead letters included.
+    """Return all copies of a message in its topic, or in any topic, including retries and dead letters.
 
-    An offset id, which names a broker of the cluster and a place there, is looked up at that place. Any other id is
-    one that a producer gave. Brokers know it as soon as their index has it, some moments after the message came.
+    An offset id names a broker of the cluster and a commit log offset, and is looked up there. Any other id is from a
+    producer. Brokers find it when it is in their index, some moments after the message arrived.
     """
     if (place := _place_of(brokers, msg_id)) is not None:
         return await _find_at(brokers, *place)
@@ -67,16 +67,14 @@ async def find_by_id(brokers: Brokers, msg_id: str, topic: str | None = None) ->
 
 
 async def find_by_key(brokers: Brokers, topic: str, key: str, *, most: int = MOST_COPIES) -> Found:
-    """The messages of a topic that have a key, the newest `most` of each broker, in the order of their store time."""
+    """Return a topic's messages with a key, the newest `most` of each broker, in order of store time."""
     return await _query(brokers, dict.fromkeys(brokers.masters, (topic,)), key, unique=False, most=most)
 
 
 def _place_of(brokers: Brokers, msg_id: str) -> tuple[str, str, int] | None:
-    """The broker, its address and the commit log offset that an offset id names; None where it names none of these."""
+    """Return broker, address and commit log offset of an offset id; None if it is not one of this cluster."""
     try:
-        place = parse_offset_message_id(
-            msg_id.partition("-")[0]
-        )  # a message of a stored batch has its offset behind it
+        place = parse_offset_message_id(msg_id.partition("-")[0])  # in a stored batch, the message's offset follows
     except ProtocolError:
         return None
     name = brokers.names.get(place.address)
@@ -108,7 +106,7 @@ async def _query(
 
 
 def in_order(parts: Iterable[Answers[list[FoundMessage]]]) -> Found:
-    """All messages of some answers in the order of their store time, and what could not be asked."""
+    """Return all messages of some responses in order of store time, and the failed queries."""
     parts = list(parts)
     found = [one for part in parts for messages in part.by_broker.values() for one in messages]
     errors = {name: error for part in parts for name, error in part.errors.items()}
@@ -116,19 +114,19 @@ def in_order(parts: Iterable[Answers[list[FoundMessage]]]) -> Found:
 
 
 def _has(message: FoundMessage, key: str, *, unique: bool) -> bool:
-    """Brokers find by hash, which others may share."""
+    """Return whether the key or id matches exactly. Brokers search by hash, which other keys may share."""
     return message.msg_id == key if unique else key in (message.keys or "").split()
 
 
 def decoded(records: bytes, topic: str, broker: str) -> Iterable[FoundMessage]:
-    """The messages of a broker's reply, also those whose bodies cannot be trusted. Raises ProtocolError."""
+    """Yield the messages in a broker's response, including messages with untrusted bodies. Raises ProtocolError."""
     block = decode_messages(records, MessageQueue(topic, broker, _NO_QUEUE))
     messages = [*block.messages, *(corrupt.message for corrupt in block.corrupt)]
     yield from (found_message(message, broker) for message in messages)
 
 
 def found_message(message: Message, broker: str) -> FoundMessage:
-    """A message as it is shown."""
+    """Return a message as it is shown."""
     return FoundMessage(
         message.record_topic,
         broker,

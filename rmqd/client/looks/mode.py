@@ -1,4 +1,4 @@
-"""Whether a group pops or pulls a topic: what each broker of the topic is set to, and setting it otherwise."""
+"""Whether a group pops or pulls a topic: the setting of each broker of the topic, and changes to it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModeChange:
-    """What a broker is set to for a group and a topic, and what it is to be set to.
+    """A broker's setting for a group and a topic, before and after.
 
-    A broker that was never set has its groups pull.
+    On a broker without a setting, groups pull.
     """
 
     broker: str
@@ -29,19 +29,19 @@ class ModeChange:
 
     @property
     def is_due(self) -> bool:
-        """Whether that is something else."""
+        """Whether the settings differ."""
         return self.now != self.then
 
 
 async def plan_mode(brokers: Brokers, wanted: SetMessageRequestModeRequestBody) -> list[ModeChange]:
-    """What there is to change on each broker that has the topic. Raises RmqdError where one cannot be asked."""
+    """Return the change on each broker that has the topic. Raises RmqdError if a broker does not answer."""
     remoting = brokers.client.remoting
     topics = await brokers.ask(lambda address: topic_config(remoting, address, wanted.topic))
     for error in topics.errors.values():
         if not isinstance(error, TopicNotExistError):
             raise error
     if not topics.by_broker:
-        raise RmqdError(f"no broker has topic {wanted.topic}; `rmqd topics list` has all")
+        raise RmqdError(f"no broker has topic {wanted.topic}; run `rmqd topics list` to see all")
     modes = await brokers.ask(lambda address: request_modes(remoting, address), topics.by_broker)
     for error in modes.errors.values():
         raise error
@@ -51,7 +51,7 @@ async def plan_mode(brokers: Brokers, wanted: SetMessageRequestModeRequestBody) 
 
 
 async def carry_out(brokers: Brokers, changes: Sequence[ModeChange]) -> Mapping[str, RmqdError]:
-    """Make those changes that are due. Returns why some were refused, by broker."""
+    """Apply the due changes. Returns the errors by broker."""
     due = {change.broker: change.then for change in changes if change.is_due}
 
     async def change_one(address: str) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def remove_group(brokers: Brokers, group: str) -> dict[str, RmqdError]:
-    """Remove a group that has no members any more, from all brokers and name servers. Returns what stayed, and why."""
+    """Remove a group without members from all brokers and name servers. Returns the remains and errors by broker."""
     remoting, topics = brokers.client.remoting, (retry_topic(group), dlq_topic(group))
 
     async def remove(address: str) -> None:
@@ -28,12 +28,12 @@ async def remove_group(brokers: Brokers, group: str) -> dict[str, RmqdError]:
         try:
             await asyncio.gather(*(forget_topic(remoting, server, topic) for topic in topics))
         except RmqdError:
-            continue  # the brokers' next registration says the same to this one
+            continue  # the brokers' next registration removes it there
     return {**removed.errors, **await _left(brokers, group, topics)}
 
 
 async def _left(brokers: Brokers, group: str, topics: tuple[str, ...]) -> dict[str, RmqdError]:
-    """What the brokers still have of it."""
+    """Return errors for remains of the group on brokers, and the failed queries."""
     remoting = brokers.client.remoting
     groups, configs = await asyncio.gather(
         brokers.ask(lambda address: subscription_groups(remoting, address)),

@@ -1,4 +1,4 @@
-"""Follows a topic: messages as they come, without a group."""
+"""Follows a topic: messages as they arrive, without a group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rmqd.wire.bodies.heartbeat import SubscriptionData
     from rmqd.wire.message_queue import MessageQueue
 
-HOLD_SECONDS: Final = 10.0  # for so long a broker holds a pull for which there is nothing
+HOLD_SECONDS: Final = 10.0  # how long a broker holds a pull without messages
 AGAIN_SECONDS: Final = 1.0
 
 Tell = Callable[[FoundMessage], None]
@@ -33,11 +33,11 @@ async def follow(
     since_ms: int | None = None,
     most: int | None = None,
 ) -> None:
-    """Tell each message that comes and matches, until there were so many, or cancelled.
+    """Call `tell` for each arriving message that matches, up to `most` messages or until cancelled.
 
-    It begins at the queues' ends, or with what was stored since a time (Unix milliseconds). A broker that cannot be
-    asked is complained of once, and asked again every second. Queues that the topic gets later are not followed.
-    Raises RmqdError where the topic, or a queue's end, cannot be found at the beginning.
+    It begins at the queues' ends, or with the messages stored since a time (Unix milliseconds). `complain` is called
+    once for a broker that cannot be reached, which is asked again every second. Queues that are added later are not
+    followed. Raises RmqdError if the topic, or a queue's end, cannot be found at the start.
     """
     await client.routes.lookup(subscription.topic)
     queues = client.routes.queues(subscription.topic)
@@ -71,7 +71,7 @@ async def _follow_queue(
     came: asyncio.Queue[FoundMessage],
     complain: Complain,
 ) -> None:
-    is_told = False
+    is_reported = False
     while True:
         try:
             part = await read_part(
@@ -79,11 +79,11 @@ async def _follow_queue(
                 subscription=subscription, hold_seconds=HOLD_SECONDS,
             )  # fmt: skip
             found = list(decoded(part.records, queue.topic, queue.broker_name))
-            is_told = False
+            is_reported = False
         except RmqdError as error:
-            if not is_told:
+            if not is_reported:
                 complain(str(queue), error)
-                is_told = True
+                is_reported = True
             await client.clock.sleep(AGAIN_SECONDS)
             continue
         for message in found:

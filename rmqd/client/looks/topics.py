@@ -1,4 +1,4 @@
-"""Which topics a cluster has; one topic with its queues, and the groups that read it."""
+"""The topics of a cluster; one topic with its queues, and the groups that read it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TopicSummary:
-    """One topic. `queues` are those that can be read, of all brokers; `permissions` is "rw", "r", "w" or "".
+    """One topic. `queues` is the number of readable queues of all brokers. `permissions` is "rw", "r", "w" or "".
 
-    `message_type` is what the topic's settings say; "" where they say nothing, as on brokers of 4.x.
+    `message_type` is from the topic's settings; "" if it is not set, as on brokers of 4.x.
     """
 
     topic: str
@@ -36,7 +36,7 @@ class TopicSummary:
 
 @dataclass(frozen=True, slots=True)
 class TopicQueue:
-    """The ends of one queue. `last_stored_ms` is when its last message was stored (Unix milliseconds), 0 if never."""
+    """The ends of one queue. `last_stored_ms` is the store time of its last message (Unix milliseconds), 0 if none."""
 
     broker: str
     queue: int
@@ -57,7 +57,7 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class TopicDetail:
-    """One topic. `messages` is how many its brokers hold, `groups` are those that consume it, or did."""
+    """One topic. `messages` is the number of messages on its brokers, `groups` are its present and past consumers."""
 
     topic: str
     messages: int
@@ -69,9 +69,9 @@ class TopicDetail:
 async def list_topics(
     brokers: Brokers, *, namespace: str = "", with_system: bool = False
 ) -> tuple[list[TopicSummary], dict[str, RmqdError]]:
-    """The topics by name, and what could not be asked; only those of a namespace where one is given.
+    """Return the topics by name, and the failed queries. A `namespace` selects its own topics.
 
-    Topics of RocketMQ's own, and those of retries and dead letters, are there `with_system`.
+    `with_system` includes RocketMQ's own topics, retry topics and dead letter topics.
     """
     remoting = brokers.client.remoting
     tables = await brokers.ask(lambda address: topic_configs(remoting, address))
@@ -86,13 +86,14 @@ async def list_topics(
 
 
 async def show_topic(brokers: Brokers, topic: str) -> tuple[TopicDetail, dict[str, RmqdError]]:
-    """One topic, and what could not be asked. Raises TopicNotExistError where no broker that answers has it."""
+    """Return one topic, and the failed queries. Raises TopicNotExistError if no reachable broker has it."""
     remoting = brokers.client.remoting
     configs = await brokers.ask(lambda address: topic_config(remoting, address, topic))
     missing = [error for error in configs.errors.values() if isinstance(error, TopicNotExistError)]
     errors = {name: error for name, error in configs.errors.items() if error not in missing}
     if not configs.by_broker:
-        raise next(iter(errors.values()), None) or RmqdError(f"no broker has topic {topic}; `rmqd topics list` has all")
+        unknown = RmqdError(f"no broker has topic {topic}; run `rmqd topics list` to see all")
+        raise next(iter(errors.values()), unknown)
     stats, groups = await asyncio.gather(
         brokers.ask(lambda address: topic_stats(remoting, address, topic), configs.by_broker),
         brokers.ask(lambda address: topic_consumers(remoting, address, topic), configs.by_broker),
@@ -109,7 +110,7 @@ async def show_topic(brokers: Brokers, topic: str) -> tuple[TopicDetail, dict[st
 
 
 def _is_inner(topic: str, brokers: Brokers) -> bool:
-    """Whether users have no business with a topic: brokers make one of each broker's and each cluster's name, too."""
+    """Return whether a topic is not for users. Brokers also create topics named after each broker and cluster."""
     is_derived = is_retry_topic(topic) or is_dlq_topic(topic) or topic.endswith(REPLY_TOPIC_SUFFIX)
     is_system = is_system_topic(topic) or topic.startswith(SYSTEM_TOPIC_PREFIX)
     return is_derived or is_system or topic in brokers.masters or topic in brokers.clusters

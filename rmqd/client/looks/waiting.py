@@ -1,4 +1,4 @@
-"""Messages that a diagnosis names: the first that waits in a queue that stands still, and those retried last."""
+"""Messages that a diagnosis names: the first waiting message of a stalled queue, and the last retried ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_RETRIED: Final = 32
 async def first_waiting(
     client: ClientInstance, look: Look, queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, SeenMessage]:
-    """The first message that waits in each of the first eight of these queues, where it can be read."""
+    """Return the first waiting message of each of the first eight queues, if it can be read."""
     asked = list(queues)[:MOST_HEADS]
     found = await asyncio.gather(*(_first(client, queue, look.place(queue) or 0) for queue in asked))
     return {queue: one for queue, one in zip(asked, found, strict=True) if one is not None}
@@ -45,7 +45,7 @@ async def _first(client: ClientInstance, queue: MessageQueue, offset: int) -> Se
 
 
 async def newest_retried(brokers: Brokers, look: Look) -> tuple[SeenMessage, ...]:
-    """The newest messages of the group's retry topic; none where no member says that its handler failed lately."""
+    """Return the newest messages of the group's retry topic; none unless a member reports recent failures."""
     infos = [member.info for member in look.members.values() if member.info is not None]
     if not any(one.consume_failed_tps for info in infos for one in info.status_table.values()):
         return ()

@@ -1,4 +1,4 @@
-"""Parts of queues, between two offsets or two times, read without a group."""
+"""Reads parts of queues, between two offsets or two times, without a group."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class Window:
 
     @property
     def size(self) -> int:
-        """How many offsets there are; filters and compaction may leave fewer messages."""
+        """The number of offsets. Filters and compaction may leave fewer messages."""
         return max(0, self.end - self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The messages of a part of a queue, opened, in its order, and those that cannot be trusted."""
+    """The opened messages of a part of a queue, in order, and its corrupt messages."""
 
     messages: Sequence[Message] = ()
     corrupt: Sequence[CorruptMessage] = ()
 
 
 async def whole_queues(client: ClientInstance, topic: str) -> list[Window]:
-    """All that the readable queues of a topic hold now. Raises RmqdError."""
+    """Return the present content of all readable queues of a topic. Raises RmqdError."""
 
     async def whole(queue: MessageQueue) -> Window:
         address = queue_address(client, queue)
@@ -62,10 +62,10 @@ async def whole_queues(client: ClientInstance, topic: str) -> list[Window]:
 async def between(
     client: ClientInstance, topic: str, from_ms: int | None = None, to_ms: int | None = None
 ) -> list[Window]:
-    """What a topic's queues hold that was stored at or after a time and before another (Unix milliseconds).
+    """Return the parts of a topic's queues that were stored at or after a time and before another (Unix milliseconds).
 
-    A 4.x broker finds the nearest message where none was stored at or after the time: then the window begins or ends
-    a message beside the time. Raises RmqdError.
+    If no message was stored at or after the time, a 4.x broker finds the nearest message: then the window begins or
+    ends one message off. Raises RmqdError.
     """
 
     async def cut(window: Window) -> Window:
@@ -82,7 +82,7 @@ async def between(
 
 
 async def not_committed(client: ClientInstance, topic: str, group: str) -> list[Window]:
-    """What a topic's queues hold that a group has not committed; all where it never did. Raises RmqdError."""
+    """Return the parts of a topic's queues that a group has not committed, which may be all. Raises RmqdError."""
 
     async def cut(window: Window) -> Window:
         address = queue_address(client, window.queue)
@@ -96,7 +96,7 @@ async def not_committed(client: ClientInstance, topic: str, group: str) -> list[
 async def read_window(
     client: ClientInstance, window: Window, subscription: SubscriptionData, *, namespace: str = ""
 ) -> AsyncIterator[Read]:
-    """Read a window part by part: what the subscription matches. Raises RmqdError."""
+    """Yield the messages of a window that match the subscription, part by part. Raises RmqdError."""
     offset, address = window.start, queue_address(client, window.queue)
     while offset < window.end:
         most = min(MOST_AT_ONCE, window.end - offset)
@@ -107,7 +107,7 @@ async def read_window(
             [one for one in block.messages if offset <= one.queue_offset < window.end and matches(one, subscription)],
             [one for one in block.corrupt if offset <= one.message.queue_offset < window.end],
         )
-        if part.next_offset <= offset:  # the queue ends here by now
+        if part.next_offset <= offset:  # the queue ends here now
             return
         offset = part.next_offset
 
@@ -119,9 +119,9 @@ async def read_newest(
     *,
     namespace: str = "",
 ) -> Read:
-    """The newest messages of several queues that their subscriptions match, in the order of their store time.
+    """Return the newest messages of several queues that match their subscriptions, in order of store time.
 
-    Queues are read backwards, always the one that may have the newest message that was not read yet.
+    Queues are read backwards, always the queue that may have the newest unread message.
     """
     behind = [_Backwards(window, subscription, window.end) for window, subscription in windows if window.size]
     heapq.heapify(behind)
@@ -152,25 +152,25 @@ async def read_newest(
 
 @dataclass(slots=True)
 class _Backwards:
-    """A window that is read from its end. `oldest_ms` is the store time of the oldest message that was read of it."""
+    """A window that is read from its end. `oldest_ms` is the store time of the oldest message read so far."""
 
     window: Window
     subscription: SubscriptionData
     reached: int
     oldest_ms: int = 2**63 - 1
-    step: int = MOST_AT_ONCE  # grows while nothing matches: a broker passes over that by itself
+    step: int = MOST_AT_ONCE  # grows while nothing matches, because a broker skips such messages itself
 
     def __lt__(self, other: _Backwards) -> bool:
         return self.oldest_ms > other.oldest_ms
 
 
 def matches(message: Message | FoundMessage, subscription: SubscriptionData) -> bool:
-    """Whether a message has a tag that is subscribed to. Brokers go by the hash of a tag, which another may share."""
+    """Return whether a message has a subscribed tag. Brokers compare only the hash of a tag, which others may share."""
     return not subscription.tags_set or message.tags in subscription.tags_set
 
 
 def queue_address(client: ClientInstance, queue: MessageQueue) -> str:
-    """The address of the broker that serves a queue. Raises RouteNotFoundError."""
+    """Return the address of the broker that serves a queue. Raises RouteNotFoundError."""
     name = client.routes.endpoint(queue)
     address = client.routes.address(name)
     if address is None:

@@ -1,19 +1,19 @@
-"""Requests and answers over connections, one for each address, made when needed.
+"""Requests and responses over connections, one for each address, opened on demand.
 
-A connection ends and is never reused; ConnectionPool makes the next one. Who does not answer is left alone for a while
-(`breaker`), so that requests to it fail at once and nobody waits. No request waits for a connection to another
-address.
+A connection ends and is never reused; ConnectionPool opens the next one. An unresponsive peer is not contacted for a
+while (`breaker`), so that requests to it fail at once and callers do not wait. Requests never wait for a connection to
+another address.
 
-    client             RemotingClient: `invoke` by address; what other rooms use
-    pool               ConnectionPool: which connection serves an address; probes of silent peers
-    connector          Connector: makes connections, and finds out why one failed
+    client             RemotingClient: `invoke` by address; the interface for other rooms
+    pool               ConnectionPool: the connection that serves each address; probes of silent peers
+    connector          Connector: opens connections, and finds out why one failed
     connection         RemotingConnection: bytes in and out of one socket
-    intake             Intake: bytes to commands, a bounded number in each turn of the event loop
-    pending            PendingRequests: who waits for which answer, and until when
-    peer_requests      PeerRequests: requests of brokers, and our answers
-    breaker            Breakers: what is known against each address
-    security           Security: keys, TLS settings, and what servers refuse
-    tls                TLS contexts, and what a failed handshake means
-    parsing            large bodies are parsed in a thread
+    intake             Intake: bytes to commands, a limited number in each turn of the event loop
+    pending            PendingRequests: the callers that wait for responses, and their deadlines
+    peer_requests      PeerRequests: requests of brokers, and our responses
+    breaker            Breakers: the failures of each address
+    security           Security: keys, TLS settings, and refusals of servers
+    tls                TLS contexts, and explanations of failed handshakes
+    parsing            parses large bodies in a thread
     traffic, snapshot  counters of requests, and the client's snapshot
 """

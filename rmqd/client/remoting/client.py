@@ -1,4 +1,4 @@
-"""Requests by address, over connections that are made when they are needed, one for each address, and kept."""
+"""Requests by address. Connections, one for each address, are opened on demand and kept."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from rmqd.wire.command import RemotingCommand, encode_request
 __all__ = ["RemotingClient", "Reply", "RequestHandler"]
 
 REQUEST_TIMEOUT_SECONDS = 3.0  # Java: mqClientApiTimeout
-FRAME_SECONDS = 30.0  # for a frame to arrive; no request waits longer than that for its answer
-SILENCE_SECONDS = 2.0  # without a byte from a peer that was sent a request: then it counts as silent
+FRAME_SECONDS = 30.0  # for a frame to arrive; requests do not wait longer for their responses
+SILENCE_SECONDS = 2.0  # without a byte from a peer with an unanswered request; then the peer counts as silent
 
 
 class RemotingClient:
-    """Speaks to any number of addresses ("host:port"), by the keys and the TLS settings in the options.
+    """Sends requests to any number of addresses ("host:port"), with the keys and TLS settings in the options.
 
-    `invoke` raises RemotingConnectError, RemotingTimeoutError or RemotingClosedError; a reply with an error code is
-    returned like any other. Requests of a peer go to the handlers set by `on_request`, in tasks that `close` ends.
+    `invoke` raises RemotingConnectError, RemotingTimeoutError or RemotingClosedError; a response with an error code is
+    returned like any other. Requests of a peer go to the handlers set by `on_request`, in tasks that `close` cancels.
 
-    Silence. A timeout alone says little: the broker may be slow with this one request. A peer counts as silent once a
-    request had `SILENCE_SECONDS` or more and not a single byte came on the connection meanwhile. Then the connection is
-    a suspect, and the breaker opens: requests fail at once, except for one at a time, the probe, which goes by a second
+    Silence. A timeout alone proves little: the broker may be slow with this one request. A peer counts as silent if a
+    request waited `SILENCE_SECONDS` or more and no byte was received on the connection meanwhile. Then the connection
+    is suspect, and the breaker opens: requests fail at once, except for one at a time, the probe, which uses a second
     connection (`ConnectionPool.to_probe` says why). The first byte on either connection ends the silence. A frame that
-    does not end within `FRAME_SECONDS` is no silence, but just as useless: its length may be damaged, so that it
-    swallows every answer. Such a connection is closed.
+    does not end within `FRAME_SECONDS` is not silence, but equally useless: its length may be damaged, so that it
+    swallows all responses. Such a connection is closed.
 
-    GO_AWAY. A broker that shuts down gracefully answers requests by this code, which says that it did not look at the
-    request. No further request goes by that connection, those under way get time for their answers, and the request is
-    sent once more by a new connection: behind a proxy that may be another broker.
+    GO_AWAY. A broker that shuts down gracefully responds with this code, which says that it did not process the
+    request. No further request uses that connection, requests in flight get time for their responses, and the request
+    is repeated on a new connection: behind a proxy that may be another broker.
     """
 
     def __init__(self, options: ClientOptions | None = None, clock: Clock | None = None) -> None:
@@ -54,15 +54,15 @@ class RemotingClient:
         self._silent: list[Callable[[str], None]] = []
 
     def on_request(self, code: int, handler: RequestHandler) -> None:
-        """Let `handler(command, address)` answer the peers' requests with this code; None for a one-way request."""
+        """Answer peers' requests with this code by `handler(command, address)`, which returns None if one-way."""
         self._peer_requests.on_request(code, handler)
 
     def on_notice(self, code: int, handler: NoticeHandler) -> None:
-        """Call `handler(command, address)` for the peers' requests with this code, which want no answer."""
+        """Call `handler(command, address)` for the peers' requests with this code, which need no response."""
         self._peer_requests.on_notice(code, handler)
 
     def on_open(self, callback: Callable[[str], None]) -> None:
-        """Call `callback(address)` whenever a new connection begins to serve an address."""
+        """Call `callback(address)` whenever a new connection starts to serve an address."""
         self._pool.opened.append(callback)
 
     def on_lost(self, callback: Callable[[str, str], None]) -> None:
@@ -70,23 +70,23 @@ class RemotingClient:
         self._pool.lost.append(callback)
 
     def on_silence(self, callback: Callable[[str], None]) -> None:
-        """Call `callback(address)` whenever a peer is found to be silent: it sent nothing while a request waited."""
+        """Call `callback(address)` whenever a peer becomes silent: it sent nothing while a request waited."""
         self._silent.append(callback)
 
     def is_down(self, address: str) -> bool:
-        """Whether no connection could be made, or nothing was heard on it, and no answer has come since."""
+        """Return whether no connection could be made, or the peer was silent, without a response since."""
         return self._breakers.is_open(address)
 
     def why_down(self, address: str) -> str | None:
-        """The reason why an address is down; None for one that is not."""
+        """Return the reason why an address is down; None if it is not down."""
         return self._breakers.reason(address)
 
     def rest_seconds(self, address: str) -> float:
-        """For how many more seconds no request is sent to an address that is down."""
+        """Return for how many more seconds no request is sent to an address that is down."""
         return self._breakers.rest_seconds(address)
 
     def check(self, address: str) -> None:
-        """Raise CircuitOpenError, or TlsError, for an address that is down: for requests that may wait long."""
+        """Raise CircuitOpenError, or TlsError, if an address is down: for requests that may wait long."""
         self._breakers.check_answers(address)
 
     async def invoke(
@@ -97,10 +97,10 @@ class RemotingClient:
         body: bytes = b"",
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> RemotingCommand:
-        """Send a request and return its reply, whatever its code.
+        """Send a request and return its response, whatever its code.
 
-        `timeout_seconds` begins once there is a connection; connecting has a deadline of its own. The class says what
-        becomes of requests to a silent peer, and of those that are answered by GO_AWAY.
+        `timeout_seconds` begins when there is a connection; connecting has its own deadline. The class docstring
+        describes requests to a silent peer, and requests that are answered by GO_AWAY.
         """
         ext_fields = self.security.signed(ext_fields, body)
         reply = await self._invoke_once(address, code, ext_fields, body, timeout_seconds)
@@ -119,7 +119,7 @@ class RemotingClient:
         else:
             reply = await self._invoke(connection, code, ext_fields, body, timeout_seconds)
         if reply.code == ResponseCode.GO_AWAY:
-            self._pool.leave(connection, "the peer says that it goes away")
+            self._pool.leave(connection, "the peer shuts down (GO_AWAY)")
         return reply
 
     async def _invoke(
@@ -133,28 +133,28 @@ class RemotingClient:
         started, reads = self.clock.monotonic(), connection.reads
         try:
             return await connection.invoke(code, ext_fields, body, timeout_seconds)
-        except (RemotingTimeoutError, asyncio.CancelledError):  # the caller may have a deadline of its own
+        except (RemotingTimeoutError, asyncio.CancelledError):  # the caller may have its own deadline
             now = self.clock.monotonic()
             seconds = now - started
             if connection.is_open and connection.frame_at is not None and now - connection.frame_at >= FRAME_SECONDS:
-                # The frame's length may be damaged: it would take in all bytes that come, and no answer would be found.
+                # The frame's length may be damaged: it would swallow all following bytes with their responses.
                 connection.corrupt(ProtocolError(f"it began {now - connection.frame_at:.0f} s ago and does not end"))
             elif (
                 seconds >= SILENCE_SECONDS
                 and connection.reads == reads
                 and self._pool.uses(connection)
-                # one silence is one failure, however many requests wait in it and are given up
+                # one silence is one failure, however many requests wait in it and expire
                 and not self._breakers.failed_since(connection.address, started)
             ):
-                self._heard_nothing(connection, seconds)
+                self._note_silence(connection, seconds)
             raise
 
-    def _heard_nothing(self, connection: RemotingConnection, seconds: float) -> None:
-        """Note that a peer is silent: open its breaker, and tell those who asked to hear of it."""
+    def _note_silence(self, connection: RemotingConnection, seconds: float) -> None:
+        """Note that a peer is silent: open its breaker, and call the `on_silence` callbacks."""
         address = connection.address
-        connection.is_suspect = connection.was_asked_in_vain = True
+        connection.is_suspect = connection.had_timeout = True
         self._breakers.failed(
-            address, RemotingTimeoutError(address, f"it takes requests and is silent for {seconds:.1f} s")
+            address, RemotingTimeoutError(address, f"it accepts requests but has been silent for {seconds:.1f} s")
         )
         for callback in self._silent:
             callback(address)
@@ -162,33 +162,33 @@ class RemotingClient:
     def call(
         self, connection: RemotingConnection, code: int, ext_fields: dict[str, str], timeout_seconds: float
     ) -> asyncio.Future[RemotingCommand]:
-        """Send a request on this connection and wait for nothing; the future gives the reply, whatever its code.
+        """Send a request on this connection without waiting. The future gives the response, whatever its code.
 
-        It fails as `RemotingConnection.call` says. A failure that nobody waits for is not reported.
+        It fails as `RemotingConnection.call` says. A failure is not reported if nothing awaits the future.
         """
         opaque = next(OPAQUE)
         frame = encode_request(code, opaque, self.security.signed(ext_fields))
         return connection.call(code, opaque, frame, timeout_seconds)
 
     async def invoke_oneway(self, address: str, code: int, ext_fields: dict[str, str], body: bytes = b"") -> None:
-        """Send a request that is not answered."""
+        """Send a request that gets no response."""
         connection = self._pool.get(address) or await self._pool.connection(address)
         await connection.invoke_oneway(code, self.security.signed(ext_fields, body), body)
 
     def connected(self, address: str) -> RemotingConnection | None:
-        """The open connection to an address, if there is one."""
+        """Return the open connection to an address, if there is one."""
         return self._pool.get(address)
 
     def ready(self, address: str) -> RemotingConnection | None:
-        """The open connection to an address that is not down; None where there is none, or the address is down."""
+        """Return the open connection to an address; None if there is none, or the address is down."""
         return None if self._breakers.is_open(address) else self._pool.get(address)
 
     async def connection(self, address: str) -> RemotingConnection:
-        """The open connection to an address. If there is none, one is made; callers at the same time share it."""
+        """Return the open connection to an address, or open one for all simultaneous callers."""
         return await self._pool.connection(address)
 
     def silent_seconds(self, address: str) -> float:
-        """How long an address has sent nothing while a request waited for its answer; 0 where none waits."""
+        """Return how long an address has sent nothing while a request waited for its response; 0 if none waits."""
         connection = self._pool.get(address)
         return 0.0 if connection is None else connection.silent_seconds
 
@@ -197,16 +197,15 @@ class RemotingClient:
         self._pool.disconnect(address, reason)
 
     def leave(self, connection: RemotingConnection, reason: str) -> None:
-        """Send no more requests by this connection, and close it after the requests under way had time for answers."""
+        """Send no more requests on this connection, and close it after requests in flight had time for responses."""
         self._pool.leave(connection, reason)
 
     def give_up(self, address: str, reason: str) -> None:
-        """Forget an address that is not used any more. Requests that wait for its answers fail with
-        ConnectionRenewedError, so that their callers ask another address at once."""
+        """Stop using an address. Waiting requests fail with ConnectionRenewedError, so that callers ask another one."""
         self._pool.give_up(address, reason)
 
     def called(self, address: str, host: str) -> None:
-        """Have the certificate of a numeric address checked against the host name that it was resolved from."""
+        """Check the certificate of a numeric address against the host name that resolved to it."""
         self._pool.called(address, host)
 
     def secure(self, options: ClientOptions) -> None:
@@ -217,7 +216,7 @@ class RemotingClient:
             self._pool.renew()
 
     async def close(self) -> None:
-        """Close every connection and wait for what they had under way."""
+        """Close every connection, and wait for its tasks."""
         await asyncio.gather(self._peer_requests.close(), self._pool.close())
 
     def _new_connection(self, pool: ConnectionPool, address: str) -> RemotingConnection:

@@ -1,4 +1,4 @@
-"""One connection to one name server or broker: many requests at once, told apart by their opaque."""
+"""One connection to one name server or broker: many requests at once, distinguished by their opaque."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-ONEWAY_TIMEOUT_SECONDS = 3.0  # until the peer's socket takes it
-TLS_ALERT = b"\x15\x03"  # how an answer in TLS to a plain request begins
+ONEWAY_TIMEOUT_SECONDS = 3.0  # until the peer's socket accepts it
+TLS_ALERT = b"\x15\x03"  # the first bytes of a TLS server's response to a plain request
 OPAQUE: Final[Iterator[int]] = map((0x7FFFFFFF).__and__, itertools.count())
-"""The numbers of requests: one series for the process, as the Java client has."""
+"""The numbers of requests: one series for the process, as in the Java client."""
 
 
 class RemotingConnection(asyncio.Protocol):
-    """Sends requests, resolves their futures with the replies, and hands the peer's own requests on.
+    """Sends requests, resolves their futures with the responses, and passes on the peer's own requests.
 
-    It never reconnects. When the connection ends, whichever end closed it, `on_lost` is called at once. The callback
-    has to call `fail_waiting`, so that no request waits for an answer that cannot come.
+    It never reconnects. When either end closes the connection, `on_lost` is called at once. The callback must call
+    `fail_waiting`, so that no request waits for a response that cannot arrive.
     """
 
     def __init__(
@@ -52,27 +52,27 @@ class RemotingConnection(asyncio.Protocol):
         self.address = address
         self.close_reason = ""
         self.was_answered = False
-        """Whether the peer has sent anything."""
+        """Whether the peer has sent any bytes."""
         self.made_by = 0
         """The version of the TLS settings that the connection was made with (`Security.version`)."""
         self.error: Exception | None = None
-        """The exception that the event loop gave to `connection_lost`; None for an ordinary end."""
+        """The exception that the event loop passed to `connection_lost`; None for a normal end."""
         self.was_closed_here = False
-        """Whether this end closed it."""
+        """Whether this end closed the connection."""
         self.corruption: ProtocolError | None = None
-        """What the peer sent that cannot be decoded."""
+        """The error about bytes of the peer that cannot be decoded."""
         self.is_suspect = False
-        """Whether the peer was silent on it: then the next bytes are reported like the first ones (`on_answer`)."""
-        self.was_asked_in_vain = False
-        """Whether a request on this connection has found the peer silent."""
+        """Whether the peer was silent. If so, the next bytes are reported like the first ones (`on_answer`)."""
+        self.had_timeout = False
+        """Whether a request on this connection timed out in silence."""
         self.heard_at = 0.0
-        """When the last bytes came, by the client's clock."""
+        """When the last bytes were received, by the client's clock."""
         self.reads = 0
-        """How many times bytes came."""
+        """How many times bytes were received."""
         self.frame_at: float | None = None
-        """When the frame began of which only a part has come, by the client's clock; None if there is no such frame."""
+        """When the unfinished frame began, by the client's clock; None if there is no unfinished frame."""
         self.made_at = 0.0
-        """When the connection was made, by the client's clock."""
+        """When the connection was opened, by the client's clock."""
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._traffic = traffic
@@ -100,12 +100,12 @@ class RemotingConnection(asyncio.Protocol):
 
     @property
     def is_read(self) -> bool:
-        """Whether the peer reads as fast as we write."""
+        """Whether the peer reads as fast as this end writes."""
         return self._writable.is_set()
 
     @property
     def silent_seconds(self) -> float:
-        """How long the peer has sent nothing while a request waited for its answer; 0 where none waits."""
+        """How long the peer has sent nothing while a request waited for its response; 0 if none waits."""
         oldest_at = self._pending.oldest_at
         return 0.0 if oldest_at is None else self._clock.monotonic() - max(self.heard_at, oldest_at)
 
@@ -116,7 +116,7 @@ class RemotingConnection(asyncio.Protocol):
         return f"{name[0]}:{name[1]}" if name else None
 
     def call(self, code: int, opaque: int, frame: bytes, timeout_seconds: float) -> asyncio.Future[RemotingCommand]:
-        """Send an encoded request; the future gives the reply, whatever its code.
+        """Send an encoded request. The future gives the response, whatever its code.
 
         It fails with RemotingTimeoutError after `timeout_seconds`, and with RemotingClosedError if the connection ends.
         """
@@ -129,16 +129,16 @@ class RemotingConnection(asyncio.Protocol):
     def hand_over(
         self, waiting: asyncio.Future[RemotingCommand], hear: Callable[[RemotingCommand], object]
     ) -> asyncio.Future[RemotingCommand]:
-        """Give the reply of a call that nobody waits for any more to `hear`; `waiting` is the caller's to settle.
+        """Pass the response of an abandoned call to `hear`. The caller must settle `waiting`.
 
-        Returns the future that has the reply, or why none came.
+        Returns the future with the response, or the error if there is none.
         """
         return self._pending.hand_over(waiting, hear)
 
     async def invoke(
         self, code: int, ext_fields: dict[str, str], body: bytes, timeout_seconds: float
     ) -> RemotingCommand:
-        """Send a request and wait for its reply; a reply that comes after a cancellation is dropped."""
+        """Send a request and wait for its response. A response that arrives after a cancellation is dropped."""
         await self.drained(timeout_seconds)
         opaque = next(OPAQUE)
         future = self.call(code, opaque, encode_request(code, opaque, ext_fields, body), timeout_seconds)
@@ -148,22 +148,22 @@ class RemotingConnection(asyncio.Protocol):
             self._pending.drop(opaque)
 
     async def invoke_oneway(self, code: int, ext_fields: dict[str, str], body: bytes = b"") -> None:
-        """Send a request that gets no reply."""
+        """Send a request that gets no response."""
         await self.drained(ONEWAY_TIMEOUT_SECONDS)
         self.write(encode_request(code, next(OPAQUE), ext_fields, body, oneway=True))
 
     async def drained(self, timeout_seconds: float) -> None:
-        """Wait while the peer reads slower than we write; raises RemotingTimeoutError if that lasts too long."""
+        """Wait while the peer reads slower than this end writes. Raises RemotingTimeoutError if that takes too long."""
         if self._writable.is_set():
             return
         try:
             async with self._clock.timeout(timeout_seconds):
                 await self._writable.wait()
         except TimeoutError:
-            raise RemotingTimeoutError(self.address, f"it takes no request, {timeout_seconds:g} s long") from None
+            raise RemotingTimeoutError(self.address, f"it accepted no request for {timeout_seconds:g} s") from None
 
     def write(self, frame: bytes) -> None:
-        """Queue a frame; all frames of one turn of the loop leave in one system call."""
+        """Queue a frame. All frames of one turn of the loop are sent in one system call."""
         if self._transport is None:
             raise RemotingClosedError(self.address, self.close_reason or "the connection is closed")
         if not self._out:
@@ -171,25 +171,25 @@ class RemotingConnection(asyncio.Protocol):
         self._out.append(frame)
 
     def close(self, reason: str) -> None:
-        """Close at once; waiting requests fail with `reason`."""
+        """Close at once. Waiting requests fail with `reason`."""
         self._flush()
-        self._end(reason, now=not self._writable.is_set())  # a peer that does not read would be waited for
+        self._end(reason, now=not self._writable.is_set())  # do not wait for a peer that does not read
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop once the connection is made."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods, not by its class
+        """Called by the event loop when the connection is made."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class has the methods, but another base
         self.made_at = self._clock.monotonic()
         raw = transport.get_extra_info("socket")
         if raw is not None:
             with contextlib.suppress(OSError):
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                # a peer that vanished without a word is noticed after a minute, not after the kernel's quarter hour
+                # a peer that vanished is noticed after a minute, not after the kernel's quarter of an hour
                 raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), 60_000)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the event loop with the bytes that came."""
-        if self._transport is None:  # closed here, with something still in the TLS buffers
+        """Called by the event loop with received bytes."""
+        if self._transport is None:  # closed by this end, with bytes still in the TLS buffers
             return
         is_first, self.was_answered = not self.was_answered, True
         self.heard_at = self._clock.monotonic()
@@ -202,7 +202,7 @@ class RemotingConnection(asyncio.Protocol):
                 self.frame_at = self.heard_at
         except ProtocolError as error:
             if is_first and data.startswith(TLS_ALERT):
-                self.was_answered = False  # a TLS alert is no answer: the connector asks what the server wants
+                self.was_answered = False  # a TLS alert is not a response; the connector investigates
                 self._transport.abort()
             else:
                 self.corrupt(error)
@@ -213,13 +213,13 @@ class RemotingConnection(asyncio.Protocol):
                     self._on_answer(self)
 
     def corrupt(self, error: ProtocolError) -> None:
-        """Close because the peer sent bytes that cannot be decoded. Where the next frame begins is unknown then."""
+        """Close because the peer sent bytes that cannot be decoded. The start of the next frame is then unknown."""
         self._traffic.corrupt_frame(self.address, error)
         self.corruption = error
         self.close(f"a frame could not be decoded: {error}")
 
     def pause_writing(self) -> None:
-        """Called by the event loop when its buffer is full, as the peer reads too slowly."""
+        """Called by the event loop when its buffer is full, because the peer reads too slowly."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
@@ -227,7 +227,7 @@ class RemotingConnection(asyncio.Protocol):
         self._writable.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Called by the event loop when the connection has ended, by either end."""
+        """Called by the event loop when either end has ended the connection."""
         self._ending = None
         self._writable.set()
         self._ended.set()
@@ -241,7 +241,7 @@ class RemotingConnection(asyncio.Protocol):
             self._on_lost(self)
 
     async def ended(self, timeout_seconds: float) -> None:
-        """Wait until a closed connection is gone; TLS waits for the peer's goodbye. After the time it is aborted."""
+        """Wait until a closed connection has ended; TLS waits for the peer's close_notify. Aborts it on timeout."""
         try:
             async with self._clock.timeout(timeout_seconds):
                 await self._ended.wait()
@@ -251,25 +251,25 @@ class RemotingConnection(asyncio.Protocol):
             await self._ended.wait()
 
     async def finished(self, timeout_seconds: float) -> None:
-        """Wait for answers, for at most this time, and only for requests whose own timeout is not longer."""
+        """Wait up to this time for the responses to requests whose own timeout is not longer."""
         await self._pending.finished(timeout_seconds)
 
     def fail_waiting(self, make_error: Callable[[], RemotingError]) -> None:
-        """Fail every waiting request, each with an exception of its own, as each is raised in another task."""
+        """Fail every waiting request, each with its own exception, because each is raised in another task."""
         self._pending.fail(make_error)
 
     def _flush(self) -> None:
-        """Send what was queued since the last turn of the loop.
+        """Send the frames that were queued since the last turn of the loop.
 
-        What is queued is taken out before anything can fail, and a failure ends the connection. If an exception (a
-        MemoryError) left it queued instead, no later `write` would have it sent, as only the first one in an empty
-        queue asks for a flush: the connection would look well, and send nothing more.
+        The queue is emptied before anything can fail, and a failure ends the connection. If an exception (a
+        MemoryError) left frames queued, later writes would not send them, because only the first frame in an empty
+        queue schedules a flush. The connection would look healthy, and never send again.
         """
         try:
             out, self._out = self._out, []
             if out and self._transport is not None and not self._ended.is_set():
                 self._transport.write(b"".join(out))
-        except Exception as error:  # a bug of ours or the loop's: this connection is useless, a new one may work
+        except Exception as error:  # a bug in rmqd or the loop: this connection is useless, but a new one may work
             self._end(f"a request could not be sent: {error!r}", now=True)
             log.exception("connection.failed", address=self.address)
 
@@ -278,7 +278,7 @@ class RemotingConnection(asyncio.Protocol):
         if isinstance(error, ProtocolError):
             self.corrupt(error)
         else:
-            self._end(f"what the peer sent could not be taken: {error!r}", now=True)
+            self._end(f"received bytes could not be handled: {error!r}", now=True)
             log.error("connection.failed", address=self.address, exc_info=error)
 
     def _end(self, reason: str, *, now: bool) -> None:
@@ -288,7 +288,7 @@ class RemotingConnection(asyncio.Protocol):
         self._intake.stop()
         self._ending, self.was_closed_here = transport, True
         self.close_reason = self.close_reason or reason
-        self._writable.set()  # wakes callers that wait to send: they see that the connection has ended
+        self._writable.set()  # wakes callers that wait to send, so that they see the end
         if now:
             transport.abort()
         else:

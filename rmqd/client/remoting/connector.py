@@ -1,4 +1,4 @@
-"""Makes connections, with or without TLS, and finds out why one failed or was closed."""
+"""Opens connections, with or without TLS, and finds out why one failed or was closed."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from rmqd.errors import RemotingConnectError, TlsError, TlsFileError
 
 CONNECT_TIMEOUT_SECONDS = 3.0  # Java: connectTimeoutMillis
 TLS_CONNECT_TIMEOUT_SECONDS = 6.0  # a handshake takes both ends some CPU time
-TLS_SHUTDOWN_SECONDS = 1.0  # for the peer's goodbye; requests that wait for answers fail only after it
-ASK_AGAIN_SECONDS = 60.0  # between two attempts to find out why a server closes connections: each makes more of them
-RENEWED = "the TLS settings are others now"
+TLS_SHUTDOWN_SECONDS = 1.0  # for the peer's close_notify; waiting requests fail only after it
+ASK_AGAIN_SECONDS = 60.0  # between attempts to find out why a server closes connections; each opens more of them
+RENEWED = "the TLS settings have changed"
 
 
 class _Found(NamedTuple):
-    """Why an address closes connections (None: that could not be found out), and until when that is believed."""
+    """The reason why an address closes connections (None: unknown), and how long it is valid."""
 
     reason: str | None
     until: float
 
 
 class Connector:
-    """Makes connections with the present security settings. `make(address)` creates the protocol object of one."""
+    """Opens connections with the present security settings. `make(address)` creates the protocol object."""
 
     def __init__(
         self, security: Security, breakers: Breakers, make: Callable[[str], RemotingConnection], clock: Clock
@@ -42,18 +42,18 @@ class Connector:
         self._found: dict[str, _Found] = {}
 
     def called(self, address: str, host: str) -> None:
-        """Have the certificate of a numeric address checked against the host name that it was resolved from."""
+        """Check the certificate of a numeric address against the host name that resolved to it."""
         self._server_names[address] = host
 
     def start_anew(self) -> None:
-        """Forget all failures: they were failures of settings that are no longer in use."""
+        """Forget all failures, because they are from settings that are no longer in use."""
         self._breakers.forget()
         self._found.clear()
 
     async def connect(self, address: str) -> RemotingConnection:
-        """Make a connection. Raises RemotingConnectError, or TlsError.
+        """Open a connection. Raises RemotingConnectError, or TlsError.
 
-        If the security settings change while it is made, it is closed and another one is made with the new settings.
+        If the security settings change meanwhile, it is closed and another one is opened with the new settings.
         """
         while True:
             version = self._security.version
@@ -69,10 +69,10 @@ class Connector:
                 connection.close(RENEWED)
 
     async def why_lost(self, connection: RemotingConnection) -> TlsError | None:
-        """Find out why a server closed a connection without an answer. Raises nothing.
+        """Find out why a server closed a connection without a response. Raises nothing.
 
-        The server may want TLS, or a certificate, or no TLS. If it closes a second connection too, its breaker opens:
-        otherwise it would be connected to again and again without a pause.
+        The server may require TLS, or a certificate, or no TLS. If it closes a second connection too, its breaker
+        opens. Otherwise the client would reconnect again and again without a pause.
         """
         address = connection.address
         reason = None if connection.error is None else self._explain(connection.error, address)
@@ -125,7 +125,7 @@ class Connector:
             host, _, port = address.rpartition(":")
             try:
                 context = self._security.context()
-            except TlsFileError:  # the next attempt to connect reports it
+            except TlsFileError:  # the next attempt to connect reports the error
                 return None
             shows_one = bool(self._security.tls.cert_file)
             name = self._name(address)
@@ -141,7 +141,7 @@ class Connector:
         return self._security.tls.server_name or self._server_names.get(address, host)
 
     def _note(self, error: RemotingConnectError) -> None:
-        """Open the address's breaker, and report a problem of TLS as a refusal."""
+        """Open the address's breaker, and report a TLS problem as a refusal."""
         self._breakers.failed(error.address, error)
         if isinstance(error, TlsError):
             self._security.refusals.refused(error.address, str(error), is_trust=True)
@@ -153,5 +153,5 @@ def _connect_reason(error: BaseException, seconds: float) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, ConnectionError):
-        return str(error) or "the peer closed the connection while it was made"
+        return str(error) or "the peer closed the connection while it was opened"
     return str(error) or f"no connection within {seconds:g} s"

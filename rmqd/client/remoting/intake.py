@@ -1,4 +1,4 @@
-"""Cuts the bytes of a connection into commands, and hands on a bounded number in each turn of the event loop."""
+"""Splits the bytes of a connection into commands, and passes on a limited number in each turn of the event loop."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rmqd.errors import ProtocolError
 from rmqd.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, decode_command
 from rmqd.wire.frame import FrameDecoder
 
-MOST_AT_ONCE: Final = 128  # in a turn of the loop: a few milliseconds, where all are requests that are turned away
+MOST_AT_ONCE: Final = 128  # in one turn of the loop: a few milliseconds if all are rejected requests
 _KNOWN_FLAGS: Final = RESPONSE_FLAG | ONEWAY_FLAG
 
 Taker = Callable[[RemotingCommand], None]
 
 
 class Intake:
-    """Cuts bytes into frames and hands the commands on, in their order.
+    """Splits bytes into frames and passes on the commands, in order.
 
-    If a peer sends very many commands at once, reading is paused until they are handed on, and other connections get
-    their turns in between. A failure inside of `feed` is raised, and the event loop closes the connection. One in a
-    later turn would reach nobody, so it is given to `on_error`.
+    If a peer sends very many commands at once, reading is paused until they are passed on, so that other connections
+    get their turns. An error inside `feed` is raised, and the event loop closes the connection. An error in a later
+    turn has no caller, so it is passed to `on_error`.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Intake:
         self._on_reply = on_reply
         self._on_request = on_request
         self._on_error = on_error
-        self._waiting: list[bytes] = []  # frames for the next turns; reading is paused while there are some
+        self._waiting: list[bytes] = []  # frames for the next turns; reading is paused while there are any
         self._at_end: Callable[[], None] | None = None
 
     @property
@@ -40,7 +40,7 @@ class Intake:
         return self._decoder.held_bytes > 0
 
     def feed(self, data: bytes, transport: asyncio.Transport) -> bool:
-        """Take bytes. Returns whether they completed a frame. Raises ProtocolError if they cannot be decoded."""
+        """Accept bytes. Returns whether they completed a frame. Raises ProtocolError if they cannot be decoded."""
         payloads = self._decoder.feed(data)
         if self._waiting or len(payloads) > MOST_AT_ONCE:
             self._put_off(payloads, transport)
@@ -49,9 +49,9 @@ class Intake:
         return bool(payloads)
 
     def finish(self, at_end: Callable[[], None]) -> None:
-        """Call `at_end` once all commands that came are handed on; at once if none waits.
+        """Call `at_end` when all received commands are passed on; at once if none waits.
 
-        A peer that closes its connection may have answered just before: over TLS its end comes with its last bytes.
+        A peer that closes its connection may have answered just before: over TLS its end arrives with its last bytes.
         """
         if self._waiting:
             self._at_end = at_end
@@ -59,7 +59,7 @@ class Intake:
             at_end()
 
     def stop(self) -> None:
-        """Hand on no more commands."""
+        """Pass on no more commands."""
         self._waiting = []
 
     def _put_off(self, payloads: list[bytes], transport: asyncio.Transport) -> None:
@@ -67,13 +67,13 @@ class Intake:
             if not transport.is_closing():
                 transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._go_on, transport)
-        self._waiting += payloads  # also what TLS had already when reading was paused
+        self._waiting += payloads  # including bytes that TLS had already received when reading was paused
 
     def _go_on(self, transport: asyncio.Transport) -> None:
         some, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
         try:
             self._take(some)
-        except Exception as error:  # noqa: BLE001  nobody else would hear of it
+        except Exception as error:  # noqa: BLE001 it has no caller that would see it
             self._on_error(error)
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._go_on, transport)

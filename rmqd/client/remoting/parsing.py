@@ -10,11 +10,11 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-MOST_BYTES_HERE: Final = 32 * 1024  # fastjson's dialect is read at about a byte in a microsecond
+MOST_BYTES_HERE: Final = 32 * 1024  # fastjson's dialect is parsed at about one byte per microsecond
 
 
 async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
-    """Return what `parse(body)` returns, or raise what it raises. Only a large body is parsed in another thread."""
+    """Return the result of `parse(body)`, or raise its error. Only a large body is parsed in another thread."""
     if len(body) <= MOST_BYTES_HERE:
         return parse(body)
     return await asyncio.get_running_loop().run_in_executor(_thread(), parse, body)
@@ -22,5 +22,5 @@ async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
 
 @functools.cache
 def _thread() -> ThreadPoolExecutor:
-    """A thread of our own, since handlers may fill asyncio's default executor. One body at a time bounds the memory."""
+    """Return rmqd's own thread, as handlers may fill asyncio's executor. One body at a time limits the memory."""
     return ThreadPoolExecutor(1, "rmqd-parsing")

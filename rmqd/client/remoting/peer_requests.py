@@ -1,4 +1,4 @@
-"""Requests that brokers send to this client, and its answers."""
+"""Requests that brokers send to this client, and its responses."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Reply = tuple[int, str, dict[str, str], bytes]  # code, remark, ext fields, body
 RequestHandler = Callable[[RemotingCommand, str], Awaitable[Reply | None]]
 NoticeHandler = Callable[[RemotingCommand, str], None]
 
-MOST_AT_ONCE: Final = 64  # requests of one connection that are being answered
-REPLY_SECONDS: Final = 3.0  # until the peer takes an answer
+MOST_AT_ONCE: Final = 64  # on one connection
+REPLY_SECONDS: Final = 3.0  # until the peer accepts a response
 
 
 class PeerRequests:
-    """Answers each request by the handler of its code, in tasks that `close` ends.
+    """Answers each request with the handler of its code, in tasks that `close` cancels.
 
-    At most MOST_AT_ONCE requests of a connection are answered at a time; others are refused. An answer is dropped if
-    the peer does not read it in time. So a peer takes a bounded part of the memory, whatever it sends.
+    At most MOST_AT_ONCE requests of a connection are answered at once; others are rejected. A response is dropped if
+    the peer does not read it in time. So a peer uses limited memory, whatever it sends.
     """
 
     def __init__(self) -> None:
@@ -39,16 +39,15 @@ class PeerRequests:
         self._under_way: Counter[RemotingConnection] = Counter()
 
     def on_request(self, code: int, handler: RequestHandler) -> None:
-        """Let `handler(command, address)` answer requests with this code; None for a one-way request."""
+        """Answer requests with this code by `handler(command, address)`, which returns None for one-way requests."""
         self._handlers[code] = handler
 
     def on_notice(self, code: int, handler: NoticeHandler) -> None:
-        """Have `handler(command, address)` called for requests with this code, which want no answer. It must not block
-        or raise."""
+        """Call `handler(command, address)` for requests that need no response. It must not block or raise."""
         self._notices[code] = handler
 
     def asked(self, connection: RemotingConnection, command: RemotingCommand) -> None:
-        """Answer a request that came on a connection, in a task of its own."""
+        """Answer a request of a connection, in a separate task."""
         if (notice := self._notices.get(command.code)) is not None:
             notice(command, connection.address)
             return
@@ -69,11 +68,11 @@ class PeerRequests:
     def _turn_away(self, connection: RemotingConnection, command: RemotingCommand) -> None:
         log.warning("request.turned_away", code=int(command.code), address=connection.address, at_once=MOST_AT_ONCE)
         if connection.is_open and connection.is_read and not command.is_oneway:
-            remark = f"{MOST_AT_ONCE} requests of yours are being answered; ask again later"
+            remark = f"{MOST_AT_ONCE} of your requests are being answered; try again later"
             connection.write(encode_response(command, ResponseCode.SYSTEM_BUSY, remark))
 
     async def close(self) -> None:
-        """Answer no more requests."""
+        """Cancel all answers."""
         tasks = list(self._answering)
         for task in tasks:
             task.cancel()
@@ -92,11 +91,11 @@ class PeerRequests:
             except RmqdError as error:
                 log.warning("request.refused", code=int(command.code), address=connection.address, error=str(error))
                 reply = (ResponseCode.SYSTEM_ERROR, str(error), {}, b"")
-            except Exception as error:  # a bug of ours, but the peer waits for an answer
+            except Exception as error:  # a bug in rmqd, but the peer waits for a response
                 log.exception("request.failed", code=int(command.code), address=connection.address)
                 reply = (ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", {}, b"")
         if reply is None or command.is_oneway:
             return
-        with contextlib.suppress(RemotingError):  # who asked is gone, or does not read
+        with contextlib.suppress(RemotingError):  # the peer has gone, or does not read
             await connection.drained(REPLY_SECONDS)
             connection.write(encode_response(command, *reply))

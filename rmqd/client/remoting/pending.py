@@ -1,4 +1,4 @@
-"""The requests on one connection that wait for their answers, told apart by their opaque, each with its deadline."""
+"""The requests on one connection that wait for their responses, distinguished by their opaque, with their deadlines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Pending:
 
 
 class PendingRequests:
-    """Gives each reply to the caller who sent its request. One timer serves the deadlines of all requests."""
+    """Passes each response to the caller of its request. One timer serves all deadlines."""
 
     def __init__(self, address: str, traffic: Traffic, refusals: Refusals, clock: Clock) -> None:
         self._address = address
@@ -41,7 +41,7 @@ class PendingRequests:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._pending: dict[int, _Pending] = {}
-        self._late: dict[int, Callable[[bool], None]] = {}  # who hears of an answer that comes after its deadline
+        self._late: dict[int, Callable[[bool], None]] = {}  # callbacks for responses after their deadline
         self._are_over = False
         self._timer: Timer | None = None
         self._timer_at = float("inf")
@@ -51,12 +51,12 @@ class PendingRequests:
 
     @property
     def oldest_at(self) -> float | None:
-        """When the oldest request that waits for an answer was sent, by the client's clock; None if none waits."""
+        """When the oldest waiting request was sent, by the client's clock; None if none waits."""
         oldest = next(iter(self._pending.values()), None)
         return None if oldest is None else oldest.started
 
     def add(self, code: int, opaque: int, timeout_seconds: float) -> asyncio.Future[RemotingCommand]:
-        """Note a request that is being sent. The future gives its reply, or RemotingTimeoutError."""
+        """Add a request that is being sent. The future gives its response, or RemotingTimeoutError."""
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
         pending = _Pending(code, self._refusals.version, future, self._clock.monotonic(), timeout_seconds)
         self._pending[opaque] = pending
@@ -65,13 +65,13 @@ class PendingRequests:
         return future
 
     def drop(self, opaque: int) -> None:
-        """Forget a request: its caller does not wait for the reply any more."""
+        """Remove a request, because its caller does not wait any more."""
         self._pending.pop(opaque, None)
 
     def resolve(self, command: RemotingCommand) -> None:
-        """Give a reply that came to the caller who waits for it."""
+        """Pass a response to the caller that waits for it."""
         pending = self._pending.pop(command.opaque, None)
-        if pending is None:  # came after its deadline
+        if pending is None:  # arrived after its deadline
             if (hear := self._late.pop(command.opaque, None)) is not None:
                 hear(True)
             return
@@ -84,10 +84,10 @@ class PendingRequests:
     def hand_over(
         self, waiting: asyncio.Future[RemotingCommand], hear: Callable[[RemotingCommand], object]
     ) -> asyncio.Future[RemotingCommand]:
-        """Give the reply that `waiting` would get to `hear`, if one comes. The caller settles `waiting`.
+        """Pass the response for `waiting`, if any, to `hear`. The caller settles `waiting`.
 
-        Returns the future that has the reply, or why none came. It may be there already: the caller was cancelled in
-        the turn of the event loop in which it came.
+        Returns the future with the response or error. It may be done already, if the caller was cancelled in the turn
+        of the event loop in which the response arrived.
         """
         for pending in self._pending.values():
             if pending.future is waiting:
@@ -99,13 +99,13 @@ class PendingRequests:
         return waiting
 
     async def finished(self, timeout_seconds: float) -> None:
-        """Wait, for at most this time, for the answers to requests whose own timeout is not longer than it."""
+        """Wait up to this time for the responses to requests whose own timeout is not longer."""
         soon = [pending.future for pending in self._pending.values() if pending.timeout <= timeout_seconds]
         if soon:
             await self._clock.wait(soon, timeout=timeout_seconds)
 
     def fail(self, make_error: Callable[[], RemotingError]) -> None:
-        """Fail every request that waits, each with an exception of its own, as each is raised in another task."""
+        """Fail every waiting request, each with its own exception, because each is raised in another task."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_at = None, float("inf")
@@ -117,8 +117,8 @@ class PendingRequests:
         for pending in waiting.values():
             self._fail(pending, make_error(), "closed")
 
-    def _tell_late(self, opaque: int, hear: Callable[[bool], None]) -> None:
-        """Have `hear` called once, with whether the answer came after all."""
+    def _call_when_late(self, opaque: int, hear: Callable[[bool], None]) -> None:
+        """Call `hear` once, with whether the response arrived after all."""
         if self._are_over:
             hear(False)
         else:
@@ -137,9 +137,9 @@ class PendingRequests:
                 del self._pending[opaque]
                 reason = f"no answer to request {pending.code} in {pending.timeout:g} s"
                 error = RemotingTimeoutError(self._address, reason)
-                error.on_late = partial(self._tell_late, opaque)
+                error.on_late = partial(self._call_when_late, opaque)
                 self._fail(pending, error, "timeout")
-        finally:  # whatever failed: the others have a deadline too
+        finally:  # after any failure, because the other requests have deadlines too
             if self._pending:
                 self._arm(min(pending.deadline for pending in self._pending.values()))
 
@@ -147,7 +147,7 @@ class PendingRequests:
         self._traffic.failed(pending.code, reason)
         if not pending.future.done():
             pending.future.set_exception(error)
-            pending.future.exception()  # counts as retrieved: nobody has to wait for the answer to a request
+            pending.future.exception()  # marks it as retrieved, because a caller need not wait for the response
 
 
 def _heard(hear: Callable[[RemotingCommand], object], answer: asyncio.Future[RemotingCommand]) -> None:

@@ -3,10 +3,10 @@
 Keys and certificates can be changed while the client runs: later requests are signed with the new keys, and new
 connections use the new certificates.
 
-A refusal is an answer by which a server denies access, or a certificate that is not trusted. rmqd repeats what is
-refused within seconds, for many queues at once, so Refusals logs all of them in one line, once a minute, and the errors
-have `is_reported` set: who gets such an error need not log it. Refusals that are about who we are (keys, certificates)
-concern every request to that server; others concern one topic or group.
+A refusal is a response in which a server denies access, or a certificate that is not trusted. rmqd repeats refused
+requests within seconds, for many queues at once. So Refusals logs all of them in one line, once a minute, and the
+errors have `is_reported` set: their receiver need not log them. Refusals about identity (keys, certificates) concern
+every request to that server; other refusals concern one topic or group.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 TELL_SECONDS: Final = 60.0
-MOST_REASONS: Final = 3  # in one line
-# What is refused is asked for again within seconds, and routes within half a minute. A refusal that was not repeated
-# for longer than that is over, or is of a broker that has left.
+MOST_REASONS: Final = 3  # in one log line
+# Refused requests are repeated within seconds, and routes within half a minute. A refusal that was not repeated for
+# longer than this has ended, or is from a broker that has left.
 TRUST_FORGOTTEN_SECONDS: Final = 70.0
 PERMISSION_FORGOTTEN_SECONDS: Final = 25.0
-# Requests without which nothing, or not everything, is consumed. rmqd does without any other one that is forbidden.
+# Requests that are needed for consuming. rmqd tolerates a refusal of any other request.
 ESSENTIAL: Final = frozenset(
     {
         RequestCode.PULL_MESSAGE,
@@ -52,35 +52,35 @@ ESSENTIAL: Final = frozenset(
 
 
 class Refusals:
-    """What servers refuse at present. Logs it once a minute, and removes our keys from the servers' texts."""
+    """The present refusals of servers. Logs them once a minute, and removes our keys from the servers' texts."""
 
     def __init__(self, clock: Clock) -> None:
         self.current: dict[tuple[str, str], tuple[bool, float]] = {}
-        """By address and reason: whether the refusal concerns all requests to the address, and when it last came."""
+        """By address and reason: whether the refusal concerns all requests to the address, and its last time."""
         self.hidden: re.Pattern[str] | None = None
-        """Keys, present and former: they are replaced by *** in servers' texts."""
+        """Present and previous keys, which are replaced by *** in servers' texts."""
         self.version = 0
-        """Raised when keys or certificates change. An answer to a request of an older version is not judged."""
+        """Increases when keys or certificates change. Responses to requests of an older version are ignored."""
         self._now = clock.monotonic
-        self._told_at = float("-inf")
+        self._reported_at = float("-inf")
 
     def about(self, names: Iterable[str]) -> str | None:
-        """The refusal that keeps a group from consuming, if there is one. `names` are the group's and its topics'."""
+        """Return the refusal that stops a group from consuming, if any. `names` are the group's and its topics'."""
         self._forget_old()
         named = re.compile("|".join(rf"(?<![\w-]){re.escape(name)}(?![\w-])" for name in names))
         found = [reason for (_, reason), (is_trust, _) in self.current.items() if is_trust or named.search(reason)]
         return found[0] if found else None
 
     def standing(self) -> tuple[str, ...]:
-        """The reasons of all present refusals, each once."""
+        """Return the reasons of all present refusals, each once."""
         self._forget_old()
         return tuple(dict.fromkeys(reason for _, reason in self.current))
 
     def judge(self, address: str, request_code: int, version: int, answer: RemotingCommand) -> None:
-        """Look at an answer: whether it is a refusal, or shows that one is over.
+        """Check whether a response is a refusal, or shows that a refusal has ended.
 
-        Called for answers that are no success, and for all while something is refused. `version` is the one that the
-        request was sent with.
+        Called for responses without success, and for all responses while there are refusals. `version` is the version
+        at the time of the request.
         """
         if answer.remark and self.hidden is not None:
             answer.remark = self.hidden.sub("***", answer.remark)
@@ -99,14 +99,14 @@ class Refusals:
         self.refused(error.address, str(error), is_trust=error.refusal.is_about_who)
 
     def refused(self, address: str, reason: str, *, is_trust: bool) -> None:
-        """Note a refusal, by the server or by us. `is_trust`: it concerns all requests to the address."""
+        """Note a refusal, by the server or by this client. `is_trust`: it concerns all requests to the address."""
         self.current[address, reason] = (is_trust, self._now())
-        if self._now() - self._told_at >= TELL_SECONDS:
-            self._told_at = self._now()
+        if self._now() - self._reported_at >= TELL_SECONDS:
+            self._reported_at = self._now()
             tell_refusals(self.standing())
 
     def trusted(self, address: str) -> None:
-        """Note an answer that shows that the server trusts us: refusals of all its requests are over."""
+        """Note a response that shows that the server trusts us: refusals of all its requests have ended."""
         over = [key for key, (is_trust, _) in self.current.items() if is_trust and key[0] == address]
         for key in over:
             del self.current[key]
@@ -117,7 +117,7 @@ class Refusals:
         """Forget all refusals, because keys or certificates were replaced."""
         self.version += 1
         self.current.clear()
-        self._told_at = float("-inf")
+        self._reported_at = float("-inf")
 
     def _forget_old(self) -> None:
         now = self._now()
@@ -133,7 +133,7 @@ def tell_refusals(reasons: Sequence[str]) -> None:
 
 
 class Security:
-    """The keys that requests are signed with (None: they are not signed), the TLS settings, and the refusals."""
+    """The keys that sign requests (None: unsigned), the TLS settings, and the refusals."""
 
     def __init__(self, options: ClientOptions, clock: Clock) -> None:
         self.refusals = Refusals(clock)
@@ -143,13 +143,13 @@ class Security:
 
     @property
     def version(self) -> int:
-        """A number that is raised by every change of keys or TLS settings."""
+        """A number that increases with every change of keys or TLS settings."""
         return self.refusals.version
 
     def change(self, options: ClientOptions) -> bool:
         """Use other keys and certificates. Returns whether the TLS settings differ, so that connections must end.
 
-        Certificate files are read again in any case, when the next connection is made.
+        Certificate files are always read again when the next connection is opened.
         """
         before = self.tls
         self._set(options)
@@ -158,16 +158,16 @@ class Security:
         return before != self.tls
 
     def signed(self, ext_fields: dict[str, str], body: bytes = b"") -> dict[str, str]:
-        """The ext fields of a request, with those that all requests carry; with its signature, where there are keys."""
+        """Return a request's ext fields, the fields of all requests, and the signature if there are keys."""
         if self.request_fields:
             ext_fields = {**ext_fields, **self.request_fields}
         return ext_fields if self.credentials is None else self.credentials.signed(ext_fields, body)
 
     def context(self) -> ssl.SSLContext | None:
-        """The SSL context for a new connection; None for one without TLS. Raises TlsFileError."""
+        """Return the SSL context for a new connection; None without TLS. Raises TlsFileError."""
         if self.tls.enabled and self._context is None:
             if not self.tls.verify:
-                log.warning("tls.unverified", advice="anybody can pose as the server; set client.tls.verify: true")
+                log.warning("tls.unverified", advice="anyone can impersonate the server; set client.tls.verify: true")
             self._context = client_context(self.tls)
         return self._context
 
@@ -177,7 +177,7 @@ class Security:
         self.credentials: Credentials | None = None
         if options.access_key:
             self.credentials = Credentials(options.access_key, options.secret_key, options.security_token)
-        former = self._words  # answers to requests that were signed with these may still come
+        former = self._words  # responses to requests that were signed with these keys may still arrive
         self._words = frozenset({options.access_key, options.secret_key, options.security_token} - {""})
         words = "|".join(re.escape(text) for text in sorted(former | self._words, key=len, reverse=True))
         self.refusals.hidden = re.compile(rf"(?<!\w)(?:{words})(?!\w)") if words else None

@@ -9,12 +9,12 @@ from rmqd.histogram import HistogramSnapshot
 
 @dataclass(frozen=True, slots=True)
 class ClientSnapshot:
-    """The client at one moment. Counters only ever grow."""
+    """The client at one moment. Counters only increase."""
 
     client_id: str
-    brokers_up: dict[str, bool]  # by address: whether the last heartbeat was answered
-    requests: dict[int, HistogramSnapshot]  # seconds to the answer, by request code
-    request_failures: dict[tuple[int, str], int]  # requests without an answer, by code and reason
+    brokers_up: dict[str, bool]  # whether the last heartbeat was answered, by address
+    requests: dict[int, HistogramSnapshot]  # seconds until the response, by request code
+    request_failures: dict[tuple[int, str], int]  # requests without a response, by code and reason
     corrupt_frames: int
-    doubted_replies: int = 0  # replies to pulls that contradict themselves, or have a corrupt message
-    refused: tuple[str, ...] = ()  # the reasons of present refusals, by servers or by us
+    doubted_replies: int = 0  # pull responses that contradict themselves, or have a corrupt message
+    refused: tuple[str, ...] = ()  # the reasons of present refusals, by servers or by this client

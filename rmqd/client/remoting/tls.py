@@ -1,7 +1,7 @@
-"""TLS as clients of RocketMQ use it: whom to trust, what to show, and what a failure means for whoever set it up.
+"""TLS for RocketMQ clients: trusted certificates, the client's own certificate, and explanations of failures.
 
-The name server's and the broker's port is the same for TLS and for plain connections; the server's `tls.server.mode`
-says which of them it takes, and it closes the other kind without a word.
+Name servers and brokers use the same port for TLS and plain connections. The server's `tls.server.mode` selects which
+of them it accepts, and it closes other connections without an error.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 PROBE_SECONDS: Final = 2.0
 
 _NOT_TLS: Final = "it answers without TLS; set client.tls.enabled: false, or tls.server.mode=permissive there"
-_TLS_ONLY: Final = "it takes nothing but TLS; set client.tls.enabled: true"
-_NO_CERTIFICATE: Final = "it wants a certificate of ours; set client.tls.cert_file and key_file"
+_TLS_ONLY: Final = "it accepts only TLS; set client.tls.enabled: true"
+_NO_CERTIFICATE: Final = "it requires a client certificate; set client.tls.cert_file and key_file"
 _REFUSED_OURS: Final = "it does not accept the certificate in client.tls.cert_file"
-# OpenSSL's reasons for its errors, and the peer's alerts, by the words in them; the first that is found counts.
+# OpenSSL's reasons for its errors, and the peer's alerts, by a part of their text. The first match counts.
 _REASONS: Final = (
     ("WRONG_VERSION_NUMBER", _NOT_TLS),
     ("HTTP_REQUEST", _NOT_TLS),
@@ -36,23 +36,23 @@ _REASONS: Final = (
     ("CERTIFICATE_REQUIRED", _NO_CERTIFICATE),
     ("ALERT_CERTIFICATE_EXPIRED", f"{_REFUSED_OURS}: it has expired"),
     ("ALERT_CERTIFICATE_REVOKED", f"{_REFUSED_OURS}: it was revoked"),
-    ("ALERT_UNKNOWN_CA", f"{_REFUSED_OURS}: who signed it is unknown there"),
+    ("ALERT_UNKNOWN_CA", f"{_REFUSED_OURS}: it does not know the signing authority"),
     ("ALERT_CERTIFICATE_UNKNOWN", _REFUSED_OURS),
     ("ALERT_BAD_CERTIFICATE", _REFUSED_OURS),
     ("ALERT_UNSUPPORTED_CERTIFICATE", _REFUSED_OURS),
-    ("ALERT_HANDSHAKE_FAILURE", "it ends the handshake; it may want a certificate of ours (client.tls.cert_file)"),
+    ("ALERT_HANDSHAKE_FAILURE", "it ends the handshake; it may require a client certificate (client.tls.cert_file)"),
     (
         "ALERT_INTERNAL_ERROR",
-        "it fails in the handshake; it may not know who signed the certificate in client.tls.cert_file",
+        "it fails in the handshake; it may not know the authority that signed client.tls.cert_file",
     ),
-    ("PROTOCOL_VERSION", "it knows no TLS 1.2 or later, and rmqd nothing older"),
-    ("UNSUPPORTED_PROTOCOL", "it knows no TLS 1.2 or later, and rmqd nothing older"),
+    ("PROTOCOL_VERSION", "it does not support TLS 1.2 or later, which rmqd requires"),
+    ("UNSUPPORTED_PROTOCOL", "it does not support TLS 1.2 or later, which rmqd requires"),
 )
 _EXPIRED, _NOT_YET, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64  # OpenSSL's X509_V_ERR_*
 
 
 def client_context(options: TlsOptions) -> ssl.SSLContext:
-    """The SSL context of connections: TLS 1.2 or later, with certificate and host name checked if `options.verify`.
+    """Return the SSL context of connections: TLS 1.2 or later; checks certificate and host name if `options.verify`.
 
     Reads the files. Raises TlsFileError.
     """
@@ -64,7 +64,7 @@ def client_context(options: TlsOptions) -> ssl.SSLContext:
     if options.ca_file:
         try:
             context.load_verify_locations(options.ca_file)
-        except OSError as error:  # SSLError is one
+        except OSError as error:  # includes SSLError
             raise _file_error("ca_file", options.ca_file, "certificates in PEM", error) from None
     elif options.verify:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
@@ -74,9 +74,9 @@ def client_context(options: TlsOptions) -> ssl.SSLContext:
 
 
 def file_problems(options: TlsOptions) -> list[TlsFileError]:
-    """What is wrong with the files: those of the authorities, and our own certificate and key, each checked alone."""
+    """Return the errors in the authorities' file, and in the client's certificate and key, checked separately."""
     problems = []
-    # only what names a file: to read the system's authorities in vain takes 50 ms
+    # only configured files, because reading the system's authorities takes 50 ms
     parts = [replace(options, cert_file="", key_file="")] if options.ca_file else []
     parts += [replace(options, ca_file="", verify=False)] if options.cert_file else []
     for part in parts:
@@ -94,11 +94,11 @@ def _load_own(context: ssl.SSLContext, options: TlsOptions) -> None:
     if encrypted and not options.key_password:
         raise TlsFileError("key_file", f"the key in {options.key_file} is encrypted; set client.tls.key_password")
     try:
-        # always give a password, even an empty one: OpenSSL would ask on the terminal otherwise
+        # always give a password, even an empty one; otherwise OpenSSL asks on the terminal
         context.load_cert_chain(options.cert_file, options.key_file, password=options.key_password)
     except OSError as error:
         if "KEY_VALUES_MISMATCH" in str(error):
-            message = f"the key in {options.key_file} is not the one of the certificate in {options.cert_file}"
+            message = f"the key in {options.key_file} does not belong to the certificate in {options.cert_file}"
             raise TlsFileError("key_file", message) from None
         if b"-----BEGIN CERTIFICATE-----" not in _readable("cert_file", options.cert_file):
             raise _file_error("cert_file", options.cert_file, "a certificate in PEM", error) from None
@@ -122,9 +122,9 @@ def _file_error(key: str, path: str, content: str, error: OSError) -> TlsFileErr
 
 
 def explain(error: BaseException, server_name: str, *, shows_one: bool = True) -> str | None:
-    """Explain a failed handshake, or a connection's end, as a problem of TLS; None if it is not known to be one.
+    """Explain a failed handshake, or the end of a connection, as a TLS problem; None if it is not known to be one.
 
-    `shows_one`: whether we present a certificate. Old servers call a missing one "bad certificate".
+    `shows_one`: whether the client presents a certificate. Old servers call a missing one "bad certificate".
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return _explain_verification(error, server_name)
@@ -143,7 +143,7 @@ def _explain_verification(error: ssl.SSLCertVerificationError, server_name: str)
     if error.verify_code in (_OTHER_HOST, _OTHER_ADDRESS):
         return f"the server's certificate is not for {server_name}; client.tls.server_name can name another host"
     return (
-        f"nobody vouches for the server's certificate ({error.verify_message}); "
+        f"no trusted authority signed the server's certificate ({error.verify_message}); "
         "name the authority that signed it in client.tls.ca_file"
     )
 
@@ -153,8 +153,8 @@ async def why_closed(
 ) -> str | None:
     """Find out why a server closed a connection, with or without TLS (`context`), before it had answered anything.
 
-    Connects again in other ways: with TLS if it was without, and the reverse. Returns None if that shows nothing.
-    Raises nothing.
+    Connects again in the other way: with TLS if it was without, and the reverse. Returns None if the reason stays
+    unknown. Raises nothing.
     """
     try:
         async with clock.timeout(PROBE_SECONDS):
@@ -169,8 +169,8 @@ async def why_closed(
 
 
 async def _objection(host: str, port: int, context: ssl.SSLContext, server_name: str) -> ssl.SSLError | None:
-    """The server's alert about our certificate, which comes after the handshake. Sends nothing: a request to a server
-    that closes makes a reset, which overtakes the alert."""
+    """Return the server's alert about our certificate, which follows the handshake. Sends nothing: a request to a
+    closing server causes a reset, which overtakes the alert."""
     try:
         reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=server_name)
         try:
@@ -189,7 +189,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
     try:
         _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=host)
     except ssl.SSLError as error:
-        return "ALERT" in (error.reason or "")  # it speaks TLS, and refuses us
+        return "ALERT" in (error.reason or "")  # it speaks TLS, and rejects us
     writer.transport.abort()
     return True
 
@@ -197,11 +197,11 @@ async def _speaks_tls(host: str, port: int) -> bool:
 async def _answers_in_plain(host: str, port: int) -> bool:
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        # name servers answer this request; brokers answer that they do not know it
+        # name servers answer this request; brokers answer that they do not support it
         writer.write(encode_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, {"topic": "TBW102"}))
         first = await reader.read(1)
-        return first in (b"\x00", b"\x01")  # the top of a length up to 16 MiB
-    except ConnectionError:  # bytes that it had not read when it closed make a reset, which overtakes its answer
+        return first in (b"\x00", b"\x01")  # the first byte of a length up to 16 MiB
+    except ConnectionError:  # bytes that it had not read when it closed cause a reset, which overtakes its response
         return False
     finally:
         writer.transport.abort()

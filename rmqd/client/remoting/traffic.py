@@ -1,4 +1,4 @@
-"""Counts what went over the connections of one client."""
+"""Counters of the connections of one client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Traffic:
         histogram.observe(seconds)
 
     def failed(self, code: int, reason: str) -> None:
-        """Count a request that was not answered; `reason` is `timeout` or `closed`."""
+        """Count a request without a response. `reason` is `timeout` or `closed`."""
         self.failures[code, reason] = self.failures.get((code, reason), 0) + 1
 
     def corrupt_frame(self, address: str, error: ProtocolError) -> None:

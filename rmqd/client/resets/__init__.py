@@ -1,12 +1,12 @@
-"""An operator moves a group in a topic: the plan, the requests to brokers, and whether the members obey.
+"""An operator's reset of a group in a topic: the plan, the requests to brokers, and verification by the members.
 
-Nobody joins the group, or pulls under its name.
+The reset does not join the group, and does not pull under its name.
 
-    goal       where to: the first message, the end, a time, an offset, so many further, or a backup's offsets
-    places     GroupPlaces: where a group is, by the brokers and by its members
-    plan       plan_reset: each queue's present offset and its new one, or why it stays
-    ways       how a broker takes a reset: it keeps it for the next pull, pushes it to members, or stores an offset
-    obedience  whether a queue, and the member that has it, went where it was sent
-    watch      Watch: looks at the queues until the members have obeyed; a reset that is lost is sent again
-    carry_out  carry_out: sends the resets, and says what came of them
+    goal       the destination: the first message, the end, a time, an offset, a number to skip, or a backup's offsets
+    places     GroupPlaces: the group's offsets, at the brokers and at its members
+    plan       plan_reset: each queue's present offset and its new one, or the reason why it stays
+    ways       how a broker applies a reset: with the next pull, by a push to members, or as a stored offset
+    obedience  whether a queue, and its owner, continue at the new offset
+    watch      Watch: polls the queues until the members have applied the reset; repeats a lost reset
+    carry_out  carry_out: sends the resets, and returns the outcome
 """

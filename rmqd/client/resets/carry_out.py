@@ -1,4 +1,4 @@
-"""Moves a group: sends the resets, and waits until the members have obeyed, for a limited time."""
+"""Resets a group: sends the resets, and waits a limited time until the members have applied them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MovedQueue:
-    """What became of one queue.
+    """The outcome for one queue.
 
-    `moved`: the member that has it goes on from the target. `stored`: the broker has the target, and nobody has the
-    queue, or it is popped. `not_obeyed`: not so within the time; `now` is what was seen last. `failed`: the broker
-    refused, or did not answer. `unchanged`: it was there already.
+    `moved`: the owner continues at the target. `stored`: the broker has the target, and the queue has no owner, or is
+    popped. `not_obeyed`: neither before the timeout; `now` is the last observed place. `failed`: the broker refused, or
+    did not answer. `unchanged`: the group was at the target already.
     """
 
     move: PlannedMove
@@ -36,9 +36,9 @@ class MovedQueue:
 
 @dataclass(frozen=True, slots=True)
 class ResetOutcome:
-    """What became of a plan. `members` are those that read the topic, `silent` those of them that say nothing.
+    """The outcome of a plan. `members` are the topic's readers, `silent` those members without an answer.
 
-    `pushed_by` are the brokers that pushed it to the members, and keep nothing for one that has not obeyed.
+    `pushed_by` are the brokers that pushed the reset to the members, and do not store it for other members.
     """
 
     queues: tuple[MovedQueue, ...]
@@ -49,14 +49,14 @@ class ResetOutcome:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every queue is where it was sent."""
+        """Whether every queue reached its target."""
         return not self.errors and all(one.state not in ("not_obeyed", "failed") for one in self.queues)
 
 
 async def carry_out(
     brokers: Brokers, plan: ResetPlan, wait_seconds: float, *, sent: Callable[[], None] = lambda: None
 ) -> ResetOutcome:
-    """Do what a plan says that was made just now. `sent` is called when the brokers were asked, before the wait."""
+    """Apply a plan that was made just now. `sent` is called after the requests to the brokers, before the wait."""
     targets, errors = await _send(brokers, plan)
     sent()
     watch = Watch(brokers, plan, targets, wait_seconds)
@@ -81,11 +81,11 @@ def _moved(
         return MovedQueue(replace(move, target=targets[queue]), state, now, str(silence or ""))
     if not move.is_due:
         return MovedQueue(move, "unchanged", move.place)
-    return MovedQueue(move, "failed", move.place, str(errors.get(queue, "the broker did not say that it was moved")))
+    return MovedQueue(move, "failed", move.place, str(errors.get(queue, "the broker did not confirm the reset")))
 
 
 async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, int], dict[MessageQueue, RmqdError]]:
-    """Send the resets. Returns where each queue was sent, and why some were not."""
+    """Send the resets. Returns the target of each queue, and the errors of the others."""
     remoting, group = brokers.client.remoting, plan.group
     singly: list[MessageQueue] = []
     at_once: dict[str, list[PlannedMove]] = {}

@@ -1,4 +1,4 @@
-"""Where a group is to be moved, and what that is in one queue."""
+"""The destination of a reset, and its offset in one queue."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ if TYPE_CHECKING:
     from rmqd.wire.message_queue import MessageQueue
 
 Search = Callable[["MessageQueue", int], Awaitable[int]]
-"""Asks a broker for the first message that was stored at a time (Unix milliseconds) or later."""
+"""Asks a broker for the first message stored at or after a time (Unix milliseconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Where a group is to be moved.
+    """The destination of a reset.
 
-    `number` is the offset of `offset`, the Unix milliseconds of `time`, the messages of `skip`. `offsets` are those of
-    `exact` by broker and queue id; other queues stay.
+    `number` is an offset for `offset`, Unix milliseconds for `time`, and a number of messages for `skip`. `offsets` are
+    for `exact`, by broker and queue id; other queues stay.
     """
 
     kind: Literal["first", "last", "offset", "time", "skip", "exact"]
     number: int = 0
     offsets: Mapping[tuple[str, int], int] | None = None
     forward_only: bool = False
-    """A queue that is there or further already stays."""
+    """A queue at this offset or beyond it stays."""
 
     @property
     def timestamp_ms(self) -> int | None:
-        """The same as brokers take it that reset by time alone, -1 being the end; None where it is no time."""
+        """The time for brokers that reset only by time, -1 for the end; None if the goal is not a time."""
         return {"first": 0, "last": -1, "time": self.number}.get(self.kind)
 
     async def offset_in(
         self, queue: MessageQueue, ends: TopicOffset, committed: int | None, search: Search
     ) -> int | None:
-        """The offset in a queue, not yet cut to the queue's ends; None where the queue stays. Raises RmqdError."""
+        """Return the offset in a queue, not limited to its ends; None if the queue stays. Raises RmqdError."""
         match self.kind:
             case "first":
                 return ends.min_offset

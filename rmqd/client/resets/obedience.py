@@ -1,14 +1,15 @@
-"""Whether a queue, and the member that has it, went where an operator sent it.
+"""Whether a queue, and its owner, continue at an operator's new offset.
 
-What a broker answers is not proof. It has the new offset at once, and until a pull of the group takes the reset it
-answers commits with success and stores nothing. A pull may take it whose connection is gone: then the member goes on
-where it was, and its next commit undoes the reset (docs/ownership.md). So the member is asked for its own offset `at`:
+A broker's response is not proof. The broker has the new offset at once. Until a pull of the group takes the reset, it
+answers commits with success and stores nothing. The pull that takes it may belong to a lost connection: then the member
+continues at its old offset, and its next commit undoes the reset (docs/ownership.md). So the member is asked for its
+own offset `at`:
 
-    forward    at is not below the target, and neither is what is stored
-    back       at is below where the member was; or its cache was made anew since, which both rmqd and Java do: then the
-               queue may have caught up since the look before
+    forward    neither `at` nor the stored offset is below the target
+    back       `at` is below the member's previous offset; or it replaced its cache, which both rmqd and Java do. Then
+               the queue may have caught up since the previous poll.
 
-In both cases what is stored is not above `at`: a commit that was under way may have undone the reset until the next.
+In both cases the stored offset is not above `at`: a commit in flight may undo the reset until the next commit.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def has_obeyed(target: int, before: QueuePlace, now: QueuePlace) -> bool:
-    """Whether the member that has the queue now goes on from the target. `before` is a look ahead of the reset."""
+    """Return whether the queue's present owner continues at the target. `before` is from before the reset."""
     if now.held is None:
-        return is_told(target, before, now)
+        return _is_proven_by_offset(target, before, now)
     at = now.held.commit_offset
     if now.committed is None or not target <= now.committed <= at:
         return False
@@ -35,8 +36,8 @@ def has_obeyed(target: int, before: QueuePlace, now: QueuePlace) -> bool:
     return at < begun or _is_new(before.held, now.held, is_orderly=now.is_orderly)
 
 
-def is_told(target: int, before: QueuePlace, now: QueuePlace) -> bool:
-    """The same of a member that does not say where it is: whether what is stored can only come from the target."""
+def _is_proven_by_offset(target: int, before: QueuePlace, now: QueuePlace) -> bool:
+    """Return the same for a member that does not report its offset: whether the stored offset proves the reset."""
     if now.committed is None:
         return False
     return target < now.committed and (before.committed is None or before.committed <= target
@@ -44,9 +45,9 @@ def is_told(target: int, before: QueuePlace, now: QueuePlace) -> bool:
 
 
 def is_lost(target: int, before: QueuePlace, now: QueuePlace) -> bool:
-    """Whether the broker has told the reset, as it takes commits again, and the member has not heard of it.
+    """Return whether the broker's reset was lost: the broker accepts commits again, and the member never received it.
 
-    Known of the member alone that had the queue before, and says where it is.
+    Only known if the owner is still the same, and reports its offset.
     """
     if now.held is None or before.held is None or now.owner != before.owner or now.committed is None:
         return False
@@ -55,7 +56,7 @@ def is_lost(target: int, before: QueuePlace, now: QueuePlace) -> bool:
 
 
 def is_stored(target: int, now: QueuePlace) -> bool:
-    """Whether the broker has the target, or what was handed out from there on since."""
+    """Return whether the broker has the target, or a later commit."""
     return now.committed is not None and now.committed >= target
 
 
@@ -64,10 +65,10 @@ def _at(place: QueuePlace) -> int | None:
 
 
 def _is_new(before: ProcessQueueInfo, now: ProcessQueueInfo, *, is_orderly: bool) -> bool:
-    """Whether a member's cache of a queue is another one than before.
+    """Return whether a member has replaced its cache of a queue.
 
-    Java gives a cache the time of its making as that of its last lock, and so does rmqd. In an orderly group that is
-    when the lock was renewed, so there it counts whether messages were handled since.
+    Java sets a cache's last lock time when it is created, and so does rmqd. In an orderly group this is the time when
+    the lock was renewed, so there the last consume time counts.
     """
     if is_orderly:
         return now.last_consume_timestamp > before.last_consume_timestamp

@@ -1,4 +1,4 @@
-"""Where a group is in a topic: the offsets that brokers have, and what its members say of the queues that they own."""
+"""A group's offsets in a topic: the stored offsets, and its members' reports on their queues."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ SILENT_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """A group's place in one queue at one moment.
+    """A group's offset in one queue at one moment.
 
-    `owner` is the member that says that it has the queue, "" where none does; `held` is what it says of it, None where
-    it pops the queue.
+    `owner` is the member that reports owning the queue, or "". `held` is its report on the queue; None if it pops the
+    queue.
     """
 
     committed: int | None
@@ -40,8 +40,7 @@ class QueuePlace:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlaces:
-    """A group's places in the queues of a topic. `members` are those that subscribe to it, `silent` those of them that
-    do not say which queues they have."""
+    """A group's offsets in a topic's queues. `members` are readers; `silent` ones do not report their queues."""
 
     places: Mapping[MessageQueue, QueuePlace]
     errors: Mapping[MessageQueue, RmqdError]
@@ -51,9 +50,9 @@ class GroupPlaces:
 
 
 class PlaceReader:
-    """Asks brokers, and by them the members. A member that did not answer is asked again after SILENT_SECONDS.
+    """Asks brokers, and through them the members. A member without an answer is asked again after SILENT_SECONDS.
 
-    It may just have come, or connected anew; or it hangs, and a broker waits for 10 s for its answer.
+    It may have just started or reconnected. Or it hangs, and the broker waits 10 s for its answer.
     """
 
     def __init__(self, brokers: Brokers, group: str, topic: str) -> None:
@@ -63,7 +62,7 @@ class PlaceReader:
         self._silent_at: dict[str, float] = {}
 
     async def look(self, queues: Iterable[MessageQueue]) -> GroupPlaces:
-        """The places in some queues. Brokers are asked ahead of members: whoever obeys has no less than is stored."""
+        """Return the offsets. Brokers are asked first: members that obeyed report no less than the stored offset."""
         remoting, group = self._brokers.client.remoting, self._group
         committed, known = await asyncio.gather(
             self._brokers.ask_about(
@@ -107,7 +106,7 @@ class PlaceReader:
         return self._topic in topics.union(queue.topic for queue in (*info.mq_table, *info.mq_pop_table))
 
     def _is_read(self, connection: ConsumerConnection) -> bool:
-        """Whether a member that does not say so may read the topic: brokers know what one of them said last."""
+        """Return whether a silent member may read the topic, from the group's last heartbeat at brokers."""
         return not connection.subscription_table or self._topic in connection.subscription_table
 
 

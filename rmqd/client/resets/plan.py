@@ -1,4 +1,4 @@
-"""What moving a group in a topic means: each queue's present offset and its new one, or why the queue stays."""
+"""The plan of a reset in a topic: each queue's present offset and its new one, or the reason why the queue stays."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedMove:
-    """One queue. `place` is where the group is in it; `ends` are the queue's own, inside of which `target` is."""
+    """The plan for one queue. `place` is the group's present offset. `target` is within `ends`, the queue's ends."""
 
     queue: MessageQueue
     place: QueuePlace
     ends: TopicOffset
     target: int
     wanted: int
-    """The target before it was cut to the queue's ends."""
+    """The target before it was limited to the queue's ends."""
     goal: Goal
 
     @property
     def is_due(self) -> bool:
-        """Whether the broker, or the member that has the queue, is elsewhere.
+        """Whether the broker's offset, or the owner's, differs from the target.
 
-        A member that is at the end of its queue, or past a skip, is not sent there: its next commit says so.
+        A member at the end of its queue, or beyond a skip, is not reset there: its next commit stores the same.
         """
         held, committed = self.place.held, self.place.committed
         at = committed if held is None else held.commit_offset
@@ -50,23 +50,23 @@ class PlannedMove:
 
     @property
     def begin(self) -> int:
-        """Where the group would go on without the move: a group without an offset begins with all that is kept."""
+        """The offset to continue at without the reset; the first message for a group without an offset."""
         return max(self.place.committed or 0, self.ends.min_offset)
 
     @property
     def gained(self) -> int:
-        """How many messages are handled once more."""
+        """The number of messages that are handled again."""
         return max(0, self.begin - self.target)
 
     @property
     def skipped(self) -> int:
-        """How many messages are passed over."""
+        """The number of messages that are skipped."""
         return max(0, self.target - self.begin)
 
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """A group's move in a topic. `errors` say, by broker, which queues stay because it cannot be asked, or refuses."""
+    """A group's reset in a topic. `errors` are by broker: its queues stay, because it does not answer, or refuses."""
 
     group: str
     topic: str
@@ -78,28 +78,28 @@ class ResetPlan:
 
     @property
     def due(self) -> tuple[PlannedMove, ...]:
-        """Those queues that are not there yet."""
+        """The queues that are not at their target yet."""
         return tuple(move for move in self.moves if move.is_due)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which queues of a topic are meant: those of one broker, or with one queue id, or both; None stands for all."""
+    """A selection of a topic's queues: one broker's, or one queue id, or both. None stands for all."""
 
     broker: str | None = None
     queue_id: int | None = None
 
     def has(self, queue: MessageQueue) -> bool:
-        """Whether a queue is meant."""
+        """Return whether a queue is selected."""
         return self.broker in (None, queue.broker_name) and self.queue_id in (None, queue.queue_id)
 
 
 async def plan_reset(brokers: Brokers, group: str, topic: str, goal: Goal, scope: Scope) -> ResetPlan:
-    """What there is to do. Raises RmqdError where nothing can be done at all, by what the topic or the group is."""
+    """Return the plan. Raises RmqdError if the topic or the group cannot be reset at all."""
     if topic == dlq_topic(group):
         raise OffsetResetError(
-            f"{topic} has the group's dead letters: no member reads it, and its offset says which of them are settled; "
-            "`rmqd dlq replay` has them handled again, `rmqd dlq purge` settles them"
+            f"{topic} has the group's dead letters: members do not read it, and its offset marks the settled ones; "
+            "`rmqd dlq replay` handles them again, `rmqd dlq purge` settles them"
         )
     queues = await _queues(brokers, topic, scope)
     names = sorted({queue.broker_name for queue in queues})
@@ -119,7 +119,7 @@ async def plan_reset(brokers: Brokers, group: str, topic: str, goal: Goal, scope
     errors |= {queue.broker_name: error for queue, error in places.errors.items()}
     unknown = [name for name, table in tables.by_broker.items() if group not in table]
     if unknown and len(unknown) == len(names):
-        raise OffsetResetError(f"no broker of topic {topic} knows group {group}; `rmqd groups list` has all")
+        raise OffsetResetError(f"no broker of topic {topic} knows group {group}; run `rmqd groups list` to see all")
     errors |= {name: OffsetResetError(f"this broker does not know group {group}: {_UNKNOWN}") for name in unknown}
     asked = [queue for queue in queues if queue.broker_name not in errors]
     moves, refused = await _moves(brokers, goal, asked, stats.by_broker, places)
@@ -127,33 +127,33 @@ async def plan_reset(brokers: Brokers, group: str, topic: str, goal: Goal, scope
 
 
 def broadcasting(group: str) -> OffsetResetError:
-    """Why a broadcasting group is not reset."""
+    """Return the error for a broadcasting group, which cannot be reset."""
     return OffsetResetError(
-        f"group {group} is broadcasting: each member has its offsets in a file of its own, and brokers cannot move "
+        f"group {group} is broadcasting: each member stores its offsets in its own file, and brokers cannot reset "
         "them; stop a member and edit its offsets.json (docs/operating.md, Broadcasting)"
     )
 
 
-_UNKNOWN = "nothing is reset there; it begins there with the first message, once a member comes"
+_UNKNOWN = "nothing is reset there; a member will begin with the first message"
 
 
 async def _queues(brokers: Brokers, topic: str, scope: Scope) -> list[MessageQueue]:
     if is_light_queue(topic):
-        raise OffsetResetError(f"{topic} is a light message queue: brokers reset offsets of topics alone")
+        raise OffsetResetError(f"{topic} is a light message queue: brokers reset only offsets of topics")
     routes = brokers.client.routes
     try:
         await routes.lookup(topic)
     except RouteNotFoundError as error:
-        raise RmqdError(f"{error}; `rmqd topics list` has all") from None
+        raise RmqdError(f"{error}; run `rmqd topics list` to see all") from None
     queues = routes.queues(topic)
     if any(is_logical(queue.broker_name) for queue in queues):
         raise OffsetResetError(
-            f"{topic} is a static topic: its queues move between brokers, and each broker would reset its part alone"
+            f"{topic} is a static topic: its queues move between brokers, and each broker would reset only its part"
         )
     meant = [queue for queue in queues if scope.has(queue)]
     if not meant:
         have = ", ".join(map(str, queues)) or "none"
-        raise OffsetResetError(f"topic {topic} has no such queue to read; it has {have}")
+        raise OffsetResetError(f"topic {topic} has no such readable queue; expected one of {have}")
     return meant
 
 
@@ -168,7 +168,7 @@ async def _moves(
 
     async def move(address: str, queue: MessageQueue) -> PlannedMove | None:
         ends = stats[queue.broker_name].offset_table.get(queue)
-        if ends is None:  # the broker has fewer queues than the route says: it is being changed
+        if ends is None:  # the route is being changed: the broker has fewer queues than the route says
             return None
         place = places.places[queue]
         wanted = await goal.offset_in(

@@ -1,4 +1,4 @@
-"""Looks again and again at queues that were sent somewhere, until each is there or the time is over."""
+"""Polls queues after a reset until each reaches its target or the time is over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rmqd.errors import RmqdError
     from rmqd.wire.message_queue import MessageQueue
 
-LOOK_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.2
 LOST_SECONDS: Final = 3.0
 
 State = Literal["moved", "stored", "not_obeyed", "failed", "unchanged"]
@@ -26,8 +26,8 @@ State = Literal["moved", "stored", "not_obeyed", "failed", "unchanged"]
 class Watch:
     """Watches the queues of one plan.
 
-    A reset that is lost for LOST_SECONDS is sent again: brokers of 5.x tell it once, and it may have been told to a
-    pull of a connection that is gone. The member that was to hear of it has gone on meanwhile.
+    A reset that is lost for LOST_SECONDS is sent again. Brokers of 5.x report it once, possibly in the response to a
+    pull of a lost connection. The member then continues without it.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Watch:
         self.states: dict[MessageQueue, State] = {}
         self.now: dict[MessageQueue, QueuePlace] = {}
         self.errors: dict[MessageQueue, RmqdError] = {}
-        """Why a queue's broker has not answered the last look."""
+        """The error of a queue's broker in the last poll."""
         self.members = plan.places.members
         self.silent = plan.places.silent
         self._before = {move.queue: move.place for move in plan.moves}
@@ -49,7 +49,7 @@ class Watch:
         self._lost_since: dict[MessageQueue, float] = {}
 
     async def run(self) -> None:
-        """Look until all are there, or for the time."""
+        """Poll until all queues are at their targets, or the time is over."""
         deadline = self._clock.monotonic() + self._wait_seconds
         while open_queues := [queue for queue in self._targets if queue not in self.states]:
             seen = await self._reader.look(open_queues)
@@ -63,7 +63,7 @@ class Watch:
             if is_last:
                 return
             await self._send_again([queue for queue in open_queues if self._is_lost(queue)])
-            await self._clock.sleep(LOOK_SECONDS)
+            await self._clock.sleep(POLL_SECONDS)
 
     def _state(self, queue: MessageQueue, now: QueuePlace, seen: GroupPlaces, *, is_last: bool) -> State | None:
         target, before = self._targets[queue], self._before[queue]
@@ -71,7 +71,7 @@ class Watch:
             return "stored" if is_stored(target, now) else None
         if has_obeyed(target, before, now):
             return "moved"
-        # members that all say what they have, and nobody has this one: whoever takes it begins there
+        # all members report their queues, and the queue has no owner: its next owner will begin at the target
         is_orphan = not now.owner and not seen.silent
         return "stored" if is_last and is_orphan and now.committed == target else None
 

@@ -1,9 +1,9 @@
-"""How a broker moves a group.
+"""How a broker applies a reset.
 
-RocketMQ 5 keeps a reset for the group's next pull of the queue (`useServerSideResetOffset`): it can be any offset of
-any queue. Brokers of 4.x, and others where that is off, push it to the members: to a time alone, in all queues of the
-topic that the broker has, and only where each of them has an offset stored. Where nobody is there that could hear of
-it, an offset is simply stored.
+RocketMQ 5 stores a reset for the group's next pull of the queue (`useServerSideResetOffset`): to any offset of any
+queue. Brokers of 4.x, and brokers with that setting off, push it to the members: only to a time, in all queues of the
+topic on that broker, and only if all of these queues have a stored offset. If the group has no members to receive the
+reset, an offset is simply stored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SETTING: Final = "useServerSideResetOffset"
 
 
 class WayOf(Enum):
-    """How one broker tells members of a reset."""
+    """How one broker notifies members of a reset."""
 
     PULLED = "with their next pull"
     PUSHED = "by a push"
@@ -39,9 +39,9 @@ async def way_of(remoting: RemotingClient, address: str) -> WayOf:
 async def reset_one(
     remoting: RemotingClient, address: str, group: str, queue: MessageQueue, target: int | None
 ) -> dict[MessageQueue, int]:
-    """Have a broker keep a reset of one queue, to its end (None) as it is then: nobody is further, and so sent back.
+    """Ask a broker to store a reset of one queue; None: to the queue's current end, so that no member moves back.
 
-    Returns where it was moved. Raises RmqdError.
+    Returns the new offset. Raises RmqdError.
     """
     to_end = RESET_TO_END if target is None else 0
     return await reset_offset(remoting, address, group, queue.topic, to_end, queue_id=queue.queue_id, offset=target)
@@ -50,28 +50,28 @@ async def reset_one(
 async def store_one(
     remoting: RemotingClient, address: str, group: str, queue: MessageQueue, target: int
 ) -> dict[MessageQueue, int]:
-    """Store an offset that nobody is told of. Returns it. Raises RmqdError."""
+    """Store an offset without notifying members. Returns it. Raises RmqdError."""
     if not await update_consumer_offset(remoting, address, group, queue, target):
-        raise OffsetResetError("another reset waits there for the group's next pull")
+        raise OffsetResetError("another reset waits for the group's next pull")
     return {queue: target}
 
 
 async def push_all(
     remoting: RemotingClient, address: str, group: str, topic: str, goal: Goal, *, is_whole: bool
 ) -> dict[MessageQueue, int]:
-    """Have a broker push a reset to the members, of all its queues of the topic; `is_whole`: all of them are meant.
+    """Ask a broker to push a reset of all its queues of the topic to the members. `is_whole`: all of them are selected.
 
-    Returns where they were moved. Raises RmqdError.
+    Returns the new offsets. Raises RmqdError.
     """
     timestamp_ms = goal.timestamp_ms
     if timestamp_ms is None:
         raise OffsetResetError(
-            f"this broker pushes resets to members (RocketMQ 4, or {_SETTING}=false), and only by time: "
+            f"this broker pushes resets to members (RocketMQ 4, or {_SETTING}=false), which works only by time: "
             "use --to first, last or a time, or stop the members"
         )
     if not is_whole:
         raise OffsetResetError(
-            f"this broker pushes resets to members (RocketMQ 4, or {_SETTING}=false), of all queues at once: "
-            "leave out --broker and --queue, or stop the members"
+            f"this broker pushes resets to members (RocketMQ 4, or {_SETTING}=false), always for all queues: "
+            "omit --broker and --queue, or stop the members"
         )
     return await reset_offset(remoting, address, group, topic, timestamp_ms)

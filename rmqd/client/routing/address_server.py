@@ -1,4 +1,4 @@
-"""Reads the list of name servers from an address server, which is a URL."""
+"""Reads the list of name servers from an address server, given by its URL."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MAX_ADDRESS_LIST_BYTES: Final = 64 * 1024
 async def fetch_text(url: str) -> str:
     """Read a URL. Raises OSError or ValueError. A cancellation closes the connections."""
     if not url.startswith(("http://", "https://")):
-        raise ValueError("an address server's URL begins with http:// or https://")
+        raise ValueError("an address server's URL must begin with http:// or https://")
     sockets: list[socket.socket] = []
     try:
         return await in_own_thread(partial(_read, url, sockets))
     finally:
-        # The sockets' timeout is for each read: a server that sends a byte now and then could hold the thread for days.
+        # The sockets' timeout applies to each read: a server that sends single bytes could block the thread for days.
         for one in sockets:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
@@ -65,12 +65,12 @@ def _read(url: str, sockets: list[socket.socket]) -> str:
         error.close()  # an HTTPError is also the response, with its connection
         raise
     except http.client.HTTPException as error:
-        raise OSError(f"its reply is not HTTP: {error!r}") from error
+        raise OSError(f"its response is not HTTP: {error!r}") from error
     return body.decode()
 
 
 def _request(url: str) -> Request:
-    """A request. User and password in the URL are sent as basic authentication, and not to the target of a redirect."""
+    """Return a request with the URL's user and password as basic authentication, but not for redirects."""
     from urllib.parse import unquote, urlsplit
     from urllib.request import Request
 

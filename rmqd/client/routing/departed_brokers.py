@@ -1,4 +1,4 @@
-"""Brokers that no route names any more: their addresses stay known for a while, as name servers may be mistaken."""
+"""Brokers that are missing from all routes. Their addresses are kept for a while, because name servers may be wrong."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Brokers = Mapping[str, Mapping[int, str]]  # name, replica id, address
 
 @dataclass(frozen=True, slots=True)
 class _Departed:
-    """A broker that no route names. The first `update` after `until` (monotonic) forgets its addresses."""
+    """A missing broker. The first `update` after `until` (monotonic) removes its addresses."""
 
     replicas: Mapping[int, str]
     until: float
 
 
 class DepartedBrokers:
-    """The brokers that have left all routes; each is remembered for `grace_seconds`, until the `update` after that."""
+    """The brokers that are missing from all routes. Each is kept for `grace_seconds`, until the next `update`."""
 
     def __init__(self, clock: Clock, grace_seconds: float) -> None:
         self._clock = clock
@@ -27,16 +27,16 @@ class DepartedBrokers:
         self._by_name: dict[str, _Departed] = {}
 
     def replicas(self, broker_name: str) -> Mapping[int, str]:
-        """The last known addresses of a departed broker by replica id; empty if there is no such broker."""
+        """Return the last known addresses of a missing broker by replica id; empty if there is no such broker."""
         departed = self._by_name.get(broker_name)
         return {} if departed is None else departed.replicas
 
     def all_replicas(self) -> Iterable[Mapping[int, str]]:
-        """The addresses of every departed broker."""
+        """Return the addresses of every missing broker."""
         return [departed.replicas for departed in self._by_name.values()]
 
     def update(self, before: Brokers, present: Brokers) -> bool:
-        """Note which brokers routes name no longer. Returns whether the grace of a departed one has ended."""
+        """Note which brokers have left the routes. Returns whether a missing broker's grace has ended."""
         now = self._clock.monotonic()
         known, self._by_name = self._by_name, {}
         for name, departed in known.items():

@@ -1,4 +1,4 @@
-"""Asks several peers that can answer the same question: first one, then all others if it fails or is slow."""
+"""Asks several peers the same question: first one, then all others if it fails or is slow."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Answer(NamedTuple, Generic[T]):
 async def first_answer(
     addresses: Sequence[str], question: Callable[[str], Awaitable[T]], clock: Clock, *, patience_seconds: float
 ) -> Answer[T]:
-    """Ask the first address; once it has failed, or has not answered for `patience_seconds`, ask all others at once.
+    """Ask the first address; when it fails, or has not answered for `patience_seconds`, ask all others at once.
 
-    The first answer counts, and the other questions are cancelled. An RmqdError is a failure of that address. If all
-    fail, an ExceptionGroup of their errors is raised, in the order in which they failed. Any other exception is raised
-    at once.
+    The first answer counts, and the other questions are cancelled. An RmqdError is a failure of its address. If all
+    fail, an ExceptionGroup of their errors is raised, in the order of the failures. Any other exception is raised at
+    once.
     """
     first, others = addresses[0], list(addresses[1:])
     asked = {_ask(first, question): first}
@@ -49,7 +49,7 @@ async def first_answer(
     finally:
         for task in asked:
             task.cancel()
-        # takes a turn of the event loop or two: a cancelled request only drops its future
+        # takes one or two turns of the event loop: a cancelled request only drops its future
         await asyncio.gather(*asked, return_exceptions=True)
 
 

@@ -1,4 +1,4 @@
-"""Which name server to ask, of several addresses, of host names that may move, or of an address server's list."""
+"""The name server to ask, out of several addresses, of host names that may change, or of an address server's list."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 ADDRESS_SERVER_INTERVAL_SECONDS = 120.0  # Java: fetchNameServerAddr
 RESOLVE_INTERVAL_SECONDS = 30.0
-PATIENCE_SECONDS = 0.5  # a name server answers from memory, in a millisecond or two
+PATIENCE_SECONDS = 0.5  # a name server answers from memory, within one or two milliseconds
 LOOKUP_GAP_SECONDS = 1.0
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -44,11 +44,11 @@ Fetch = Callable[[str], Awaitable[str]]
 
 
 class NameServers:
-    """Asks whichever name server answers, and stays with it while it does.
+    """Asks the name server that answers, and keeps using it while it does.
 
     `addresses` ("host:port") win over `url`, an address server whose text lists them. Host names are resolved here, and
-    again every 30 s, so that each machine behind a name is tried by itself, and one that has left is not asked again.
-    The constructor does nothing; `run` keeps the addresses up to date, and without it a question does so.
+    again every 30 s. So each machine behind a name is tried separately, and a removed one is not asked again. The
+    constructor does nothing. `run` keeps the addresses up to date; without it, `ask` does so.
     """
 
     def __init__(
@@ -68,23 +68,23 @@ class NameServers:
         self._shown_url = without_password(self._url)
         self._resolve = resolve or resolve_host
         self._fetch = fetch or fetch_text
-        self._addresses: list[str] = []  # resolved, the one that answered last first
+        self._addresses: list[str] = []  # resolved; the address that answered last is first
         self._resolved: dict[str, list[str]] = {}
         self._interval = ADDRESS_SERVER_INTERVAL_SECONDS if self._url else RESOLVE_INTERVAL_SECONDS
-        self._stale_at = 0.0  # when a question has the addresses looked up first (monotonic)
+        self._stale_at = 0.0  # when `ask` must first look up the addresses (monotonic)
         self._look_again = asyncio.Event()
         self._looking = Coalesced[None, None](lambda _: self._look_up())
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses in the order in which they would be asked; the first is the one in use."""
+        """The addresses in the order of use; the first is in use."""
         return tuple(self._addresses)
 
     async def ask(self, question: Callable[[str], Awaitable[T]]) -> T:
-        """The first name server's answer to `question(address)`. Raises NameServerError if none answers.
+        """Return the first name server's answer to `question(address)`. Raises NameServerError if none answers.
 
         The name server in use is asked first. If it fails or is slow, all others are asked at once. "No such topic" is
-        an answer too: it is raised as the BrokerError that it is.
+        also an answer: its BrokerError is raised.
         """
         if not self._addresses or self._clock.monotonic() >= self._stale_at:
             await self.look_up()
@@ -94,7 +94,7 @@ class NameServers:
                 return await question(address)
             except BrokerError as error:
                 if error.retriable or error.code == ResponseCode.SYSTEM_ERROR:
-                    raise  # this one is not ready yet; another one may be
+                    raise  # this one is not ready yet, but another one may be
                 return error
 
         if not self._addresses:
@@ -110,13 +110,13 @@ class NameServers:
         return answer.value
 
     async def look_up(self) -> None:
-        """Read the address server and resolve host names now. What fails keeps its last known addresses."""
+        """Read the address server and resolve host names now. On failure the last known addresses stay."""
         await self._looking(None)
 
     async def run(self) -> None:
-        """Look the addresses up again at intervals, and when no name server answered. Ends only by cancellation."""
+        """Look up the addresses at intervals, and when no name server answered. Runs until cancelled."""
         while True:
-            self._stale_at = float("inf")  # no question has to wait for a slow resolver
+            self._stale_at = float("inf")  # so that questions need not wait for a slow resolver
             await wait_within(self._clock, self._interval, self._look_again.wait())
             self._look_again.clear()
             await self.look_up()
@@ -134,7 +134,7 @@ class NameServers:
         try:
             async with self._clock.timeout(2 * LOOKUP_TIMEOUT_SECONDS):
                 text = await self._fetch(self._url)
-        except (OSError, ValueError) as error:  # OSError: TimeoutError too
+        except (OSError, ValueError) as error:  # OSError includes TimeoutError
             log.warning("name_server.lookup_failed", url=self._shown_url, error=str(error) or type(error).__name__)
             return
         listed = parse_addresses(text)
@@ -157,13 +157,13 @@ class NameServers:
         except (OSError, ValueError) as error:
             known = self._resolved.get(address)
             log.warning("name_server.unresolved", address=address, error=str(error) or type(error).__name__)
-            # keep the name itself: the connection tries it, and its error says what is wrong
+            # keep the name itself: the connection tries it, and its error shows the problem
             return known or [address]
 
     def _replace(self, addresses: list[str]) -> None:
         gone = [address for address in self._addresses if address not in addresses]
         new = [address for address in addresses if address not in self._addresses]
-        random.shuffle(new)  # as in Java, so that not every client begins with the same one
+        random.shuffle(new)  # as in Java, so that clients do not all begin with the same one
         if gone or (new and self._addresses):
             log.info("name_server.changed", added=new, removed=gone)
         self._addresses = [address for address in self._addresses if address not in gone] + new
@@ -177,9 +177,9 @@ class NameServers:
             self._addresses.insert(0, address)
 
     async def get_route(self, topic: str) -> TopicRouteData:
-        """A topic's route. Raises TopicNotExistError, NameServerError.
+        """Return a topic's route. Raises TopicNotExistError, NameServerError.
 
-        Name servers have no route of a light message queue: any broker may have messages of it.
+        Name servers have no route of a light message queue, because any broker may have its messages.
         """
         if is_light_queue(topic):
             return light_queue_route(await self.ask(lambda address: cluster_info(self._remoting, address)))
@@ -192,16 +192,16 @@ class NameServers:
         return NameServerError(";".join(self._addresses), f"no name server answered: {reasons}", is_reported=told)
 
     def _origin(self) -> str:
-        return f"the address server {self._shown_url} has named none" if self._url else "none is configured"
+        return f"the address server {self._shown_url} has listed none" if self._url else "none is configured"
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """The addresses in an address server's answer: separated by `;`, commas or white space."""
+    """Return the addresses in an address server's response: separated by `;`, commas or white space."""
     return tuple(dict.fromkeys(text.replace(";", " ").replace(",", " ").split()))
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """The numeric addresses of a host name. Raises OSError."""
+    """Return the numeric addresses of a host name. Raises OSError."""
     found = await in_own_thread(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 

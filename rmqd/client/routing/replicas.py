@@ -1,4 +1,4 @@
-"""Which of a broker's addresses to ask: routes say which replicas there are, breakers which of them answer."""
+"""The address of a broker to ask: routes list the replicas, and breakers know which ones answer."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-SETTLE_SECONDS = 8.0  # after which every rmqd client has sent a heartbeat to a broker that came back
+SETTLE_SECONDS = 8.0  # after this time, every rmqd client has sent a heartbeat to a broker that returned
 
 
 class Replicas:
-    """Chooses replicas, and gives up addresses from which a replica has moved.
+    """Selects replicas, and stops using addresses of moved replicas.
 
-    If a broker's replica has another address than before, the connection to the old one is closed. The old machine may
-    be cut off, and requests that wait there for answers can be sent to the new address at once.
+    If a broker's replica gets a new address, the connection to the old one is closed. The old machine may be
+    unreachable, and requests that wait for its responses can be sent to the new address at once.
     """
 
     def __init__(self, remoting: RemotingClient, routes: RouteTable) -> None:
         self._remoting = remoting
         self._routes = routes
-        self._known: dict[str, dict[int, str]] = {}  # by the broker's name: where each replica was last
+        self._known: dict[str, dict[int, str]] = {}  # the last address of each replica, by broker name
         routes.on_change(self._routes_changed)
 
     def to_read(self, broker_name: str, broker_id: int = 0) -> str | None:
-        """The address to pull from: this replica's, or another replica's while it has none or is down."""
+        """Return the address to pull from: this replica's, or another replica's if it is missing or down."""
         address = self._routes.address(broker_name, broker_id)
         if address is None or not self._remoting.is_down(address):
             return address
@@ -38,17 +38,16 @@ class Replicas:
         return next((other for other in others if not self._remoting.is_down(other)), address)
 
     def is_reachable(self, broker_name: str) -> bool:
-        """Whether one of the broker's addresses is connected and not down."""
+        """Return whether one of the broker's addresses is connected and not down."""
         addresses = self._routes.replicas(broker_name).values()
         return any(self._remoting.connected(at) is not None and not self._remoting.is_down(at) for at in addresses)
 
     def steady_first(self, addresses: Iterable[str]) -> list[str]:
-        """The same addresses in the order of preference: first those with a connection that has stood for a while,
-        then those without, last those that are down."""
+        """Return the addresses by preference: with an older connection, without one, and down."""
         return sorted(addresses, key=lambda address: (self._remoting.is_down(address), self.is_new(address)))
 
     def is_new(self, address: str) -> bool:
-        """Whether there is no connection, or one so young that other clients may not have connected yet."""
+        """Return whether there is no connection, or one so new that other clients may not have connected yet."""
         connection = self._remoting.connected(address)
         return connection is None or self._remoting.clock.monotonic() - connection.made_at < SETTLE_SECONDS
 
@@ -56,7 +55,7 @@ class Replicas:
         in_use = self._routes.broker_addresses()
         for name, replicas in self._routes.brokers().items():
             before = self._known.get(name, {})
-            # keep the address of a replica that is missing: it may register again with a restarted name server
+            # keep the address of a missing replica: it may register again with a restarted name server
             self._known[name] = {**before, **replicas}
             for broker_id, gone in before.items():
                 if gone not in in_use and replicas.get(broker_id, gone) != gone:

@@ -2,16 +2,16 @@
 
 Three things make this harder than a cache:
 
-- *A name server that was restarted knows nothing* until brokers register again, which takes up to 30 s. It answers that
-  a topic does not exist, and leaves brokers out of routes. So a known topic counts as deleted only after it was unknown
-  for UNKNOWN_TOPIC_GRACE_SECONDS, and a broker that no route names keeps its addresses for as long.
-- *Answers may come in another order than the questions.* Each question has a number, and an answer to an older question
-  than the last one that was used is ignored.
-- *Errors come in crowds.* When a broker dies, every queue on it asks for fresh routes. Questions about one topic are
-  shared (`Coalesced`), and a topic is asked for at most once in REFRESH_GAP_SECONDS.
+- *A restarted name server has no routes* until brokers register again, which takes up to 30 s. It answers that a topic
+  does not exist, and omits brokers from routes. So a known topic counts as deleted only after it was unknown for
+  UNKNOWN_TOPIC_GRACE_SECONDS, and a missing broker keeps its addresses for the same time.
+- *Responses may arrive in another order than the requests.* Each request has a number. A response is ignored if a
+  response to a later request was used already.
+- *Errors arrive in bursts.* When a broker dies, every queue on it requests fresh routes. Requests about one topic are
+  shared (`Coalesced`), and a topic is requested at most once in REFRESH_GAP_SECONDS.
 
-Readers never wait: all routes are one immutable value (`Routes`), which a refresh replaces once for all topics that it
-asked for. `version` tells a reader that keeps something of it, as each pull loop does, when to look again.
+Readers never wait: all routes are one immutable value (`Routes`). A refresh replaces it once for all topics that it
+requested. A reader that caches a part of it, such as a pull loop, reads again when `version` changes.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ log = structlog.get_logger(__name__)
 AskRoute = Callable[[str], Awaitable[TopicRouteData]]
 
 REFRESH_INTERVAL_SECONDS = 30.0  # Java: pollNameServerInterval
-ROUTE_DEADLINE_SECONDS = 6.0  # two rounds of name servers, connecting included
+ROUTE_DEADLINE_SECONDS = 6.0  # two rounds of name servers, including connecting
 ANXIOUS_SECONDS = 5.0  # between two refreshes of a known topic while no name server answers, or a broker has no master
-REFRESH_GAP_SECONDS = 1.0  # between two refreshes of one topic that errors asked for
+REFRESH_GAP_SECONDS = 1.0  # between two refreshes of one topic after errors
 UNKNOWN_TOPIC_FIRST_SECONDS = 0.5
-UNKNOWN_TOPIC_MOST_SECONDS = 5.0  # how late a topic that is created after the start is noticed
-# Java keeps the route of a topic that "does not exist" without limit. This is longer than brokers take to register
-# again with a restarted name server (30 s), and still notices a deletion.
+UNKNOWN_TOPIC_MOST_SECONDS = 5.0  # maximum delay until a topic that is created after the start is noticed
+# Java keeps the route of a topic that "does not exist" forever. This is longer than brokers take to register again with
+# a restarted name server (30 s), and still notices a deletion.
 UNKNOWN_TOPIC_GRACE_SECONDS = 65.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Learned:
-    """The answer to a question about one topic. `order` is the question's number: the higher one is newer."""
+    """The response about one topic. `order` is the request's number; a higher number is newer."""
 
     topic: str
     order: int
@@ -68,7 +68,7 @@ class _Watched:
         self.users = 0
         self.due_at = now
         self.asked_at = -REFRESH_GAP_SECONDS
-        self.changed_at = float("-inf")  # when other queues to read were seen than before
+        self.changed_at = float("-inf")  # last change of the readable queues
         self.unknown_since: float | None = None
         self.unknown_delay = UNKNOWN_TOPIC_FIRST_SECONDS
 
@@ -76,8 +76,8 @@ class _Watched:
 class RouteTable:
     """The routes of all topics in use. Reading never waits; `run` refreshes watched topics every 30 s.
 
-    While no name server answers, the last known routes stay. `route_of` asks a name server: it raises
-    TopicNotExistError, or any other RmqdError if none answered.
+    While no name server answers, the last known routes stay. `route_of` asks a name server. It raises
+    TopicNotExistError, or another RmqdError if none answered.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class RouteTable:
         self._sooner = asyncio.Event()
         self._name_servers_answer = True
         self.problem: str | None = None
-        """Why routes are out of date, while no name server answers."""
+        """The reason why routes are out of date while no name server answers."""
         self.version = 0
-        """Raised whenever routes or addresses may have changed."""
+        """Increases whenever routes or addresses may have changed."""
 
     def on_change(self, callback: Callable[[frozenset[str]], None]) -> None:
-        """Call `callback(topics)` after each swap with the topics whose routes changed. It must not block or raise."""
+        """Call `callback(topics)` after each change with the changed topics. It must not block or raise."""
         self._callbacks.append(callback)
 
     def off_change(self, callback: Callable[[frozenset[str]], None]) -> None:
@@ -117,7 +117,7 @@ class RouteTable:
         self._callbacks.remove(callback)
 
     def watch(self, topic: str) -> None:
-        """Keep a topic's route up to date until `unwatch` is called as often as this. `run` asks for it at once."""
+        """Keep a topic's route up to date until the matching `unwatch`. `run` requests it at once."""
         watched = self._watched.get(topic)
         if watched is None:
             watched = self._watched[topic] = _Watched(self._clock.monotonic())
@@ -125,7 +125,7 @@ class RouteTable:
         watched.users += 1
 
     def unwatch(self, topic: str) -> None:
-        """Undo one `watch`; after the last one the route is forgotten."""
+        """Undo one `watch`. After the last one the route is removed."""
         watched = self._watched.get(topic)
         if watched is None:
             return
@@ -137,61 +137,61 @@ class RouteTable:
             self.version += 1
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """A topic's last known route."""
+        """Return a topic's last known route."""
         return self._routes.by_topic.get(topic)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that consumers read, in RocketMQ's order; empty without a route."""
+        """Return the queues that consumers read, in RocketMQ's order; empty without a route."""
         return self._routes.readable(topic)
 
     def writable_queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that producers may send to, in RocketMQ's order; empty without a route."""
+        """Return the queues that producers may send to, in RocketMQ's order; empty without a route."""
         return self._routes.writable(topic)
 
     def known_to_all_at(self, topic: str) -> float:
-        """When every client has seen the last change of a watched topic's queues to read, at the latest (monotonic).
+        """Return the latest time (monotonic) at which all clients know the last change of a topic's readable queues.
 
-        Each looks as often as this one. What was there at the first look is no change.
+        All clients refresh as often as this one. The first response is not a change.
         """
         watched = self._watched.get(topic)
         return float("-inf") if watched is None else watched.changed_at + self._interval
 
     def endpoint(self, queue: MessageQueue) -> str:
-        """The name of the broker to ask about a queue: its own, but for queues of static topics, which move."""
+        """Return the broker to ask about a queue: its own, or the present leader of a static topic's queue."""
         return self._routes.endpoint(queue)
 
     def by_endpoint(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-        """Queues, in their order, by the name of the broker to ask about them."""
+        """Return the queues, in order, by the name of the broker to ask about them."""
         brokers: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             brokers.setdefault(self.endpoint(queue), []).append(queue)
         return brokers
 
     def master(self, broker_name: str) -> str | None:
-        """The address of a broker's master; None while the route names none."""
+        """Return the address of a broker's master; None if the route has none."""
         return self.replicas(broker_name).get(0)
 
     def address(self, broker_name: str, broker_id: int = 0) -> str | None:
-        """The address of a broker's replica, or of another replica if this one has none."""
+        """Return the address of a broker's replica, or of another replica if this one has none."""
         replicas = self.replicas(broker_name)
         return replicas.get(broker_id) or next(iter(replicas.values()), None)
 
     def replicas(self, broker_name: str) -> Mapping[int, str]:
-        """The last known addresses of a broker by replica id; empty if none is known."""
+        """Return the last known addresses of a broker by replica id; empty if none is known."""
         known = self._routes.brokers.get(broker_name)
         return self._departed.replicas(broker_name) if known is None else known
 
     def brokers(self) -> Mapping[str, Mapping[int, str]]:
-        """Every known broker: name, replica id (0 is the master), address."""
+        """Return every known broker: name, replica id (0 is the master), address."""
         return self._routes.brokers
 
     def broker_addresses(self) -> frozenset[str]:
-        """The addresses of all brokers, slaves included, and of brokers that have just left all routes."""
+        """Return the addresses of all brokers, including slaves, and of brokers that have just left all routes."""
         known = (*self._routes.brokers.values(), *self._departed.all_replicas())
         return frozenset(at for replicas in known for at in replicas.values())
 
     async def refresh(self, topic: str) -> TopicRouteData:
-        """Ask for a topic's route now. Raises RouteNotFoundError, or RemotingError if no name server answers."""
+        """Request a topic's route now. Raises RouteNotFoundError, or RemotingError if no name server answers."""
         learned = await self._learn(topic)
         self._apply([learned])
         if learned.route is not None:
@@ -202,13 +202,13 @@ class RouteTable:
         raise learned.error
 
     async def lookup(self, topic: str) -> TopicRouteData:
-        """A topic's known route; if there is none, that of a `refresh`."""
+        """Return a topic's known route, or refresh it if there is none."""
         return self.route(topic) or await self.refresh(topic)
 
     def refresh_soon(self, topics: Iterable[str] | None = None) -> None:
-        """Have watched topics (None: all) refreshed after an error that a stale route may explain.
+        """Refresh watched topics (None: all) after an error that a stale route may explain.
 
-        Errors come in crowds: one refresh answers all of them, and a topic is asked for at most once a second.
+        Errors arrive in bursts: one refresh serves all of them, and a topic is requested at most once a second.
         """
         now = self._clock.monotonic()
         for topic in list(self._watched) if topics is None else topics:
@@ -217,11 +217,11 @@ class RouteTable:
         self._sooner.set()
 
     async def run(self) -> None:
-        """Keep the watched topics up to date. Ends only by cancellation."""
+        """Keep the watched topics up to date. Runs until cancelled."""
         while True:
             self._sooner.clear()
             now = self._clock.monotonic()
-            # topics that are due within a twentieth of the interval are refreshed too, so that all fall into step
+            # topics due within a twentieth of the interval are refreshed as well, so that all refresh together
             slack = now + self._interval / 20
             if any(watched.due_at <= now for watched in self._watched.values()):
                 await self._refresh([topic for topic, watched in self._watched.items() if watched.due_at <= slack])
@@ -231,7 +231,7 @@ class RouteTable:
 
     async def _refresh(self, topics: list[str]) -> None:
         learned = await asyncio.gather(*map(self._learn, topics))
-        # a topic that lost its last user meanwhile must not come back
+        # a topic that lost its last user meanwhile must not return
         self._apply([answer for answer in learned if answer.topic in self._watched])
 
     async def _ask(self, topic: str) -> _Learned:
@@ -252,7 +252,7 @@ class RouteTable:
         for learned in answers:
             self._reschedule(learned)
             if learned.order < self._orders.get(learned.topic, 0):
-                continue  # the answer to a later question came earlier
+                continue  # the response to a later request arrived earlier
             if learned.route is not None:
                 self._orders[learned.topic] = learned.order
                 changes[learned.topic] = learned.route
@@ -281,7 +281,7 @@ class RouteTable:
         if isinstance(learned.error, TopicNotExistError):
             if watched.unknown_since is None:
                 watched.unknown_since = now
-                # a group's retry topic is made by the group's first heartbeat
+                # a group's first heartbeat creates its retry topic
                 level = logging.DEBUG if is_retry_topic(learned.topic) else logging.WARNING
                 log.log(level, "route.unknown_topic", topic=learned.topic)
             watched.due_at = now + min(watched.unknown_delay, UNKNOWN_TOPIC_MOST_SECONDS, self._interval)

@@ -1,4 +1,4 @@
-"""All known routes at one moment, as an immutable value, and questions about them."""
+"""All known routes at one moment, as an immutable value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 class Routes:
-    """Routes by topic, and the brokers that they name. If routes differ about a broker, the newer route counts."""
+    """Routes by topic, and their brokers. If routes differ about a broker, the newer route counts."""
 
     __slots__ = ("_leaders", "brokers", "by_topic")
 
@@ -28,23 +28,23 @@ class Routes:
         )
 
     def replaced(self, changes: Mapping[str, TopicRouteData | None]) -> Routes:
-        """These routes with some replaced, or removed (None). `changes` count as newer than the rest."""
+        """Return these routes with some replaced, or removed (None). `changes` count as newer than the rest."""
         if not changes:
             return self
         kept = {topic: route for topic, route in self.by_topic.items() if topic not in changes}
         return Routes(kept | {topic: route for topic, route in changes.items() if route is not None})
 
     def differs(self, other: Routes, topic: str) -> bool:
-        """Whether a topic's queues or brokers differ in the other routes, apart from their order."""
+        """Return whether a topic's queues or brokers differ in the other routes, apart from their order."""
         return _content(self.by_topic.get(topic)) != _content(other.by_topic.get(topic))
 
     def endpoint(self, queue: MessageQueue) -> str:
-        """The name of the broker that serves a queue: the queue's own, or a static topic's present leader."""
+        """Return the broker that serves a queue: the queue's own, or a static topic's present leader."""
         led = self._leaders.get(queue.topic) if self._leaders else None
         return queue.broker_name if led is None else led.get((queue.broker_name, queue.queue_id), queue.broker_name)
 
     def readable(self, topic: str) -> list[MessageQueue]:
-        """The queues that consumers read: those of every broker with the read permission."""
+        """Return the queues that consumers read, on all brokers with read permission."""
         route = self.by_topic.get(topic)
         if route is None:
             return []
@@ -58,10 +58,10 @@ class Routes:
         )
 
     def writable(self, topic: str) -> list[MessageQueue]:
-        """The queues that producers send to: those with the write permission of brokers that have a master.
+        """Return the queues that producers send to, with write permission, on brokers with a master.
 
-        An ordered topic's configuration names them instead ("broker-a:4;broker-b:4"), in its own order, as in the Java
-        client: a queue that is chosen by a hash must be the same for every producer.
+        An ordered topic's configuration lists them instead ("broker-a:4;broker-b:4"), in its own order, as in the Java
+        client. A queue that is selected by a hash must be the same for every producer.
         """
         route = self.by_topic.get(topic)
         if route is None:
@@ -88,7 +88,7 @@ def _ordered_counts(route: TopicRouteData) -> dict[str, int]:
         broker_name, _, count = part.partition(":")
         if count.isdigit():
             counts[broker_name] = int(count)
-    # RocketMQ has no rule for this: a configuration that names more queues than a topic can have is ignored
+    # RocketMQ has no rule for a configuration with more queues than a topic can have, so it is ignored
     return counts if sum(counts.values()) <= MOST_QUEUES else {}
 
 

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 
 def vip_address(address: str) -> str:
-    """The VIP channel of a broker's "host:port": two ports below (`MixAll.brokerVIPChannel`)."""
+    """Return the VIP channel of a broker's "host:port": two ports lower (`MixAll.brokerVIPChannel`)."""
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) - 2}"

@@ -1,11 +1,11 @@
-"""Sending messages, and taking them back before their time, for retries, dead letters, message trace and `rmqd send`.
+"""Sends and recalls of messages, for retries, dead letters, message trace and `rmqd send`.
 
-All tries of a send share one deadline. After a lost answer it is tried again, so a message may be stored twice.
+All attempts of a send share one deadline. A send is repeated if its response is lost, so a message may be stored twice.
 
-    producer          Producer: one message, in up to three tries at different brokers; takes timer messages back
-    outgoing_message  a message to send, and where it was stored
-    passing           may_pass: whether a send that failed may succeed a moment later
-    queue_selector    which queue an ordered message goes to
-    trace_dispatcher  TraceDispatcher: message trace in batches, never in the way of anything else
+    producer          Producer: sends a message, with up to three attempts at different brokers; recalls timer messages
+    outgoing_message  a message to send, and the result of the send
+    passing           may_pass: whether a failed send may succeed a moment later
+    queue_selector    selects the queue of an ordered message
+    trace_dispatcher  TraceDispatcher: message trace in batches, without delaying anything else
     traced_producer   a producer whose messages are traced
 """

@@ -1,4 +1,4 @@
-"""A message to send, the properties that it is sent with, and where it was stored."""
+"""A message to send, its properties, and the result of the send."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from rmqd.wire.messages.properties import (
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message to send. `properties` are sent as they are; named fields such as `tags` and `keys` set theirs.
+    """A message to send. `properties` are sent unchanged; fields such as `tags` and `keys` set their properties.
 
-    Give at most one of `delay_level`, `delay_ms` and `deliver_at_ms` (Unix milliseconds): of several, a broker takes
-    the level, else the delay. `sharding_key` is only a property; a selector sends its messages to one queue.
+    Give at most one of `delay_level`, `delay_ms` and `deliver_at_ms` (Unix milliseconds). If several are set, a broker
+    uses the level, else the delay. `sharding_key` is only a property; a selector sends its messages to one queue.
 
-    The last four are for messages that were stored before: their body may be compressed already, and they have a
-    number of reconsume times.
+    The last four are for messages that were stored before: their body may be compressed already, and they have a number
+    of reconsume times.
     """
 
     topic: str
@@ -47,11 +47,11 @@ class OutgoingMessage:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the message is for the timer of a 5.x broker."""
+        """Whether the message needs the timer of a 5.x broker."""
         return self.delay_ms is not None or self.deliver_at_ms is not None
 
     def properties_as_sent(self, unique_key: str) -> dict[str, str]:
-        """All properties, with those that named fields set."""
+        """Return all properties, including properties from fields."""
         properties = {**self.properties, UNIQ_KEY: unique_key}
         properties.setdefault(WAIT, "true")
         if self.tags:
@@ -71,7 +71,7 @@ class OutgoingMessage:
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Where a message was stored. `msg_id` is its unique key; `offset_msg_id` has its place in the broker's log."""
+    """A stored message's position. `msg_id` is its unique key; `offset_msg_id` is its place in the broker's log."""
 
     msg_id: str
     offset_msg_id: str
@@ -79,8 +79,8 @@ class SendResult:
     queue_offset: int
     status: ResponseCode
     region: str
-    """Of the broker, for message trace."""
+    """The broker's region, for message trace."""
     is_traced: bool
-    """Whether the broker wants message trace of what it stores."""
+    """Whether the broker wants message trace of stored messages."""
     recall_handle: str | None = None
-    """By which `Producer.recall` takes it back before its time; None where it waits for no time, or cannot be."""
+    """The handle for `Producer.recall`; None if the message is not timed, or cannot be recalled."""

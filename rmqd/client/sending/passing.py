@@ -1,4 +1,4 @@
-"""Whether a send that failed may succeed a moment later."""
+"""Whether a failed send may succeed a moment later."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 
 
 def may_pass(error: RmqdError, served: Container[str]) -> bool:
-    """Whether to try again. `served` are the topics that were sent to before.
+    """Return whether to try again. `served` are the topics of earlier sends.
 
-    That one of them has no route is a matter of time; of any other topic it is an answer, as waiting makes no topic.
+    A missing route for such a topic is temporary. For others it is final, because waiting does not create a topic.
     """
     if isinstance(error, RouteNotFoundError):
         return error.topic in served

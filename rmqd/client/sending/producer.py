@@ -1,4 +1,4 @@
-"""Sends messages: to a topic, trying another broker if one fails, or to one given queue."""
+"""Sends messages: to a topic, with attempts at other brokers on failure, or to one given queue."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-SEND_TIMEOUT_SECONDS = 3.0  # Java: sendMsgTimeout, all tries together
+SEND_TIMEOUT_SECONDS = 3.0  # Java: sendMsgTimeout, for all attempts together
 MAX_TRIES = 3  # Java: 1 + retryTimesWhenSendFailed
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 SAME_BROKER_PAUSE_SECONDS = 0.05
@@ -66,7 +66,7 @@ RETRIED = frozenset(
 
 
 class Producer:
-    """Sends any number of messages at once. It has no tasks, and no state but which queue's turn it is."""
+    """Sends any number of messages at once. It has no tasks, and its only state is the next queue in turn."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Producer:
         self._vip_channel_enabled = vip_channel_enabled
         self._unit_mode = unit_mode
         self._watched: set[str] = set()
-        self._versions: dict[str, int] = {}  # by address, of brokers that were sent timer messages
+        self._versions: dict[str, int] = {}  # of brokers that received timer messages, by address
         self._turn = itertools.count(random.randrange(1 << 16))
         machine = ipaddress.ip_address(local_address().partition("%")[0]).packed
         self._unique_keys = UniqueKeys(machine, os.getpid(), secrets.randbits(32))
@@ -98,13 +98,13 @@ class Producer:
         timeout_seconds: float = SEND_TIMEOUT_SECONDS,
         producer_group: str = INNER_PRODUCER_GROUP,
     ) -> SendResult:
-        """Store a message, in at most three tries that together take at most `timeout_seconds`.
+        """Store a message, in at most three attempts that together take at most `timeout_seconds`.
 
-        Queues take turns, and a retry goes to another broker if there is one; `broker_name` narrows the choice,
-        `selector` makes it, and `queue` leaves none. Where the topic does not exist, the broker makes it if it may.
-        After a lost answer the message is sent again, so it may be stored twice.
+        Queues take turns, and a further attempt uses another broker if there is one. `broker_name` restricts the
+        choice, `selector` makes it, and `queue` fixes it. If the topic is missing, the broker may create it. If a
+        response is lost, the message is sent again, so it may be stored twice.
 
-        Raises InvalidMessageError, RouteNotFoundError, BrokerTooOldError, or the RmqdError of the last try.
+        Raises InvalidMessageError, RouteNotFoundError, BrokerTooOldError, or the RmqdError of the last attempt.
         """
         msg_id = self._unique_key(message)
         properties = format_properties(message.properties_as_sent(msg_id))
@@ -132,12 +132,12 @@ class Producer:
         timeout_seconds: float = SEND_TIMEOUT_SECONDS,
         producer_group: str = INNER_PRODUCER_GROUP,
     ) -> SendReceipt:
-        """Store messages of one topic in one queue, one behind the other, by one request; tries are those of `send`.
+        """Store messages of one topic in one queue, in order, with one request. The attempts are as for `send`.
 
-        All are stored or none is. None may have a delay or a time, or be for a retry topic, and together they must not
-        be larger than a message may be. The receipt's ids are separated by commas, and its offset is the first one's.
+        Either all are stored or none. They must not have a delay or a time, or a retry topic, and together they must
+        not exceed the maximum size of a message. The receipt has comma-separated ids, and the first offset.
 
-        Raises what `send` raises; an error does not say which of the messages it is about.
+        Raises the errors of `send`; an error does not say which of the messages caused it.
         """
         topic = messages[0].topic
         members = [
@@ -163,7 +163,7 @@ class Producer:
         selector: MessageQueueSelector | None,
         timeout_seconds: float,
     ) -> Sequence[MessageQueue]:
-        """The queues that may be sent to. Raises RemotingTimeoutError where no name server answers in time."""
+        """Return the candidate queues. Raises RemotingTimeoutError if no name server answers in time."""
         try:
             async with self._clock.timeout(timeout_seconds):
                 queues = await self._queues(topic, queue, broker_name)
@@ -179,14 +179,14 @@ class Producer:
         timeout_seconds: float = SEND_TIMEOUT_SECONDS,
         producer_group: str = INNER_PRODUCER_GROUP,
     ) -> str:
-        """Take back a timer message before its time has come. Returns its `msg_id`.
+        """Recall a timer message before its delivery time. Returns its `msg_id`.
 
-        Java: `DefaultMQProducer.recallMessage`, which tries once, too. A broker that has the message, or a proxy before
-        it, is asked. An answer says that the recall is noted: a message that is delivered at this moment still comes.
+        Like Java's `DefaultMQProducer.recallMessage`, it makes one attempt. It asks the broker that has the message, or
+        a proxy. Success means that the recall is stored: a message that is just being delivered still arrives.
 
-        Raises ProtocolError for what is no handle, RouteNotFoundError, NoPermissionError where brokers do not have
-        `recallMessageEnable`, IllegalOperationError for a handle of another topic or broker, or whose time is over, and
-        any other RmqdError of the request.
+        Raises ProtocolError for an invalid handle, RouteNotFoundError, NoPermissionError if brokers do not have
+        `recallMessageEnable`, IllegalOperationError if the handle is for another topic or broker or its time has
+        passed, and any other RmqdError of the request.
         """
         broker_name = RecallHandle.parse(recall_handle).broker_name
         try:
@@ -218,7 +218,7 @@ class Producer:
             if queue.broker_name == last_broker:
                 await self._clock.sleep(SAME_BROKER_PAUSE_SECONDS)
             last_broker, remaining = queue.broker_name, max(sending.deadline - self._clock.monotonic(), 0)
-            # a broker that hangs must not use up the time for a try at another one
+            # a broker that hangs must leave time for an attempt at another one
             outcome = await self._send_once(queue, sending, remaining / 2 if tries < MAX_TRIES else remaining)
             if isinstance(outcome, SendReceipt):
                 return queue, outcome
@@ -230,7 +230,7 @@ class Producer:
     async def _send_once(
         self, queue: MessageQueue, sending: _Sending, timeout_seconds: float
     ) -> SendReceipt | RmqdError:
-        """Send once. Returns the receipt, or an error after which another try makes sense."""
+        """Make one attempt. Returns the receipt, or an error after which another attempt makes sense."""
         try:
             async with self._clock.timeout(timeout_seconds):
                 return await self._send_to(queue, sending, timeout_seconds)
@@ -272,15 +272,15 @@ class Producer:
         return await send_message(self._remoting, address, header, message.body, timeout_seconds=timeout_seconds)
 
     async def _require_timers(self, queue: MessageQueue, address: str) -> None:
-        """Raise BrokerTooOldError for a broker that has no timer: it would deliver the message at once, silently."""
+        """Raise BrokerTooOldError if a broker has no timer: it would silently deliver the message at once."""
         if address not in self._versions:
-            # a heartbeat without groups: it leaves nothing behind, and its answer has the broker's version
+            # A heartbeat without groups leaves no trace on the broker, and its response has the broker's version.
             self._versions[address] = await send_heartbeat(self._remoting, address, HeartbeatData(client_id="rmqd"))
         version = self._versions[address]
         if version < TIMERS_SINCE_VERSION:
             raise BrokerTooOldError(
-                f"{queue.broker_name} ({address}) is older than RocketMQ 5.0 (version number {version}): it has no "
-                "timers, and would deliver the message at once; a delay level is what it knows"
+                f"{queue.broker_name} ({address}) is older than RocketMQ 5.0 (version number {version}), has no "
+                "timers, and would deliver the message at once; use a delay level"
             )
 
     async def _queues(self, topic: str, queue: MessageQueue | None, broker_name: str | None) -> Sequence[MessageQueue]:
@@ -299,16 +299,16 @@ class Producer:
             queues = [queue for queue in queues if queue.broker_name == broker_name]
         if not queues:
             where = f" on broker {broker_name}" if broker_name is not None else ""
-            raise RouteNotFoundError(topic, f"topic {topic} has no queue that may be written to{where}")
+            raise RouteNotFoundError(topic, f"topic {topic} has no writable queue{where}")
         return queues
 
     async def _queues_to_be(self, topic: str) -> list[MessageQueue]:
-        """The queues that a missing topic will have: brokers create it from the default topic at the first message."""
+        """Return the future queues of a missing topic, which brokers create at the first send."""
         try:
             await self._routes.refresh(DEFAULT_TOPIC)
         except RouteNotFoundError:
             raise RouteNotFoundError(
-                topic, f"topic {topic} does not exist, and the brokers do not make topics by themselves"
+                topic, f"topic {topic} does not exist, and the brokers do not create topics automatically"
             ) from None
         return [
             MessageQueue(topic, queue.broker_name, queue.queue_id)
@@ -322,7 +322,7 @@ class Producer:
             self._routes.watch(topic)
 
     def _in_turn(self, queues: Sequence[MessageQueue]) -> Iterator[MessageQueue]:
-        """An endless sequence of queues: the next one in turn, then queues of brokers that were not tried yet."""
+        """Yield queues endlessly: the next one in turn, then queues of brokers that were not tried yet."""
         start = next(self._turn) % len(queues)
         rotated = [*queues[start:], *queues[:start]]
         tried: set[str] = set()
@@ -337,7 +337,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class _Sending:
-    """One message that is being sent: the values that every try needs."""
+    """One message that is being sent: the values for each attempt."""
 
     message: OutgoingMessage
     producer_group: str

@@ -1,4 +1,4 @@
-"""Chooses the queue of an ordered message: messages that must stay in order go to the same queue."""
+"""Selects the queue of an ordered message: messages that must stay in order go to the same queue."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from rmqd.wire.filter import java_hash
 from rmqd.wire.message_queue import MessageQueue
 
 MessageQueueSelector = Callable[[Sequence[MessageQueue]], MessageQueue]
-"""Chooses from the queues that may be written to, in RocketMQ's order; there is at least one."""
+"""Selects one of the writable queues, which are in RocketMQ's order; there is at least one."""
 
 
 def by_hash(sharding_key: str) -> MessageQueueSelector:
-    """Choose by the key's hash, as Java's `SelectMessageQueueByHash`: the same queue while their number is the same."""
+    """Select by the key's hash, as Java's `SelectMessageQueueByHash`: the same queue if their number is the same."""
     return lambda queues: queues[abs(java_hash(sharding_key)) % len(queues)]
 
 
 def by_id(queue_id: int, broker_name: str = "") -> MessageQueueSelector:
-    """Choose the queue with this id; `broker_name` is needed if several brokers have the topic.
+    """Select the queue with this id. `broker_name` is needed if several brokers have the topic.
 
     The selector raises RouteNotFoundError if no queue matches, or more than one.
     """
@@ -29,9 +29,11 @@ def by_id(queue_id: int, broker_name: str = "") -> MessageQueueSelector:
             return found[0]
         topic, what = queues[0].topic, f"{broker_name}:{queue_id}" if broker_name else str(queue_id)
         if found:
-            accepted = ", ".join(f"{queue.broker_name}:{queue_id}" for queue in found)
-            raise RouteNotFoundError(topic, f"several brokers have a queue {queue_id} of {topic}; accepted: {accepted}")
-        raise RouteNotFoundError(topic, f"{topic} has no queue {what} that may be written to; it has {_known(queues)}")
+            expected = ", ".join(f"{queue.broker_name}:{queue_id}" for queue in found)
+            raise RouteNotFoundError(
+                topic, f"several brokers have queue {queue_id} of {topic}; expected one of {expected}"
+            )
+        raise RouteNotFoundError(topic, f"{topic} has no writable queue {what}; expected one of {_known(queues)}")
 
     return select
 

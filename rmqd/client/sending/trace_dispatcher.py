@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-MOST_WAITING_CHARACTERS: Final = 8_000_000  # of records that wait; Java: 2048 entries of any length
+MOST_WAITING_CHARACTERS: Final = 8_000_000  # in waiting records; Java: 2048 entries of any length
 FLUSH_SECONDS: Final = 5.0  # Java: flushTraceInterval
-LOOK_SECONDS: Final = 0.1  # between two looks for full batches; appending wakes no task
-SENDERS: Final = 16  # trace messages under way at once
+POLL_SECONDS: Final = 0.1  # between two checks for full batches, because appending wakes no task
+SENDERS: Final = 16  # trace messages in flight at once
 SEND_TIMEOUT_SECONDS: Final = 5.0
-PAUSE_SECONDS: Final = 5.0  # after a failure, so that a topic that is not there is not asked for all the time
+PAUSE_SECONDS: Final = 5.0  # after a failure, so that a missing topic is not requested all the time
 CLOSE_SECONDS: Final = 3.0
 REPORT_SECONDS: Final = 60.0
 
 RESULTS: Final = ("sent", "full", "failed")
-"""What may become of a record: sent, dropped because too many wait, dropped because it could not be sent."""
+"""The result of a record: sent, dropped because too many wait, or dropped because it could not be sent."""
 
 
 class TraceDispatcher:
@@ -39,11 +39,11 @@ class TraceDispatcher:
 
     def __init__(self, producer: Producer, options: TraceOptions, producer_group: str, clock: Clock) -> None:
         self.counts = dict.fromkeys(RESULTS, 0)
-        """How many records had each of RESULTS so far."""
+        """The number of records by result so far."""
         self.failure = ""
-        """Why records could not be sent the last time."""
+        """The error of the last failed send."""
         self.before_flush: Callable[[], object] = lambda: None
-        """Called before all waiting records are sent; it may append more."""
+        """Called before all waiting records are sent. It may append more."""
         self._producer = producer
         self._options = options
         self._group = producer_group
@@ -57,7 +57,7 @@ class TraceDispatcher:
 
     @property
     def is_full(self) -> bool:
-        """Whether records that are appended now would be dropped."""
+        """Whether appended records would be dropped now."""
         return self._characters >= MOST_WAITING_CHARACTERS
 
     def append(self, parts: tuple[TracePart, ...], records: int) -> None:
@@ -70,14 +70,14 @@ class TraceDispatcher:
         self.drop(records)
 
     def drop(self, records: int) -> None:
-        """Count records that are not even made, because there would be no room for them."""
+        """Count records that were not created because there is no room for them."""
         self._lose("full", records)
 
     async def run(self) -> None:
-        """Send full batches soon, and everything that waits every 5 s, until cancelled. `close` sends the rest."""
+        """Send full batches soon, and all waiting records every 5 s, until cancelled. `close` sends the rest."""
         flush_at = self._clock.monotonic() + FLUSH_SECONDS
         while True:
-            await self._clock.sleep(LOOK_SECONDS)
+            await self._clock.sleep(POLL_SECONDS)
             now = self._clock.monotonic()
             least = self._options.calls
             if now >= flush_at:
@@ -85,10 +85,10 @@ class TraceDispatcher:
                 flush_at, least = now + FLUSH_SECONDS, 1
             if len(self._waiting) >= least and now >= self._may_send_at:
                 await self._send_waiting(least)
-            self._report(now, "more is handled than can be sent")
+            self._report(now, "more records are created than can be sent")
 
     async def close(self) -> None:
-        """Send what waits within 3 s, and drop the rest."""
+        """Send the waiting records within 3 s, and drop the rest."""
         self.before_flush()
         self._may_send_at = 0.0
         try:
@@ -103,7 +103,7 @@ class TraceDispatcher:
         self._report(self._clock.monotonic(), reason)
 
     async def _send_waiting(self, least: int) -> None:
-        """Send what waits now, in batches of `least` calls or more. Records that come meanwhile are sent next time."""
+        """Send the waiting records in batches of `least` calls or more. Later records are sent next time."""
         calls = self._options.calls
         batches = -(-(len(self._waiting) - least + 1) // calls)
         turns = iter(range(batches))
@@ -120,7 +120,7 @@ class TraceDispatcher:
                 for data in trace_messages([part for parts in taken for part in parts]):
                     await self._send(data)
             except asyncio.CancelledError:
-                with self._lock:  # it may have arrived; a record that is sent twice is better than one that is lost
+                with self._lock:  # it may have arrived; sending a record twice is better than losing it
                     self._waiting.extendleft(reversed(taken))
                     self._characters += sum(map(_characters, taken))
                 raise

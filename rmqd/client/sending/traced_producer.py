@@ -1,4 +1,4 @@
-"""A producer that sends message trace of what it sends, as Java's producer does with enableTrace."""
+"""A producer that sends message trace of its sends, like Java's producer with enableTrace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TracedProducer:
-    """Sends by `producer`. The caller runs its `dispatcher` meanwhile, and closes it at the end."""
+    """Sends with `producer`. The caller runs its `dispatcher` meanwhile, and closes it at the end."""
 
     def __init__(
         self, producer: Producer, routes: RouteTable, options: TraceOptions, clock: Clock, *, namespace: str
@@ -32,7 +32,7 @@ class TracedProducer:
         self._clock = clock
 
     async def send(self, message: OutgoingMessage, *, selector: MessageQueueSelector | None = None) -> SendResult:
-        """Send a message as `Producer.send` does, and trace it if the broker wants that."""
+        """Send a message like `Producer.send`, and trace it if the broker wants that."""
         began, began_ms = self._clock.monotonic(), int(self._clock.wall() * 1000)
         result = await self._producer.send(message, selector=selector)
         if result.is_traced:
@@ -56,5 +56,5 @@ class TracedProducer:
 
 
 def _type_of(message: OutgoingMessage) -> TraceMessageType:
-    """The type that Java's producer would write: an ordered message counts as a normal one."""
+    """Return the type that Java's producer would write: an ordered message counts as a normal one."""
     return TraceMessageType.DELAY if message.delay_level or message.is_timed else TraceMessageType.NORMAL

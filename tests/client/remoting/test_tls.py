@@ -127,9 +127,9 @@ async def test_a_server_that_wants_it_is_shown_a_certificate() -> None:
         (
             SERVER,
             replace(TLS, ca_file=str(OTHER_CA)),
-            "nobody vouches for the server's certificate .* client.tls.ca_file",
+            "no trusted authority signed the server's certificate .* client.tls.ca_file",
         ),
-        (SERVER, replace(TLS, ca_file=""), "nobody vouches for the server's certificate"),
+        (SERVER, replace(TLS, ca_file=""), "no trusted authority signed the server's certificate"),
     ],
 )
 async def test_a_server_that_is_not_to_be_trusted_is_not_spoken_to(server: str, tls: TlsOptions, reason: str) -> None:
@@ -175,7 +175,7 @@ async def test_a_plain_server_is_named() -> None:
 
 
 async def test_a_server_that_wants_tls_is_named() -> None:
-    assert "it takes nothing but TLS; set client.tls.enabled: true" in await why_not(TlsOptions(), server_context())
+    assert "it accepts only TLS; set client.tls.enabled: true" in await why_not(TlsOptions(), server_context())
 
 
 async def test_an_answer_in_tls_is_named() -> None:
@@ -188,7 +188,7 @@ async def test_an_answer_in_tls_is_named() -> None:
         await asyncio.Event().wait()
 
     async with RawServer(alert) as server, client_with(TlsOptions()) as client:
-        with pytest.raises(RemotingError, match="it takes nothing but TLS"):
+        with pytest.raises(RemotingError, match="it accepts only TLS"):
             await client.invoke(server.address, ASK, {})
 
 
@@ -196,9 +196,9 @@ async def test_an_answer_in_tls_is_named() -> None:
 @pytest.mark.parametrize(
     ("tls", "reason"),
     [
-        (TLS, "it wants a certificate of ours; set client.tls.cert_file and key_file"),
+        (TLS, "it requires a client certificate; set client.tls.cert_file and key_file"),
         (shown(CLIENT_EXPIRED), "it does not accept the certificate in client.tls.cert_file: it has expired"),
-        (shown(CLIENT_OF_OTHER_CA), "it does not accept the certificate in client.tls.cert_file: who signed it is"),
+        (shown(CLIENT_OF_OTHER_CA), "it does not accept the certificate in client.tls.cert_file: it does not know"),
     ],
 )
 async def test_a_certificate_that_is_not_accepted_is_named(
@@ -212,7 +212,7 @@ async def test_a_certificate_that_is_not_accepted_is_named(
             with pytest.raises(TlsError) as caught:
                 await client.invoke(address, ASK, {})
     if tls is TLS and version is ssl.TLSVersion.TLSv1_2:
-        reason = "it ends the handshake; it may want a certificate of ours"  # all that TLS 1.2 lets it say
+        reason = "it ends the handshake; it may require a client certificate"  # all that TLS 1.2 lets it say
     assert reason in caught.value.reason
 
 
@@ -298,7 +298,7 @@ async def test_a_certificate_that_was_replaced_counts_from_the_next_connection_o
         (
             replace(TLS, cert_file=str(certificate(CLIENT)), key_file=str(key(SERVER))),
             [
-                f"client.tls.key_file: the key in {key(SERVER)} is not the one of the certificate in "
+                f"client.tls.key_file: the key in {key(SERVER)} does not belong to the certificate in "
                 f"{certificate(CLIENT)}"
             ],
         ),
@@ -379,5 +379,5 @@ def test_a_certificate_that_nobody_showed_is_not_called_a_bad_one() -> None:
     alert.reason = "SSLV3_ALERT_BAD_CERTIFICATE"
     assert explain(alert, "h", shows_one=True) == "it does not accept the certificate in client.tls.cert_file"
     assert explain(alert, "h", shows_one=False) == (
-        "it wants a certificate of ours; set client.tls.cert_file and key_file"
+        "it requires a client certificate; set client.tls.cert_file and key_file"
     )

@@ -165,9 +165,9 @@ async def test_a_chosen_queue_is_tried_again_and_no_other(world: World, brokers:
 @pytest.mark.parametrize(
     ("selector", "said"),
     [
-        (by_id(1), "several brokers have a queue 1 of T; accepted: b0:1, b1:1, b2:1"),
-        (by_id(2), "T has no queue 2 that may be written to; it has b0:0 to b0:1, b1:0 to b1:1, b2:0 to b2:1"),
-        (by_id(0, "b3"), "T has no queue b3:0 that may be written to"),
+        (by_id(1), "several brokers have queue 1 of T; expected one of b0:1, b1:1, b2:1"),
+        (by_id(2), "T has no writable queue 2; expected one of b0:0 to b0:1, b1:0 to b1:1, b2:0 to b2:1"),
+        (by_id(0, "b3"), "T has no writable queue b3:0"),
     ],
 )
 async def test_a_queue_that_is_none_or_several(world: World, selector: MessageQueueSelector, said: str) -> None:
@@ -338,14 +338,14 @@ async def test_a_missing_topic_goes_where_the_default_topic_is(world: World, bro
 
 async def test_a_missing_topic_that_no_broker_makes(world: World) -> None:
     """The error names the topic and says why."""
-    with pytest.raises(RouteNotFoundError, match="topic new does not exist, and the brokers do not make topics"):
+    with pytest.raises(RouteNotFoundError, match="topic new does not exist, and the brokers do not create topics"):
         await world.producer.send(OutgoingMessage("new", b""))
 
 
 async def test_a_topic_that_may_not_be_written_to(world: World, brokers: list[Peer]) -> None:
     """It exists, so it is not made; the error says what is wrong."""
     world.known["R"] = route_of({"b0": brokers[0].address}, perm=4)
-    with pytest.raises(RouteNotFoundError, match="no queue that may be written to"):
+    with pytest.raises(RouteNotFoundError, match="no writable queue"):
         await world.producer.send(OutgoingMessage("R", b""))
 
 

@@ -62,7 +62,7 @@ class World:
         wanted = {"sent": 0, "full": 0, "failed": 0} | counts
         counts = self.dispatcher.counts
         await self.clock.until(
-            lambda: counts == wanted, f"{counts} becomes {wanted}", most=trace_dispatcher.LOOK_SECONDS
+            lambda: counts == wanted, f"{counts} becomes {wanted}", most=trace_dispatcher.POLL_SECONDS
         )
 
 
@@ -78,7 +78,7 @@ async def world() -> AsyncIterator[World]:
 @pytest.fixture
 def few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute of this clock has 120 looks for full batches, and not 600."""
-    monkeypatch.setattr(trace_dispatcher, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(trace_dispatcher, "POLL_SECONDS", 0.5)
 
 
 @pytest.fixture

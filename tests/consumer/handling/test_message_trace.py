@@ -56,7 +56,7 @@ class Traced:
 async def trace_queue(broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The trace topic's queue; and nobody waits long for what Java waits 5 s for."""
     monkeypatch.setattr(trace_dispatcher, "FLUSH_SECONDS", 0.05)
-    monkeypatch.setattr(trace_dispatcher, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(trace_dispatcher, "POLL_SECONDS", 0.01)
     broker.create_topic(TRACE_TOPIC)
 
 

@@ -79,10 +79,10 @@ def test_what_is_wrong_is_named_and_put_right_without_a_restart(world: World) ->
     expired = {"cert_file": str(certificate(CLIENT_EXPIRED)), "key_file": str(key(CLIENT_EXPIRED))}
     # The secret stands in a file, which each of these writes when its turn comes.
     wrong: list[tuple[str, Callable[[], dict[str, Any]]]] = [
-        ("it takes nothing but TLS", lambda: world.client(tls={"enabled": False})),
-        ("it wants a certificate of ours", lambda: world.client(tls={"enabled": True, "ca_file": str(CA)})),
+        ("it accepts only TLS", lambda: world.client(tls={"enabled": False})),
+        ("it requires a client certificate", lambda: world.client(tls={"enabled": True, "ca_file": str(CA)})),
         (EXPIRED, lambda: world.client(tls={**tls, **expired})),
-        ("nobody vouches for the server", lambda: world.client(tls={**tls, "ca_file": str(OTHER_CA)})),
+        ("no trusted authority signed the server", lambda: world.client(tls={**tls, "ca_file": str(OTHER_CA)})),
         ("is not for mq.example", lambda: world.client(tls={**tls, "server_name": "mq.example"})),
         (WRONG, lambda: world.client(secret=WRONG_SECRET)),
         (UNKNOWN, lambda: world.client(access_key="nobody-of-a-test")),

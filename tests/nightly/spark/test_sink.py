@@ -125,5 +125,5 @@ def test_a_broker_that_comes_back_is_waited_for(broker: EmbeddedBroker) -> None:
 def test_a_topic_that_is_not_there_is_not_waited_for(embedded: RocketMQ) -> None:
     """Nor a queue."""
     embedded.create_topic("orders", 2)
-    with pytest.raises(RouteNotFoundError, match="orders has no queue 7"):
+    with pytest.raises(RouteNotFoundError, match="orders has no writable queue 7"):
         write(embedded.nameserver, [{"body": "a", "queue_id": 7}])

@@ -72,13 +72,13 @@ def line_that_speaks_again_not_used(patch: pytest.MonkeyPatch) -> None:
 
     async def to_probe(self: ConnectionPool, address: str) -> RemotingConnection:
         current = await self.connection(address)
-        if not current.is_suspect or not current.was_asked_in_vain:
+        if not current.is_suspect or not current.had_timeout:
             return current
         if (former := self._successors.get(address)) is not None:
-            if not former.was_asked_in_vain:
+            if not former.had_timeout:
                 return former
             del self._successors[address]
-            former.close("the peer takes requests and is silent")
+            former.close("the peer accepts requests but is silent")
         successor = await self._connector.connect(address)
         if self._closed or self._connections.get(address) is not current or not current.is_suspect:
             successor.close("it is not needed any more")
@@ -100,7 +100,7 @@ def silent_line_never_replaced(patch: pytest.MonkeyPatch) -> None:
 def silence_not_noticed(patch: pytest.MonkeyPatch) -> None:
     """Pulls that are not answered count as held by their broker."""
     patch.setattr(RemotingClient, "silent_seconds", lambda self, address: 0.0)
-    patch.setattr(RemotingClient, "_heard_nothing", lambda self, connection, seconds: None)
+    patch.setattr(RemotingClient, "_note_silence", lambda self, connection, seconds: None)
 
 
 @plant(needs=tries("crash"))
@@ -110,7 +110,7 @@ def heartbeat_forgotten_after_a_reconnect(patch: pytest.MonkeyPatch) -> None:
 
     def is_known_on(self: Heartbeat, connection: RemotingConnection) -> bool:
         broker = self._brokers.get(connection.address)
-        return (broker is not None and broker.told_on is not None) or right(self, connection)
+        return (broker is not None and broker.answered_on is not None) or right(self, connection)
 
     patch.setattr(Heartbeat, "is_known_on", is_known_on)
     patch.setattr(Heartbeat, "_opened", lambda self, address: None)
