@@ -1,4 +1,4 @@
-"""Figures: everything that the view and the summary show, at one moment, and the samples that make rates of it."""
+"""Figures: the data of the view and the summary at one moment, and the samples for calculating rates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmqd.demo.ledger import DeadLettered, HandledOrder, Ledger
 from rmqd.demo.producer import OrderProducer
 
 SAMPLE_SECONDS: Final = 0.5
-SAMPLES: Final = 400  # more than the widest terminal has columns
+SAMPLES: Final = 400  # more than the number of columns of the widest terminal
 RATE_SECONDS: Final = 2.0
 
 
@@ -30,30 +30,30 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Where the messages of the group's topics are. At a quiet moment the four parts add up to `stored`."""
+    """The locations of the messages of the group's topics. At a quiet moment the four parts add up to `stored`."""
 
     stored: int
     acknowledged: int
     dead_letters: int
     waiting: int
-    """For a retry: sent back, and not handled again yet."""
+    """Messages that wait for a retry: sent back, and not handled again yet."""
     behind: int
-    """Not handled yet."""
+    """Messages that are not handled yet."""
 
     @property
     def missing(self) -> int:
-        """What no part has: at a quiet moment 0, or what the group's filter leaves out."""
+        """The messages in no part: 0 at a quiet moment, except messages that the group's filter skips."""
         return self.stored - self.acknowledged - self.dead_letters - self.waiting - self.behind
 
 
 @dataclass(frozen=True, slots=True)
 class DemoFigures:
-    """One moment of the demo. Histories have a value each SAMPLE_SECONDS, the newest last."""
+    """One moment of the demo. Histories have one value for each SAMPLE_SECONDS, the newest last."""
 
     elapsed_seconds: float
     state: str
     problem: str
-    """Why the group does not run, or does not get on; empty where it does."""
+    """Why the group does not run, or makes no progress; empty if it does."""
     sent: int
     failed: int
     account: Account
@@ -77,7 +77,7 @@ class _Sample(NamedTuple):
 
 
 class Observer:
-    """Makes figures of what the parts tell."""
+    """Makes figures from the demo's parts."""
 
     def __init__(self, topics: Collection[str], producer: OrderProducer, ledger: Ledger) -> None:
         self._topics = topics
@@ -88,11 +88,11 @@ class Observer:
         self._max_lag = 0
 
     def committed(self, topic: str, queue: int, offset: int) -> None:
-        """Go by this offset of a queue that the group has given up."""
+        """Use this offset of a queue that the group has released."""
         self._positions[topic, queue] = offset
 
     def figures(self, group: GroupSnapshot, state: str, elapsed_seconds: float) -> DemoFigures:
-        """The figures now; called several times a second."""
+        """Return the present figures. Called several times a second."""
         for queue in group.queues:
             self._note_position(queue)
         sent, handled = self._producer.sent, _count(group, *HANDLED_RESULTS)
@@ -161,7 +161,7 @@ def _count(group: GroupSnapshot, *results: str) -> int:
 
 
 def _sent_back(group: GroupSnapshot) -> int:
-    """To the broker: what an orderly group tries again stays where it is."""
+    """Return the number of messages sent back to the broker, without an orderly group's retries in place."""
     return sum(sum(topic.retries.values()) for topic in group.topics)
 
 

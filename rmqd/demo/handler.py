@@ -12,11 +12,11 @@ MAIL_SECONDS: Final = 0.06
 
 
 class PaymentServiceError(Exception):
-    """The payment service gave no answer; it may the next time."""
+    """The payment service did not answer; it may answer the next time."""
 
 
 async def handle(batch: Batch) -> None:
-    """Handle each order. Returning acknowledges, `dead_letter` gives one up at once, and raising has it retried."""
+    """Handle each order. Returning acknowledges, `dead_letter` dead-letters at once, and raising retries."""
     for message in batch:
         try:
             order = json.loads(message.body)
@@ -25,7 +25,7 @@ async def handle(batch: Batch) -> None:
             continue
         if message.tags == "paid":
             await charge(order, message.reconsume_times)
-        await asyncio.sleep(MAIL_SECONDS)  # stands for the mail
+        await asyncio.sleep(MAIL_SECONDS)  # a stand-in for sending the mail
 
 
 async def charge(order: dict[str, Any], attempts_before: int) -> None:

@@ -1,4 +1,4 @@
-"""What the broker stored and what the handler did, noted from outside as it happens."""
+"""The messages that the broker stored and the handler handled, recorded from outside as it happens."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import dlq_topic, retry_topic
 
-KEPT: Final = 40  # of what is listed, the newest
-MOST_REASONS: Final = 1000  # told apart; the rest is one more
+KEPT: Final = 40  # newest entries of each list
+MOST_REASONS: Final = 1000  # counted separately; all others are counted together
 OTHER_REASONS: Final = "other reasons"
-# Bounds of the ages in seconds, each 2 % above the one before: a percentile is that exact.
+# Bounds of the ages in seconds, each 2 % above the previous one, which is the precision of percentiles.
 AGE_BOUNDS: Final = tuple(0.0005 * 1.02**step for step in range(700))
 _MODULE: Final = re.compile(r"^(?:\w+\.)+")  # before the name of an exception's class
 
 
 @dataclass(frozen=True, slots=True)
 class HandledOrder:
-    """One call of the handler: what it was about, and what came of it."""
+    """One call of the handler: the order, and the outcome."""
 
     key: str
     tag: str
@@ -41,7 +41,7 @@ class HandledOrder:
     """`acked`, `retried` or `dead letter`."""
 
     def described(self) -> tuple[str, str]:
-        """Customer and amount where the body is an order of the demo's."""
+        """Return customer and amount if the body is an order of the demo."""
         try:
             order: Any = json.loads(self.body)
             return str(order["customer"]), f"{order['amount']} {order['currency']}"
@@ -51,36 +51,36 @@ class HandledOrder:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettered:
-    """A message in the group's dead letters, as the broker has it."""
+    """A message in the group's dead letter topic, as the broker stores it."""
 
     key: str
     reason: str
 
 
 class Ledger:
-    """Listens to the broker (`arrived`) and to the group (`hook`)."""
+    """Records messages from the broker (`arrived`) and the group (`hook`)."""
 
     def __init__(self, group: str, clock: Clock) -> None:
         self.ends: Counter[tuple[str, int]] = Counter()
-        """The end of each queue, by topic and number."""
+        """The end of each queue, by topic and queue id."""
         self.dead_letters: deque[DeadLettered] = deque(maxlen=KEPT)
         self.reasons: Counter[str] = Counter()
         """Dead letters by reason."""
         self.handled: deque[HandledOrder] = deque(maxlen=KEPT)
         self.ages = Histogram(AGE_BOUNDS)
-        """Seconds from a message's being stored to the end of its first handling."""
+        """Seconds from the storage of a message to the end of its first handling."""
         self.hook = Hook("demo", after_batch=self._after_batch)
         self.retry_topic = retry_topic(group)
         self._dlq_topic = dlq_topic(group)
         self._clock = clock
 
     def stored(self, topic: str) -> int:
-        """How many messages the broker has stored in a topic."""
+        """Return the number of messages that the broker has stored in a topic."""
         return sum(end for (name, _), end in self.ends.items() if name == topic)
 
     @property
     def given_up(self) -> int:
-        """How many messages are among the group's dead letters."""
+        """The number of the group's dead letters."""
         return self.stored(self._dlq_topic)
 
     def arrived(self, arrival: Arrival) -> None:
@@ -93,7 +93,7 @@ class Ledger:
             self.reasons[letter.reason if known else OTHER_REASONS] += 1
 
     def note(self, order: HandledOrder, age_seconds: float | None) -> None:
-        """An order was handled; how old it was is told of the first attempt alone."""
+        """Record a handled order. The age is only given for the first attempt."""
         if age_seconds is not None:
             self.ages.observe(age_seconds)
         self.handled.append(order)
@@ -104,7 +104,7 @@ class Ledger:
 
 
 def handled_orders(batch: Batch, context: HookContext, now: float) -> Iterator[tuple[HandledOrder, float | None]]:
-    """What became of each message of a batch, and at its first attempt how many seconds after it was stored."""
+    """Yield the outcome of each message of a batch; for a first attempt also the seconds since it was stored."""
     decisions = batch.decisions()
     for index, message in enumerate(batch):
         age = max(0.0, now - message.store_timestamp / 1000) if message.reconsume_times == 0 else None
@@ -123,8 +123,8 @@ def _dead_letter(record: bytes) -> DeadLettered:
     try:
         [message] = decode_messages(record, MessageQueue("", "", 0)).messages
     except (RmqdError, ValueError):
-        return DeadLettered("", "a record that cannot be read")
-    reason = message.properties.get(RMQD_REASON) or "given up by the broker"
+        return DeadLettered("", "an unreadable record")
+    reason = message.properties.get(RMQD_REASON) or "dead-lettered by the broker"
     exception = _MODULE.sub("", message.properties.get(RMQD_EXCEPTION, "").strip().rpartition("\n")[2])
     return DeadLettered(_key(message), f"{reason}: {exception}" if exception else reason)
 

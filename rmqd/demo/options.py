@@ -1,4 +1,4 @@
-"""What `rmqd demo` was asked for, and how it ended."""
+"""The options of `rmqd demo`, and its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """None: the sample group, and no end but a signal."""
+    """None: the sample group, and no end except by a signal."""
 
     config: Path | None = None
     group: str | None = None
@@ -20,7 +20,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The exit code, and what is to be said once the terminal is as before."""
+    """The exit code, and the text to print after the terminal is restored."""
 
     code: int
     text: str = ""

@@ -1,4 +1,4 @@
-"""Orders as a shop would send them, and at which pace. The same seed gives the same orders."""
+"""Orders of a shop, and their pace. The same seed gives the same orders."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CURRENCIES: Final = ("EUR", "USD", "GBP", "CHF", "CNY")
 TAGS: Final = ("paid", "refunded", "cancelled")
 TAG_WEIGHTS: Final = (85, 9, 6)
 
-# Which of so many orders: the first of each kind comes within seconds.
+# The first order of each kind arrives within seconds.
 POISON_EVERY, FIRST_POISON = 90, 25
 FAILURE_EVERY, FIRST_FAILURE = 30, 12
 HOPELESS_EVERY, FIRST_HOPELESS = 240, 40
 HOPELESS_FAILURES: Final = 99
 
 ORDERS_PER_SECOND: Final = 40.0
-SWING: Final = 0.3  # of the rate, up and down
+SWING: Final = 0.3  # change of the rate, up and down
 SWING_SECONDS: Final = 23.0
 FIRST_BURST_SECONDS: Final = 5.0
 BURST_EVERY_SECONDS: Final = 20.0
@@ -34,7 +34,7 @@ BURST_ORDERS: Final = 320
 
 
 class Orders:
-    """One order after the other, numbered from 1; the topics take turns."""
+    """Orders, numbered from 1. The topics take turns."""
 
     def __init__(self, topics: Sequence[str], seed: int | None = None) -> None:
         self._topics = topics
@@ -42,7 +42,7 @@ class Orders:
         self._number = 0
 
     def next(self) -> OutgoingMessage:
-        """The next order; now and then one that no handler can read, or whose payment fails."""
+        """Return the next order. Some orders are unreadable, or their payment fails."""
         self._number += 1
         number = self._number
         tag = self._random.choices(TAGS, TAG_WEIGHTS)[0]
@@ -80,7 +80,7 @@ _POISONS: Final[tuple[Callable[[str], str], ...]] = (
 
 
 def orders_due(elapsed_seconds: float) -> float:
-    """How many orders are due by then: a steady stream that swells and ebbs, and bursts on top of it."""
+    """Return how many orders are due by then: a steady stream that rises and falls, with bursts on top."""
     phase = 2 * math.pi * elapsed_seconds / SWING_SECONDS
     steady = ORDERS_PER_SECOND * (elapsed_seconds + SWING * SWING_SECONDS / (2 * math.pi) * (1 - math.cos(phase)))
     since = elapsed_seconds - FIRST_BURST_SECONDS

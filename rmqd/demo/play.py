@@ -1,4 +1,4 @@
-"""One run of the demo: the group's configuration, the broker, those who play, and the end in order."""
+"""One run of the demo: the group's configuration, the broker, the producer and group, and an orderly end."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ from rmqd.wire.topics import SUBSCRIPTION_ALL
 log = structlog.get_logger(__name__)
 
 SAMPLE: Final = Path(__file__).parent / "rmqd.yaml"
-PLACEHOLDER: Final = "127.0.0.1:9876"  # until the broker is there; no file needs to name one
+PLACEHOLDER: Final = "127.0.0.1:9876"  # replaced when the broker runs; configuration files need no address
 QUEUES: Final = 4
 DELAY_LEVELS: Final = "1s 1s 2s 3s 4s 5s 6s 8s 10s 12s 15s 20s 25s 30s 40s 50s 1m 2m"
-STORE_BYTES: Final = str(32 * 1024 * 1024)  # some half an hour of orders: a demo may be left running
+STORE_BYTES: Final = str(32 * 1024 * 1024)  # about half an hour of orders, because a demo may be left running
 DELAYS_TOLD: Final = "2s, 3s, 4s"  # a retry begins at the third level
 USUAL_DELAYS: Final = "10s, 30s, 1m"
 CATCH_UP_SECONDS: Final = 15.0
-SPARK_CATCH_UP_SECONDS: Final = 60.0  # its first micro-batch waits for Python processes to start
-END_GRACE_SECONDS: Final = 25.0  # more than a group takes that has to be abandoned
+SPARK_CATCH_UP_SECONDS: Final = 60.0  # the first micro-batch waits for Python processes to start
+END_GRACE_SECONDS: Final = 25.0  # longer than a group needs until it is abandoned
 SPARK: Final = "spark"
 SPARK_MASTER: Final = "local[2,4]"
-SPARK_START_SECONDS: Final = 180.0  # some 15 on an idle machine
+SPARK_START_SECONDS: Final = 180.0  # about 15 on an idle machine
 HINT: Final = "Ctrl-C to end"
-HINT_STARTING: Final = "Spark takes some 15 seconds to start; Ctrl-C to end"
-HINT_DRAINING: Final = "ending in order; Ctrl-C to end at once"
+HINT_STARTING: Final = "Spark takes about 15 seconds to start; Ctrl-C to end"
+HINT_DRAINING: Final = "draining; Ctrl-C to end at once"
 
 
 def play(options: DemoOptions, directory: Path, log_file: Path, screen: Screen) -> Ending:
-    """Run until a signal, or as long as asked for, with local state in `directory`. Raises ConfigError."""
+    """Run until a signal, or as long as requested, with local state in `directory`. Raises ConfigError."""
     if options.engine == SPARK:
         install_reporter(directory)
         sys.path.append(str(directory))
@@ -61,7 +61,7 @@ def play(options: DemoOptions, directory: Path, log_file: Path, screen: Screen) 
 
 
 def read_group(options: DemoOptions) -> RootConfig:
-    """A configuration with the one group that is shown: the first, if none is named. Raises ConfigError."""
+    """Return a configuration with only the shown group: the first, if none is given. Raises ConfigError."""
     overrides = [f"nameserver={PLACEHOLDER}", "nameserver_url="]
     path, group = options.config or SAMPLE, options.group
     if options.engine == SPARK:
@@ -70,18 +70,18 @@ def read_group(options: DemoOptions) -> RootConfig:
     config = load_runnable(path, overrides, groups=() if group is None else (group,))
     group = group or next(iter(config.groups))
     if group not in config.groups:
-        raise ConfigError([f"--group {group}: there is no such group; configured: {', '.join(config.groups)}"])
+        raise ConfigError([f"--group {group}: unknown group; expected one of {', '.join(config.groups)}"])
     return config.model_copy(update={"groups": {group: config.groups[group]}, "client": ClientConfig()})
 
 
 def demo_broker(topics: Iterable[str]) -> EmbeddedOptions:
-    """A broker in memory with these topics, whose retries come soon."""
+    """Return a broker in memory with these topics and short retry delays."""
     settings = BrokerSettings().changed({"messageDelayLevel": DELAY_LEVELS, "maxStoreSize": STORE_BYTES})
     return EmbeddedOptions(settings=settings, topics=dict.fromkeys(topics, QUEUES))
 
 
 class Play:
-    """Everything that takes part runs in this process, and ends with it."""
+    """All parts of the demo, in this process. They end with it."""
 
     def __init__(self, config: RootConfig, options: DemoOptions, log_file: Path, screen: Screen) -> None:
         self._config = config
@@ -93,7 +93,7 @@ class Play:
         self._is_on_spark = settings.engine == SPARK
         self._state = ""
         self._hint = HINT
-        self._is_unseen = False  # nobody can see it any more, which is a reason to end
+        self._is_unseen = False  # the view is not visible any more, so the demo ends
         self._stop = asyncio.Event()
         self._main: asyncio.Task[Ending] | None = None
         self._signals: list[signal.Signals] = []
@@ -147,7 +147,7 @@ class Play:
             await asyncio.wait(
                 {stop, sending, running}, timeout=self._options.seconds, return_when=asyncio.FIRST_COMPLETED
             )
-            self._stop.set()  # whatever began the end: a signal now is the one that cuts it short
+            self._stop.set()  # a later signal, even the first, cuts the end short
             patience = SPARK_CATCH_UP_SECONDS if self._is_on_spark else CATCH_UP_SECONDS
             async with asyncio.timeout(patience + stage.groups.longest_drain_seconds + END_GRACE_SECONDS):
                 self._enter("catching up", stage, setting)
@@ -166,7 +166,7 @@ class Play:
             await asyncio.sleep(self._screen.interval_seconds)
 
     def _enter(self, state: str, stage: Stage, setting: Setting) -> None:
-        """Come to another part of the end, and show it, however short it is."""
+        """Show the next phase of the end, however short it is."""
         self._state = state
         self._show(stage, setting)
 
@@ -175,7 +175,7 @@ class Play:
             return
         try:
             self._screen.show(setting, stage.figures(self._state), HINT_DRAINING if self._state else self._hint)
-        except OSError:  # such as a closed terminal, or `rmqd demo | head`
+        except OSError:  # for example a closed terminal, or `rmqd demo | head`
             self._is_unseen = True
             self._stop.set()
 

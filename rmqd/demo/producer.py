@@ -1,4 +1,4 @@
-"""Sends the orders, through a client of its own, as a program beside the group would."""
+"""Sends the orders through its own client, like a separate program."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ IN_FLIGHT: Final = 64
 
 
 class OrderProducer:
-    """Sends what is due until `stop`, or until `most` orders were sent."""
+    """Sends due orders until `stop`, or until `most` orders were sent."""
 
     def __init__(self, client: ClientInstance, orders: Orders, most: int | None = None) -> None:
         self.sent = 0
-        """Orders that the broker has acknowledged."""
+        """The number of orders that the broker has acknowledged."""
         self.failed = 0
-        """Orders of which that is not known; the broker may have stored them."""
+        """The number of failed sends; the broker may have stored some of these orders."""
         self.last_failure = ""
         self._client = client
         self._orders = orders
@@ -28,7 +28,7 @@ class OrderProducer:
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
-        """Send nothing more; what is on its way still counts."""
+        """Send nothing more. Orders in flight still count."""
         self._stop.set()
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""How figures read as text: durations, sparklines, lines that cannot upset a terminal."""
+"""Figures as text: durations, sparklines, and lines without control characters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ASCII_BLOCKS: Final = "_.-:=+*#"
 
 
 def duration(seconds: float) -> str:
-    """`7s`, `1m 07s`, `1h 02m`."""
+    """Return a duration as `7s`, `1m 07s`, `1h 02m`."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole}s"
@@ -20,12 +20,12 @@ def duration(seconds: float) -> str:
 
 
 def spark(values: Sequence[float], top: float, width: int, *, ascii_only: bool = False) -> str:
-    """The newest values as a line of blocks, the highest block for `top` and above; nothing where there is none."""
+    """Return the newest values as a line of blocks, the highest block for `top` and above; empty without values."""
     blocks = ASCII_BLOCKS if ascii_only else BLOCKS
     shown = values[max(0, len(values) - width) :] if width > 0 else ()
     return "".join(blocks[min(int(value / top * len(blocks)), len(blocks) - 1)] for value in shown)
 
 
 def one_line(text: str) -> str:
-    """Text without line ends and what a terminal would obey."""
+    """Return the text without line ends and control characters."""
     return "".join(character if character.isprintable() else " " for character in text)

@@ -1,8 +1,7 @@
-"""What the handler did, told from Spark's Python processes to the demo: a hook there, a socket here.
+"""Reports of handled messages from Spark's Python processes to the demo: a hook there, a socket here.
 
-The hook comes to those processes as any other: it is an installed distribution, in a folder of the demo's that is on
-their path. They are on this machine, and send a datagram for each message by loopback; one that is lost costs a line of
-the view.
+Those processes load the hook like any other: it is an installed distribution, in a folder of the demo on their path.
+They are on this machine, and send a datagram for each message by loopback. A lost datagram costs a line of the view.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from rmqd.handler_api import Batch
 
 LOOPBACK: Final = "127.0.0.1"
 PORT: Final = "RMQD_DEMO_REPORTS"  # in the environment that Spark's processes inherit
-MOST_BYTES: Final = 1024  # of a body; the view shows less
+MOST_BYTES: Final = 1024  # sent of a body; the view shows less
 
 
 def install_reporter(folder: Path) -> None:
-    """Make a folder that holds an installed distribution, whose only content is the hook."""
+    """Create a folder with an installed distribution, whose only content is the hook."""
     information = folder / "rmqd_demo_reports-0.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: rmqd-demo-reports\nVersion: 0\n")
@@ -36,7 +35,7 @@ def install_reporter(folder: Path) -> None:
 
 
 class Reporter:
-    """The hook: sends what became of each message."""
+    """The hook: sends the outcome of each message."""
 
     def __init__(self) -> None:
         self._address = LOOPBACK, int(os.environ.get(PORT, "0"))
@@ -45,7 +44,7 @@ class Reporter:
         self._clock = SystemClock()
 
     def after_batch(self, batch: Batch, context: HookContext) -> None:
-        """Called in the handler's thread or loop. Where nobody listens any more, nothing is said."""
+        """Called in the handler's thread or loop. Does nothing if the demo no longer listens."""
         for report in _reports(batch, context, self._clock.wall()):
             try:
                 self._socket.sendto(report, self._address)
@@ -61,7 +60,7 @@ def _reports(batch: Batch, context: HookContext, now: float) -> Iterator[bytes]:
 
 @asynccontextmanager
 async def reports_received(ledger: Ledger) -> AsyncIterator[None]:
-    """Between the two the ledger notes what reporters send. Raises OSError."""
+    """Record the reports of reporters in the ledger during the block. Raises OSError."""
     transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
         lambda: _Receiver(ledger), local_addr=(LOOPBACK, 0)
     )
@@ -78,7 +77,7 @@ class _Receiver(asyncio.DatagramProtocol):
         self._ledger = ledger
 
     def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
-        """Anybody on this machine may send one: what is no report is passed over."""
+        """Called for each datagram. Any process on this machine may send one, so invalid reports are ignored."""
         try:
             key, tag, body, attempt, verdict, age = json.loads(data)
             order = HandledOrder(str(key), str(tag), base64.b64decode(body, validate=True), int(attempt), str(verdict))

@@ -1,6 +1,6 @@
-"""From a process that just began to the first frame, and from the last one to the exit code.
+"""From the start of the process to the first frame, and from the last frame to the exit code.
 
-A person sees something at once: what takes longer to import than the screen is imported with the screen open.
+The user sees output at once: modules that are slower to import than the screen are imported while it is open.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TextIO
 
-# First of our own: it keeps structlog from importing rich's tracebacks, see there.
+# The first import of rmqd: it keeps structlog from importing rich's tracebacks.
 from rmqd.process.logs import logs
 
 # isort: split
@@ -28,21 +28,21 @@ STDERR: Final = 2
 
 
 def run_demo(options: DemoOptions) -> int:
-    """Run until a signal, or as long as asked for; the exit code."""
+    """Run until a signal, or as long as requested. Returns the exit code."""
     directory = Path(tempfile.mkdtemp(prefix="rmqd-demo-"))
     try:
         ending = _with_screen(options, directory, screen_for(sys.stdout))
     except ConfigError as error:
         shutil.rmtree(directory)
         for problem in error.problems:
-            print(problem, file=sys.stderr)  # noqa: T201 for a person
+            print(problem, file=sys.stderr)  # noqa: T201 for the user
         return ExitCode.CONFIG
-    except KeyboardInterrupt:  # before anything ran that would have to be ended
+    except KeyboardInterrupt:  # nothing runs yet that must be stopped
         shutil.rmtree(directory)
         return ExitCode.OK
     try:
-        print(ending.text, flush=True)  # noqa: T201 that is what it is for
-    except OSError:  # nobody reads it, which is no failure; the interpreter must not try again at its exit
+        print(ending.text, flush=True)  # noqa: T201 the output of the command
+    except OSError:  # the reader has gone, which is not a failure; the interpreter must not try again at exit
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
     return ending.code
@@ -60,7 +60,7 @@ def _with_screen(options: DemoOptions, directory: Path, screen: Screen) -> Endin
 
 @contextlib.contextmanager
 def _errors_to(log: TextIO, wanted: bool) -> Iterator[None]:
-    """Have what other processes of ours, Spark's, say on standard error go to the log: it would tear the view."""
+    """Redirect the standard error of Spark's processes to the log, because it would damage the view."""
     if not wanted:
         yield
         return

@@ -1,4 +1,4 @@
-"""Where the demo is shown: a live view on a terminal, a line a second elsewhere."""
+"""The demo's output: a live view on a terminal, otherwise a line per second."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ DUMB: Final = ("", "dumb", "unknown")
 
 
 class Screen(Protocol):
-    """Shows figures until it is closed. Raises OSError where nobody can see it any more."""
+    """Shows figures until it is closed. Raises OSError if the output is not visible any more."""
 
     interval_seconds: float
-    """How often it wants to be given new ones."""
+    """The interval between calls of `show`."""
 
     def open(self, log: TextIO) -> contextlib.AbstractContextManager[None]:
-        """Take the terminal for a block; what others print meanwhile goes to `log`. Raises nothing."""
+        """Take the terminal for a block; other output during the block is written to `log`. Raises nothing."""
 
     def show(self, setting: Setting, figures: DemoFigures, hint: str) -> None:
-        """Show the state of this moment."""
+        """Show the present state."""
 
 
 def screen_for(stream: TextIO) -> Screen:
-    """What fits the stream. Asks it alone: CI systems have variables set by which rich would believe in a terminal."""
+    """Return the screen for the stream. Only the stream counts, not rich's variables, which CI systems set."""
     if stream.isatty() and os.environ.get("TERM", "") not in DUMB:
         return LiveScreen(stream)
     return PlainScreen(stream)
 
 
 class LiveScreen:
-    """The terminal's alternate screen: what stood there before is back at the end."""
+    """The terminal's alternate screen: the previous content is restored at the end."""
 
     interval_seconds = 0.25
 
@@ -58,7 +58,7 @@ class LiveScreen:
 
     @contextlib.contextmanager
     def open(self, log: TextIO) -> Iterator[None]:
-        """A handler may print, and a library may warn: neither must tear the view."""
+        """Redirect output of handlers and libraries to the log, because it would damage the view."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(contextlib.redirect_stdout(log))
             stack.enter_context(contextlib.redirect_stderr(log))
@@ -89,7 +89,7 @@ class PlainScreen:
 
     @contextlib.contextmanager
     def open(self, log: TextIO) -> Iterator[None]:
-        """Nothing is taken: lines of others stand between ours, on standard error too."""
+        """Do nothing: other lines may appear between these, also on standard error."""
         yield
 
     def show(self, setting: Setting, figures: DemoFigures, hint: str) -> None:
@@ -97,9 +97,7 @@ class PlainScreen:
         if not self._is_begun:
             self._is_begun = True
             self._write(f"embedded RocketMQ at {setting.nameserver}, in memory; group {setting.where}; {hint}")
-            self._write(
-                f"retries come after {setting.delays} here in place of {setting.usual_delays}; log: {setting.log}"
-            )
+            self._write(f"retries after {setting.delays} here instead of {setting.usual_delays}; log: {setting.log}")
         account = figures.account
         letters = figures.dead_letters[: max(0, account.dead_letters - self._told)]
         self._told = account.dead_letters

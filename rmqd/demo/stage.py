@@ -1,4 +1,4 @@
-"""Those that take part: the producer, the group, and who watches them, around a running broker."""
+"""The parts around a running broker: the producer, the group, and their observers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Stage:
         self.ledger = Ledger(self.group, clock)
         self.groups = LocalGroups(
             config.model_copy(update={"nameserver": nameservers}),
-            LocalEngine(clock, (self.ledger.hook,)),  # on Spark, reports take the hook's place
+            LocalEngine(clock, (self.ledger.hook,)),  # on Spark, reports replace the hook
             clock,
             LoopMonitor(clock),
         )
@@ -50,19 +50,19 @@ class Stage:
         rocketmq.broker.store.on_arrival(self.ledger.arrived)
 
     def figures(self, state: str = "") -> DemoFigures:
-        """The figures now; `state` in place of the group's own."""
+        """Return the present figures, with `state` instead of the group's own if given."""
         [group] = self.groups.snapshot().groups
         return self._observer.figures(group, state or group.state, self._clock.monotonic() - self._began)
 
     async def ready(self, timeout_seconds: float) -> None:
-        """Wait until the group consumes, for so long at most."""
+        """Wait until the group consumes, at most for this time."""
         await self.groups.started(timeout_seconds)
 
     async def catch_up(self, timeout_seconds: float) -> None:
-        """Let the group handle what is stored, for so long at most."""
+        """Let the group handle the stored messages, at most for this time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
-                while self._is_behind():  # noqa: ASYNC110 a group tells when it is asked
+                while self._is_behind():  # noqa: ASYNC110 a group has no event for this
                     await asyncio.sleep(POLL_SECONDS)
 
     def _is_behind(self) -> bool:
@@ -70,7 +70,7 @@ class Stage:
         return figures.account.behind > 0 and figures.state != "failed"
 
     async def leave(self) -> None:
-        """After the group has given up its queues: see what it has committed, and close the producer's client."""
+        """Read the committed offsets after the group has released its queues, and close the producer's client."""
         name, address = self._broker
         try:
             for topic, queue_id in list(self.ledger.ends):

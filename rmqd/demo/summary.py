@@ -1,4 +1,4 @@
-"""The closing summary: what was sent, where all of it is, and how long it took."""
+"""The closing summary: the number of sent orders, where all of them are, and how long handling took."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ REASON_WIDTH: Final = 69
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The last figures, with what only the whole run tells. Ages are of first attempts, in seconds."""
+    """The last figures, and figures of the whole run. Ages are of first attempts, in seconds."""
 
     figures: DemoFigures
     ages: HistogramSnapshot
     reasons: Mapping[str, int]
     cpu_seconds: float
     last_failure: str
-    """Of the producer."""
+    """The producer's last failure."""
     is_filtered: bool
     log: str
     is_on_spark: bool = False
 
     def lines(self) -> Iterator[str]:
-        """The summary as a person reads it."""
+        """Yield the summary as lines of text."""
         figures, account = self.figures, self.figures.account
         seconds = max(figures.elapsed_seconds, 0.001)
         yield f"rmqd demo ran for {duration(figures.elapsed_seconds)}"
         yield ""
         yield _line("sent", figures.sent, f"{figures.sent / seconds:.1f}/s")
         if figures.failed:
-            yield _line("sends that failed", figures.failed, self.last_failure)
+            yield _line("failed sends", figures.failed, self.last_failure)
         yield _line("acknowledged", account.acknowledged)
         yield _line("dead letters", account.dead_letters)
         for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1])[:MOST_REASONS]:
             yield f"{count:>8,}  {one_line(reason)[:REASON_WIDTH]}"
-        yield _line("waiting for a retry", account.waiting, f"{figures.retried:,} were sent back in all")
+        yield _line("waiting for a retry", account.waiting, f"{figures.retried:,} sent back in total")
         if account.behind:
             yield _line("not handled", account.behind, "the group did not catch up in time")
         if account.missing and self.is_filtered:
-            yield _line("not subscribed to", account.missing, "left out by the group's filter")
+            yield _line("not subscribed to", account.missing, "skipped by the group's filter")
         elif account.missing:
-            yield _line("not accounted for", account.missing, "this should not be: please report it")
+            yield _line("not accounted for", account.missing, "this is a bug; report it")
         yield ""
         yield f"  from stored to handled  {self._ages()}"
         yield f"  furthest behind         {figures.max_lag:,} messages"
@@ -63,7 +63,7 @@ class Summary:
 
 
 def percentile(histogram: HistogramSnapshot, share: float) -> float:
-    """The bound that `share` of the values do not pass; infinite where it lies above all bounds."""
+    """Return the bound that `share` of the values do not exceed; infinite if it is above all bounds."""
     wanted, seen = share * histogram.count, 0
     for bound, count in zip(histogram.bounds, histogram.counts, strict=False):
         seen += count

@@ -1,6 +1,7 @@
-"""The frame that the live view shows: figures in, styled lines out, as many as the terminal has room for.
+"""The frame of the live view: figures in, styled lines out, limited to the height of the terminal.
 
-Colours are the terminal's own sixteen, without white, black and yellow, so that they read on light and dark ones.
+Colours are the terminal's own sixteen, without white, black and yellow, so that they are readable on light and dark
+backgrounds.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
 NARROW: Final = 55
 WIDE: Final = 119
-LEFT: Final = 56  # columns of the queues, where the handled orders stand beside them
-ROOMY: Final = 20  # lines from which on there is room for an empty one
-FEWEST_LISTED: Final = 3  # lines of a list; less tells nothing
+LEFT: Final = 56  # width of the queues if the handled orders are next to them
+ROOMY: Final = 20  # with this many lines there is room for an empty one
+FEWEST_LISTED: Final = 3  # lines of a list; a shorter list is useless
 KEY_WIDTH: Final = 12
 GAP: Final = "  "
 STATE_STYLES: Final = {
@@ -42,26 +43,26 @@ VERDICT_STYLES: Final = {"acked": "green", "retried": "magenta", "dead letter": 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What stays the same for the whole run."""
+    """The constant data of a run."""
 
     group: str
     nameserver: str
     delays: str
-    """The delay levels that a retry meets first, such as `2s, 3s, 4s`."""
+    """The first delays of a retry, such as `2s, 3s, 4s`."""
     usual_delays: str
-    """What a broker has in their place unless it is told otherwise."""
+    """A broker's default delays."""
     log: str
     is_on_spark: bool = False
 
     @property
     def where(self) -> str:
-        """The group, and what runs it where that is not the demo's own process."""
+        """The group, and its engine if that is not the demo's own process."""
         return f"{self.group} on Spark" if self.is_on_spark else self.group
 
 
 @dataclass(frozen=True, slots=True)
 class ScreenSize:
-    """Of the terminal; `ascii_only` where its encoding has no block characters."""
+    """The size of the terminal. `ascii_only` if its encoding has no block characters."""
 
     width: int
     height: int
@@ -69,7 +70,7 @@ class ScreenSize:
 
 
 def frame(setting: Setting, figures: DemoFigures, hint: str, size: ScreenSize) -> Group:
-    """One frame, not higher than the terminal. `hint` is the last line: what the person can do now."""
+    """Return one frame, not higher than the terminal. `hint` is the last line, with the user's options."""
     width, height = max(size.width, 1), max(size.height, 1)
     end = [Text(), _hint(hint)] if height >= ROOMY else [_hint(hint)]
     body = height - len(end)
@@ -99,7 +100,7 @@ def _head(setting: Setting, figures: DemoFigures, width: int) -> list[Text]:
     parts = (
         f" embedded RocketMQ at {setting.nameserver}",
         f"; retries after {setting.delays} here",
-        f" in place of {setting.usual_delays}",
+        f" instead of {setting.usual_delays}",
     )
     fitting = [text for text in accumulate(parts) if len(text) < width]
     below = Text(fitting[-1] if fitting else parts[0], "dim")

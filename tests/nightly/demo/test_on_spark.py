@@ -35,7 +35,7 @@ def test_the_whole_demo_on_spark() -> None:
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "group order-mailer on Spark; Spark takes some 15 seconds to start" in done.stdout
+    assert "group order-mailer on Spark; Spark takes about 15 seconds to start" in done.stdout
     assert "dead letter order-25: not JSON" in done.stdout
     summary = done.stdout.rpartition("rmqd demo ran for")[2]
     assert "  sent                       60  " in summary, done.stdout

@@ -86,6 +86,6 @@ def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
 
     assert ended.code == 78
     assert ended.err == (
-        "rmqd demo: --engine spark: PySpark is not installed: make spark in a clone, or pip install 'rmqd[spark]'; "
-        "accepted: local\n"
+        "rmqd demo: --engine spark: PySpark is not installed; run make spark in a clone, or pip install 'rmqd[spark]'; "
+        "or use local\n"
     )

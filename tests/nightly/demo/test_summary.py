@@ -31,7 +31,7 @@ def test_it_says_where_everything_is() -> None:
         "  sent                    4,321  51.8/s",
         "  acknowledged            4,300",
         "  dead letters                9\n       6  max_reconsume_times reached: b\n       3  not JSON: a",
-        "  waiting for a retry        12  150 were sent back in all",
+        "  waiting for a retry        12  150 sent back in total",
         "  furthest behind         250 messages",
         "  CPU                     10% of one core",
         "  log                     /tmp/x.log",
@@ -43,11 +43,11 @@ def test_it_says_where_everything_is() -> None:
 
 def test_what_is_missing_is_not_hidden() -> None:
     """A sum that does not come out right is a fault of the demo, or a loss: either is to be seen."""
-    assert "not accounted for           1  this should not be" in summary(Account(4321, 4299, 9, 12, 0))
+    assert "not accounted for           1  this is a bug; report it" in summary(Account(4321, 4299, 9, 12, 0))
     assert "not accounted for          -1" in summary(Account(4321, 4301, 9, 12, 0))
     assert "not handled                 5" in summary(Account(4321, 4295, 9, 12, 5))
     assert "not subscribed to         300" in summary(Account(4321, 4000, 9, 12, 0), is_filtered=True)
-    assert "sends that failed           2  no route" in summary(Account(4321, 4300, 9, 12, 0), failed=2)
+    assert "failed sends                2  no route" in summary(Account(4321, 4300, 9, 12, 0), failed=2)
 
 
 def test_percentiles_are_exact_to_two_percent() -> None:

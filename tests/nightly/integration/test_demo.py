@@ -39,7 +39,7 @@ def test_the_view_is_live_until_ctrl_c_and_then_it_drains_and_sums_up() -> None:
     view, _, summary = terminal.written.partition(NORMAL_SCREEN)
     assert view.count(ALTERNATE_SCREEN) == 1
     assert "Ctrl-C to end" in view
-    assert "ending in order; Ctrl-C to end at once" in view
+    assert "draining; Ctrl-C to end at once" in view
     assert COLOURS.search(view)
     assert "rmqd demo ran for" in summary
     assert re.search("1  not JSON: ", summary)
@@ -49,7 +49,7 @@ def test_the_view_is_live_until_ctrl_c_and_then_it_drains_and_sums_up() -> None:
 def test_a_retry_is_seen_and_is_acknowledged_within_seconds() -> None:
     """Delay levels are short here, and the view says so."""
     with on_terminal(DEMO, columns=120, lines=40) as terminal:
-        terminal.wait_for("retries after 2s, 3s, 4s here in place of 10s, 30s, 1m")
+        terminal.wait_for("retries after 2s, 3s, 4s here instead of 10s, 30s, 1m")
         terminal.wait_for(r"order-\d+ .* paid +retried")
         terminal.wait_for(r"order-\d+ .* paid +(acked|retried) #2")
 
@@ -65,7 +65,7 @@ def test_once_it_is_ending_a_ctrl_c_ends_it_at_once(limit: list[str], tmp_path: 
         if not limit:
             terminal.wait_for(r"orders \d +handling")
             terminal.press(CTRL_C)
-        terminal.wait_for("ending in order; Ctrl-C to end at once")
+        terminal.wait_for("draining; Ctrl-C to end at once")
         terminal.press(CTRL_C)
         assert terminal.wait() == 128 + 2, terminal.text
 
@@ -85,7 +85,7 @@ def test_the_view_follows_the_terminals_size() -> None:
     with on_terminal(DEMO) as terminal:
         terminal.wait_for("LAST HANDLED")
         terminal.resize(120, 30)
-        terminal.wait_for("in place of 10s, 30s, 1m")
+        terminal.wait_for("instead of 10s, 30s, 1m")
 
 
 def test_make_demo_ends_with_success_at_ctrl_c() -> None:
@@ -159,7 +159,7 @@ def test_a_group_of_ones_own_gets_the_orders(tmp_path: Path) -> None:
     ("arguments", "code", "told"),
     [
         (("--engine", "flink"), 2, "'flink'; accepted: local or spark"),
-        (("--group", "nobody"), 78, "--group nobody: there is no such group; configured: order-mailer"),
+        (("--group", "nobody"), 78, "--group nobody: unknown group; expected one of order-mailer"),
         (("--config", "/nowhere.yaml"), 78, "/nowhere.yaml: no such file or folder"),
         (("--messages", "0"), 2, "--messages"),
     ],
