@@ -1,23 +1,23 @@
-"""For tests of handlers: a RocketMQ of each test's own, a handler run against it without waiting, messages by hand.
+"""Tools for testing handlers: a RocketMQ for each test, a handler run against it without delays, handmade messages.
 
-With pytest the fixtures `rocketmq`, `run_handler`, `make_message` and `make_batch` are there once rmqd is installed.
-Without it: `with RocketMQ() as rocketmq: rocketmq.run_handler(...)`.
+With pytest, installing rmqd provides the fixtures `rocketmq`, `run_handler`, `make_message` and `make_batch`. Without
+pytest: `with RocketMQ() as rocketmq: rocketmq.run_handler(...)`.
 
-This room is a leaf: it may use every other one, and only the commands use it. Importing it loads nothing heavy: pytest
-does so in every run of everybody who has rmqd installed.
+This room is a leaf: it may use every other room, and only the commands use it. Importing it must be cheap, because
+pytest does so in every run on a machine with rmqd.
 
     plugin, collecting   the pytest plugin: fixtures; files of cases as tests
-    rocketmq             RocketMQ: an embedded broker in a thread, and what a test asks of it
-    run, result          a group run until nothing is left to do; every attempt, and what became of the messages
-    group                from the arguments of `run_handler` to a group
+    rocketmq             RocketMQ: an embedded broker in a thread, and its functions for tests
+    run, result          runs a group until nothing is left to do; all attempts, and the outcomes of the messages
+    group                makes a group from the arguments of `run_handler`
     clock                a clock that jumps when nothing else is left to do
     background           an event loop in a thread
     messages             messages and batches without a broker
-    records              what the broker has stored
+    records              reads a broker's stored messages
     case_file, case_run  cases in YAML: reading, running
-    chaos                the handler called twice, cut and in other orders: whether it leaves the same
+    chaos                repeats, cancels and reorders handler calls: whether the resulting state is the same
     offset_store_suite   tests of a store for `offset_store`
-    logs                 where the log goes during a test
+    logs                 the log output during a test
 """
 
 from __future__ import annotations

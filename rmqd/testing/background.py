@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for synchronous callers, and for callers with another event loop."""
+"""An event loop in a separate thread, for synchronous callers, and for callers with another event loop."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rmqd.process.loop import close_loop, keep_running
 
 T = TypeVar("T")
 
-GRACE_SECONDS: Final = 10.0  # that a call may take beyond its own limit, such as with a handler that ignores it
+GRACE_SECONDS: Final = 10.0  # how much longer than its timeout a call may take, if a handler ignores it
 END_SECONDS: Final = 5.0
 
 
 class LoopBlockedError(RuntimeError):
-    """Code that runs in the event loop blocks it. The text has the place."""
+    """Code that runs in the event loop blocks it. The text shows the code's location."""
 
 
 class BackgroundLoop:
@@ -29,7 +29,7 @@ class BackgroundLoop:
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._is_over = False
-        # a daemon thread: a handler that blocks the loop forever must not keep pytest from ending
+        # a daemon thread, so that a handler that blocks the loop forever does not prevent pytest from ending
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def __enter__(self) -> Self:
@@ -42,25 +42,25 @@ class BackgroundLoop:
         self._thread.join(END_SECONDS)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_seconds: float) -> T:
-        """Run a coroutine to its end. Returns what it returns, and raises what it raises.
+        """Run a coroutine to its end. Returns its result, or raises its exception.
 
-        The coroutine has to end by itself within `timeout_seconds`. Raises LoopBlockedError if it runs for much longer,
-        and RuntimeError if it is called in the loop's own thread, where it would wait for itself.
+        The coroutine must end within `timeout_seconds` by its own timeout. Raises LoopBlockedError if it runs for much
+        longer, and RuntimeError if called in the loop's own thread, where it would wait forever.
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError(
-                "this is the thread of the kit's own event loop, in which async handlers run: waiting here would last "
-                "for ever; in an async handler call it by `await asyncio.to_thread(...)`"
+                "this is the thread of the event loop that runs async handlers, so the call would wait forever; "
+                "in an async handler use `await asyncio.to_thread(...)`"
             )
         future: Future[T] = asyncio.run_coroutine_threadsafe(work(), self._loop)
         try:
             return future.result(timeout_seconds + GRACE_SECONDS)
         except TimeoutError:
-            if future.done():  # the work's own
+            if future.done():  # the coroutine's own TimeoutError
                 raise
             raise LoopBlockedError(
                 f"no end after {timeout_seconds + GRACE_SECONDS:g} s: an async handler blocks the event loop, which it "
-                f"shares with the consumer (def handle runs in a thread instead); it is here:\n{self._stack()}"
+                f"shares with the consumer (def handle runs in a thread instead); its location:\n{self._stack()}"
             ) from None
         finally:
             future.cancel()

@@ -1,9 +1,9 @@
 """Reads cases from YAML: messages for a handler, and the expected outcome of each. Errors have file, line and key.
 
-A file has a `group`, as a configuration has it or by its name in one, and `cases` by name.
+A file has a `group`, with the keys of a configuration or the name of a configured group, and `cases` by name.
 """
 
-# No postponed annotations here: pydantic would have to read them all from text.
+# No postponed annotations here, because pydantic would have to evaluate them from text.
 
 import os
 import re
@@ -41,7 +41,7 @@ class BodyForm(ValueKind):
         if isinstance(value, str | dict | list):
             return as_bytes(value)
         quote = ", in quotes" if isinstance(value, int | float) else ""
-        raise wrong(f"{show(value)} is no body", f"text{quote}, or a mapping or a list, which is sent as JSON")
+        raise wrong(f"{show(value)} is not a body", f"text{quote}, or a mapping or a list, which is sent as JSON")
 
 
 class NameForm(ValueKind):
@@ -50,11 +50,11 @@ class NameForm(ValueKind):
     def check(self, value: object) -> str:
         if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
             return str(value)
-        raise wrong(f"{show(value)} names no message", "a message's keys, or its number, counted from 1")
+        raise wrong(f"{show(value)} is not the name of a message", "a message's keys, or its number, counted from 1")
 
 
 class DeadLettersForm(ValueKind):
-    """Messages that are dead-lettered, each with a part of its reason. A list has the messages alone."""
+    """Dead-lettered messages, each with a part of its reason. A list has only the messages."""
 
     def check(self, value: object) -> dict[str, str]:
         if isinstance(value, list):
@@ -65,55 +65,53 @@ class DeadLettersForm(ValueKind):
 
 
 class MessageCase(Section):
-    """One message that is sent."""
+    """One message to send."""
 
     body: Annotated[bytes, BodyForm()] = Field(description="text, or a mapping or a list, which is sent as JSON")
-    topic: Annotated[str, Text()] = setting("", "where it is sent; default: the group's first topic")
-    keys: Annotated[str, Text()] = setting("", "its keys, and its name in expect")
+    topic: Annotated[str, Text()] = setting("", "topic; default: the group's first topic")
+    keys: Annotated[str, Text()] = setting("", "keys, and the message's name in expect")
     tags: Annotated[str, Text()] = setting("", "its tag")
-    properties: dict[str, Annotated[str, Text()]] = Field(default_factory=dict, description="properties of your own")
+    properties: dict[str, Annotated[str, Text()]] = Field(default_factory=dict, description="user properties")
     delay_level: Annotated[int, Whole(0, 18)] = setting(0, "RocketMQ's delay level")
     queue_id: Annotated[int, Whole(0, 63)] = setting(0, "the queue of the topic")
 
 
 class Expectation(Section):
-    """The expected outcomes of the messages. An outcome that is not given here is expected of no message."""
+    """The expected outcomes of the messages. An outcome without messages must not occur."""
 
-    acked: list[Annotated[str, NameForm()]] = Field(default_factory=list, description="messages that are done")
+    acked: list[Annotated[str, NameForm()]] = Field(default_factory=list, description="acknowledged messages")
     retried: dict[str, Annotated[int, Whole(1)]] = Field(
-        default_factory=dict, description="messages that come again, and how often"
+        default_factory=dict, description="retried messages, with their numbers of retries"
     )
     dead_letters: Annotated[dict[str, str], DeadLettersForm()] = Field(
-        default_factory=dict, validate_default=False, description="messages that are given up, and a part of the reason"
+        default_factory=dict, validate_default=False, description="dead-lettered messages, with a part of the reason"
     )
 
 
 class CaseConfig(Section):
     """One case."""
 
-    group: Any = Field(default=None, description="keys of the group that this case has otherwise")
-    messages: list[MessageCase] = Field(description="the messages that are sent, in order")
+    group: Any = Field(default=None, description="keys of the group that differ in this case")
+    messages: list[MessageCase] = Field(description="the messages to send, in order")
     expect: Expectation = Field(description="a mapping with the keys acked, retried, dead_letters")
-    timeout: Annotated[float, Duration("1ms")] = setting("30s", "a duration: how long the case may really take")
+    timeout: Annotated[float, Duration("1ms")] = setting("30s", "a duration: limit of the case in real time")
 
 
 class CasesConfig(Section):
     """A file of cases."""
 
-    config: Annotated[str, Text()] = setting("", "the configuration whose group it is, seen from this file's folder")
+    config: Annotated[str, Text()] = setting("", "the configuration of the group, relative to this file's folder")
     group: Any = Field(description=_GROUP_FORM)
     state: Annotated[str, Text()] = setting(
-        "", "for --chaos: a function module:name that returns what the handler leaves"
+        "", "for --chaos: a function module:name that returns the state that the handler changes"
     )
-    reset: Annotated[str, Text()] = setting(
-        "", "for --chaos: a function module:name that makes that what it was before"
-    )
+    reset: Annotated[str, Text()] = setting("", "for --chaos: a function module:name that restores that state")
     cases: dict[str, CaseConfig] = Field(description="a mapping of names to cases")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case that can be run. `place` is `FILE:LINE:COLUMN`."""
+    """One case to run. `place` is `FILE:LINE:COLUMN`."""
 
     file: Path
     name: str
@@ -125,15 +123,15 @@ class Case:
     chaos: Chaos
 
     def label(self, index: int) -> str:
-        """The name of the message at an index of the list."""
+        """Return the name of the message at an index."""
         return self.messages[index].keys or str(index + 1)
 
     def labels(self) -> list[str]:
-        """The names of all messages in order."""
+        """Return the names of all messages in order."""
         return [self.label(index) for index in range(len(self.messages))]
 
     def label_of(self, name: str) -> str | None:
-        """The message that an expectation names, by its keys or its number."""
+        """Return the label of the message with this name in an expectation: its keys or its number; None if unknown."""
         if name in self.labels():
             return name
         number = int(name) if name.isascii() and name.isdecimal() else 0
@@ -141,7 +139,7 @@ class Case:
 
 
 def find_case_files(path: Path) -> list[Path]:
-    """The file itself, or all `*.cases.yaml` below a folder, except in hidden folders and virtual environments."""
+    """Return the file itself, or all `*.cases.yaml` below a folder, without hidden folders and virtual environments."""
     if path.is_file():
         return [path]
     found = []
@@ -154,7 +152,7 @@ def find_case_files(path: Path) -> list[Path]:
 
 
 def read_cases(file: Path, config: Path | None = None) -> list[Case]:
-    """Read the cases of a file, and import the handler. `config` is used if the file names no configuration.
+    """Read the cases of a file, and import the handler. `config` is used if the file does not name a configuration.
 
     A handler's module in the folder of the file need not be installed. Raises ConfigError with all problems.
     """
@@ -194,12 +192,12 @@ def read_cases(file: Path, config: Path | None = None) -> list[Case]:
 
 
 def _base(file: Path, model: CasesConfig, node: Node, config: Path | None) -> tuple[str, Node]:
-    """The group's name and section: from the file, or from the configuration in which the file names it."""
+    """Return the group's name and section: from the file, or from the configuration that the file names."""
     if isinstance(node, Mapping):
         return re.sub(r"[^\w-]", "-", file.name.removesuffix(ENDING), flags=re.ASCII), node
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
         raise ConfigError(
-            [ConfigProblem(node.place, ("group",), f"{show(model.group)} is no group; accepted: {_GROUP_FORM}")]
+            [ConfigProblem(node.place, ("group",), f"{show(model.group)} is not a group; expected {_GROUP_FORM}")]
         )
     try:
         path = file.parent / model.config if model.config else find_config(config)
@@ -211,14 +209,14 @@ def _base(file: Path, model: CasesConfig, node: Node, config: Path | None) -> tu
     groups = source.tree.entries.get("groups", Entry("", Scalar("", None))).node
     known = groups.entries if isinstance(groups, Mapping) else {}
     if node.value not in known:
-        accepted = ", ".join(known) or "none"
-        message = f"{path} has no group {node.value!r}; accepted: {accepted}"
+        expected = ", ".join(known) or "none"
+        message = f"{path} has no group {node.value!r}; expected one of {expected}"
         raise ConfigError([ConfigProblem(node.place, ("group",), message)])
     return node.value, known[node.value].node
 
 
 def _function(model: CasesConfig, data: ConfigData, key: str) -> Callable[[], object] | None:
-    """The function that a key names. Raises ConfigError."""
+    """Return the function that a key names, or None. Raises ConfigError."""
     name: str = getattr(model, key)
     if not name:
         return None
@@ -228,24 +226,24 @@ def _function(model: CasesConfig, data: ConfigData, key: str) -> Callable[[], ob
         place = data.places.of_key((key,))
         raise ConfigError([ConfigProblem(place, (key,), fault.message) for fault in error.faults]) from None
     if not callable(found):
-        message = f"{name} is {show(found)}; accepted: a function without arguments"
+        message = f"{name} is {show(found)}; expected a function without arguments"
         raise ConfigError([ConfigProblem(data.places.of_key((key,)), (key,), message)])
     function: Callable[[], object] = found
     return function
 
 
 def _check_module(file: Path, group: GroupToRun) -> None:
-    """Refuse a handler's module that came from elsewhere, if a module of the same name is beside the file."""
+    """Reject a handler's module from elsewhere if a module of the same name is next to the file."""
     handler = group.settings.handler
     module = handler.plugin.partition(":")[0].partition(".")[0] if handler and ":" in handler.plugin else ""
     beside, loaded = file.parent / f"{module}.py", getattr(sys.modules.get(module), "__file__", None)
     if module and loaded and beside.exists() and not beside.samefile(loaded):
-        message = f"the module {module} was loaded from {loaded}, and not from {beside}; accepted: one of that name"
+        message = f"the module {module} was loaded from {loaded}, and not from {beside}; expected only one of that name"
         raise ConfigError([group.settings.problem(group.name, ("handler", "plugin"), message)])
 
 
 def _overlaid(base: Node, top: Node) -> Node:
-    """The keys of both mappings; for a key in both, the value of `top`."""
+    """Return the keys of both mappings; `top` wins for a key in both."""
     if not isinstance(base, Mapping) or not isinstance(top, Mapping):
         return top
     entries = dict(base.entries)
@@ -261,6 +259,6 @@ def _name_problems(case: Case, data: ConfigData) -> Iterator[ConfigProblem]:
         for index, name in enumerate(getattr(case.expect, key)):
             if case.label_of(name) is None:
                 inner = (*path, key, index if (*path, key, index) in data.places.keys else name)
-                accepted = ", ".join(dict.fromkeys(case.labels())) or "none, as none is sent"
-                message = f"no message is called {name!r}; accepted: {accepted}, or a number counted from 1"
+                expected = ", ".join(dict.fromkeys(case.labels())) or "none, because none is sent"
+                message = f"no message is called {name!r}; expected {expected}, or a number counted from 1"
                 yield ConfigProblem(data.places.of_key(inner), inner, message)

@@ -1,4 +1,4 @@
-"""Runs cases, and reports messages whose outcome is not the expected one."""
+"""Runs cases, and reports messages with unexpected outcomes."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class CaseReport:
-    """The outcome of a case. `problems` are lines for a person; there are none if everything was as expected."""
+    """The result of a case. `problems` are lines of text; empty if all outcomes were as expected."""
 
     case: Case
     problems: tuple[str, ...]
     fates: dict[str, Fate]
     attempts: int
     elapsed_seconds: float
-    """How long the case took by the broker's clock, which jumps over waits."""
+    """The duration of the case by the broker's clock, which jumps over waits."""
     notes: tuple[str, ...] = ()
-    """What chaos could not see."""
+    """Warnings about the limits of chaos."""
 
 
 def run_case(case: Case, *, in_chaos: bool = False, kills: bool = False) -> CaseReport:
-    """Run a case on a broker of its own. An error when its handler is made or started is a problem of the case.
+    """Run a case on its own broker. An error when the handler is created or started is a problem of the case.
 
-    `in_chaos`: where all is as expected, look whether the handler's effect is repeatable, too; `kills`: also where its
-    process is killed.
+    `in_chaos`: if all outcomes are as expected, also check that the handler's effect is repeatable. `kills`: also with
+    killed processes.
     """
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", ChaosSeesLessWarning)
@@ -91,7 +91,7 @@ def _run(case: Case, chaos: Chaos | None) -> CaseReport:
                 result, chaos_problems = error.result, str(error).splitlines()
         except RmqdError as error:
             return CaseReport(case, (str(error),), {}, 0, 0.0)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the handler's constructor, start or stop raises
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - raised by the handler's constructor, start or stop
             return CaseReport(case, (f"the handler could not be run: {why(error)}",), {}, 0, 0.0)
     fates = _fates(case, result, names)
     problems = tuple(_problems(case, fates)) or tuple(chaos_problems)
@@ -114,7 +114,7 @@ def _fates(case: Case, result: RunResult, names: dict[str, str]) -> dict[str, Fa
 
 
 def _problems(case: Case, fates: dict[str, Fate]) -> Iterator[str]:
-    """A line for each message with an unexpected outcome, and the handler's error below it."""
+    """Yield a line for each message with an unexpected outcome, with the handler's error below it."""
     acked = Counter(case.label_of(name) for name in case.expect.acked)
     retried: Counter[str | None] = Counter()
     for name, times in case.expect.retried.items():

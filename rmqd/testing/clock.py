@@ -12,10 +12,10 @@ from rmqd.clock import SystemClock
 
 
 class JumpingClock(SystemClock):
-    """The machine's clock plus the time that was jumped over.
+    """The machine's clock plus the skipped time.
 
-    Only `wall` and the callbacks of `call_later` jump. `monotonic`, and everything that waits by it, is the machine's
-    own: heartbeats, locks, deadlines and durations of handler calls depend on it, and must stay true.
+    Only `wall` and the callbacks of `call_later` jump. `monotonic`, and everything that waits with it, is the machine's
+    own: heartbeats, locks, deadlines and durations of handler calls need real time.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class JumpingClock(SystemClock):
         self._order = itertools.count()
 
     def wall(self) -> float:
-        """Seconds since 1970 by this clock. May be called in any thread."""
+        """Return seconds since 1970 by this clock. May be called in any thread."""
         return time.time() + self.jumped_seconds
 
     def call_later(  # type: ignore[override]  # by this clock, not by the loop's
@@ -35,11 +35,11 @@ class JumpingClock(SystemClock):
         heapq.heappush(self._timers, (due, next(self._order), lambda: callback(*args)))
 
     def next_due(self) -> float | None:
-        """When the first callback is due, in seconds since 1970; None if none waits."""
+        """Return when the first callback is due, in seconds since 1970; None if none waits."""
         return self._timers[0][0] if self._timers else None
 
     def jump_to(self, wall: float) -> None:
-        """Jump to a time, unless it is over already, and make the calls that are due then."""
+        """Jump to a time, unless it has passed already, and make the calls that are due then."""
         self.jumped_seconds += max(0.0, wall - self.wall())
         while self._timers and self._timers[0][0] <= self.wall():
             heapq.heappop(self._timers)[2]()

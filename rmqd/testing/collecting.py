@@ -1,4 +1,4 @@
-"""Makes tests of pytest from files of cases."""
+"""Creates pytest tests from files of cases."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rmqd.testing.case_run import run_case
 
 
 class CasesFile(pytest.File):
-    """A file of cases. A problem with the file is an error of the collection."""
+    """A file of cases. A problem with the file is a collection error."""
 
     def collect(self) -> Iterator[CaseItem]:
-        """The file's cases, one test for each."""
+        """Yield the file's cases, one test for each."""
         try:
             cases = read_cases(self.path)
         except ConfigError as error:
@@ -34,11 +34,11 @@ class CaseItem(pytest.Item):
         self._case = case
 
     def runtest(self) -> None:
-        """Run the case. Fails with the messages whose outcome was not the expected one."""
+        """Run the case. Fails with the messages that had an unexpected outcome."""
         report = run_case(self._case)
         if report.problems:
             pytest.fail("\n".join([self._case.place, *report.problems]), pytrace=False)
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        """The file, line and name of the case."""
+        """Return the file, line and name of the case."""
         return self.path, int(self._case.place.split(":")[-2]) - 1, self.name

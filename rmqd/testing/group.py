@@ -1,4 +1,4 @@
-"""Turns the arguments of `run_handler` into a group as the daemon runs it, with the daemon's checks and errors."""
+"""Makes a group from the arguments of `run_handler`, with the daemon's checks and errors."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ class GroupToRun:
     given: object = None
 
     def options(self, state_dir: Path) -> ConsumerOptions:
-        """The consumer's options. Raises ConfigError.
+        """Return the consumer's options. Raises ConfigError.
 
-        Without a circuit breaker: its waits would take real time, and are not what a handler's test is about. And
-        without `deduplicate`: its store may be the one of production, where a claim would have a message left out.
+        The circuit breaker is disabled, because its waits would take real time, and it is not the subject of a
+        handler's test. `deduplicate` is disabled as well: a lease in a production store would make the group skip a
+        message.
         """
         return replace(options_of_group(self.settings, self.name, str(state_dir)), circuit=None, deduplication=None)
 
     def make_handler(self) -> LoadedHandler:
-        """Make the handler, without starting it. Raises ConfigError, and what its constructor raises."""
+        """Create the handler without starting it. Raises ConfigError, and errors of its constructor."""
         try:
             return load_handler(self.name, self.settings, self.given)
         except ConfigError as error:
@@ -50,13 +51,13 @@ class GroupToRun:
             if not isinstance(fault, PluginFaultError) or fault.__cause__ is None or self.given is None:
                 raise
             failure = fault.__cause__
-        raise failure  # as the constructor raised it, with its own cause: a test is about that
+        raise failure  # the constructor's exception, with its own cause, which a test may expect
 
 
 def group_of(handler: object, topic: str, name: str, keys: Mapping[str, Any]) -> GroupToRun:
-    """A group of one topic, made from a handler and the keys that the group would have in YAML.
+    """Return a group of one topic, from a handler and the group's keys as in YAML.
 
-    `concurrency` and `options` are below `handler` in YAML, and beside the other keys here. Raises ConfigError.
+    `concurrency` and `options` are below `handler` in YAML, and at the top level here. Raises ConfigError.
     """
     section = {"subscriptions": {topic: keys.get("expression", "*")}} if topic else {}
     section |= {key: value for key, value in keys.items() if key != "expression" and key not in _HANDLER_KEYS}
@@ -74,7 +75,7 @@ def group_of(handler: object, topic: str, name: str, keys: Mapping[str, Any]) ->
 def checked(name: str, section: yaml_tree.Node, *, by_name: bool = True) -> GroupConfig:
     """Check a group's section of a configuration. `by_name`: also import its handler and validate the options.
 
-    Unless the section says otherwise the group starts at the first message. Raises ConfigError with all problems.
+    By default the group starts at the first message. Raises ConfigError with all problems.
     """
     place = section.place
     if isinstance(section, yaml_tree.Mapping):
@@ -95,7 +96,7 @@ def checked(name: str, section: yaml_tree.Node, *, by_name: bool = True) -> Grou
 
 
 def _plugin_object(handler: object) -> object:
-    """The handler as a plugin: a function or a class. For an object, a class with the object's methods is made."""
+    """Return the handler as a plugin: a function or a class. For an object, a class with the object's methods."""
     if callable(handler) or not hasattr(handler, "handle"):
         return handler
     methods = {name: getattr(handler, name) for name in ("handle", "start", "stop") if hasattr(handler, name)}

@@ -1,4 +1,4 @@
-"""Sends the log of broker and consumer to `logging` while a test runs, unless the test has configured structlog."""
+"""Sends the log of broker and consumer to `logging` during a test, unless the test has configured structlog."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rmqd.process.logs.by_logging import log_by_logging
 
 @contextlib.contextmanager
 def logs_by_logging() -> Iterator[None]:
-    """Hand log events to the standard library's `logging`, whose lines pytest shows when a test fails.
+    """Pass log events to the standard library's `logging`, whose lines pytest shows when a test fails.
 
-    If structlog is configured already, such as by the tested program, it is not changed.
+    If structlog is already configured, for example by the tested program, it is not changed.
     """
     if not log_by_logging():
         yield

@@ -1,4 +1,4 @@
-"""Makes messages and batches for tests that call a handler without a broker."""
+"""Creates messages and batches for tests that call a handler without a broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rmqd.wire.messages.properties import KEYS, TAGS, UNIQ_KEY
 Body = bytes | bytearray | memoryview | str | Mapping[str, Any] | list[Any]
 """The body of a message. Text is sent as UTF-8, a mapping or list as JSON."""
 
-TOPIC: Final = "TopicTest"  # RocketMQ's own examples' name
+TOPIC: Final = "TopicTest"  # the topic of RocketMQ's own examples
 BROKER_NAME: Final = "broker-a"
 
 _unique_keys = UniqueKeys(bytes((127, 0, 0, 1)), 1, 1)
@@ -48,11 +48,11 @@ def make_message(
     min_offset: int | None = None,
     max_offset: int | None = None,
 ) -> Message:
-    """Make a message as a handler gets it. Fields have RocketMQ's names; the defaults are those of a message sent now.
+    """Create a message as a handler gets it. Fields have RocketMQ's names. By default it is like a message sent now.
 
-    `queue_offset` counts up from message to message. `min_offset` and `max_offset` are the queue's ends, None as of a
-    message that was not pulled. Timestamps are milliseconds since 1970. Raises InvalidMessageError for a message that
-    no broker could store.
+    `queue_offset` increases from message to message. `min_offset` and `max_offset` are the queue's ends; None as for a
+    message that was not pulled. Timestamps are milliseconds since 1970. Raises InvalidMessageError if a broker could
+    not store the message.
     """
     now = time.time()
     properties = as_properties(properties or {})
@@ -88,27 +88,27 @@ def make_batch(
     auto_commit: bool = True,
     revoked: bool = False,
 ) -> Batch:
-    """Make a batch as a handler gets it. Afterwards `batch.decisions()` has the decisions, by the message's index.
+    """Create a batch as a handler gets it. Afterwards `batch.decisions()` returns the decisions by the message's index.
 
-    The messages must be of one queue; without any, one is made. In an orderly group `revoked` is whether the queue's
+    The messages must be of one queue; without any, one is created. In an orderly group `revoked` means that the queue's
     lock is lost, and with `auto_commit=False` the batch has `commit()` and `rollback()`. Raises ValueError.
     """
     messages = messages or (make_message(),)
     queues = dict.fromkeys(message.message_queue for message in messages)
     if len(queues) > 1:
-        raise ValueError(f"a batch is of one queue, and these messages are of {', '.join(map(str, queues))}")
+        raise ValueError(f"a batch must be of one queue; these messages are of {', '.join(map(str, queues))}")
     if consume_mode == "orderly":
         kind = OrderlyBatch if auto_commit else ManualBatch
         return kind(_Lease(valid=not revoked), list(messages), messages[0].message_queue)
     if consume_mode != "concurrently":
-        raise ValueError(f"consume_mode {consume_mode!r}; accepted: concurrently, orderly")
+        raise ValueError(f"unknown consume_mode {consume_mode!r}; expected concurrently or orderly")
     if revoked or not auto_commit:
         raise ValueError("revoked and auto_commit=False are for consume_mode='orderly'")
     return Batch(list(messages), messages[0].message_queue)
 
 
 def as_bytes(body: Body) -> bytes:
-    """The body as it is sent. Raises TypeError for a value that cannot be a body."""
+    """Return the body as it is sent. Raises TypeError if the value cannot be a body."""
     if isinstance(body, str):
         return body.encode()
     if isinstance(body, bytes | bytearray | memoryview):
@@ -116,15 +116,15 @@ def as_bytes(body: Body) -> bytes:
     if isinstance(body, Mapping | list):
         return json.dumps(body, ensure_ascii=False).encode()
     raise TypeError(
-        f"a body cannot be {type(body).__name__}; accepted: bytes, text, or a mapping or list to send as JSON"
+        f"a body cannot be {type(body).__name__}; expected bytes, text, or a mapping or list to send as JSON"
     )
 
 
 def as_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties as they are sent. Raises TypeError for values that are not text."""
+    """Return the properties as they are sent. Raises TypeError if a value is not text."""
     for name, value in properties.items():
         if not isinstance(value, str):
-            raise TypeError(f"property {name!r} cannot be {type(value).__name__}; accepted: text")
+            raise TypeError(f"property {name!r} cannot be {type(value).__name__}; expected text")
     return dict(properties)
 
 

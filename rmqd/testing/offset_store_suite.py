@@ -1,4 +1,4 @@
-"""What every offset store promises, as tests that a user's own store inherits."""
+"""Tests of the guarantees of every offset store. The tests of a user's own store inherit them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from rmqd.errors import OffsetStoreError
 from rmqd.offset_stores import OffsetStore, Progress, StoredQueue
 
-SHORT_SECONDS = 0.2  # for who takes a queue to get as far as to wait
+SHORT_SECONDS = 0.2  # until a task that takes a queue waits for the commit
 
 
 def _with_two_stores(check: Callable[..., Any]) -> Callable[[OffsetStoreSuite], None]:
@@ -30,18 +30,18 @@ def _with_two_stores(check: Callable[..., Any]) -> Callable[[OffsetStoreSuite], 
 
 
 class OffsetStoreSuite:
-    """Inherit from it in a class of tests, and say how a store is made, and what an effect is."""
+    """The base of a test class for a store. The test class creates the store and defines an effect."""
 
     def make_store(self) -> OffsetStore:
-        """A store that is not open yet; all of them on the same data."""
+        """Return a store that is not open yet. All stores of a test have the same data."""
         raise NotImplementedError
 
     async def add(self, connection: Any, name: str) -> None:
-        """Have an effect by a transaction's connection."""
+        """Make an effect with a transaction's connection."""
         raise NotImplementedError
 
     async def has(self, connection: Any, name: str) -> bool:
-        """Whether the effect was committed, by the connection of another transaction."""
+        """Return whether the effect was committed, as seen by another transaction's connection."""
         raise NotImplementedError
 
     @_with_two_stores
@@ -89,7 +89,7 @@ class OffsetStoreSuite:
     async def test_who_takes_a_queue_learns_of_a_commit_that_is_under_way(
         self, former: OffsetStore, store: OffsetStore, queue: StoredQueue
     ) -> None:
-        """Or that commit fails."""
+        """Or the commit fails."""
         await former.take(queue, "a")
         with contextlib.suppress(OffsetStoreError):
             async with former.transaction() as connection:

@@ -1,4 +1,4 @@
-"""The pytest plugin, found by the entry point `rmqd`. Only this module is loaded before a test uses a fixture."""
+"""The pytest plugin, with the entry point `rmqd`. Only this module is loaded before a test uses a fixture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def rocketmq() -> Iterator[RocketMQ]:
-    """A RocketMQ of this test's own: create topics, send, run a handler, look at offsets, retries, dead letters."""
+    """A RocketMQ for this test: create topics, send, run a handler, read offsets, retries, dead letters."""
     from rmqd.testing.rocketmq import RocketMQ
 
     with RocketMQ() as running:
@@ -28,13 +28,13 @@ def rocketmq() -> Iterator[RocketMQ]:
 
 @pytest.fixture
 def run_handler(rocketmq: RocketMQ) -> Callable[..., RunResult]:
-    """`run_handler(handler, topic=, group=, **group_keys)`: consumes until nothing is left to do, without waiting."""
+    """`run_handler(handler, topic=, group=, **group_keys)`: consumes until nothing is left to do, without delays."""
     return rocketmq.run_handler
 
 
 @pytest.fixture
 def make_message() -> Callable[..., Message]:
-    """`make_message(body, keys=, tags=, ...)`: a message for a test that calls a handler itself."""
+    """`make_message(body, keys=, tags=, ...)`: a message for a test that calls a handler directly."""
     from rmqd.testing.messages import make_message
 
     return make_message
@@ -42,14 +42,14 @@ def make_message() -> Callable[..., Message]:
 
 @pytest.fixture
 def make_batch() -> Callable[..., Batch]:
-    """`make_batch(*messages)`: a batch for a test that calls a handler itself."""
+    """`make_batch(*messages)`: a batch for a test that calls a handler directly."""
     from rmqd.testing.messages import make_batch
 
     return make_batch
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> CasesFile | None:
-    """Each case of a file `NAME.cases.yaml` is a test, as `rmqd test` runs it."""
+    """Collect each case of a file `NAME.cases.yaml` as a test, as `rmqd test` runs it."""
     if not file_path.name.endswith(".cases.yaml"):
         return None
     from rmqd.testing.collecting import CasesFile

@@ -1,4 +1,4 @@
-"""Reads what an embedded broker stores, without consuming it."""
+"""Reads the messages that an embedded broker stores, without consuming them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _AT_ONCE = 32
 
 
 def messages_of(broker: BrokerController, topic: str) -> list[Message]:
-    """All messages of a topic in the order in which they were stored; none if the topic does not exist."""
+    """Return all messages of a topic in storage order; none if the topic does not exist."""
     config = broker.topics.get(topic)
     queues = 0 if config is None else config.read_queue_nums
     found = [message for queue_id in range(queues) for message in _of_queue(broker, topic, queue_id)]

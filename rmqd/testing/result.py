@@ -14,21 +14,21 @@ from rmqd.handler_api import Outcome as Decided
 from rmqd.wire.messages.message import Message
 
 Outcome = Literal["acked", "retried", "dead_lettered", "dropped"]
-"""What became of an attempt. A message that fails in a broadcasting group is `dropped`: there is no second attempt."""
+"""The outcome of an attempt. A message that fails in a broadcasting group is `dropped`, without a second attempt."""
 _RETRIED: Final[Outcome] = "retried"
 _DROPPED: Final[Outcome] = "dropped"
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One message in one call of the handler. `at` is when, in seconds since 1970 by the broker's clock."""
+    """One message in one call of the handler. `at` is the time in seconds since 1970 by the broker's clock."""
 
     message: Message
     number: int
     """The number of the attempt, from 1: one more than the message's `reconsume_times`."""
     outcome: Outcome
     error: BaseException | None
-    """What the handler raised, which may be a Retry or a DeadLetter."""
+    """The handler's exception, which may be a Retry or a DeadLetter."""
     at: float
 
 
@@ -39,9 +39,9 @@ class RunResult:
     attempts: tuple[Attempt, ...]
     """All attempts in the order of the handler's calls."""
     dead_letters: tuple[Message, ...]
-    """The messages in the group's dead letters now. The reason is in their property RMQD_REASON."""
+    """The group's present dead letters. The reason is in their property RMQD_REASON."""
     elapsed_seconds: float
-    """How long the run took by the broker's clock, with the delays that it jumped over."""
+    """The duration of the run by the broker's clock, including skipped delays."""
 
     @property
     def acked(self) -> list[Message]:
@@ -50,7 +50,7 @@ class RunResult:
 
     @property
     def retried(self) -> list[Message]:
-        """The messages that were retried, each as often as it was: one that failed twice is here twice."""
+        """The messages that were retried, once for each retry."""
         return [attempt.message for attempt in self.attempts if attempt.outcome == "retried"]
 
     @property
@@ -59,7 +59,7 @@ class RunResult:
         return [attempt.error for attempt in self.attempts if attempt.error is not None]
 
     def attempts_of(self, message: str) -> list[Attempt]:
-        """The attempts of one message, by its `keys` or its `msg_id`."""
+        """Return the attempts of one message, by its `keys` or its `msg_id`."""
         return [one for one in self.attempts if message in (one.message.keys, one.message.msg_id)]
 
     def __repr__(self) -> str:
@@ -76,29 +76,29 @@ class _Call:
     at: float
     error: BaseException | None = None
     is_acked: bool = False
-    """Whether the handler acknowledged the message. A call past its deadline decides too late to count."""
+    """Whether the handler acknowledged the message. A decision after the call's deadline does not count."""
     is_attempt: bool = True
-    """Whether the handler came to the message, and did not stop at one before it."""
+    """Whether the handler reached the message, and did not stop at an earlier one."""
 
 
 @dataclass(slots=True)
 class Recorder:
-    """Records each call of a handler, as a hook of its group. Handlers' threads call it at the same time."""
+    """Records each call of a handler, as a hook of its group. Handlers' threads call it concurrently."""
 
     wall: Callable[[], float]
     comes_again: bool
-    """Whether messages that fail in the group are delivered again."""
+    """Whether failed messages of the group are redelivered."""
     calls: list[_Call] = field(default_factory=list)
     handling: dict[int, tuple[Batch, float, Sequence[_Call]]] = field(default_factory=dict)
-    """The batches that handlers have now, with the start of the call, by the batch's `id`."""
+    """The batches in flight, with the start of the call, by the batch's `id`."""
 
     def hook(self) -> Hook:
-        """The hook to give to the consumer."""
+        """Return the hook for the consumer."""
         return Hook("rmqd.testing", self._before, self._after)
 
     def result(self, dead_letters: Iterable[Message], elapsed_seconds: float) -> RunResult:
-        """The result. The last attempt of a message decided about it; the attempts before it were retried."""
-        for batch, _, calls in list(self.handling.values()):  # past their deadline, and they have not come back
+        """Return the result. The last attempt of a message decides its outcome; earlier attempts were retried."""
+        for batch, _, calls in list(self.handling.values()):  # expired calls that have not returned
             _note(batch, calls, None, default_decision(EXPIRED, batch))
         dead = tuple(dead_letters)
         dead_ids, last = {message.msg_id for message in dead}, {}

@@ -1,4 +1,4 @@
-"""A RocketMQ for one test: an embedded broker in a thread of its own, and functions for tests."""
+"""A RocketMQ for one test: an embedded broker in a separate thread, and functions for tests."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ T = TypeVar("T")
 
 
 class RocketMQ:
-    """A name server and a broker in memory, for as long as a `with` block lasts. Methods may be called in any thread.
+    """A name server and a broker in memory, for the duration of a `with` block. Methods may be called in any thread.
 
-    An async handler runs in the broker's event loop, so it calls `await asyncio.to_thread(rocketmq.send, ...)`.
+    An async handler runs in the broker's event loop, so it must call `await asyncio.to_thread(rocketmq.send, ...)`.
     """
 
     def __init__(self) -> None:
@@ -69,14 +69,14 @@ class RocketMQ:
         return self._embedded.nameserver
 
     def now(self) -> float:
-        """The broker's time in seconds since 1970: the machine's time plus the time that was jumped over."""
+        """Return the broker's time in seconds since 1970: the machine's time plus the skipped time."""
         return self._clock.wall()
 
     def create_topic(self, name: str, queues: int = 1) -> None:
         """Create a topic, or give it more queues. Raises InvalidNameError."""
         check_topic(name)
         if queues < 1:
-            raise ValueError(f"a topic of {queues} queues; accepted: 1 or more")
+            raise ValueError(f"a topic of {queues} queues; expected 1 or more")
         config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
         self._do(lambda: self._embedded.broker.topics.put(config))
 
@@ -92,10 +92,10 @@ class RocketMQ:
         sharding_key: str = "",
         queue_id: int | None = None,
     ) -> SendResult:
-        """Send a message. Returns where it is stored: `msg_id`, `queue`, `queue_offset`.
+        """Send a message. Returns its position: `msg_id`, `queue`, `queue_offset`.
 
-        Queues take turns, unless `queue_id` or `sharding_key` chooses one. A topic that does not exist is created with
-        4 queues, as by RocketMQ. Raises the RmqdError of a refusal.
+        Queues take turns, unless `queue_id` or `sharding_key` selects one. A missing topic is created with 4 queues, as
+        by RocketMQ. Raises the RmqdError of a refusal.
         """
         message = OutgoingMessage(
             topic,
@@ -110,19 +110,19 @@ class RocketMQ:
         return self._run(lambda: self._client.producer.send(message, selector=selector))
 
     def messages(self, topic: str) -> list[Message]:
-        """All messages of a topic, in the order in which they were stored. This consumes nothing."""
+        """Return all messages of a topic, in storage order, without consuming them."""
         return self._do(lambda: messages_of(self._embedded.broker, topic))
 
     def dead_letters(self, group: str) -> list[Message]:
-        """The dead letters of a group, in their order. The reason is in the property RMQD_REASON."""
+        """Return the dead letters of a group, in storage order. The reason is in the property RMQD_REASON."""
         return self.messages(dlq_topic(group))
 
     def retries(self, group: str) -> list[Message]:
-        """The messages that were delivered to a group again, in their order, each with its `reconsume_times`."""
+        """Return the messages that were redelivered to a group, in storage order, each with its `reconsume_times`."""
         return self._do(lambda: self._retries(group))
 
     def offsets(self, group: str, topic: str) -> dict[int, int]:
-        """A group's committed offsets by queue id. Queues for which it never committed are left out."""
+        """Return a group's committed offsets by queue id. Queues without a commit are omitted."""
         return self._do(lambda: dict(sorted(self._embedded.broker.offsets.queues(group, topic).items())))
 
     def run_handler(
@@ -138,30 +138,30 @@ class RocketMQ:
         reset: Callable[[], object] | None = None,
         **group_keys: Any,
     ) -> RunResult:
-        """Have a group consume until nothing is left to do, retries and delayed messages included, and end it.
+        """Run a group until nothing is left to do, including retries and delayed messages, and stop it.
 
-        With `until` the run ends once that returns something true, which must happen before nothing is left to do.
+        With `until` the run ends when that returns a true value, which must happen before nothing is left to do.
 
-        With `chaos` the handler is called again with what it got, twice, cut, expired, and in other orders of queues,
-        to see whether it leaves the same. `state` returns what it leaves, by default what it keeps in this process;
-        `reset` makes that what it was before. Raises NotRepeatableError, an AssertionError, with the shortest history
-        after which it is something else. `chaos="kills"` also runs the handler in processes that are killed: they
-        import it anew, so none of the test's mocks and monkeypatches holds there.
+        With `chaos` the handler is called again with its messages: repeated, cancelled, expired, and in other orders of
+        queues, to check that the resulting state is the same. `state` returns this state, by default the handler's
+        memory in this process; `reset` restores it. Raises NotRepeatableError, an AssertionError, with the shortest
+        history that has another result. `chaos="kills"` also runs the handler in processes that are killed: they import
+        it again, so the test's mocks and monkeypatches do not exist there.
 
-        `handler` is a function, a class or an object as a plugin may be, or the name of one. `group_keys` are the keys
-        of the group in YAML, with `options` and `concurrency` among them. `expression` filters the topic;
-        `subscriptions` may be given instead of `topic`. A second run goes on where the first one committed.
+        `handler` is a function, a class or an object, as for plugins, or its name. `group_keys` are the keys of the
+        group in YAML, including `options` and `concurrency`. `expression` filters the topic; `subscriptions` may be
+        given instead of `topic`. A second run continues at the first one's commit.
 
         Delays take no real time: the clocks of broker and consumer jump when there is nothing to do but wait. Handlers
-        take real time, and `timeout` is in real seconds. Raises StillBusyError after it, ConfigError for keys that a
-        group cannot have, and what the handler's constructor, `start` or `stop` raises.
+        take real time, and `timeout` is in real seconds. Raises StillBusyError after it, ConfigError for invalid keys,
+        and the errors of the handler's constructor, `start` or `stop`.
         """
         if not group:
             raise TypeError("run_handler() needs a group, such as group='mailer'")
         if bool(topic) == ("subscriptions" in group_keys):
-            raise TypeError("run_handler() needs a topic, such as topic='orders', or subscriptions in its place")
+            raise TypeError("run_handler() needs a topic, such as topic='orders', or subscriptions instead")
         if chaos not in (False, True, "kills"):
-            raise TypeError(f"chaos is {chaos!r}; accepted: True, or 'kills' to have the handler's process killed, too")
+            raise TypeError(f"chaos is {chaos!r}; expected True, or 'kills' to also kill the handler's process")
         if not chaos and (state or reset):
             raise TypeError("state and reset are for run_handler(..., chaos=True)")
         to_run = group_of(handler, topic, group, group_keys)
@@ -174,7 +174,7 @@ class RocketMQ:
     def run_group_in_chaos(
         self, group: GroupToRun, chaos: Chaos, timeout: float = RUN_SECONDS, until: Callable[[], object] | None = None
     ) -> RunResult:
-        """The same with chaos. Raises NotRepeatableError."""
+        """Do the same with chaos. Raises NotRepeatableError."""
         from rmqd.testing.chaos.run import look_for_chaos
 
         bench = chaos.prepared(group, group.options(self._state_dir), self._run)
@@ -185,15 +185,15 @@ class RocketMQ:
     def run_group(
         self, group: GroupToRun, timeout: float = RUN_SECONDS, until: Callable[[], object] | None = None
     ) -> RunResult:
-        """The same for a group that was checked already."""
+        """Do the same for a checked group."""
         options, handler = group.options(self._state_dir), group.make_handler()
 
         async def run() -> RunResult:
             broker = self._embedded.broker
             for topic in options.subscriptions:
                 if broker.topics.get(topic) is None:
-                    raise RmqdError(f"topic {topic} does not exist: rocketmq.create_topic({topic!r}) makes it")
-                if options.consume_mode == "pop":  # as an administrator does by mqadmin setConsumeMode
+                    raise RmqdError(f"topic {topic} does not exist; create it with rocketmq.create_topic({topic!r})")
+                if options.consume_mode == "pop":  # like an administrator with mqadmin setConsumeMode
                     mode = SetMessageRequestModeRequestBody(topic, options.group, MessageRequestMode.POP)
                     broker.groups.set_request_mode(mode)
             return await HandlerRun(self._embedded, self._clock, options, handler, self._runs).run(timeout, until)
@@ -201,7 +201,7 @@ class RocketMQ:
         return self._run(run, timeout)
 
     def _retries(self, group: str) -> list[Message]:
-        """The messages of all retry topics of a group. A group that pops has one more for each topic."""
+        """Return the messages of all retry topics of a group. A group that pops also has one for each topic."""
         broker = self._embedded.broker
         topics = {retry_topic(group), *filter(is_retry_topic, broker.offsets.topics_of(group))}
         found = [message for topic in topics for message in messages_of(broker, topic)]

@@ -23,16 +23,16 @@ from rmqd.testing.records import messages_of
 from rmqd.testing.result import Recorder, RunResult
 from rmqd.wire.topics import dlq_topic
 
-LOOK_SECONDS: Final = 0.001  # no event says that all caches are empty and all pulls are held, so this is polled
+LOOK_SECONDS: Final = 0.001  # polled, because no event signals that all caches are empty and all pulls are held
 MOST_SHOWN: Final = 5
 
 
 class StillBusyError(RmqdError, TimeoutError):
-    """A run did not end in time. The text says what is left to do."""
+    """A run did not end in time. The text describes the remaining work."""
 
 
 class HandlerRun:
-    """One group, from its start to the moment when nothing is left to do, and its graceful end."""
+    """One group, from its start until nothing is left to do, and its graceful end."""
 
     def __init__(
         self,
@@ -44,17 +44,17 @@ class HandlerRun:
     ) -> None:
         self._rocketmq = rocketmq
         self._clock = clock
-        self._all = beside  # all runs that are under way on this broker, this one included
+        self._all = beside  # all current runs on this broker, including this one
         self._group = options.group
         self._recorder = Recorder(clock.wall, comes_again=options.message_model != "broadcasting")
         self._client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)), clock=clock)
         self._consumer = PushConsumer(options, checked(handler), self._client, clock, [self._recorder.hook()])
 
     async def run(self, timeout_seconds: float, until: Callable[[], object] | None = None) -> RunResult:
-        """Run until nothing is left to do, or until `until` returns something true.
+        """Run until nothing is left to do, or until `until` returns a true value.
 
-        Raises StillBusyError after `timeout_seconds`, and the group's failure, such as that of its handler's `start`,
-        or that its handler left undone what it gave back.
+        Raises StillBusyError after `timeout_seconds`, and the group's failure, for example of its handler's `start`, or
+        because its handler returned without awaiting its work.
         """
         broker = self._rocketmq.broker
         stored_before = broker.store.end
@@ -77,16 +77,16 @@ class HandlerRun:
             await asyncio.wait((serving,))
             failures = [error for task in (consuming, serving) if (error := task.exception()) is not None]
         if failures:
-            raise _only_one(failures[0])  # as it was raised, with its own cause
+            raise _only_one(failures[0])  # the original exception, with its own cause
         dead = [one for one in messages_of(broker, dlq_topic(self._group)) if one.commit_log_offset >= stored_before]
         result = self._recorder.result(dead, self._clock.wall() - wall_began)
         for error in result.errors:
-            if isinstance(error, UnusableHandlerError):  # the end of the run may come before the group's own
+            if isinstance(error, UnusableHandlerError):  # the run may end before the group has raised it
                 raise error
         return result
 
     async def _until_quiet(self, consuming: asyncio.Task[None], until: Callable[[], object] | None) -> None:
-        """Wait until nothing is left to do, or the group failed. Jump to the next delay when all else is done."""
+        """Wait until nothing is left to do, or the group failed. Jump to the next delay when all other work is done."""
         schedule = self._rocketmq.broker.schedule
         while not consuming.done():
             if until is not None and until():
@@ -94,9 +94,7 @@ class HandlerRun:
             if all(run.is_quiet() for run in self._all):
                 due = min(filter(None, (schedule.next_due(), self._clock.next_due())), default=None)
                 if due is None and until is not None:
-                    raise RmqdError(
-                        f"group {self._group} has nothing left to do, and what it should run until is false"
-                    )
+                    raise RmqdError(f"group {self._group} has nothing left to do, but `until` is still false")
                 if due is None:
                     return
                 self._clock.jump_to(due)
@@ -104,7 +102,7 @@ class HandlerRun:
             await asyncio.sleep(LOOK_SECONDS)
 
     def is_quiet(self) -> bool:
-        """Whether there is nothing to do but wait: every pull is held, nothing is cached, no request is open."""
+        """Return whether there is nothing to do but wait: every pull is held, nothing is cached, no request is open."""
         if self._rocketmq.open_requests:
             return False
         assignments = self._consumer.assignments()
@@ -145,18 +143,18 @@ class HandlerRun:
             yield f"the broker has {self._rocketmq.open_requests} requests to answer"
         due = self._rocketmq.broker.schedule.next_due()
         if due is not None:
-            yield f"a message is to be delivered in {due - self._clock.wall():.0f} s by the broker's clock"
+            yield f"a message will be delivered in {due - self._clock.wall():.0f} s by the broker's clock"
 
 
 def is_at_rest(process_queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
-    """Whether nothing happens in a queue: its pull is held, or its messages wait for a delay."""
+    """Return whether nothing happens in a queue: its pull is held, or its messages wait for a delay."""
     queue = process_queue.message_queue
     is_held = (not process_queue.pending or process_queue.gathering) and (queue.topic, queue.queue_id) in held
     return not process_queue.in_flight and (process_queue.retrying > 0 or is_held)
 
 
 def pops_rest(assignment: PopAssignment, held: set[Place]) -> bool:
-    """Whether nothing happens in a popped assignment: a pop is held, and nothing is cached but what waits for more."""
+    """Return whether a popped assignment rests: a pop is held, and cached messages wait for a delay or a full batch."""
     queue = assignment.message_queue
     places = [place for place in held if (place.topic, place.queue_id) == (queue.topic, queue.queue_id)]
     queues = assignment.loop.process_queues
@@ -168,7 +166,7 @@ def pops_rest(assignment: PopAssignment, held: set[Place]) -> bool:
 
 
 def _only_one(error: BaseException) -> BaseException:
-    """The error inside of an exception group that has only one."""
+    """Return the only error inside nested exception groups, or the group itself."""
     inner = error
     while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
         inner = inner.exceptions[0]

@@ -58,7 +58,7 @@ def test_a_body_may_be_bytes_text_or_what_becomes_json(given: object, sent: byte
 
 
 def test_a_body_of_another_kind_is_refused_with_what_is_accepted() -> None:
-    with pytest.raises(TypeError, match=r"a body cannot be int; accepted: bytes, text"):
+    with pytest.raises(TypeError, match=r"a body cannot be int; expected bytes, text"):
         make_message(17)  # type: ignore[arg-type]
 
 
@@ -87,17 +87,17 @@ def test_a_batch_of_an_orderly_group_knows_its_lock() -> None:
 
 
 def test_a_batch_is_of_one_queue() -> None:
-    with pytest.raises(ValueError, match="a batch is of one queue"):
+    with pytest.raises(ValueError, match="a batch must be of one queue"):
         make_batch(make_message(queue_id=0), make_message(queue_id=1))
 
 
 def test_what_only_orderly_groups_have_is_refused_elsewhere() -> None:
     with pytest.raises(ValueError, match="for consume_mode='orderly'"):
         make_batch(revoked=True)
-    with pytest.raises(ValueError, match="accepted: concurrently, orderly"):
+    with pytest.raises(ValueError, match="expected concurrently or orderly"):
         make_batch(consume_mode="pop")  # type: ignore[arg-type]
 
 
 def test_properties_are_text() -> None:
-    with pytest.raises(TypeError, match="property 'amount' cannot be int; accepted: text"):
+    with pytest.raises(TypeError, match="property 'amount' cannot be int; expected text"):
         make_message(properties={"amount": 100})  # type: ignore[dict-item]

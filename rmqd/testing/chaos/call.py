@@ -1,4 +1,4 @@
-"""One call of a handler: to its end, or cut at one of its awaits as a deadline or the end of a group cuts it."""
+"""One call of a handler: to its end, or cancelled at one of its awaits, as by a deadline or the end of a group."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from rmqd.loaded_handler import LoadedHandler
 
 
 class DidNotReturnError(Exception):
-    """A call took so much longer than all others that it is given up."""
+    """A call took so much longer than all others that it is abandoned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """How a call ended."""
+    """The end of a call."""
 
     error: BaseException | None
     awaits: int
-    """How often it waited for something; 0 for a synchronous handler."""
+    """The number of awaits that suspended the call; 0 for a synchronous handler."""
     cut_in: str = ""
-    """The author's line at which it was cut."""
+    """The author's line at which it was cancelled."""
 
 
 async def call(
     handler: LoadedHandler, batch: Batch, cut_at: int, patience_seconds: float, is_authors: Callable[[str], bool]
 ) -> Called:
-    """Call a handler. An asynchronous one is cancelled at its await of the number `cut_at`; 0: it is not.
+    """Call a handler. An asynchronous one is cancelled at its await number `cut_at`; 0: not at all.
 
-    `is_authors` is asked whether a module is of the handler's author. Raises HandlerNotAwaitedError.
+    `is_authors` returns whether a module is from the handler's author. Raises HandlerNotAwaitedError.
     """
     counted = _Counted(handler, batch, cut_at, is_authors)
     work = counted.run() if handler.is_async else call_handler(handler, batch, lambda: None)
-    # in a task of its own: what is done to it is not done to ours
+    # a separate task, so that cancelling it does not cancel the caller
     task = asyncio.create_task(_caught(work), context=contextvars.copy_context())
     done, _ = await asyncio.wait((task,), timeout=patience_seconds)
     if not done:
@@ -58,13 +58,13 @@ async def _caught(work: Awaitable[object]) -> BaseException | None:
         await work
     except asyncio.CancelledError as error:
         return error
-    except BaseException as error:  # noqa: BLE001  whatever a handler raises is its result
+    except BaseException as error:  # noqa: BLE001 any exception of a handler is its result
         return error
     return None
 
 
 class _Counted:
-    """The call of an asynchronous handler, with its awaits counted: those at which it gives way to others."""
+    """The call of an asynchronous handler, counting the awaits that suspend it."""
 
     def __init__(self, handler: LoadedHandler, batch: Batch, cut_at: int, is_authors: Callable[[str], bool]) -> None:
         self._handler = handler
@@ -75,7 +75,6 @@ class _Counted:
         self.cut_in = ""
 
     async def run(self) -> None:
-        """Call it."""
         await self
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -92,16 +91,16 @@ class _Counted:
                 task = asyncio.current_task()
                 assert task is not None
                 self.cut_in = _line(called, self._is_authors)
-                task.cancel()  # which asyncio does at what is yielded here
+                task.cancel()  # asyncio applies it at this yield
             raised = None
             try:
                 yield waited_for
-            except BaseException as error:  # noqa: BLE001  it is the handler's
+            except BaseException as error:  # noqa: BLE001 passed on to the handler
                 raised = error
 
 
 def _line(called: Any, is_authors: Callable[[str], bool]) -> str:
-    """The author's innermost line at which a coroutine waits."""
+    """Return the author's innermost line at which a coroutine waits."""
     found = ""
     while (frame := getattr(called, "cr_frame", None)) is not None:
         if is_authors(frame.f_globals.get("__name__", "")):

@@ -1,7 +1,7 @@
-"""Deliveries in an order that may happen, and which of them are tried.
+"""Deliveries in a possible order, and the histories to try.
 
-Within a queue the order is kept: a queue goes on, or goes back and comes the whole way again, as it does when an
-offset was not committed. Between queues there is no order.
+Within a queue the order is kept: a queue continues, or goes back and repeats all messages from there, as after an
+uncommitted offset. Between queues there is no order.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from itertools import chain, zip_longest
 from typing import Final, Literal
 
 MIXES: Final = 12
-_MOST_CUTS: Final = 8  # of the awaits of a handler, for all messages at once
-_SEED: Final = 4711  # the same histories in every run
+_MOST_CUTS: Final = 8  # limit of cuts at a handler's awaits, for all messages together
+_SEED: Final = 4711  # for the same histories in every run
 
 How = Literal["whole", "cut", "expired", "killed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Messages that come together: a batch of one queue."""
+    """Messages that are delivered together: a batch of one queue."""
 
     queue: tuple[str, int]
     messages: tuple[int, ...]
-    """By their index among all messages."""
+    """Indexes among all messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Delivery:
     part: Part
     how: How = "whole"
     cut_at: int = 0
-    """For one that is cut: at which of its awaits, from 1. A synchronous one that expires goes on to its end.
+    """For a cut: the number of the await, from 1. A synchronous handler that expires still runs to its end.
 
-    For one that is killed: before which of the lines that it runs, from 1; 0: after its last one.
+    For a kill: the line of the handler before which it dies, from 1; 0: after the last line.
     """
 
 
@@ -45,12 +45,12 @@ History = tuple[Delivery, ...]
 
 
 def undisturbed(parts: Sequence[Part]) -> History:
-    """Each once, queue by queue."""
+    """Return each part once, queue by queue."""
     return tuple(Delivery(part) for part in parts)
 
 
 def may_happen(history: History) -> bool:
-    """Whether the order within each queue is kept, and every part comes to its end."""
+    """Return whether the order within each queue is kept, and every part is finished."""
     for queue in {one.part.queue for one in history}:
         deliveries = [one for one in history if one.part.queue == queue]
         parts = sorted({one.part.messages for one in deliveries})
@@ -66,7 +66,7 @@ def may_happen(history: History) -> bool:
 
 
 def tried(parts: Sequence[Part], awaits: int, *, is_async: bool) -> Iterator[History]:
-    """The histories that are tried, the plainest first. `awaits` are the most that the handler had in one call."""
+    """Yield the histories to try, the simplest first. `awaits` is the maximum of the handler's awaits in one call."""
     once = undisturbed(parts)
     yield tuple(chain.from_iterable((one, one) for one in once))
     queues = list(dict.fromkeys(part.queue for part in parts))
@@ -85,7 +85,7 @@ def tried(parts: Sequence[Part], awaits: int, *, is_async: bool) -> Iterator[His
 
 
 def killed_behind_the_end(parts: Sequence[Part]) -> Iterator[History]:
-    """The process dies after the last part, whose offset is not committed: it comes again, or all of its queue does."""
+    """Yield histories that end in a kill before the last commit: the last part, or its queue, is repeated."""
     once = undisturbed(parts)
     last = once[-1]
     yield (*once[:-1], replace(last, how="killed"), last)
@@ -95,7 +95,7 @@ def killed_behind_the_end(parts: Sequence[Part]) -> Iterator[History]:
 
 
 def killed_between(parts: Sequence[Part], lines: int) -> Iterator[History]:
-    """The process dies in the middle of a part, which ran so many lines; each time of another part."""
+    """Yield histories whose process dies within a part, which ran so many lines; each time in another part."""
     once = undisturbed(parts)
     for number, line in enumerate(one for one in reversed(_some(lines)) if one > 1):
         at = -1 - number % len(once)
@@ -109,9 +109,9 @@ def _some(awaits: int) -> list[int]:
 
 
 def _mixed(by_queue: Sequence[list[Delivery]], awaits: int, chance: random.Random, *, is_async: bool) -> History:
-    """Queues in turns by chance, with parts that are cut or expire, and queues that go back."""
+    """Return queues in random turns, with cut and expired parts, and queues that go back."""
     next_ones, found = [0] * len(by_queue), list[Delivery]()
-    backs = 2 * sum(map(len, by_queue))  # so that it ends
+    backs = 2 * sum(map(len, by_queue))  # limits the history
     while left := [index for index, queue in enumerate(by_queue) if next_ones[index] < len(queue)]:
         index = chance.choice(left)
         one = by_queue[index][next_ones[index]]

@@ -1,8 +1,8 @@
-"""A part of a history that ends with kill -9: its calls are made in a process of their own, which dies in the last.
+"""Runs a part of a history that ends with kill -9, in a separate process that dies in its last call.
 
-What the handler wrote elsewhere by then stays, and what it kept in memory is gone: whatever comes next is made in a
-process that knows nothing of it. So a handler is caught that does something twice which it had done before it died, or
-that had taken a message and not yet done what is to be done with it.
+The handler's writes to other systems stay, and its memory is lost: the next part runs in a new process without that
+memory. This catches handlers that repeat work that was done before the death, and handlers that remember a message as
+done before they have done the work.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from rmqd.testing.group import GroupToRun
 from rmqd.wire.messages.message import Message
 
 MODULE: Final = "rmqd.testing.chaos.killed_main"
-BEHIND_ITS_END: Final = 0  # the moment after the last line, where the offset is not committed yet
-LIFE_SECONDS: Final = 60.0  # that a process may take for its start, which is slow on a busy machine, and its calls
-SIZE_BYTES: Final = 4  # before each answer
+BEHIND_ITS_END: Final = 0  # after the last line, before the offset is committed
+LIFE_SECONDS: Final = 60.0  # limit for the start of a process, which is slow on a busy machine, and its calls
+SIZE_BYTES: Final = 4  # size of the length field before each answer
 
 
 class NoProcessError(Exception):
-    """The handler cannot be called in a process of its own: the text says why, as the end of a sentence."""
+    """The handler cannot be called in a separate process. The text gives the reason, as the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class KillOrder:
-    """What a process is to do. It pickles where the options of the handler do."""
+    """The task of a process. Picklable if the handler's options are."""
 
     name: str
     settings: GroupConfig
@@ -50,13 +50,13 @@ class KillOrder:
     messages: Sequence[Message]
     deliveries: Sequence[Delivery]
     moment: int | None
-    """Before which of the lines that the last call runs it dies, from 1; BEHIND_ITS_END; None: not at all."""
+    """The line of the last call before which it dies, from 1; BEHIND_ITS_END; None: it does not die."""
     patience_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What came of a delivery, and what became of the messages up to it, by their index."""
+    """The outcome of a delivery, and the outcomes of the messages so far, by their index."""
 
     outcome: str
     fates: Mapping[int, str]
@@ -64,16 +64,16 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """Where the process is about to die."""
+    """The location at which the process is about to die."""
 
     place: str
     lines: int
-    """How many of the author's lines the call has run."""
+    """The number of the author's lines that the call has run."""
 
 
 @dataclass(slots=True)
 class Ended:
-    """What a process did before it ended."""
+    """The results of a process before it ended."""
 
     outcomes: list[str] = field(default_factory=list)
     states: list[Any] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class OtherProcesses:
-    """Calls a group's handler in other processes."""
+    """Calls a group's handler in separate processes."""
 
     group: GroupToRun
     options: ConsumerOptions
@@ -96,13 +96,13 @@ class OtherProcesses:
         look: Callable[[], Any],
         patience_seconds: float,
     ) -> Ended:
-        """Make these deliveries in a process; one with `how` "killed" is the last. `look` is asked after each.
+        """Make these deliveries in a process; a delivery with `how` "killed" is the last. `look` is called after each.
 
-        Raises NoProcessError where there can be none, or it does not do what it should.
+        Raises NoProcessError if no process can be used, or it fails.
         """
         if not _can_be_found(self.group):
             raise NoProcessError(
-                "no other process can import it; give a handler's name, or a function or class at the top of a module"
+                "another process cannot import it; use a handler's name, or a function or class at the top of a module"
             )
         last = deliveries[-1]
         moment = last.cut_at if last.how == "killed" else None
@@ -119,7 +119,7 @@ class OtherProcesses:
             patience_seconds,
         )
         ended = Ended()
-        with contextlib.closing(_answers(_pickled(order))) as answers:  # ends the process also where `look` raises
+        with contextlib.closing(_answers(_pickled(order))) as answers:  # also ends the process if `look` raises
             for answer in answers:
                 if isinstance(answer, Died):
                     ended.outcomes.append(f"killed (kill -9) {answer.place}")
@@ -129,22 +129,22 @@ class OtherProcesses:
                     ended.fates.update(answer.fates)
                 ended.states.append(look())
         if len(ended.outcomes) < len(deliveries):
-            raise NoProcessError(f"it ended by itself, or did not end within {LIFE_SECONDS:.0f} s")
+            raise NoProcessError(f"it ended unexpectedly, or did not end within {LIFE_SECONDS:.0f} s")
         return ended
 
 
 def _pickled(order: KillOrder) -> bytes:
-    """The import path, and behind it the order, whose values may be of modules that only that path finds."""
+    """Return the import path, followed by the order, whose values may need modules on that path."""
     try:
         return pickle.dumps(tuple(sys.path)) + pickle.dumps(order)
-    except Exception as error:  # whatever a value's own way of being pickled raises
+    except Exception as error:  # any exception of a value's own pickling
         raise NoProcessError(f"its options cannot be sent to another process: {describe(error)}") from error
 
 
 def _answers(order: bytes) -> Generator[Called | Died, None, None]:
-    """What a process tells, until it ends; it goes on when the next answer is asked for.
+    """Yield the answers of a process until it ends. It continues when the next answer is requested.
 
-    It has a session of its own, so that what the handler has forked ends with it.
+    It has its own session, so that processes forked by the handler end with it.
     """
     deadline = time.monotonic() + LIFE_SECONDS
     ours, theirs = os.pipe()
@@ -160,7 +160,7 @@ def _answers(order: bytes) -> Generator[Called | Died, None, None]:
             )
         finally:
             os.close(theirs)
-        timer = threading.Timer(LIFE_SECONDS, _kill, (process,))  # it may be writing to the process that is waited for
+        timer = threading.Timer(LIFE_SECONDS, _kill, (process,))  # also ends a write to stdin that blocks
         timer.start()
         try:
             assert process.stdin is not None
@@ -187,14 +187,14 @@ def _answers(order: bytes) -> Generator[Called | Died, None, None]:
 
 
 def _answer(answers: FileIO, deadline: float) -> Called | Died | None:
-    """The next answer. Raises EOFError where none comes until the deadline."""
+    """Return the next answer. Raises EOFError if there is none before the deadline."""
     size = int.from_bytes(_read(answers, SIZE_BYTES, deadline))
     answer: Called | Died | None = pickle.loads(_read(answers, size, deadline))
     return answer
 
 
 def _read(answers: FileIO, size: int, deadline: float) -> bytes:
-    """So many bytes. A process that has left its session may hold the other end open for ever, so no read waits so."""
+    """Return this number of bytes. Never block: a process that left the session may keep the other end open forever."""
     found = b""
     with selectors.DefaultSelector() as selector:
         selector.register(answers, selectors.EVENT_READ)
@@ -208,8 +208,8 @@ def _read(answers: FileIO, size: int, deadline: float) -> bytes:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process, and what it has forked."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: the latter where all of them are dead
+    """Kill the process, and processes that it has forked."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: PermissionError if all are dead
         os.killpg(process.pid, signal.SIGKILL)
 
 

@@ -1,7 +1,7 @@
 """The main program of a process that is killed: `python -m rmqd.testing.chaos.killed_main DESCRIPTOR`.
 
-It makes a handler, has it called, tells at the descriptor what came of each call, and kills itself at a moment of the
-last one. Its parent reads how far it came.
+It creates a handler and calls it, writes the result of each call to the descriptor, and kills itself during the last
+one. Its parent reads the results.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TraceFunction = Callable[[FrameType, str, object], Any]
 
 
 def main(descriptor: int) -> None:
-    """Do what the order on standard input says."""
+    """Execute the order on standard input."""
     os.set_inheritable(descriptor, False)
     sys.path[:] = pickle.load(sys.stdin.buffer)
     order = pickle.load(sys.stdin.buffer)
@@ -48,7 +48,7 @@ def main(descriptor: int) -> None:
         killing = _Killing(order, tell)
 
         def forked() -> None:
-            """In what the handler forks: it is not the process that dies, and does not hold up that one's end."""
+            """Called in the handler's forks: they must not die in its place, nor keep the descriptor open."""
             killing.is_armed = False
             answers.close()
 
@@ -69,14 +69,14 @@ def main(descriptor: int) -> None:
         for number, delivery in enumerate(order.deliveries, start=1):
             killing.is_armed = order.moment is not None and number == len(order.deliveries)
             tell(Called(trial.deliver(delivery), dict(trial.fates)))
-            if not sys.stdin.buffer.read(1):  # our parent looks at the state
-                _end()  # it is gone, or has no use for the rest
+            if not sys.stdin.buffer.read(1):  # the parent checks the state
+                _end()  # the parent has ended, or does not need the rest
         trial.stop()
         tell(None)
 
 
 class _Killing:
-    """Counts the lines of the author's that are run in a call, and ends the process before one of them."""
+    """Counts the author's lines that a call runs, and ends the process before one of them."""
 
     def __init__(self, order: KillOrder, tell: Callable[[object], None]) -> None:
         self.is_armed = False
@@ -84,10 +84,10 @@ class _Killing:
         self._moment: Final = order.moment
         self._tell = tell
         self._lines = 0
-        self._lock = threading.Lock()  # two threads never die at once, and half an answer is none
+        self._lock = threading.Lock()  # two threads must not die at once, and half an answer is unusable
 
     def around(self, handler: LoadedHandler) -> LoadedHandler:
-        """The handler, in whose calls the process may die."""
+        """Return the handler, whose calls may end the process."""
         inner = handler.handle
 
         def handle(batch: Batch) -> object:
@@ -130,7 +130,7 @@ class _Killing:
 
 
 def _end() -> None:
-    """Kill this process, and what the handler has forked: its parent has made it the leader of a session."""
+    """Kill this process, and processes that the handler has forked: it is the leader of a session."""
     os.killpg(os.getpid(), signal.SIGKILL)
 
 

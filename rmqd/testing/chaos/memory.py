@@ -1,7 +1,7 @@
-"""What a handler keeps in this process: its attributes, the variables around it, its module's. Seen, and put back.
+"""A handler's memory in this process: its attributes, the variables around it, its module's. Reads and restores them.
 
-Only the author's own objects are looked into, and the containers in them. What belongs to a library, such as a
-connection, is neither seen nor put back.
+Only the author's own objects, and containers in them, are inspected. Objects of libraries, such as a connection, are
+neither read nor restored.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from typing import Any, Final
 
 _LIBRARY_FOLDERS: Final = ("/site-packages/", "/dist-packages/")
 _VARIABLES: Final = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"}
-_THROUGH: Final = "rmqd.typed"  # stands between a consumer and the author's function
+_THROUGH: Final = "rmqd.typed"  # the module between a consumer and the author's function
 
 
 class Memory:
-    """All that functions and objects of an author reach, as it is when this is made."""
+    """All objects that the author's functions and objects reach, at the time of construction."""
 
     def __init__(self, roots: Iterable[object], package: str = "") -> None:
-        """`package` is the top of the handler's module: its objects are the author's wherever it is installed."""
+        """`package` is the handler module's top package: its objects are the author's wherever it is installed."""
         self._package = package
-        self._seen: dict[int, object] = {}  # keeps what was seen alive, so that no id is used twice
+        self._seen: dict[int, object] = {}  # keeps visited objects alive, so that ids stay unique
         self._puts_back: list[Callable[[], object]] = []
         self.places: dict[str, Callable[[], object]] = {}
-        """By name: how to read a variable in which the author keeps something."""
+        """Functions that read the author's variables, by name."""
         for root in roots:
             self._visit(root)
 
     def put_back(self) -> None:
-        """Make everything what it was."""
+        """Restore everything."""
         for put_back in self._puts_back:
             put_back()
 
     def is_own(self, value: object) -> bool:
-        """Whether an object is of a class that the author wrote."""
+        """Return whether an object's class is from the author."""
         return self.wrote(type(value).__module__) and not isinstance(value, type | types.ModuleType)
 
     def wrote(self, module_name: str) -> bool:
-        """Whether a module is the author's."""
+        """Return whether a module is from the author."""
         return _is_own(module_name, self._package)
 
     def values(self) -> dict[str, object]:
-        """What is kept now, by the names of the variables."""
+        """Return the present values, by the names of the variables."""
         return {name: read() for name, read in self.places.items()}
 
     def _visit(self, value: object) -> None:
@@ -146,7 +146,7 @@ class Memory:
 
 
 def attributes_of(instance: object) -> dict[str, object]:
-    """The attributes of an object, in its `__dict__` and in its slots."""
+    """Return the attributes of an object, from its `__dict__` and its slots."""
     return dict(_attributes(instance))
 
 
@@ -164,7 +164,7 @@ def _set_attributes(instance: object, attributes: dict[str, object]) -> None:
     for name in _attributes(instance).keys() - attributes.keys():
         object.__delattr__(instance, name)
     for name, value in attributes.items():
-        object.__setattr__(instance, name, value)  # past what a frozen dataclass or a model refuses
+        object.__setattr__(instance, name, value)  # bypasses frozen dataclasses and models
 
 
 def _is_own(module_name: str | None, package: str) -> bool:
@@ -183,7 +183,7 @@ def _is_code(value: object) -> bool:
 
 
 def _names_in(code: types.CodeType) -> set[str]:
-    """The names of variables outside of a function that it uses, in functions inside of it, too."""
+    """Return the names of outer variables that a function uses, including its inner functions."""
     names = {one.argval for one in dis.get_instructions(code) if one.opname in _VARIABLES}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

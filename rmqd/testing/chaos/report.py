@@ -1,4 +1,4 @@
-"""A history that shows an effect to be not repeatable, as a timeline for a person."""
+"""The report of a history that shows an effect that is not repeatable, as a timeline."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rmqd.testing.result import RunResult
 from rmqd.wire.messages.message import Message
 
 Compared = tuple[Any, Mapping[int, str]]
-"""A settled state, and what became of the messages."""
+"""A settled state, and the outcomes of the messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A history, what it left, and what it should have left."""
+    """A history, its result, and the expected result."""
 
     messages: Sequence[Message]
     ending: Ending
@@ -26,14 +26,14 @@ class Found:
     got: Compared
     leave_out: Collection[Path]
     on_top: bool = False
-    """Whether it came on top of an undisturbed run: what was written cannot be put back."""
+    """Whether it followed an undisturbed run, because writes cannot be undone."""
 
     def lines(self) -> list[str]:
-        """The report."""
+        """Return the report."""
         return [
             f"{'after an undisturbed run' if self.on_top else 'from the beginning'}:",
             *self._timeline(),
-            "so it leaves something else than undisturbed:",
+            "the result differs from an undisturbed run:",
             *(f"  {line}" for line in self._differences()),
             *self._advice(),
         ]
@@ -54,19 +54,19 @@ class Found:
         for index, fate in self.got[1].items():
             expected = self.expected[1].get(index, "handled")
             if fate != expected:
-                yield f"{_label(self.messages[index])} is {fate}, in place of {expected}"
+                yield f"{_label(self.messages[index])} is {fate}, expected {expected}"
 
     def _advice(self) -> Iterator[str]:
         if any(step.delivery.how == "killed" for step in self.ending.steps):
-            yield "What a handler keeps in memory dies with its process: an effect has to be there before it returns."
-            yield "And it has to be safe to do again by a process that knows nothing of it, or to be one transaction."
+            yield "A handler's memory is lost with its process: an effect must be complete before the handler returns."
+            yield "And it must be safe to repeat in a new process, or be one transaction."
         elif any(step.delivery.how != "whole" for step in self.ending.steps):
-            yield "RocketMQ delivers a message again whose handler was cut: what it did before that has to be undone,"
-            yield "as by one transaction around all of it, or to be safe to do again."
+            yield "RocketMQ redelivers a message whose handler was cancelled: its partial effect must be undone,"
+            yield "for example by one transaction around all of it, or be safe to repeat."
         elif any(self.ending.steps.count(step) > 1 for step in self.ending.steps) or self._has_repeats():
             yield "RocketMQ delivers at least once. Safe to repeat: an upsert by a key of the message, message.once()."
         else:
-            yield "Between queues there is no order: what depends on it needs one queue, or a version in the message."
+            yield "Between queues there is no order: use one queue, or a version in the message."
 
     def _has_repeats(self) -> bool:
         parts = [step.delivery.part for step in self.ending.steps]
@@ -80,18 +80,18 @@ class Found:
 
 
 class NotRepeatableError(AssertionError):
-    """The effect of a handler depends on how often, or when, messages come. The text has the shortest history."""
+    """The effect of a handler depends on how often, or when, messages arrive. The text has the shortest history."""
 
     def __init__(self, found: Found, result: RunResult) -> None:
         super().__init__("\n".join(["the handler's effect is not repeatable", *found.lines()]))
         self.result = result
-        """What came of the undisturbed run of the group."""
+        """The result of the undisturbed run of the group."""
 
 
 def _why_again(before: Step) -> str:
     one: Delivery = before.delivery
     if one.how == "whole":
-        return "again, as its offset was not committed: "
+        return "again, because its offset was not committed: "
     return "again: "
 
 

@@ -1,4 +1,4 @@
-"""Chaos around the run of a group: what it starts from is seen before, and its messages are taken from it."""
+"""Chaos around the run of a group: records the state before, and takes the group's messages after."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from rmqd.wire.messages.message import Message
 
 @dataclass(frozen=True, slots=True)
 class Chaos:
-    """What is looked at, and how it is made what it was: what `run_handler` was given."""
+    """The state to compare, and its reset: the arguments of `run_handler`."""
 
     state: Callable[[], object] | None = None
     reset: Callable[[], object] | None = None
     kills: bool = field(default=False, kw_only=True)
-    """Whether the handler also runs in processes that are killed, where nothing holds that a test has patched."""
+    """Whether the handler also runs in processes that are killed, without the test's patches."""
 
     def prepared(self, group: GroupToRun, options: ConsumerOptions, run_in_loop: RunsInLoop) -> Bench:
-        """Look at the state before the first message. Raises TypeError, and what the handler's constructor raises."""
+        """Record the state before the first message. Raises TypeError, and errors of the handler's constructor."""
         for name, function in (("state", self.state), ("reset", self.reset)):
             if function is not None and not callable(function):
-                raise TypeError(f"{name} is a {class_name(function)}; accepted: a function without arguments")
+                raise TypeError(f"{name} is a {class_name(function)}; expected a function without arguments")
         package = _package(group)
         others = OtherProcesses(group, options, package) if self.kills else None
         return Bench(group.make_handler, options, run_in_loop, self.state, self.reset, package, others)
 
 
 def look_for_chaos(bench: Bench, result: RunResult, stored: Iterable[Message]) -> None:
-    """Have the handler called with what its group got, in other ways. Raises NotRepeatableError.
+    """Call the handler again with its group's messages, in other ways. Raises NotRepeatableError.
 
-    `stored` are the messages of the group's topics, as no handler has had them yet.
+    `stored` are the messages of the group's topics, in copies that no handler has seen.
     """
     got = {attempt.message.msg_id for attempt in result.attempts if attempt.number == 1}
     acked = {message.msg_id for message in result.acked}

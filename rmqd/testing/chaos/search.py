@@ -1,4 +1,4 @@
-"""Looks for a history after which a handler has left something else than without any disturbance."""
+"""Searches for a history in which a handler's result differs from an undisturbed run."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ from rmqd.testing.chaos.trial import (
 )
 from rmqd.wire.messages.message import Message
 
-SEARCH_SECONDS: Final = 5.0  # for the histories behind the first, of a handler that is slow
-KILL_SECONDS: Final = 30.0  # for those in which a process is killed, of which there are ten: each takes a process
+SEARCH_SECONDS: Final = 5.0  # for all histories after the first, if the handler is slow
+KILL_SECONDS: Final = 30.0  # for histories with a killed process; there are ten, and each needs a process
 SHORTEN_SECONDS: Final = 5.0
 MORE_PATIENCE: Final = 3
 
 _SAW_NOTHING: Final = (
-    "chaos=True saw no effect of the handler: nothing that it keeps in this process has changed. Give "
-    "state=..., a function that returns what the handler writes elsewhere, such as the rows of its table"
+    "chaos=True saw no effect of the handler: nothing that it keeps in this process has changed. Use "
+    "state=..., a function that returns the handler's writes elsewhere, such as the rows of its table"
 )
 _SAME_STATE: Final = (
-    "chaos=True saw no effect of the handler: state() is the same as before. Have it return what the handler writes"
+    "chaos=True saw no effect of the handler: state() is the same as before; it must return the handler's writes"
 )
 _NOT_PUT_BACK: Final = (
-    "chaos=True had the handler's messages come again on top of what it wrote, and nothing else, as that could not be "
-    "made what it was before. Give reset=..., a function that does this: then calls are cut, too"
+    "chaos=True only repeated the handler's messages after its writes, because the writes could not be undone. "
+    "Use reset=..., a function that undoes them: then calls are also cancelled"
 )
 _NO_KILLS: Final = 'chaos="kills" killed no process of the handler: '
 
 
 class ChaosSeesLessWarning(UserWarning):
-    """Chaos can see nothing that a handler left, it cannot be put back, or no kill is possible: its text says which."""
+    """Chaos cannot see an effect, undo it, or kill a process. The text says which."""
 
 
 def parts_of(messages: Sequence[Message], size: int) -> list[Part]:
-    """The batches in which messages come, queue by queue. `messages` are in the order of their queues."""
+    """Return the batches of the messages, queue by queue. `messages` are in the order of their queues."""
     found: list[Part] = []
     indexed = sorted(enumerate(messages), key=lambda pair: (_queue(pair[1]), pair[1].queue_offset))
     for queue, ones in groupby(indexed, key=lambda pair: _queue(pair[1])):
@@ -74,13 +74,13 @@ class Search:
     """The messages that the handler acknowledged when its group ran."""
     _leave_out: Collection[Path] = ()
     _hung: bool = False
-    """Whether a call of the last history did not return."""
+    """Whether a call of the last history hung."""
     _lines: int = 0
-    """The most lines that a call has run whose process was killed."""
+    """The maximum of lines that a killed call has run."""
     _expected: dict[frozenset[Part], Any] = field(default_factory=dict)
 
     def run(self) -> Found | None:
-        """The shortest history found after which something else is left; None where there is none."""
+        """Return the shortest history found with another result; None if there is none."""
         if not self.parts:
             return None
         once, began = undisturbed(self.parts), time.monotonic()
@@ -107,24 +107,24 @@ class Search:
             except NoProcessError as error:
                 _warn(f"{_NO_KILLS}{error}")
         self.bench.fresh()
-        self.bench.run(once)  # what the test looks at next is what an undisturbed run leaves
+        self.bench.run(once)  # the test then sees the state of an undisturbed run
         return None
 
     def _over_kills(self) -> Found | None:
-        """Histories in which the handler's process is killed; what it writes must be seen from here, by `state`.
+        """Try histories in which the handler's process is killed. `state` must see the handler's writes from here.
 
-        Raises NoProcessError where that cannot be.
+        Raises NoProcessError if that is not possible.
         """
         if self.bench.state is None:
-            raise NoProcessError("give state=..., a function that returns what the handler writes elsewhere")
+            raise NoProcessError("use state=..., a function that returns the handler's writes elsewhere")
         self.bench.fresh()
         ended = self.bench.run_elsewhere(undisturbed(self.parts))
         if (settled(self.bench.look(), self._leave_out), dict(sorted(ended.fates.items()))) != self._expected[
             frozenset(self.parts)
         ]:
             raise NoProcessError(
-                "a process of its own leaves something else than this one, as where state() is in the test's memory, "
-                "or where a mock or a monkeypatch of the test counts, which does not hold there"
+                "a separate process has another result than this one, for example if state() reads the test's memory, "
+                "or if the test has a mock or monkeypatch, which does not exist there"
             )
         began = time.monotonic()
         for history in self._with_kills():
@@ -139,7 +139,7 @@ class Search:
         yield from killed_between(self.parts, self._lines)
 
     def _is_wrong(self, history: History) -> bool:
-        """Whether it leaves something else than the same messages without a disturbance."""
+        """Return whether its result differs from the same messages without disturbance."""
         parts = frozenset(one.part for one in history)
         if parts not in self._expected:
             self.bench.fresh()
@@ -154,7 +154,7 @@ class Search:
         return bool(self._compared(ending) != self._expected[parts])
 
     def _is_no_pause(self, history: History) -> bool:
-        """Whether a call that did not return does not either where it is waited for longer: the machine may be busy."""
+        """Return whether a hung call also hangs with more patience, because the machine may be busy."""
         if not self._hung:
             return True
         self.bench.patience_seconds *= MORE_PATIENCE
@@ -169,7 +169,7 @@ class Search:
         return Found(self.bench.messages, ending, expected, self._compared(ending), self._leave_out)
 
     def _on_top(self) -> Found | None:
-        """Where the state cannot be made what it was: each queue goes back a little, and must leave what there is."""
+        """If the state cannot be restored: each queue goes back a little, and the state must not change."""
         before = settled(self.bench.look(), ())
         for history in _backs(self.parts):
             ending = self.bench.run(history, look_each=True)
@@ -185,7 +185,7 @@ class Search:
 
 
 def _backs(parts: Sequence[Part]) -> Iterator[History]:
-    """The last part of each queue again, then the last two, four, and so on."""
+    """Yield the last part of each queue again, then the last two, four, and so on."""
     queues = {queue: list(ones) for queue, ones in groupby(parts, key=lambda part: part.queue)}
     size = 1
     while True:
@@ -198,7 +198,7 @@ def _backs(parts: Sequence[Part]) -> Iterator[History]:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, ChaosSeesLessWarning, stacklevel=6)  # at the line of the test
+    warnings.warn(text, ChaosSeesLessWarning, stacklevel=6)  # the line of the test
 
 
 def _queue(message: Message) -> tuple[str, int]:

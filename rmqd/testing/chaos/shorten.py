@@ -1,4 +1,4 @@
-"""Makes a history shorter, as long as what it leaves is still wrong."""
+"""Shortens a history while its result is still wrong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rmqd.testing.chaos.history import Delivery, History, may_happen
 
 
 def shorten(history: History, is_wrong: Callable[[History], bool]) -> History:
-    """The shortest history found by leaving out messages, and then deliveries. `is_wrong` is asked about each."""
+    """Return the shortest history found by removing messages, and then deliveries. `is_wrong` checks each."""
     size = max(1, len({one.part for one in history}) // 2)
     while True:
         for shorter in (*_without_parts(history, size), *(_plainer(history) if size == 1 else ())):
@@ -23,7 +23,7 @@ def shorten(history: History, is_wrong: Callable[[History], bool]) -> History:
 
 
 def _without_parts(history: History, size: int) -> Iterator[History]:
-    """Without so many parts in a row: what came first is left out last, as later messages may need it."""
+    """Yield histories without some consecutive parts; the first parts last, because later messages may need them."""
     parts = list(dict.fromkeys(one.part for one in history))
     for end in range(len(parts), 0, -size):
         gone = set(parts[max(0, end - size) : end])
@@ -32,7 +32,7 @@ def _without_parts(history: History, size: int) -> Iterator[History]:
 
 
 def _plainer(history: History) -> Iterator[History]:
-    """Without some deliveries in a row, the most first; and with one that is cut earlier, or not at all."""
+    """Yield histories without consecutive deliveries, the most first; and with one cut earlier, or not at all."""
     for size in range(len(history) - 1, 0, -1):
         for start in range(len(history) - size + 1):
             yield history[:start] + history[start + size :]

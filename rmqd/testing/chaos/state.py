@@ -1,4 +1,4 @@
-"""Any state as values that can be compared, what differs between two, and what is never the same twice."""
+"""States as values to compare, the differences between two, and parts that vary in every run."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from rmqd.testing.chaos.memory import attributes_of
 
 Path = tuple[object, ...]
 VARIES: Final = "(differs each time)"
-_ANY: Final = "*"  # the place of a part of a list, in a path: what varies in one of them varies in all
+_ANY: Final = "*"  # stands for any part of a list in a path: what varies in one part varies in all
 _KEYS: Final = (
-    "(keys)"  # behind the path of a dict whose keys are never the same: its values are compared as a list's parts
+    "(keys)"  # follows the path of a dict whose keys always vary: its values are compared like the parts of a list
 )
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 _DEEPEST: Final = 30
 Looked = Callable[[object], bool]
-"""Whether the attributes of an object are part of the state."""
+"""Returns whether the attributes of an object are part of the state."""
 
 
 def plain(value: object, looked_into: Looked, depth: int = 0) -> Any:
-    """A state in dicts, lists, tuples and plain values.
+    """Convert a state to dicts, lists, tuples and plain values.
 
-    Of an object that is looked into its attributes count, of a dataclass its fields; of others what they print.
+    An inspected object becomes its attributes, a dataclass its fields, and another object its text.
     """
     if type(value) in _PLAIN or depth > _DEEPEST:
         return value if type(value) in _PLAIN else type(value).__name__
@@ -47,7 +47,7 @@ def plain(value: object, looked_into: Looked, depth: int = 0) -> Any:
     if isinstance(value, tuple):
         return tuple(inner(one) for one in value)
     if isinstance(value, Collection | Iterator):
-        return [inner(one) for one in value]  # rows of a cursor, a deque, a list
+        return [inner(one) for one in value]  # for example rows of a cursor, a deque, a list
     if dataclasses.is_dataclass(value) or looked_into(value):
         return {name: inner(one) for name, one in attributes_of(value).items()}
     text = text_of(value, repr)
@@ -55,7 +55,7 @@ def plain(value: object, looked_into: Looked, depth: int = 0) -> Any:
 
 
 def varying(one: Any, other: Any, path: Path = ()) -> Iterator[Path]:
-    """Where two states that should be the same differ: a time, a random id."""
+    """Yield the paths at which two states that should be equal differ, for example in a time or a random id."""
     if one == other:
         return
     if isinstance(one, dict) and isinstance(other, dict) and len(one) == len(other):
@@ -74,7 +74,7 @@ def varying(one: Any, other: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def settled(state: Any, leave_out: Collection[Path], path: Path = ()) -> Any:
-    """A state as it is compared: without what varies, and without the order of lists, which no queue promises."""
+    """Return a state for comparison: without varying parts and the order of lists, which queues do not keep."""
     if path in leave_out:
         return VARIES
     if isinstance(state, dict):
@@ -90,16 +90,16 @@ def settled(state: Any, leave_out: Collection[Path], path: Path = ()) -> Any:
 
 
 def differences(expected: Any, found: Any, name: str = "") -> Iterator[str]:
-    """What differs between two settled states, a line for each part."""
+    """Yield the differences between two settled states, a line for each part."""
     if expected == found:
         return
     if isinstance(expected, dict) and isinstance(found, dict):
         for key in dict.fromkeys([*expected, *found]):
             inner = f"{name}.{key}" if name and str(key).isidentifier() else f"{name}[{key!r}]" if name else str(key)
             if key not in found:
-                yield f"{inner}: missing, in place of {shown(expected[key])}"
+                yield f"{inner}: missing, expected {shown(expected[key])}"
             elif key not in expected:
-                yield f"{inner}: {shown(found[key])}, in place of nothing"
+                yield f"{inner}: {shown(found[key])}, expected nothing"
             else:
                 yield from differences(expected[key], found[key], inner)
         return
@@ -107,13 +107,13 @@ def differences(expected: Any, found: Any, name: str = "") -> Iterator[str]:
         too_few, too_many = _surplus(expected, found), _surplus(found, expected)
         place = f"{name}: " if name else ""
         yield from (f"{place}{text} is missing" for text in too_few)
-        yield from (f"{place}{text} is there in addition" for text in too_many)
+        yield from (f"{place}{text} is unexpected" for text in too_many)
         return
-    yield f"{name or 'the state'}: {shown(found)}, in place of {shown(expected)}"
+    yield f"{name or 'the state'}: {shown(found)}, expected {shown(expected)}"
 
 
 def shown(state: Any, most: int = 120) -> str:
-    """A state as text, cut to some length."""
+    """Return a state as text, cut to some length."""
     text = repr(state)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 

@@ -1,4 +1,4 @@
-"""One history from the same beginning: a handler of its own, its calls, what it leaves."""
+"""One history from the same starting state: a new handler, its calls, and the resulting state."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from rmqd.wire.messages.once import once_in_group
 
 T = TypeVar("T")
 
-MOST_ATTEMPTS: Final = 17  # what Java makes of max_reconsume_times -1, also where there is no limit
+MOST_ATTEMPTS: Final = 17  # Java's meaning of max_reconsume_times -1; also used without a limit
 PATIENCE_SECONDS: Final = 10.0
 LEAST_PATIENCE_SECONDS: Final = 1.0
-CALLS_OF_PATIENCE: Final = 50  # a call that takes this many times as long as the longest hangs
+CALLS_OF_PATIENCE: Final = 50  # a call that takes this many times longer than the longest one hangs
 HUNG: Final = "never done: the call does not return"
 NOT_BEGUN: Final = "not begun"
 
 
 class RunsInLoop(Protocol):
-    """Runs a coroutine in the event loop in which handlers run."""
+    """Runs a coroutine in the handlers' event loop."""
 
     def __call__(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_seconds: float, /) -> T: ...
 
@@ -50,31 +50,31 @@ class Step:
     delivery: Delivery
     outcome: str
     state: Any
-    """The state after it; None unless it was asked for."""
+    """The state after it; None unless requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a history left."""
+    """The result of a history."""
 
     state: Any
     fates: Mapping[int, str]
-    """What became of each message by its index, in the last delivery."""
+    """The outcome of each message in its last delivery, by index."""
     steps: tuple[Step, ...]
     awaits: int
-    """The most that one call had."""
+    """The maximum in one call."""
     lines: int = 0
-    """The most that one call had run when its process was killed."""
+    """The maximum of a killed call."""
 
     @property
     def hung(self) -> bool:
-        """Whether a call did not return."""
+        """Whether a call hung."""
         return HUNG in self.fates.values()
 
 
 @dataclass(slots=True)
 class Bench:
-    """Where histories run: the handler, its messages, and the state that is looked at."""
+    """The environment of histories: the handler, its messages, and the state to compare."""
 
     make: Callable[[], LoadedHandler]
     options: ConsumerOptions
@@ -83,7 +83,7 @@ class Bench:
     reset: Callable[[], object] | None
     package: str
     others: OtherProcesses | None = None
-    """None where it is to be called in this process alone."""
+    """None if the handler is only called in this process."""
     messages: Sequence[Message] = ()
     patience_seconds: float = PATIENCE_SECONDS
     memory: Memory = field(init=False)
@@ -98,27 +98,27 @@ class Bench:
         self.before = self.look()
 
     def fresh(self) -> bool:
-        """Make the state what it was before the first message. Returns whether it is."""
+        """Restore the state before the first message. Returns whether that worked."""
         self.memory.put_back()
         if self.reset is not None:
             self.reset()
         return self.state is None or bool(self.look() == self.before)
 
     def look(self, memory: Memory | None = None) -> Any:
-        """The state now: what `state` gives, or what the handler keeps in this process."""
+        """Return the present state: from `state`, or from the handler's memory in this process."""
         if self.state is None:
             kept = memory or self.memory
             return plain(kept.values(), kept.is_own)
         value = self.state()
         if asyncio.iscoroutine(value):
             value.close()
-            raise TypeError("state is an async function; accepted: a function that returns the state")
+            raise TypeError("state is an async function; expected a synchronous function that returns the state")
         return plain(value, self.memory.is_own)
 
     def run(self, history: History, *, look_each: bool = False) -> Ending:
-        """Run a history with a handler of its own. Raises what the handler's constructor, `start` and `stop` raise.
+        """Run a history with a new handler. Raises the errors of its constructor, `start` and `stop`.
 
-        What comes before a kill is run in a process that dies: raises NoProcessError where there can be none.
+        Deliveries before a kill run in a process that dies: raises NoProcessError if no process can be used.
         """
         steps, fates, lines = list[Step](), dict[int, str](), 0
         while kills := [number for number, one in enumerate(history, start=1) if one.how == "killed"]:
@@ -131,15 +131,15 @@ class Bench:
         return replace(ending, fates={**fates, **ending.fates}, steps=(*steps, *ending.steps), lines=lines)
 
     def run_elsewhere(self, history: History, *, look_each: bool = False) -> Ended:
-        """Run a history in another process, which dies if its last delivery is to be killed. Raises NoProcessError."""
+        """Run a history in another process, which dies if its last delivery is a kill. Raises NoProcessError."""
         if self.others is None:
-            raise NoProcessError("it was not asked for")
+            raise NoProcessError("it was not requested")
         look = self.look if look_each else lambda: None
         return self.others.run(self.messages, history, look, self.patience_seconds)
 
 
 class Trial:
-    """One handler, and the calls that are made of it."""
+    """One handler and its calls."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -149,23 +149,21 @@ class Trial:
         self._context.run(once_in_group.set, once_of(bench.options.group))
         self._expired: dict[Part, int] = {}
         self.fates: dict[int, str] = {}
-        """What became of each message by its index, in the last delivery."""
+        """The outcome of each message in its last delivery, by index."""
         self._awaits = 0
 
     def start(self) -> None:
-        """Call the handler's `start`."""
         self._in_loop(lambda: call_start_or_stop(self._handler.start, SystemClock()))
 
     def deliver(self, delivery: Delivery) -> str:
-        """Make a delivery. Returns what came of it."""
+        """Make a delivery. Returns its outcome."""
         return self._in_loop(lambda: self._deliver(delivery))
 
     def stop(self) -> None:
-        """Call the handler's `stop`."""
         self._in_loop(lambda: call_start_or_stop(self._handler.stop, SystemClock()))
 
     def run(self, history: History, *, look_each: bool) -> Ending:
-        """Start the handler, make these deliveries, stop it."""
+        """Start the handler, make these deliveries, and stop it."""
         bench, steps = self._bench, []
         self.start()
         state: Any = None
@@ -174,9 +172,9 @@ class Trial:
                 outcome = self.deliver(delivery)
                 steps.append(Step(delivery, outcome, bench.look(self._memory) if look_each else None))
                 if HUNG in self.fates.values():
-                    break  # the next one would, too
+                    break  # the next delivery would hang as well
             if bench.state is None:
-                state = bench.look(self._memory)  # its `stop` may let go of it
+                state = bench.look(self._memory)  # `stop` may release the memory
         finally:
             self.stop()
         if bench.state is not None:
@@ -204,7 +202,7 @@ class Trial:
         return _how_it_was_cut(delivery, called)
 
     async def _until_done(self, part: Part, messages: list[Message]) -> str:
-        """Call the handler as often as its group would, until every message is acknowledged or given up."""
+        """Call the handler as often as its group would, until every message is acknowledged or dead-lettered."""
         numbers, waiting, failures = dict(zip(map(id, messages), part.messages, strict=True)), [messages], list[str]()
         while waiting:
             now = waiting.pop(0)
@@ -213,13 +211,13 @@ class Trial:
             for index, message in enumerate(now):
                 fate = refused.get(index, "handled")
                 fate = HUNG if isinstance(called.error, DidNotReturnError) else fate
-                if fate == NOT_BEGUN:  # that is no attempt
+                if fate == NOT_BEGUN:  # not an attempt
                     again.append(message)
                 elif fate == "again" and message.reconsume_times + 1 < self._most_attempts:
                     message.count_attempt()
                     again.append(message)
                 else:
-                    self.fates[numbers[id(message)]] = "given up after every retry" if fate == "again" else fate
+                    self.fates[numbers[id(message)]] = "dead-lettered after the last retry" if fate == "again" else fate
             if again:
                 if "again" in refused.values():
                     failures.append(describe(called.error) if called.error is not None else "asked for a retry")
@@ -231,7 +229,7 @@ class Trial:
         return told if not failures else f"{told}, after {len(failures)} failed attempts: {failures[-1]}"
 
     async def _attempt(self, messages: list[Message]) -> tuple[Called, dict[int, str]]:
-        """One call, and what it means for those messages that are not acknowledged, by their index."""
+        """Make one call. Returns it, and the outcomes of messages that are not acknowledged, by their index."""
         options = self._bench.options
         batch = batch_apart(options, messages)
         called = await self._call_batch(batch, 0)
@@ -264,7 +262,7 @@ class Trial:
 
 def _how_it_was_cut(delivery: Delivery, called: Called) -> str:
     if not delivery.cut_at or called.awaits < delivery.cut_at:
-        return "went on past consume_timeout, to its end" if delivery.how == "expired" else "cut behind its end"
-    why = "at consume_timeout" if delivery.how == "expired" else "as its queue went to another member"
+        return "ran past consume_timeout, to its end" if delivery.how == "expired" else "cut after its end"
+    why = "at consume_timeout" if delivery.how == "expired" else "because its queue moved to another member"
     place = f" ({called.cut_in})" if called.cut_in else ""
     return f"cancelled at its await number {delivery.cut_at}{place}, {why}"

@@ -22,13 +22,13 @@ def test_chaos_looks_at_the_state_that_a_file_of_cases_names(cases: UserFolder) 
     group = GROUP.replace(":handle", ":write")
     cases.write("books.cases.yaml", group + case)
     ended = rmqd("test", "--chaos")
-    assert (ended.code, "Give state=" in ended.out) == (0, True)
+    assert (ended.code, "Use state=" in ended.out) == (0, True)
     names = "state: handlers_of_cases:read\nreset: handlers_of_cases:clear\n"
     cases.write("book.txt", "")
     cases.write("books.cases.yaml", names + group + case)
     ended = rmqd("test", "--chaos")
     assert ended.code == 1
-    assert "the state: 'order-1 order-1 ', in place of 'order-1 '" in ended.out
+    assert "the state: 'order-1 order-1 ', expected 'order-1 '" in ended.out
     cases.write("books.cases.yaml", names.replace("read", "red") + group + case)
     ended = rmqd("test", "--chaos")
     assert ended.code == 78

@@ -107,11 +107,11 @@ def test_a_handler_that_counts_up_is_caught_with_one_message_that_comes_twice(ru
         run(handler)
     first, second = steps(caught)
     assert first.split() == ["1.", *second.split()[1:5], "handled"]
-    assert second.endswith("again, as its offset was not committed: handled")
+    assert second.endswith("again, because its offset was not committed: handled")
 
 
 def test_what_it_says_names_what_differs(run: Run) -> None:
-    with pytest.raises(NotRepeatableError, match=r"\n  self\.total: 2, in place of 1\n"):
+    with pytest.raises(NotRepeatableError, match=r"\n  self\.total: 2, expected 1\n"):
         run(Counts)
 
 
@@ -139,7 +139,7 @@ def test_one_that_is_cut_between_its_mark_and_its_effect_is_caught_at_the_line(r
     first, second = steps(caught)
     assert "cancelled at its await number 1 (test_chaos_finds.py:" in first
     assert second.endswith("again: handled")
-    assert "self.total: 0, in place of 1" in str(caught.value)
+    assert "self.total: 0, expected 1" in str(caught.value)
 
 
 def test_one_that_takes_a_retry_for_done_is_caught_by_an_expiry(run: Run) -> None:
@@ -169,7 +169,7 @@ class TestOfWhatIsWrittenElsewhere:
         def clear() -> None:
             book.execute("delete from orders")
 
-        with pytest.raises(NotRepeatableError, match=r"\('order-\d', 2\) is there in addition"):
+        with pytest.raises(NotRepeatableError, match=r"\('order-\d', 2\) is unexpected"):
             run(count, state=rows, reset=clear)
         clear()
         run(insert, state=rows, reset=clear, group="others")
@@ -192,14 +192,14 @@ class TestOfWhatIsWrittenElsewhere:
         def insert(batch: Batch) -> None:
             book.execute("insert or ignore into orders values (?, 1)", (batch[0].keys,))
 
-        with pytest.warns(ChaosSeesLessWarning, match="Give reset="):
+        with pytest.warns(ChaosSeesLessWarning, match="Use reset="):
             run(insert, state=lambda: book.execute("select * from orders").fetchall())
 
     def test_without_a_state_it_says_that_it_saw_nothing(self, run: Run, book: sqlite3.Connection) -> None:
         def insert(batch: Batch) -> None:
             book.execute("insert or ignore into orders values (?, 1)", (batch[0].keys,))
 
-        with pytest.warns(ChaosSeesLessWarning, match="Give state=") as warned:
+        with pytest.warns(ChaosSeesLessWarning, match="Use state=") as warned:
             run(insert)
         assert warned[0].filename == __file__
 
@@ -230,9 +230,9 @@ def test_what_it_refuses(rocketmq: RocketMQ, run: Run, run_handler: Run) -> None
 
     with pytest.raises(TypeError, match="chaos=True"):
         run_handler(Keeps, topic="orders", group="books", state=dict)
-    with pytest.raises(TypeError, match="chaos is 'kill'; accepted: True, or 'kills'"):
+    with pytest.raises(TypeError, match="chaos is 'kill'; expected True, or 'kills'"):
         run(Keeps, chaos="kill")
-    with pytest.raises(TypeError, match="state is a int; accepted"):
+    with pytest.raises(TypeError, match="state is a int; expected"):
         run(Keeps, state=3)
     with pytest.raises(TypeError, match="state is an async function"):
         run(Keeps, state=state)
