@@ -1,4 +1,4 @@
-"""The options that commands against a cluster share, in one place."""
+"""The options of commands against a cluster, in one place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What these options say."""
+    """The values of these options."""
 
     nameserver: str | None
     config: Path | None
@@ -25,7 +25,7 @@ class Asked:
     as_json: bool
 
     def target(self, group: str = "") -> Target:
-        """The cluster; without --cluster it is that of a `group`. Ends the command with 78 or 2 where that is wrong."""
+        """Return the cluster: --cluster, else the cluster of `group`. Ends the command with 78 or 2 if it is wrong."""
         return find_target(self.nameserver, self.config, self.overrides, self.cluster, group=group)
 
 
@@ -35,8 +35,7 @@ def _options(
     cluster: Cluster = None,
     overrides: Overrides = None,
     output: Output = "table",
-) -> None:
-    """The shared options."""
+) -> None: ...
 
 
 def _asked(output: str, **given: Any) -> Asked:
@@ -45,4 +44,4 @@ def _asked(output: str, **given: Any) -> Asked:
 
 
 against_cluster = with_options("asked", _options, _asked)
-"""Gives a command these options, and what they say as its parameter `asked`."""
+"""Gives a command these options, with their values in its parameter `asked`."""

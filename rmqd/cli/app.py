@@ -1,4 +1,4 @@
-"""The `rmqd` command: what stands before the name of a command, and how all of them end."""
+"""The `rmqd` command: the options before the name of a command, and the common end of all commands."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rmqd.process.kept_reload import KeptReload
 
 HELP = """Run Apache RocketMQ consumer groups that are declared in YAML.
 
-Begin with: rmqd demo
+Start with: rmqd demo
 
-All commands on one page: rmqd --man. What stands behind them: docs/ in the source of rmqd.
+All commands on one page: rmqd --man. More documentation: docs/ in the source of rmqd.
 """
 
 _app = typer.Typer(
@@ -43,32 +43,32 @@ def main() -> None:
     except OSError as error:
         if not _is_of_output(error):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what it did not take Python writes as it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's remaining output at exit
         print(f"rmqd: the output cannot be written: {error.strerror}", file=sys.stderr)
         sys.exit(ExitCode.FAILURE)
 
 
 def command_line() -> Any:
-    """The tree of all commands. Each is made when it is asked for."""
+    """Return the tree of all commands. Each is created on access."""
     root: Any = get_command(_app)
     root.commands = LoadedCommands(COMMANDS)
     return root
 
 
 def _open_standard_streams() -> None:
-    """Open standard streams that the starting process has closed.
+    """Open standard streams that the parent process has closed.
 
-    Otherwise a connection could get the number of a closed stream, and then everything that is written to the stream.
+    Otherwise a connection could get the file number of a closed stream, and receive all output to that stream.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            stream = open(os.devnull, mode)  # noqa: SIM115  kept until the end; it takes the lowest number, this one's
-            os.set_inheritable(stream.fileno(), True)  # commands that handlers start write there too
+            stream = open(os.devnull, mode)  # noqa: SIM115  kept until the end; it gets the stream's free number
+            os.set_inheritable(stream.fileno(), True)  # commands that handlers start also write there
             setattr(sys, name, stream)
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Whether it was raised by what commands print with, as on a full disk."""
+    """Return whether a command's output raised the error, for example on a full disk."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -101,4 +101,4 @@ def rmqd(
         typer.Option("--man", help="Show the manual page; piped, its source.", callback=_show_manual, is_eager=True),
     ] = False,
 ) -> None:
-    """What comes before a command."""
+    """The options before the name of a command."""

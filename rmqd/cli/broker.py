@@ -1,4 +1,4 @@
-"""`rmqd broker`: the embedded name server and broker, alone."""
+"""`rmqd broker`: runs only the embedded name server and broker."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from rmqd.broker.embedded import EmbeddedOptions
 
 HELP = """\
-The first line printed is the name server's address, for the clients. Messages and offsets are kept in memory, or with
---data-dir in a folder, where they survive restarts and crashes. SIGTERM or SIGINT ends it with 0.
+The first line of the output is the name server's address, for clients. Messages and offsets are kept in memory. With
+--data-dir they are kept in a folder, and survive restarts and crashes. SIGTERM or SIGINT stops it with exit code 0.
 
-Only this machine can reach it, unless --listen says otherwise: 0.0.0.0:9876 is every address. Clients are then told
-the machine's own one; --setting brokerIP1=ADDRESS tells them another, and --broker-port makes the port one to publish.
+Only this machine can reach it by default. --listen 0.0.0.0:9876 listens on every address. The broker then announces
+the machine's own address to clients, or --setting brokerIP1=ADDRESS. --broker-port sets a fixed port to publish.
 
 Example: rmqd broker --topic orders:4 --data-dir ./rocketmq
 """
@@ -31,19 +31,19 @@ DEFAULT_QUEUES = 4
 
 def broker(
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="HOST:PORT of the name server; port 0 is a free one")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="HOST:PORT of the name server; port 0: a free port")
     ] = "127.0.0.1:9876",
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Keep messages and offsets in this folder; default: in memory")
+        Path | None, typer.Option("--data-dir", help="Folder for messages and offsets; default: in memory")
     ] = None,
     topics: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", metavar="NAME:QUEUES", help="Make a topic, as name:queues, unless it exists; repeatable"
+            "--topic", metavar="NAME:QUEUES", help="Create a topic if it is missing, as name:queues; repeatable"
         ),
     ] = None,
     broker_port: Annotated[
-        int, typer.Option("--broker-port", min=0, max=MAX_PORT, help="The broker's port; 0 is a free one")
+        int, typer.Option("--broker-port", min=0, max=MAX_PORT, help="The broker's port; 0: a free port")
     ] = 0,
     settings: Annotated[
         list[str] | None,
@@ -64,7 +64,7 @@ def broker(
 
     put_off_garbage_collection()
 
-    # Before any module that logs: it keeps structlog from importing rich.
+    # Imported before any module that logs, because it keeps structlog from importing rich.
     from rmqd.process.logs.logs import configure_logging
 
     # isort: split
@@ -85,7 +85,7 @@ async def _run(options: EmbeddedOptions) -> int:
 
     stop = asyncio.Event()
     try:
-        # SIGHUP means that the terminal has gone: there is no configuration to be read again
+        # SIGHUP means that the terminal was closed: there is no configuration to reload
         with signals_handled(lambda _: stop.set(), stop.set):
             async with embedded_rocketmq(options) as rocketmq:
                 print(f"nameserver: {rocketmq.nameserver}", flush=True)
@@ -105,17 +105,17 @@ async def _run(options: EmbeddedOptions) -> int:
 def _warn_of_strangers(host: str) -> None:
     from ipaddress import ip_address
 
-    with contextlib.suppress(ValueError):  # a name
+    with contextlib.suppress(ValueError):  # a host name
         if ip_address(host).is_loopback:
             return
     if host != "localhost":
-        warning = "everybody who reaches this address may read, send, delete and change settings; it is for development"
+        warning = "anyone who can reach this address may read, send, delete and change settings; it is for development"
         print(f"rmqd broker: warning: {warning}", file=sys.stderr)
 
 
 def _print_hints(options: EmbeddedOptions, nameserver: str, address: str) -> None:
-    """Print the next steps for a person, after the line that programs read."""
-    kept = f"in {options.data_dir}" if options.data_dir else "in memory, until it ends (--data-dir keeps them)"
+    """Print the next steps for the user, after the line for programs."""
+    kept = f"in {options.data_dir}" if options.data_dir else "in memory until it stops (--data-dir keeps them)"
     topic = next(iter(options.topics), "orders")
     print(f"broker: {options.settings.brokerName} at {address}; messages are kept {kept}")
     print(f"try: rmqd send {topic} 'hello' --nameserver {nameserver}", flush=True)
@@ -124,7 +124,7 @@ def _print_hints(options: EmbeddedOptions, nameserver: str, address: str) -> Non
 def _host_and_port(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdecimal()) or int(port) > MAX_PORT:
-        raise typer.BadParameter(f"{text!r} is no HOST:PORT, such as 127.0.0.1:9876", param_hint="--listen")
+        raise typer.BadParameter(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9876", param_hint="--listen")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -135,7 +135,7 @@ def _topic(text: str) -> tuple[str, int]:
     name, colon, queues = text.partition(":")
     if colon and not (queues.isascii() and queues.isdecimal() and 0 < int(queues) <= MAX_QUEUES):
         raise typer.BadParameter(
-            f"{text!r} is no name:queues, such as orders:4, with up to {MAX_QUEUES} queues", param_hint="--topic"
+            f"{text!r} is not name:queues, such as orders:4, with up to {MAX_QUEUES} queues", param_hint="--topic"
         )
     try:
         return check_topic(name), int(queues or DEFAULT_QUEUES)
@@ -146,5 +146,5 @@ def _topic(text: str) -> tuple[str, int]:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise typer.BadParameter(f"{text!r} is no name=value", param_hint="--setting")
+        raise typer.BadParameter(f"{text!r} is not name=value", param_hint="--setting")
     return name, value

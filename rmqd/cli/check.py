@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from rmqd.exit_codes import ExitCode
 
 HELP = """\
-Every problem is one line on standard error, FILE:LINE:COLUMN: KEY: what is wrong, and what is accepted; then the
-command exits with 78. Handlers are imported and made with their options, but not started; installed hooks are made
-too. PySpark and a Java are looked for where a group is on Spark.
+Every problem is one line on standard error, FILE:LINE:COLUMN: KEY: the problem and the expected value; then the command
+exits with 78. Handlers are imported and created with their options, but not started; installed hooks are created as
+well. If a group runs on Spark, PySpark and Java must be installed.
 
-With --connect the cluster is asked too: whether name servers and brokers answer, topics exist and may be read, the
-group may consume, the user has a member's rights, brokers take the SQL filters, and other members of the group
-subscribe to the same. It looks only, and joins no group. Exit 1 where something does not agree, 69 where something does
-not answer.
+With --connect the command also checks that name servers and brokers answer, topics exist and can be read, the group
+may consume, the user has a member's rights, brokers accept the SQL filters, and other members of the group have the
+same subscriptions. It only reads, and does not join the group. It exits with 1 if something differs, and with 69 if a
+server does not answer.
 
 Example: rmqd check --config /etc/rmqd/rmqd.yaml --connect
 """
@@ -36,18 +36,18 @@ Example: rmqd check --config /etc/rmqd/rmqd.yaml --connect
 def check(
     config: ConfigPath = None,
     overrides: Overrides = None,
-    connect: Annotated[bool, typer.Option("--connect", help="Ask the cluster whether it agrees, too")] = False,
+    connect: Annotated[bool, typer.Option("--connect", help="Also check the cluster")] = False,
     output: Output = "table",
     file: Annotated[str | None, typer.Argument(hidden=True)] = None,
 ) -> None:
-    """Check a configuration and its handlers; with --connect whether the cluster agrees, too."""
+    """Check a configuration and its handlers; with --connect also whether the cluster agrees."""
     from rmqd.config.reading.exposure import exposed_secrets
     from rmqd.errors import ConfigError
     from rmqd.exit_codes import ExitCode
 
     check_output(output)
     if file is not None:
-        raise typer.BadParameter(f"a configuration is named by --config; accepted: rmqd check --config {file}")
+        raise typer.BadParameter(f"the configuration is an option; use rmqd check --config {file}")
     try:
         checked = _checked(config, overrides or [])
     except ConfigError as error:
@@ -79,7 +79,7 @@ def check(
 
 
 def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
-    """Load the configuration, and make its handlers once to see that they can be made. Raises ConfigError."""
+    """Load the configuration, and create its handlers once to check them. Raises ConfigError."""
     from rmqd.errors import ConfigError
     from rmqd.plugins.handlers import load_handler
     from rmqd.plugins.hooks import load_hooks
@@ -94,7 +94,7 @@ def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
         problems += error.problems
     for name, group in config.groups.items():
         if group.handler is None:
-            continue  # a pipeline was looked at already, and is not made
+            continue  # pipelines were checked before, and are not created
         try:
             load_handler(name, group)
         except ConfigError as error:
@@ -106,7 +106,7 @@ def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
 
 
 def _limited_calls(config: RootConfig) -> Iterator[object]:
-    """Where more calls at once are asked for than the handler makes use of."""
+    """Yield groups with more concurrent calls than the handler can use."""
     from rmqd.plugins.handlers import call_limit
 
     for name, group in config.groups.items():
@@ -121,47 +121,45 @@ def _limited_calls(config: RootConfig) -> Iterator[object]:
             name,
             ("handler", "concurrency"),
             f"{wanted}, and {limit.option} of the handler {group.handler.plugin} is {limit.calls}: calls beyond that "
-            f"wait inside of it; accepted: {limit.calls} at most, or a larger {limit.option}",
+            f"wait inside it; expected at most {limit.calls}, or a larger {limit.option}",
         )
 
 
 def _idle_keys(config: RootConfig) -> Iterator[object]:
-    """Keys that do nothing as they are written, where one may believe that they do."""
+    """Yield keys that have no effect, although their author may expect one."""
     for name, group in config.groups.items():
         retry, circuit = group.retry, group.circuit_breaker
         if circuit.model_fields_set and not circuit.model_fields_set & {"consecutive", "ratio"}:
-            message = "nothing opens the circuit; accepted: with consecutive, such as 5, or ratio, such as 0.5"
+            message = "nothing opens the circuit; expected consecutive, such as 5, or ratio, such as 0.5"
             yield group.problem(name, ("circuit_breaker",), message, at_key=True)
         if retry.on and not retry.in_place:
-            message = "is about retries in place alone, and in_place is 0; accepted: beside in_place above 0"
+            message = "only affects retries in place, and in_place is 0; expected in_place above 0"
             yield group.problem(name, ("retry", "on"), message, at_key=True)
         for one in retry.on:
             if any(_is_same_exception(one, other) for other in group.dead_letter.on):
-                message = f"{one} is in dead_letter.on too, which counts; accepted: in one of the two"
+                message = f"{one} is also in dead_letter.on, which wins; expected only in one of them"
                 yield group.problem(name, ("retry", "on"), message)
         if retry.in_place and retry.backoff > retry.max_backoff:
-            message = (
-                f"longer than max_backoff, so each pause is {retry.max_backoff:g} s; accepted: at most max_backoff"
-            )
+            message = f"longer than max_backoff, so each pause is {retry.max_backoff:g} s; expected at most max_backoff"
             yield group.problem(name, ("retry", "backoff"), message)
         if "deduplicate" in group.model_fields_set and group.deduplicate is None:
-            message = "empty, so nothing is deduplicated; accepted: {} for all of its defaults, or leave it out"
+            message = "empty, so nothing is deduplicated; expected {} for all defaults, or omit it"
             yield group.problem(name, ("deduplicate",), message, at_key=True)
         if group.consume_message_batch_max_wait and group.consume_message_batch_max_size == 1:
-            message = "a batch of one message is full at once; accepted: beside consume_message_batch_max_size above 1"
+            message = "a batch of one message is always full; expected consume_message_batch_max_size above 1"
             yield group.problem(name, ("consume_message_batch_max_wait",), message, at_key=True)
         for path, setting in _keys_without_effect(group):
-            message = f"has no effect; accepted: beside {setting}, or leave it out"
+            message = f"has no effect; expected {setting}, or omit it"
             yield group.problem(name, path, message, at_key=True)
 
 
 def _is_same_exception(one: str, other: str) -> bool:
-    """Whether two names may mean one class: either may have its module in front."""
+    """Return whether two names may mean the same class: either may include its module."""
     return one == other or one.endswith(f".{other}") or other.endswith(f".{one}")
 
 
 def _keys_without_effect(group: GroupConfig) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Keys that are written and ignored, each with the setting that they need."""
+    """Yield keys without effect, each with the setting that it needs."""
     mode, strategy, handler = group.consume_mode, group.allocate_strategy, group.handler
     in_place = mode == "orderly" or bool(group.order_by)
     needs = {
@@ -187,7 +185,7 @@ def _keys_without_effect(group: GroupConfig) -> Iterator[tuple[tuple[str, ...], 
 
 
 def _filters_without_match(config: RootConfig) -> Iterator[object]:
-    """Filters that match no message: the group would skip and commit all messages."""
+    """Yield filters that match no message: the group would skip and commit all messages."""
     from rmqd.wire.filter import meant_filter
 
     for name, group in config.groups.items():
@@ -200,7 +198,7 @@ def _filters_without_match(config: RootConfig) -> Iterator[object]:
 
 
 def _spark_problems(config: RootConfig) -> list[object]:
-    """What groups on Spark need and this machine, on which their drivers run, does not have."""
+    """Return the requirements of groups on Spark that this machine, on which their drivers run, does not meet."""
     on_spark = [(name, group) for name, group in config.groups.items() if group.engine == "spark"]
     if not on_spark:
         return []

@@ -1,4 +1,4 @@
-"""The parts that commands against a cluster share: finding it, a client that joins no group, exit codes."""
+"""The common parts of commands against a cluster: finding it, a client without a group, exit codes."""
 
 from __future__ import annotations
 
@@ -44,39 +44,39 @@ Cluster = Annotated[
     typer.Option(
         "--cluster",
         metavar="NAME",
-        help="Which of the configuration's clusters; default: the one for groups that name none",
+        help="A cluster of the configuration; default: the cluster for groups without one",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a command: the configuration, if one was read, and the cluster that was asked for."""
+    """The target of a command: the configuration, if any, and the requested cluster."""
 
     config: RootConfig | None
     cluster: str | None = None
     group: str = ""
-    """The group that the command is about, which may name its cluster."""
+    """The group of the command, which may name its cluster."""
     nameservers: tuple[str, ...] = ()
     """Name servers that replace the cluster's own."""
     without_config: ClientOptions | None = None
     state_root: str = ""
-    """Without a configuration: the folder of local state that `--set` names."""
+    """Without a configuration: the folder of local state given by `--set`."""
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """The namespaces that are removed from names before they are shown."""
+        """The namespaces to remove from names in the output."""
         if self.config is not None:
             return self.config.namespaces
         return () if self.without_config is None else (self.without_config.namespace,)
 
     @property
     def options(self) -> ClientOptions:
-        """The client's options for the cluster. Ends the command with 2 if the cluster has to be named."""
+        """The client's options for the cluster. Ends the command with 2 if --cluster is needed."""
         return self.options_of(self.group)
 
     def options_of(self, group: str) -> ClientOptions:
-        """The client's options for the cluster of a group."""
+        """Return the client's options for the cluster of a group."""
         from dataclasses import replace
 
         if self.config is None:
@@ -87,7 +87,7 @@ class Target:
 
     @property
     def state_dir(self) -> Path:
-        """The folder of local state about the cluster: backups, and what commands note there."""
+        """The folder of local state for the cluster: backups, and notes of commands."""
         from rmqd.config.model.root import RootConfig
 
         if self.config is not None:
@@ -99,8 +99,8 @@ class Target:
         is_told = self.cluster is None and group in config.groups
         name = config.cluster_name(group) if is_told else self.cluster or config.default_cluster
         if name not in known:
-            wrong = "name one" if name is None else f"{name} is no cluster"
-            raise typer.BadParameter(f"{wrong}; accepted: {', '.join(known)}", param_hint="--cluster")
+            wrong = "missing" if name is None else f"unknown cluster {name}"
+            raise typer.BadParameter(f"{wrong}; expected one of {', '.join(known)}", param_hint="--cluster")
         return name
 
 
@@ -112,13 +112,12 @@ def find_target(
     *,
     group: str = "",
 ) -> Target:
-    """The cluster at `--nameserver`, else the configuration's, else that of $NAMESRV_ADDR. Ends the command with 78 if
-    that is wrong.
+    """Return the cluster at `--nameserver`, else the configuration's, else $NAMESRV_ADDR's.
 
-    `group` is the one that the command is about: without `--cluster` its own cluster is taken.
+    `group` is the command's group: without `--cluster`, its cluster is used. Ends the command with 78 if that is wrong.
 
-    With `--nameserver` alone, and with $NAMESRV_ADDR, no configuration is read, so the command works on a machine
-    without one. The keys then come from the environment, and `--set` may give more settings of the connections.
+    With only `--nameserver`, and with $NAMESRV_ADDR, no configuration is read, so the command works on a machine
+    without one. The keys are then read from the environment, and `--set` may give more connection settings.
     """
     from rmqd.client.routing.name_server import parse_addresses
 
@@ -130,7 +129,7 @@ def find_target(
         _check_addresses(nameserver, addresses, named_by)
         if config is None and not overrides and cluster is None:
             return Target(None, without_config=_by_environment(addresses))
-    from rmqd.config.load import Loading, load_config  # here: it brings pydantic, which a bare --nameserver needs not
+    from rmqd.config.load import Loading, load_config  # imports pydantic, which a bare --nameserver does not need
     from rmqd.config.reading.files import find_config
     from rmqd.config.reading.source import bare_source
     from rmqd.errors import ConfigError
@@ -147,7 +146,7 @@ def find_target(
 
 
 def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
-    """Ask a question by a client that is a member of no group.
+    """Ask a question with a client that is not a member of a group.
 
     Ends the command with 69 if RocketMQ does not answer, and with 1 if it refuses.
     """
@@ -157,7 +156,7 @@ def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awa
     from rmqd.process.logs.logs import configure_logging
     from rmqd.wire.namespace import without_namespace
 
-    # Errors are reported once, by the exit message. Standard output has data only.
+    # Errors are reported once, by the exit message. Standard output contains only data.
     configure_logging("critical", "console")
     try:
         return asyncio.run(_with_client(options, question))
@@ -175,14 +174,14 @@ async def known_cluster_id(client: ClientInstance) -> str:
 
 
 def wrapped(name: str, namespace: str) -> str:
-    """The name of a topic or group as the brokers know it."""
+    """Return the name of a topic or group as brokers know it."""
     from rmqd.wire.topics import wrap_namespace
 
     return wrap_namespace(name, namespace)
 
 
 def end_for_errors(errors: Mapping[str, RmqdError], namespaces: Iterable[str], more: Iterable[str] = ()) -> None:
-    """End the command where something could not be asked, or there is `more` to tell: with 69 or 1."""
+    """End the command with 69 or 1 if there are errors or `more` lines."""
     from rmqd.errors import BrokerAwayError, RemotingError
     from rmqd.wire.namespace import without_namespace
 
@@ -196,9 +195,9 @@ def end_for_errors(errors: Mapping[str, RmqdError], namespaces: Iterable[str], m
 
 
 def fail(code: int, error: str = "", *, problems: Iterable[str] = (), has_printed: bool = False) -> NoReturn:
-    """End the command with lines on standard error: the error, and what is wrong in particular.
+    """End the command with lines on standard error: the error, and the single problems.
 
-    With `-o json` standard output gets them as a document, unless it has one already (`has_printed`).
+    With `-o json` they are also written to standard output as a document, unless it has one already (`has_printed`).
     """
     listed = list(problems)
     say([*filter(None, [error]), *listed], err=True)
@@ -222,7 +221,7 @@ async def _with_client(options: ClientOptions, question: Callable[[ClientInstanc
 
 
 async def expect_brokers(client: ClientInstance) -> None:
-    """Raise NoBrokerError where all brokers are away: a topic without a route tells nothing then."""
+    """Raise NoBrokerError if all brokers are unreachable: a missing route then proves nothing."""
     from rmqd.client.looks.brokers import Brokers
 
     await Brokers.look_up(client)
@@ -235,7 +234,7 @@ def _by_environment(addresses: tuple[str, ...]) -> ClientOptions:
         os.environ.get(name, "") for name in ("RMQD_ACCESS_KEY", "RMQD_SECRET_KEY", "RMQD_SECURITY_TOKEN")
     )
     if bool(access_key) != bool(secret_key):
-        fail(ExitCode.CONFIG, "rmqd: RMQD_ACCESS_KEY and RMQD_SECRET_KEY go together; accepted: both or neither")
+        fail(ExitCode.CONFIG, "rmqd: RMQD_ACCESS_KEY and RMQD_SECRET_KEY belong together; expected both or neither")
     return ClientOptions(
         nameservers=addresses, access_key=access_key, secret_key=secret_key, security_token=token if access_key else ""
     )
@@ -260,5 +259,5 @@ def _check_addresses(text: str, addresses: tuple[str, ...], named_by: str) -> No
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
             raise typer.BadParameter(
-                f'{address!r} is not an address; accepted: host:port, "host:port;host:port"', param_hint=named_by
+                f'{address!r} is not an address; expected host:port or "host:port;host:port"', param_hint=named_by
             )

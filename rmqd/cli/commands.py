@@ -1,7 +1,7 @@
-"""What all commands have in common: how they are made, read parameters, print their help, complete names, and refuse.
+"""The common parts of all commands: creation, parameters, help, completion, and errors.
 
-Typer makes the parameters itself, and cannot be told of which class they are to be: a command gives them their class
-when they are asked for, since Typer adds some of them late.
+Typer creates the parameters itself, and their class cannot be configured. So a command sets their class when they are
+requested, because Typer adds some of them late.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from rmqd.cli.render import say_json
 
 _SHOWN: Final[dict[object, str]] = {Path: "PATH", list[Path]: "PATH", int: "NUMBER", float: "NUMBER"}
 _MAKE: Final[dict[object, Callable[[str], Any]]] = {str: str, list[str]: str, Path: Path, list[Path]: Path}
-_USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # Typer gives it no name of its own
+_USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # Typer does not export it under a name
 _ASKS_JSON: Final = re.compile(r"(?:^| )(?:-o ?|--output[= ])json(?: |$)")
 
 
 class Failed(typer.Exit):
-    """The end of a command that failed. With `-o json` it prints the document, where there is one."""
+    """The end of a failed command. With `-o json` it prints the document, if there is one."""
 
     def __init__(self, code: int, document: dict[str, object] | None) -> None:
         super().__init__(code)
         self.document = document
 
     def behind_data(self) -> Failed:
-        """The same, where standard output has a document already."""
+        """Return the same without a document, because standard output has one already."""
         return Failed(self.exit_code, None)
 
 
 class Values:
-    """Reads the values of a parameter: text and paths as they are given, and all else as Typer does.
+    """Reads the values of a parameter: text and paths unchanged, and others with Typer.
 
-    That imports pydantic, which takes 0.1 s of CPU: most commands need none of it.
+    Typer's own way imports pydantic, which takes 0.1 s of CPU. Most commands do not need it.
     """
 
     def __init__(self, kind: object, typers: Callable[[], Any]) -> None:
@@ -49,7 +49,7 @@ class Values:
         self._typers = typers
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """A value from the command line, or a default, which already is of the parameter's kind."""
+        """Return a value of the parameter's kind, from the command line or a default."""
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
         make = _MAKE.get(self._kind)
@@ -60,23 +60,23 @@ class Values:
 
 
 class Option(TyperOption):
-    """An option, with what it takes in capitals: `--config PATH`."""
+    """An option, with its value in capitals: `--config PATH`."""
 
     def get_runtime_param(self) -> Any:
-        """What reads its value."""
+        """Return the reader of its value."""
         return Values(self.type_descriptor.annotation, super().get_runtime_param)
 
     def display_type_rich(self, ctx: Any) -> str | None:
-        """What stands behind it in the help."""
+        """Return the text after the option in the help."""
         values = "|".join(VALUES.get(self.name, ()))
         return self.metavar or values or _SHOWN.get(self.type_descriptor.annotation) or self.opts[-1].strip("-").upper()
 
     def get_help_record(self, ctx: Any) -> tuple[str, str] | None:
-        """What help shows of it."""
+        """Return its row in the help."""
         return _in_words(super().get_help_record(ctx))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """The values that begin so."""
+        """Return its values that begin with `incomplete`."""
         return completions(self.name, ctx.params, incomplete) or super().shell_complete(ctx, incomplete)
 
 
@@ -84,34 +84,34 @@ class Argument(TyperArgument):
     """An argument, in capitals: `GROUP`, `[TOPIC]`, `[GROUP]...`."""
 
     def get_runtime_param(self) -> Any:
-        """What reads its value."""
+        """Return the reader of its value."""
         return Values(self.type_descriptor.annotation, super().get_runtime_param)
 
     @property
     def display_name_raw(self) -> str:
-        """Its name in help and errors. A list is named by one of its values."""
+        """The name in help and errors. A list is named after one value."""
         return self.metavar or (self.name.removesuffix("s") if self.nargs == -1 else self.name).upper()
 
     def display_type_rich(self, ctx: Any) -> str | None:
-        """Nothing: the help says what it is."""
+        """Return None, because the help describes the argument."""
         return None
 
     def get_usage_pieces(self, ctx: Any) -> list[str]:
-        """How the usage line shows it."""
+        """Return its part of the usage line."""
         name = self.display_name_raw if self.required else f"[{self.display_name_raw}]"
         return [f"{name}..." if self.nargs != 1 else name]
 
     def get_help_record(self, ctx: Any) -> tuple[str, str] | None:
-        """What help shows of it."""
+        """Return its row in the help."""
         return _in_words(super().get_help_record(ctx))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """The values that begin so."""
+        """Return its values that begin with `incomplete`."""
         return completions(self.name, ctx.params, incomplete) or super().shell_complete(ctx, incomplete)
 
 
 def _in_words(record: tuple[str, str] | None) -> tuple[str, str] | None:
-    """The help of a parameter with the range of a number in words."""
+    """Return the help of a parameter with the range of a number in words."""
     if record is None:
         return None
     text = re.sub(r"(\S+)<=x<=(\S+)(?=])", r"\1 to \2", record[1])
@@ -119,15 +119,14 @@ def _in_words(record: tuple[str, str] | None) -> tuple[str, str] | None:
 
 
 class Command(TyperCommand):
-    """A command. With `-o json` it prints JSON also where it fails before it has data."""
+    """A command. With `-o json` it prints JSON even if it fails before it has data."""
 
     def get_params(self, ctx: Any) -> Any:
-        """Its parameters, with --help, which Typer adds last."""
+        """Return its parameters, including --help, which Typer adds last."""
         return _adapted_parameters(super().get_params(ctx))
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Read the command line."""
-        words = " ".join(args)  # reading them takes them out of the list
+        words = " ".join(args)  # parsing empties the list
         try:
             return super().make_context(info_name, args, parent, **extra)
         except _USAGE_ERROR as error:
@@ -136,7 +135,6 @@ class Command(TyperCommand):
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it."""
         try:
             return super().invoke(ctx)
         except _USAGE_ERROR as error:
@@ -154,14 +152,13 @@ def _say_usage_error(error: Any) -> None:
 
 
 class Commands(TyperGroup):
-    """A group of commands. Its help describes them in full."""
+    """A group of commands. Its help shows their full summaries."""
 
     def get_params(self, ctx: Any) -> Any:
-        """Its parameters, with --help and those of completion, which Typer adds last."""
+        """Return its parameters, including --help and completion, which Typer adds last."""
         return _adapted_parameters(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that is named."""
         try:
             return super().resolve_command(ctx, args)
         except _USAGE_ERROR as error:
@@ -177,7 +174,7 @@ class Commands(TyperGroup):
 
 
 class LoadedCommands(Mapping[str, Any]):
-    """Commands by name, each made when it is asked for: one is run, and to import all takes longer than its help."""
+    """Commands by name, each created on access: a run needs only one, and importing all takes longer than the help."""
 
     def __init__(self, listed: Mapping[str, Listed | ListedGroup]) -> None:
         self.listed = listed

@@ -1,6 +1,6 @@
-"""What the shell completes: names of groups and topics, and the values of options that take a few.
+"""Shell completion: names of groups and topics, and the values of options with a few values.
 
-Names are those of the configuration. No cluster is asked: a shell that waits for a dead name server is of no use.
+Names are from the configuration. Clusters are not asked, because a shell must not wait for a dead name server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Completion:
 
 
 def completions(parameter: str, given: Mapping[str, Any], incomplete: str) -> list[Completion]:
-    """The values of a parameter, by its name, that begin so; `given` are the other parameters of the command."""
+    """Return the values of a parameter with this beginning; `given` are the command's other parameters."""
     return [Completion(value) for value in _values(parameter, given) if value.startswith(incomplete)]
 
 

@@ -1,4 +1,4 @@
-"""`rmqd check --connect`: whether the cluster agrees with the configuration. It changes nothing and joins no group."""
+"""`rmqd check --connect`: checks whether the cluster agrees with the configuration. It only reads."""
 
 from __future__ import annotations
 
@@ -49,26 +49,25 @@ Answer = TypeVar("Answer")
 Level = Literal["ok", "warning", "error", "unreachable"]
 
 PROXY = (
-    "is a proxy, not a name server: groups run through it, but nothing can be checked, and `rmqd lag` cannot ask; "
-    "name the name server for that"
+    "is a proxy, not a name server: groups can use it, but checks and `rmqd lag` cannot; give the name server for these"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The outcome of one check. An `error` keeps the group from working as configured; a `warning` may."""
+    """The result of one check. An `error` prevents the group from working as configured; a `warning` may."""
 
     level: Level
     subject: str
     message: str
 
     def line(self) -> str:
-        """The check as a person reads it."""
+        """Return the check as a line of text."""
         return f"{self.level:<11}  {self.subject}: {self.message}"
 
 
 def exit_code(checks: Iterable[Check]) -> ExitCode:
-    """0 without errors, 69 if a server did not answer, else 1."""
+    """Return 0 without errors, 69 if a server did not answer, else 1."""
     levels = {check.level for check in checks}
     if "unreachable" in levels:
         return ExitCode.UNAVAILABLE
@@ -76,7 +75,7 @@ def exit_code(checks: Iterable[Check]) -> ExitCode:
 
 
 def check_cluster(config: RootConfig) -> list[Check]:
-    """Ask the clusters about all groups of the configuration."""
+    """Check all groups of the configuration at their clusters."""
     from rmqd.cli.cluster import ask_cluster
 
     checks: list[Check] = []
@@ -91,7 +90,7 @@ def check_cluster(config: RootConfig) -> list[Check]:
 async def _check(wanted: Mapping[str, ConsumerOptions], prefix: str, client: ClientInstance) -> list[Check]:
     checks = await _check_name_servers(client, prefix)
     if all(check.level == "unreachable" or check.message == PROXY for check in checks):
-        return checks  # without a name server there is nobody else to ask
+        return checks  # without a name server, no broker is known
     parts = await asyncio.gather(*(_GroupCheck(client, name, options).run() for name, options in wanted.items()))
     return without_namespace([*checks, *(check for part in parts for check in part)], client.options.namespace)
 
@@ -100,7 +99,7 @@ async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check
     await client.name_servers.look_up()
     addresses = client.name_servers.addresses
     if not addresses:
-        return [Check("unreachable", f"{prefix}name servers", "the address server names none, or does not answer")]
+        return [Check("unreachable", f"{prefix}name servers", "the address server lists none, or does not answer")]
     asked = [_or_error(cluster_info(client.remoting, address)) for address in addresses]
     answers = dict(zip(addresses, await asyncio.gather(*asked), strict=True))
     known = {
@@ -113,7 +112,7 @@ async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check
         if isinstance(answer, RequestCodeNotSupportedError):
             checks.append(Check("warning", subject, PROXY))
         elif isinstance(answer, RmqdError):
-            # a name server that does not answer is a warning while another one answers
+            # an unreachable name server is a warning if another one answers
             level: Level = "warning" if known else "unreachable"
             checks.append(Check(level, subject, f"does not answer ({answer})"))
         elif missing := everything - known[address]:
@@ -165,7 +164,7 @@ class _GroupCheck:
             return [Check("unreachable", self._subject, f"no address of {broker} is known: it is down")]
         topics = [topic for topic, route in routes.items() if any(b.broker_name == broker for b in route.broker_datas)]
         where = f"{broker} ({address})"
-        # ask for all groups: a broker that is asked for one group's settings may create the group
+        # query all groups: a broker that is asked for one group's settings may create the group
         settings, config, members, filters, modes = await asyncio.gather(
             _or_error(subscription_groups(self._client.remoting, address)),
             _or_error(broker_config(self._client.remoting, address)),
@@ -195,9 +194,9 @@ class _GroupCheck:
         return [Check(level, f"{self._subject}.subscriptions.{topic}", message) for level, topic, message in found]
 
     async def _rights_checks(self, address: str, queues: Iterable[MessageQueue], *, is_known: bool) -> list[Check]:
-        """Send what a member sends, as far as it changes nothing, for the sake of refusals by access control.
+        """Send a member's requests that change nothing, to find refusals by access control.
 
-        Pulls are of a queue that no topic has. A pull for a group that the broker does not know would create the group.
+        The pulls are for a queue that no topic has. A pull for an unknown group would create the group on the broker.
         """
         remoting, group, checks = self._client.remoting, self._name, list[Check]()
         for queue in queues:
@@ -233,12 +232,12 @@ class _GroupCheck:
         if settings is None and not makes_groups:
             yield _of("error", self._subject, unknown_problem(where, self._name))
         elif settings is None:
-            told = "makes it when the group first connects, if autoCreateSubscriptionGroup is on there"
+            told = "creates it when the group first connects, if autoCreateSubscriptionGroup is on there"
             yield Check("warning", self._subject, f"{where} does not know the group yet; it {told}")
         elif problem := settings_problem(where, self._name, settings, self._group.announced_model):
             yield _of("error", self._subject, problem)
         else:
-            yield Check("ok", self._subject, f"{where} lets the group consume")
+            yield Check("ok", self._subject, f"{where} allows the group to consume")
 
     def _member_checks(self, where: str, members: ConsumerConnection | RmqdError) -> Iterator[Check]:
         if isinstance(members, ConsumerNotOnlineError):
@@ -261,7 +260,7 @@ class _GroupCheck:
             yield Check("ok", self._subject, f"agrees with {count(len(clients), 'member')} on {where}")
 
     def _differences(self, members: ConsumerConnection) -> Iterator[Difference]:
-        """How the group's members, by the last heartbeat of any of them, differ from the configuration."""
+        """Yield the differences between the members' last heartbeat and the configuration."""
         us, ours = "the configuration", {topic: _data(topic, it) for topic, it in self._group.subscriptions.items()}
         yield from differences(members.subscription_table, ours, us)
         yield from model_difference(members.message_model, self._group.announced_model, us)
@@ -278,7 +277,7 @@ class _GroupCheck:
             return Check("error", subject, why_refused(where, data, error))
         except RemotingError as error:
             return Check("unreachable", subject, f"{where} does not answer ({error})")
-        return Check("ok", subject, f"{where} takes the SQL filter")
+        return Check("ok", subject, f"{where} accepts the SQL filter")
 
 
 async def _or_error(question: Awaitable[Answer]) -> Answer | RmqdError:
@@ -293,7 +292,7 @@ def _of(level: Level, subject: str, problem: Problem) -> Check:
 
 
 def _refusal(where: str, what: str, error: RmqdError) -> str:
-    return f"{where} does not tell {what}: {error}"
+    return f"{where} does not return {what}: {error}"
 
 
 def _data(topic: str, wanted: Subscription) -> SubscriptionData:

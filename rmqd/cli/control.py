@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from rmqd.cli.daemon_client import DaemonClient
 
 PAUSE_HELP = """\
-With --topic, --broker and --queue only the queues that agree with all of them. The pause holds in this daemon until
-it is resumed or ends; a queue that moves to another member is consumed there.
+--topic, --broker and --queue restrict the pause to queues that match all of them. The pause lasts in this daemon until
+a resume or the daemon's end. If such a queue moves to another member, that member consumes it.
 
 Example: rmqd pause order-mailer --topic orders --broker broker-a --queue 3
 """
 RESUME_HELP = "Example: rmqd resume order-mailer"
 CONCURRENCY_HELP = """\
-Further calls begin at once; if there are to be fewer, those that run end first. It holds until the next reload or the
-end of the daemon: handler.concurrency in the configuration lasts.
+More calls start at once; a lower number takes effect as running calls end. The change lasts until the next reload or
+the daemon's end. For a permanent change set handler.concurrency in the configuration.
 
 Example: rmqd concurrency order-mailer 40
 """
@@ -32,14 +32,14 @@ RELOAD_HELP = "Example: rmqd reload --config /etc/rmqd/rmqd.yaml"
 Group = Annotated[str, typer.Argument(help="The group's name")]
 Topic = Annotated[str | None, typer.Option("--topic", help="Only queues of this topic")]
 Broker = Annotated[str | None, typer.Option("--broker", help="Only queues on this broker, by its name")]
-Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only queues with this number")]
-Config = Annotated[Path | None, typer.Option("--config", "-c", help="Where to find the daemon's address and token")]
+Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only queues with this id")]
+Config = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration with daemon address and token")]
 Http = Annotated[
     str | None, typer.Option("--http", metavar="ADDRESS", help="The daemon's address, as 127.0.0.1:9464 or a URL")
 ]
 TokenFile = Annotated[
     Path | None,
-    typer.Option("--token-file", help="The daemon's token, where it is not that of the configuration"),
+    typer.Option("--token-file", help="File with the daemon's token; default: the configuration's"),
 ]
 Output = Annotated[str, typer.Option("-o", "--output", help="table or json")]
 
@@ -57,7 +57,7 @@ def pause(
     """Pause a group of the running daemon, or some queues of it."""
     check_output(output)
     report = ask(config, http, token_file, lambda daemon: daemon.switch("pause", group, topic, broker, queue))
-    _tell(report, output, told(report))
+    _print_report(report, output, outcome_text(report))
 
 
 def resume(
@@ -70,10 +70,10 @@ def resume(
     token_file: TokenFile = None,
     output: Output = "table",
 ) -> None:
-    """Let a paused group of the running daemon, or some queues of it, go on."""
+    """Resume a paused group of the running daemon, or some of its queues."""
     check_output(output)
     report = ask(config, http, token_file, lambda daemon: daemon.switch("resume", group, topic, broker, queue))
-    _tell(report, output, told(report))
+    _print_report(report, output, outcome_text(report))
 
 
 def concurrency(
@@ -84,46 +84,46 @@ def concurrency(
     token_file: TokenFile = None,
     output: Output = "table",
 ) -> None:
-    """Change how many batches a group of the running daemon handles at once."""
+    """Change the number of batches that a group of the running daemon handles at once."""
     check_output(output)
     report = ask(config, http, token_file, lambda daemon: daemon.change_concurrency(group, calls))
-    number = "as many calls at once as it finds best" if calls == "auto" else f"up to {calls} calls at once"
-    _tell(report, output, f"{group} makes {number}, until the next reload")
+    number = "an automatic number of calls at once" if calls == "auto" else f"up to {calls} calls at once"
+    _print_report(report, output, f"{group} makes {number}, until the next reload")
 
 
 def reload(config: Config = None, http: Http = None, token_file: TokenFile = None, output: Output = "table") -> None:
-    """Have the running daemon read its configuration again."""
+    """Reload the configuration of the running daemon."""
     check_output(output)
     report = ask(config, http, token_file, lambda daemon: daemon.reload())
     names = ("unchanged", "updated", "restarted", "started", "stopped")
     done = "; ".join(f"{name}: {', '.join(report[name])}" for name in names if report.get(name))
-    _tell(report, output, f"the configuration was taken over ({done or 'no groups'})")
+    _print_report(report, output, f"the configuration was applied ({done or 'no groups'})")
 
 
-def told(report: dict[str, Any]) -> str:
-    """The outcome of a pause or a resume, for a person."""
+def outcome_text(report: dict[str, Any]) -> str:
+    """Return the outcome of a pause or a resume as text."""
     return _paused(report) if report["result"] == "paused" else _resumed(report)
 
 
 def _paused(report: dict[str, Any]) -> str:
-    """The outcome of a pause for a person. That no queue is in its scope now may be a typing error, so it is said."""
+    """Return the outcome of a pause as text. It mentions a scope without queues, which may be a typing error."""
     scope = written_scope(report["scope"])
     if not scope:
         return f"{report['group']} is paused"
     if not report["queues"]:
         return f"{report['group']}: {scope} is paused; the daemon has no such queue now, and will not consume one"
-    return f"{report['group']}: {scope} is paused, {report['queues']} of the daemon's queues"
+    return f"{report['group']}: {scope} is paused ({report['queues']} of the daemon's queues)"
 
 
 def _resumed(report: dict[str, Any]) -> str:
     scope = written_scope(report["scope"])
     still = "; ".join(written_scope(pause) or "the whole group" for pause in report["pauses"])
-    line = f"{report['group']}: {scope} goes on" if scope else f"{report['group']} goes on"
+    line = f"{report['group']}: {scope} is resumed" if scope else f"{report['group']} is resumed"
     return f"{line}; still paused: {still}" if still else line
 
 
 def written_scope(scope: dict[str, Any]) -> str:
-    """The parts of a pause's scope that are given; empty for the whole group."""
+    """Return the given parts of a pause's scope; empty for the whole group."""
     return ", ".join(f"{name} {value}" for name, value in scope.items() if value is not None)
 
 
@@ -133,7 +133,7 @@ def ask(
     token_file: Path | None,
     question: Callable[[DaemonClient], Answer],
 ) -> Answer:
-    """The running daemon's answer. Ends the command with the documented exit code if there is none."""
+    """Return the running daemon's response. Ends the command with the documented exit code if there is none."""
     from rmqd.cli.daemon_client import DaemonRefusedError, DaemonUnreachableError, find_daemon
     from rmqd.errors import ConfigError
     from rmqd.exit_codes import ExitCode
@@ -143,19 +143,19 @@ def ask(
     except ConfigError as error:
         fail(ExitCode.CONFIG, problems=map(str, error.problems))
     except DaemonUnreachableError as error:
-        fail(ExitCode.UNAVAILABLE, f"rmqd: {error}; is it running? --http or --config say where")
+        fail(ExitCode.UNAVAILABLE, f"rmqd: {error}; start it, or give its address with --http or --config")
     except DaemonRefusedError as error:
         code = ExitCode.CONFIG if error.problems else ExitCode.FAILURE
         fail(code, f"rmqd: {error}", problems=error.problems)
 
 
 def check_output(output: str) -> None:
-    """End the command with a usage error for an unknown format."""
+    """End the command with a usage error if the format is unknown."""
     if output not in ("table", "json"):
-        raise typer.BadParameter(f"{output} is not a format; accepted: table, json", param_hint="-o")
+        raise typer.BadParameter(f"unknown format {output}; expected table or json", param_hint="-o")
 
 
-def _tell(document: dict[str, Any], output: str, text: str) -> None:
+def _print_report(document: dict[str, Any], output: str, text: str) -> None:
     if output == "json":
         say_json(document)
     else:

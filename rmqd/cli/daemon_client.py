@@ -1,6 +1,6 @@
-"""Asks a running daemon over HTTP. Its address and its token come from its configuration, or from options.
+"""An HTTP client for a running daemon. Address and token are from its configuration, or from options.
 
-A token is sent only to the address that the same configuration names, and never to the target of a redirect.
+A token is sent only to the address in the same configuration, and never to the target of a redirect.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from rmqd.config.model.root import HttpConfig
 
 TIMEOUT_SECONDS = 10.0
-# A reload is answered after the groups that it changes have drained, so it has a longer timeout.
+# A reload is answered after the changed groups have drained, so it has a longer timeout.
 RELOAD_TIMEOUT_SECONDS = 600.0
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-# Keys by which the answers of rmqd are recognised.
+# Keys that identify responses of rmqd.
 _STATUS_KEYS = frozenset({"version", "client_id", "groups"})
 _SWITCH_KEYS = frozenset({"group", "result", "scope", "queues", "pauses"})
 _RELOAD_KEYS = frozenset({"unchanged", "updated", "restarted", "started", "stopped"})
@@ -32,7 +32,7 @@ _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})
 
 
 class DaemonUnreachableError(RmqdError):
-    """No daemon answers at the address."""
+    """The address does not answer, or is not a daemon."""
 
 
 class DaemonRefusedError(RmqdError):
@@ -52,31 +52,31 @@ class DaemonClient:
     token: str = ""
 
     def status(self) -> dict[str, Any]:
-        """The document of /api/v1/status."""
+        """Return the document of /api/v1/status."""
         return self._ask("GET", "/api/v1/status", _STATUS_KEYS, TIMEOUT_SECONDS)
 
     def switch(
         self, action: Literal["pause", "resume"], group: str, topic: str | None, broker: str | None, queue: int | None
     ) -> dict[str, Any]:
-        """Pause or resume a group, or its queues that have the given topic, broker and number."""
+        """Pause or resume a group, or its queues with the given topic, broker and id."""
         return self._ask(
             "POST", _path(group, action, topic=topic, broker=broker, queue=queue), _SWITCH_KEYS, TIMEOUT_SECONDS
         )
 
     def change_concurrency(self, group: str, calls: str) -> dict[str, Any]:
-        """Change how many calls of a group run at once."""
+        """Change the number of calls of a group that run at once."""
         return self._ask("POST", _path(group, "concurrency", calls=calls), _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
 
     def reload(self) -> dict[str, Any]:
-        """Have the configuration read again. Returns when it is applied."""
+        """Reload the configuration. Returns when it is applied."""
         return self._ask("POST", "/api/v1/reload", _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
 
     def _ask(self, method: str, path: str, keys: frozenset[str], timeout_seconds: float) -> dict[str, Any]:
         headers = {"Accept": "application/json"}
-        if self.token and method != "GET":  # a request that only reads needs no token
+        if self.token and method != "GET":  # a read-only request needs no token
             headers["Authorization"] = f"Bearer {self.token}"
         request = urllib.request.Request(self.url + path, method=method, headers=headers)
-        # Without a proxy from the environment: the daemon is usually on this machine.
+        # Without a proxy from the environment, because the daemon is usually on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
         try:
             with opener.open(request, timeout=timeout_seconds) as response:
@@ -87,26 +87,26 @@ class DaemonClient:
             reason = getattr(error, "reason", None) or error
             raise DaemonUnreachableError(f"no rmqd answers at {self.url}: {reason}") from None
         if not keys <= document.keys():
-            raise DaemonUnreachableError(f"what answers at {self.url} is not rmqd")
+            raise DaemonUnreachableError(f"the server at {self.url} is not rmqd")
         return document
 
     def _refusal(self, status: int, document: dict[str, Any]) -> RmqdError:
         if 300 <= status < 400:
-            return DaemonUnreachableError(f"what answers at {self.url} is not rmqd: it sends elsewhere (HTTP {status})")
+            return DaemonUnreachableError(f"the server at {self.url} is not rmqd: it redirects (HTTP {status})")
         if status == 401 and not self.token:
-            document = {"error": "it wants a token; a configuration's is for its own http.listen, see --token-file"}
+            document = {"error": "it requires a token; the configuration's is for its http.listen; use --token-file"}
         return DaemonRefusedError(status, document)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: a daemon sends none, and its token must not go to another address."""
+    """Follows no redirects: a daemon sends none, and its token must not be sent to another address."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Return None, so that the redirect itself is the answer."""
+        """Return None, so that the redirect itself is the response."""
 
 
 def find_daemon(address: str | None, config: Path | None, token_file: Path | None = None) -> DaemonClient:
-    """The daemon at `--http`, else the one of the configuration. Raises ConfigError if that cannot be read."""
+    """Return the daemon at `--http`, else the configuration's. Raises ConfigError if that cannot be read."""
     given = None if token_file is None else _token_in(token_file)
     if address is not None:
         url = (address if "://" in address else f"http://{address}").rstrip("/")
@@ -130,7 +130,7 @@ def _check_url(url: str) -> None:
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigError([f"--http {url}: not an address; accepted: 127.0.0.1:9464, http://host:port"])
+        raise ConfigError([f"--http {url}: not an address; expected one such as 127.0.0.1:9464 or http://host:port"])
 
 
 def _token_in(path: Path) -> str:
@@ -141,7 +141,7 @@ def _token_in(path: Path) -> str:
 
 
 def _own_token(url: str, config: Path | None) -> str:
-    """The token for `--http`: that of the configuration, if there is one and the URL is that of its daemon."""
+    """Return the token for `--http`: the configuration's, if there is one and the URL is its daemon's."""
     from rmqd.config.load import load_config
 
     try:
@@ -154,9 +154,9 @@ def _own_token(url: str, config: Path | None) -> str:
 
 
 def _is_own(url: str, settings: HttpConfig, any_port: bool) -> bool:
-    """Whether the URL is the address of a daemon with these settings.
+    """Return whether the URL is the address of a daemon with these settings.
 
-    `any_port`: the configuration was named beside `--http`, so it is that daemon's, whose port may have been assigned.
+    `any_port`: the configuration was given with `--http`, so it is that daemon's, whose port may be assigned.
     """
     from rmqd.daemon.http.listener import split_listen_address
 
@@ -168,7 +168,7 @@ def _is_own(url: str, settings: HttpConfig, any_port: bool) -> bool:
 
 
 def _reachable(listen: str) -> str:
-    """The address to connect to for a listening address: 0.0.0.0 stands for all addresses, so this machine's works."""
+    """Return the address to connect to for a listening address. 0.0.0.0 is all addresses, so loopback works."""
     host, _, port = listen.rpartition(":")
     if host in ("", "0.0.0.0", "*"):
         host = "127.0.0.1"

@@ -1,4 +1,4 @@
-"""`rmqd diagnose`: why a group lags or does not consume."""
+"""`rmqd diagnose`: explains why a group lags or does not consume."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from rmqd.diagnosis.causes import Problem
 
 HELP = """\
-The brokers are asked, and through them the members, of whatever client they are; so is the daemon, where one runs that
-has the group (--http, else the one of the configuration). Nobody joins the group. Where one look could mislead, there
-is a second one seven seconds later. Exit 1 where something is wrong. docs/diagnosing.md has every cause.
+The command queries the brokers, through them the members of any client, and the daemon, if one with the group runs
+(--http, else the configuration's). It does not join the group. If one snapshot could mislead, it takes a second one
+seven seconds later. It exits with 1 if it finds a problem. docs/diagnosing.md explains every cause.
 
 Example: rmqd diagnose order-mailer
 """
 
 WIDTH = 80
-_NO_BREAK = "\0"  # no command has it
+_NO_BREAK = "\0"  # a character that commands do not contain
 
 
 @against_cluster
@@ -40,7 +40,7 @@ def diagnose(
     group: Annotated[str, typer.Argument(help="The group's name")],
     http: Http = None,
 ) -> None:
-    """Say why a group lags or does not consume."""
+    """Explain why a group lags or does not consume."""
     from rmqd.wire.namespace import without_namespace
 
     target = asked.target(group)
@@ -67,9 +67,9 @@ def diagnose(
 
 
 def _ask_daemon(asked: Asked, group: str, http: str | None) -> Mapping[str, Any]:
-    """What a daemon says of the group; empty where none runs, or it does not have the group.
+    """Return the daemon's status of the group; empty if no daemon runs, or it does not have the group.
 
-    The configuration's daemon is asked only where the cluster is the configuration's, too.
+    The configuration's daemon is asked only if the cluster is also the configuration's.
     """
     from rmqd.cli.daemon_client import DaemonRefusedError, DaemonUnreachableError, find_daemon
     from rmqd.errors import ConfigError
@@ -82,7 +82,7 @@ def _ask_daemon(asked: Asked, group: str, http: str | None) -> Mapping[str, Any]
         fail(ExitCode.CONFIG, problems=map(str, error.problems))
     except DaemonUnreachableError as error:
         if http is not None:
-            fail(ExitCode.UNAVAILABLE, f"rmqd: {error}; without --http the brokers alone are asked")
+            fail(ExitCode.UNAVAILABLE, f"rmqd: {error}; omit --http to ask only the brokers")
         return {}
     except DaemonRefusedError as error:
         fail(ExitCode.FAILURE, f"rmqd: {error}")
@@ -90,7 +90,7 @@ def _ask_daemon(asked: Asked, group: str, http: str | None) -> Mapping[str, Any]
 
 
 def _configured(target: Target, group: str) -> list[str]:
-    """The topics that the configuration has the group subscribe to."""
+    """Return the topics of the group's configured subscriptions."""
     configured = None if target.config is None else target.config.groups.get(group)
     return [] if configured is None else list(configured.subscriptions)
 
@@ -101,7 +101,7 @@ def _document(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _lines(diagnosis: Diagnosis) -> list[str]:
-    """Each finding as its cause and two paragraphs, for a terminal of 80 columns."""
+    """Return each finding as its cause and two paragraphs, for a terminal of 80 columns."""
     if not diagnosis.problems:
         known = "nothing is wrong" if not diagnosis.errors else "nothing is known to be wrong"
         return [f"{diagnosis.group}: {known}"]
@@ -118,7 +118,7 @@ def _headline(problems: tuple[Problem, ...]) -> str:
 
 
 def _wrapped(text: str, more: str = "") -> list[str]:
-    """A paragraph below a finding; commands and ids are not cut, as they are to be copied."""
+    """Return a paragraph below a finding. Commands and ids are not wrapped, so that users can copy them."""
     whole = re.sub(r"`[^`]*`", lambda command: command[0].replace(" ", _NO_BREAK), text)
     lines = textwrap.wrap(
         whole,

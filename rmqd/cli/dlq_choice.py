@@ -1,4 +1,4 @@
-"""The options by which commands about dead letters choose some of a group's, and how they tell of those."""
+"""The options that select dead letters of a group, and the output about a selection."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from rmqd.consumer.dead_letters.marks import Marks
 
 GroupName = Annotated[str, typer.Argument(help="The group's name")]
-Since = Annotated[
-    str | None, typer.Option("--since", help="Only what became a dead letter since then: so long ago (2h), or a time")
-]
-Until = Annotated[str | None, typer.Option("--until", help="Only what became a dead letter before then")]
+Since = Annotated[str | None, typer.Option("--since", help="Only letters dead-lettered since a time, or an age (2h)")]
+Until = Annotated[str | None, typer.Option("--until", help="Only letters dead-lettered before a time, or an age (2h)")]
 Ids = Annotated[list[str] | None, typer.Option("--id", help="Only the message with this id; repeatable")]
 Keys = Annotated[list[str] | None, typer.Option("--key", help="Only messages with this key; repeatable")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only messages with this tag; repeatable")]
@@ -32,7 +30,7 @@ Properties = Annotated[
     list[str] | None, typer.Option("--property", help="Only messages with this property, as name=value; repeatable")
 ]
 Reason = Annotated[
-    str | None, typer.Option("--reason", help="Only those whose reason, or exception, has this text in it")
+    str | None, typer.Option("--reason", help="Only letters with this text in their reason or exception")
 ]
 _MOST_KINDS = 20
 
@@ -45,8 +43,7 @@ def _options(
     tags: Tags = None,
     properties: Properties = None,
     reason: Reason = None,
-) -> None:
-    """The options that choose."""
+) -> None: ...
 
 
 def _choice(
@@ -58,7 +55,7 @@ def _choice(
     properties: list[str] | None,
     reason: str | None,
 ) -> Choice:
-    """What they choose. Ends the command with 2 where one is wrong."""
+    """Return the selection. Ends the command with 2 if an option is wrong."""
     from rmqd.consumer.dead_letters.choice import Choice
 
     return Choice(
@@ -73,13 +70,13 @@ def _choice(
 
 
 choosing = with_options("choice", _options, _choice)
-"""Gives a command these options, and what they choose as its parameter `choice`."""
+"""Gives a command these options, with the selection in its parameter `choice`."""
 
 
 async def marks_reader(target: Target, client: ClientInstance) -> Callable[[str], Marks]:
-    """Return a function that reads what is settled of a group's dead letters. It and this raise RmqdError.
+    """Return a function that reads the marks of a group's settled dead letters. Both raise RmqdError.
 
-    The group's name is the one that brokers know.
+    The group's name is as brokers know it.
     """
     from rmqd.consumer.dead_letters.marks import Marks
 
@@ -95,7 +92,7 @@ async def marks_reader(target: Target, client: ClientInstance) -> Callable[[str]
 
 
 def unread_marks(target: Target, group: str) -> Marks:
-    """The same before they are read. Ends the command with 1 for a name that no group can have."""
+    """Return the marks before they are read. Ends the command with 1 if the group's name is invalid."""
     from rmqd.cli.cluster import fail
     from rmqd.consumer.dead_letters.marks import Marks
     from rmqd.errors import InvalidNameError
@@ -103,15 +100,15 @@ def unread_marks(target: Target, group: str) -> Marks:
     from rmqd.wire.topics import check_group
 
     try:
-        return Marks(target.state_dir, check_group(group))  # it becomes the name of a folder
+        return Marks(target.state_dir, check_group(group))  # the name becomes a folder's name
     except InvalidNameError as error:
         fail(ExitCode.FAILURE, f"rmqd: {error}")
 
 
 async def read_marks(client: ClientInstance, group: str, marks: Marks, *, to_write: bool) -> Brokers:
-    """Read them, and keep other processes from writing them if this one is `to_write`. Returns the brokers.
+    """Read the marks, and lock them against other writers if `to_write`. Returns the brokers.
 
-    Raises RmqdError, also where no broker knows the group: a misspelt name leaves no folder behind.
+    Raises RmqdError, also if no broker knows the group, so that a misspelt name leaves no folder behind.
     """
     from rmqd.client.looks.brokers import Brokers
     from rmqd.consumer.dead_letters.plan import expect_group
@@ -127,7 +124,7 @@ async def read_marks(client: ClientInstance, group: str, marks: Marks, *, to_wri
 
 
 def kinds_lines(kinds: Counter[str | None]) -> list[str]:
-    """A line for each reason, the most frequent first."""
+    """Return a line for each reason, the most frequent first."""
     width = len(str(max(kinds.values(), default=0)))
     lines = [
         f"  {number:>{width}}  {reason or '(no reason given)'}" for reason, number in kinds.most_common(_MOST_KINDS)
@@ -139,17 +136,17 @@ def kinds_lines(kinds: Counter[str | None]) -> list[str]:
 
 
 def kinds_document(kinds: Counter[str | None]) -> list[dict[str, Any]]:
-    """The same as JSON."""
+    """Return the same as JSON."""
     return [{"reason": reason, "messages": number} for reason, number in kinds.most_common()]
 
 
 def topics_text(topics: Counter[str | None]) -> str:
-    """Which topics messages came from, in a few words."""
+    """Return the original topics of messages as a short text."""
     return ", ".join(f"{topic or '(unknown)'} {number}" for topic, number in topics.most_common(_MOST_KINDS))
 
 
 def _name_and_value(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise typer.BadParameter(f"{text!r} has no name and value; accepted: name=value", param_hint="--property")
+        raise typer.BadParameter(f"{text!r} is not name=value", param_hint="--property")
     return name, value

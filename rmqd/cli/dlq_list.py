@@ -1,4 +1,4 @@
-"""`rmqd dlq list`: which groups have dead letters."""
+"""`rmqd dlq list`: lists the groups that have dead letters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rmqd.errors import RmqdError
 
 HELP = """\
-LEFT are those that were neither replayed nor purged. Times are UTC.
+LEFT is the number of letters that were neither replayed nor purged. Times are UTC.
 
 Example: rmqd dlq list -o json
 """

@@ -1,4 +1,4 @@
-"""`rmqd dlq purge`: settles dead letters that nobody is to handle again."""
+"""`rmqd dlq purge`: settles dead letters without handling them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from rmqd.errors import RmqdError
 
 HELP = """\
-Brokers cannot delete single messages. What is purged is marked as settled: `rmqd dlq list`, `show` and `replay` leave
-it out from then on. It stays stored until the brokers delete it for its age (fileReservedTime, 72 hours by default),
-mqadmin and dashboards go on counting it, and `rmqd dlq show --all` shows it. Marks are kept below state_dir; up to the
-first message that is left they are also the group's read position in its %DLQ% topic, by which rmqd elsewhere knows
-them. It shows a plan first, and asks. Nothing takes a mark back.
+Brokers cannot delete single messages. Purged letters are marked as settled: `rmqd dlq list`, `show` and `replay` omit
+them from then on. They stay stored until the brokers delete them by age (fileReservedTime, 72 hours by default).
+mqadmin and dashboards still count them, and `rmqd dlq show --all` shows them. Marks are stored below state_dir. Up to
+the first letter that is left they are also stored as the group's offset in its %DLQ% topic, for rmqd on other machines.
+The command shows a plan and asks for confirmation. A mark cannot be removed.
 
 Example: rmqd dlq purge order-mailer --until 2026-11-01T00:00:00Z --reason "no such order"
 """
@@ -40,7 +40,7 @@ def purge(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Settle a group's dead letters that are not to be handled again."""
+    """Settle a group's dead letters without handling them."""
     target = asked.target(group)
     namespace = target.options.namespace
     name = wrapped(group, namespace)
@@ -56,7 +56,7 @@ def purge(
             purged, errors = ask_cluster(target.options, lambda client: _purge(client, plan, marks, choice, progress))
         except KeyboardInterrupt:
             done = f"{progress.done} of {plan.chosen} settled"
-            fail(ExitCode.INTERRUPTED, f"rmqd: interrupted; {done}; the same command goes on where this one was cut")
+            fail(ExitCode.INTERRUPTED, f"rmqd: interrupted; {done}; run the same command to continue")
     if not asked.as_json:
         say([f"{purged} settled; {max(0, plan.left - purged)} left"])
     elif not dry_run:
@@ -68,10 +68,10 @@ def _plan_lines(group: str, namespace: str, plan: Plan) -> list[str]:
     from rmqd.wire.namespace import without_namespace
 
     lines = [
-        f"{group}: {plan.chosen} of {count(plan.left, 'dead letter')} left: settled without being handled again",
+        f"{group}: {plan.chosen} of {count(plan.left, 'dead letter')} left: to be settled without being handled again",
         *kinds_lines(plan.reasons),
         f"of the topics: {topics_text(plan.topics)}",
-        "brokers keep them until they are too old; rmqd no longer counts, shows or replays them",
+        "brokers keep them until they expire; rmqd will no longer count, show or replay them",
     ]
     return without_namespace(lines, namespace)
 

@@ -1,4 +1,4 @@
-"""`rmqd dlq replay`: has a group handle its dead letters again."""
+"""`rmqd dlq replay`: replays dead letters to their group."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from rmqd.errors import RmqdError
 
 HELP = """\
-Each goes to the group's retry topic, which no other group reads, with its topic, keys, tags, properties and body as
-they were, and RMQD_REPLAY_ID; its reconsume times begin at 0. While members consume in order, brokers dead-letter what
-is sent there: then the broker copies the dead letter itself (send-back), and its reconsume times go on. A group without
-members gets them when it has some. Groups behind a proxy (gRPC clients) read no such topic, and get nothing.
+Each letter is sent to the group's retry topic, which only this group reads, with its topic, keys, tags, properties and
+body unchanged, and with RMQD_REPLAY_ID; its reconsume times begin at 0. While members consume in order, brokers
+dead-letter messages sent there; then the broker copies the letter itself (send-back), and reconsume times continue. A
+group without members receives them later. Groups behind a proxy (gRPC clients) do not read this topic.
 
-What went out is noted below state_dir: the same command goes on where one was cut, by kill -9 too, and each message
-goes out once. It shows a plan first, and asks. Times are when a message became a dead letter.
+Sent letters are recorded below state_dir: after an interruption, even kill -9, the same command continues, and each
+letter is sent once. It shows a plan and asks for confirmation. Times are the times of dead-lettering.
 
 Example: rmqd dlq replay order-mailer --reason timeout --since 2h --rate 50
 """
@@ -40,7 +40,7 @@ Example: rmqd dlq replay order-mailer --reason timeout --since 2h --rate 50
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What was asked for. `group` is as the brokers know it."""
+    """The arguments. `group` is as brokers know it."""
 
     group: str
     marks: Marks
@@ -54,11 +54,11 @@ def replay(
     asked: Asked,
     choice: Choice,
     group: dlq_choice.GroupName,
-    rate: Annotated[float, typer.Option("--rate", min=0, help="At most so many messages a second; 0: no limit")] = 0,
+    rate: Annotated[float, typer.Option("--rate", min=0, help="Limit in messages per second; 0: no limit")] = 0,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Have a group handle its dead letters again."""
+    """Replay a group's dead letters."""
     target = asked.target(group)
     namespace = target.options.namespace
     name = wrapped(group, namespace)
@@ -82,7 +82,7 @@ def replay(
     more = [f"rmqd: {count(outcome.untried, 'message')} {was(outcome.untried)} not tried"] if outcome.untried else []
     more += [f"rmqd: {count(len(outcome.failed), 'message')} failed"] if outcome.failed else []
     errors = {**unasked, **outcome.errors}
-    if outcome.sent:  # the cluster can be reached, in part
+    if outcome.sent:  # the cluster can be reached, at least partly
         more, errors = [*(f"rmqd: {where}: {error}" for where, error in errors.items()), *more], {}
     end_for_errors(errors, [namespace], more)
 
@@ -119,7 +119,7 @@ def _carry_out(target: Target, task: Task, plan: Plan, who: Receivers) -> Outcom
     try:
         return ask_cluster(target.options, run)
     except KeyboardInterrupt:
-        fail(ExitCode.INTERRUPTED, "rmqd: interrupted; the same command goes on where this one was cut")
+        fail(ExitCode.INTERRUPTED, "rmqd: interrupted; run the same command to continue")
 
 
 def _nothing(asked: Asked, group: str, namespace: str, plan: Plan) -> None:
@@ -128,9 +128,9 @@ def _nothing(asked: Asked, group: str, namespace: str, plan: Plan) -> None:
     if asked.as_json:
         say_json(_document(group, namespace, plan, Outcome(), plan.left))
     elif plan.left:
-        say([f"none of the {count(plan.left, 'dead letter')} left is chosen"])
+        say([f"the options select none of the {count(plan.left, 'dead letter')} left"])
     else:
-        say([f"{group} has no dead letters that are left"])
+        say([f"{group} has no dead letters left"])
 
 
 def _plan_lines(group: str, namespace: str, task: Task, plan: Plan, who: Receivers) -> list[str]:
@@ -140,18 +140,18 @@ def _plan_lines(group: str, namespace: str, task: Task, plan: Plan, who: Receive
     lines = [f"{group}: {plan.chosen} of {count(plan.left, 'dead letter')} left", *kinds_lines(plan.reasons)]
     lines.append(f"of the topics: {topics_text(plan.topics)}")
     if who.is_orderly:
-        way = "by send-back, as members consume in order: reconsume times go on, one more for each message"
+        way = "by send-back, because members consume in order: reconsume times continue, one more for each message"
     else:
-        way = "as new messages, whose reconsume times begin at 0"
-    lines.append(f"to {retry_topic(task.group)}, which this group alone reads, {way}")
+        way = "as new messages with reconsume times from 0"
+    lines.append(f"to {retry_topic(task.group)}, which only this group reads, {way}")
     lines.append(
-        f"{count(who.members, 'member')} to handle them" if who.members else "no member is there: they wait for one"
+        f"{count(who.members, 'member')} to handle them" if who.members else "no members now: they wait for one"
     )
     if task.rate:
-        lines.append(f"at most {task.rate:g} a second")
+        lines.append(f"at most {task.rate:g} per second")
     lines += [f"{number} cannot be replayed: {why}" for why, number in plan.refused.items()]
     if cut := sum(len(window.keys) for window in task.marks.windows.values()):
-        lines.append(f"{cut} {was(cut)} under way when an earlier run was cut; those that went out are not sent again")
+        lines.append(f"{cut} {was(cut)} in flight when an earlier run was interrupted; none is sent twice")
     return without_namespace(lines, namespace)
 
 
@@ -160,7 +160,7 @@ def _outcome_lines(outcome: Outcome, left: int) -> list[str]:
     held = [broker for broker, way in outcome.ways.items() if way == "send_back"]
     if held:
         lines.append(f"by send-back on {', '.join(held)}: the group holds queue locks, or its members consume in order")
-    earlier = f", {outcome.found} had gone out before" if outcome.found else ""
+    earlier = f", {outcome.found} sent before" if outcome.found else ""
     lines.append(f"{outcome.sent} sent{earlier}, {len(outcome.failed)} failed; {left} left")
     return lines
 

@@ -1,4 +1,4 @@
-"""`rmqd dlq show`: the newest dead letters of a group, and why they are there."""
+"""`rmqd dlq show`: shows the newest dead letters of a group with their reasons."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from rmqd.errors import RmqdError
 
 HELP = """\
-REASON is what rmqd wrote down when it gave the message up; other clients write down none. What was replayed or purged
-is not shown, unless by --all. They are read without a group, and stay where they are. `rmqd message get ID` shows one
-whole.
+REASON is rmqd's reason for dead-lettering the message; other clients record none. Letters that were replayed or purged
+are only shown with --all. The command reads them without a group, and does not change them. `rmqd message get ID` shows
+a whole letter.
 
 Example: rmqd dlq show order-mailer --reason timeout --most 100 -o json
 """
@@ -35,7 +35,7 @@ _MOST_TEXT = 60
 
 @dataclass(frozen=True, slots=True)
 class ShownLetter:
-    """A dead letter as it is shown."""
+    """A dead letter for the output."""
 
     message: FoundMessage
     origin_topic: str | None
@@ -49,8 +49,8 @@ def show(
     asked: Asked,
     choice: Choice,
     group: dlq_choice.GroupName,
-    most: Annotated[int, typer.Option("--most", min=1, max=10_000, help="How many, the newest")] = 20,
-    with_settled: Annotated[bool, typer.Option("--all", help="Those that were replayed or purged, too")] = False,
+    most: Annotated[int, typer.Option("--most", min=1, max=10_000, help="Number of letters, the newest")] = 20,
+    with_settled: Annotated[bool, typer.Option("--all", help="Include replayed and purged letters")] = False,
 ) -> None:
     """Show the newest dead letters of a group."""
     target = asked.target(group)
@@ -62,7 +62,7 @@ def show(
         marks = None if with_settled else (await dlq_choice.marks_reader(target, brokers.client))(name)
         newest, errors = await newest_letters(brokers, name, marks, choice, most)
         if newest.has_more:
-            say([f"rmqd: older ones are there, too: these are the newest {most}; --most shows more"], err=True)
+            say([f"rmqd: only the newest {most} are shown; use --most for more"], err=True)
         return list(map(_shown, newest.letters)), errors
 
     look(target, ask, _as_json if asked.as_json else _as_table)

@@ -1,4 +1,4 @@
-"""`rmqd groups mode`: whether a group pops or pulls a topic."""
+"""`rmqd groups mode`: sets whether a group pops or pulls a topic."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
 
 HELP = """\
-A group that no broker knows yet may be set, too, before its first member starts: the plan then says so, as the name may
-be misspelt. Members with consume_mode: pop, and Java's with clientRebalance off, go by it within half a minute. It
-first shows what it will change, and asks.
+The group may be unknown to the brokers, before its first member starts. The plan then says so, because the name may
+be misspelt. Members with consume_mode: pop, and Java members with clientRebalance off, apply it within half a minute.
+The command shows a plan and asks for confirmation.
 
 Example: rmqd groups mode order-mailer orders pop --yes
 """
@@ -44,7 +44,7 @@ def set_mode(
 ) -> None:
     """Set whether a group pops or pulls a topic."""
     if mode not in ("pop", "pull"):
-        raise typer.BadParameter(f"{mode} is no mode; accepted: pop, pull", param_hint="MODE")
+        raise typer.BadParameter(f"unknown mode {mode}; expected pop or pull", param_hint="MODE")
     target = asked.target(group)
     namespace = target.options.namespace
     names = wrapped(group, namespace), wrapped(topic, namespace)
@@ -55,8 +55,8 @@ def set_mode(
     if due:
         if dry_run and asked.as_json:
             say_json([_document(change, errors) for change in changes])
-        plan = [] if is_known else [f"no broker knows group {group} yet: this prepares it; `rmqd groups list` has all"]
-        plan += [f"{change.broker}: {_told(change.now)} -> {_told(change.then)}" for change in due]
+        plan = [] if is_known else [f"no broker knows group {group} yet: this prepares it; see `rmqd groups list`"]
+        plan += [f"{change.broker}: {_mode_text(change.now)} -> {_mode_text(change.then)}" for change in due]
         confirm([f"{group}, {topic}:", *plan], yes=yes, dry_run=dry_run, err=asked.as_json)
         errors = ask_cluster(target.options, partial(_carry_out, changes))
     if asked.as_json:
@@ -69,7 +69,7 @@ def set_mode(
 
 
 async def _plan(wanted: tuple[str, str, str, int], client: ClientInstance) -> tuple[list[ModeChange], bool]:
-    """What there is to change, and whether a broker knows the group."""
+    """Return the changes, and whether a broker knows the group."""
     from rmqd.client.looks.brokers import Brokers
     from rmqd.client.looks.groups import is_known
     from rmqd.client.looks.mode import plan_mode
@@ -88,7 +88,7 @@ async def _carry_out(changes: list[ModeChange], client: ClientInstance) -> Mappi
     return await carry_out(await Brokers.look_up(client), changes)
 
 
-def _told(mode: SetMessageRequestModeRequestBody) -> str:
+def _mode_text(mode: SetMessageRequestModeRequestBody) -> str:
     shared = f", each queue shared by {mode.pop_share_queue_num}" if mode.pop_share_queue_num else ""
     return mode.mode.lower() + shared
 

@@ -1,4 +1,4 @@
-"""`rmqd groups list`: all groups of a cluster, a line each."""
+"""`rmqd groups list`: lists all groups of a cluster, one per line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rmqd.errors import RmqdError
 
 HELP = """\
-The brokers are asked, so groups of every client are there. TYPE and MODEL are what members say. LAG counts the
-messages of all topics, retries included; RATE is how many the members finish in a second.
+The brokers' groups include groups of all clients. TYPE and MODEL are reported by members. LAG counts the waiting
+messages of all topics, including retries. RATE is the number of messages that members finish per second.
 
 Example: rmqd groups list --nameserver 10.0.0.5:9876
 """

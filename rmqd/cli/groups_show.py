@@ -1,4 +1,4 @@
-"""`rmqd groups show`: one group, its members, and who owns which queue."""
+"""`rmqd groups show`: shows one group, its members, and the owner of each queue."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rmqd.errors import RmqdError
 
 HELP = """\
-The brokers are asked, and through them the members, of whatever client they are. OWNER is - where no member says that
-it has the queue.
+The command queries the brokers, and through them the members of any client. OWNER is - if no member reports owning
+the queue.
 
 Example: rmqd groups show order-mailer -o json
 """
@@ -45,7 +45,7 @@ def show_group(
 
 
 def _as_tables(detail: GroupDetail) -> None:
-    how = ", ".join(filter(None, (detail.consume_type, detail.message_model))) or "nobody consumes"
+    how = ", ".join(filter(None, (detail.consume_type, detail.message_model))) or "no members"
     lag = sum(queue.lag for queue in detail.queues)
     say([f"{detail.group}  {how}  {count(len(detail.members), 'member')}, {count(lag, 'message')} behind"])
     if detail.members:

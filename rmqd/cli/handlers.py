@@ -1,4 +1,4 @@
-"""`rmqd handlers`: the installed handlers and pipelines with their options."""
+"""`rmqd handlers`: lists the installed handlers and pipelines with their options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rmqd.plugins.catalogue import HandlerDescription, OptionDescription
 
 HELP = """\
-Broken ones are listed too, each with what is wrong with it.
+Broken handlers are listed with their errors.
 
 Example: rmqd handlers -o json
 """
@@ -34,18 +34,18 @@ def handlers(
     elif found:
         typer.echo("\n\n".join("\n".join(handler_lines(handler)) for handler in found))
     else:
-        typer.echo("no handlers are installed; `pip install rmqd-handlers` brings log, jsonl and exec", err=True)
+        typer.echo("no handlers are installed; run `pip install rmqd-handlers` for log, jsonl and exec", err=True)
 
 
 def handler_lines(handler: HandlerDescription) -> list[str]:
-    """The lines about one handler or pipeline for a person."""
+    """Return the lines of text about one handler or pipeline."""
     name = handler.name if handler.kind == "handler" else f"{handler.name} ({handler.kind})"
     lines = [f"{name}  {handler.distribution} {handler.version}  {handler.target}"]
     if handler.error is not None:
         return [*lines, f"  broken: {handler.error}"]
     lines += [f"  {handler.description}"] if handler.description else []
     if handler.options is None:
-        return [*lines, f"  options: any, as the {handler.kind} has no model for them"]
+        return [*lines, f"  options: any, because the {handler.kind} has no model for them"]
     return [*lines, *(_option_line(option) for option in handler.options)]
 
 

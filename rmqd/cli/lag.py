@@ -1,4 +1,4 @@
-"""`rmqd lag`: how far groups are behind, in messages and in age, for people, cron and CI."""
+"""`rmqd lag`: shows the lag of groups, in messages and in age, for people, cron and CI."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from rmqd.errors import RmqdError
 
 HELP = """\
-Without a GROUP all groups of the configuration are shown, each from its own cluster. The brokers are asked; no group
-is joined, and nothing is pulled. A queue that a group never committed counts in full. %RETRY% topics are lines of
-their own.
+Without a GROUP all groups of the configuration are shown, each from its own cluster. The command queries the brokers,
+without joining a group or pulling. All messages of a queue without a committed offset count. %RETRY% topics have their
+own lines.
 
-With --fail-over the command exits with 1 if the oldest waiting message of any topic is older than that.
+With --fail-over the command exits with 1 if the oldest waiting message of any topic is older than AGE.
 
 Example: rmqd lag order-mailer --fail-over 5m || notify-the-night-shift
 """
@@ -34,17 +34,17 @@ Example: rmqd lag order-mailer --fail-over 5m || notify-the-night-shift
 @against_cluster
 def lag(
     asked: Asked,
-    groups: Annotated[list[str] | None, typer.Argument(help="Groups; default: those of the configuration")] = None,
+    groups: Annotated[list[str] | None, typer.Argument(help="Groups; default: all groups of the configuration")] = None,
     fail_over: Annotated[
         str | None,
-        typer.Option("--fail-over", metavar="AGE", help="Exit with 1 where a message has waited longer, as 90s or 5m"),
+        typer.Option("--fail-over", metavar="AGE", help="Exit with 1 if a message has waited longer, as 90s or 5m"),
     ] = None,
 ) -> None:
-    """Show how far groups are behind."""
+    """Show the lag of groups."""
     limit_seconds = None if fail_over is None else _limit_seconds(fail_over)
     target = asked.target()
     if target.config is None and not groups:
-        raise typer.BadParameter("name the groups, or a configuration that has them (--config)", param_hint="GROUP")
+        raise typer.BadParameter("give group names, or a configuration with groups (--config)", param_hint="GROUP")
     lags, errors = _ask(groups, target)
 
     if asked.as_json:
@@ -55,7 +55,7 @@ def lag(
 
 
 def _ask(groups: list[str] | None, target: Target) -> tuple[list[TopicLag], dict[str, RmqdError]]:
-    """Read the lags, each group from its own cluster. Returns them, and the errors."""
+    """Read the lags, each group from its own cluster. Returns the lags, and the errors."""
     by_cluster: dict[ClientOptions, dict[str, Iterable[str] | None]] = {}
     for name, topics in _topics_by_group(groups, target).items():
         by_cluster.setdefault(target.options_of(name), {})[name] = topics
@@ -83,7 +83,7 @@ async def _read(
         for group, topics in wanted.items()
     }
     lags, errors = without_namespace(await read_lags(LagReader(client, SystemClock()), asked), namespace)
-    if not lags and is_only:  # nothing could be read: report the cluster's error once, not one for each group
+    if not lags and is_only:  # report the cluster's error once, not once for each group
         for error in errors.values():
             if isinstance(error, RemotingError):
                 raise error
@@ -101,13 +101,13 @@ def _topics_by_group(groups: list[str] | None, target: Target) -> dict[str, Iter
             continue
         settings = known.get(name)
         if settings is not None and settings.message_model == "broadcasting":
-            typer.echo(f"rmqd: {name} is broadcasting: each member keeps its own offsets, so it is left out", err=True)
+            typer.echo(f"rmqd: {name} is broadcasting: each member keeps its own offsets, so it is omitted", err=True)
         else:
-            # a group has no place in the parent of its lite topics: brokers say which of those it has one in
+            # the group has no offsets in the parent of its lite topics; brokers know the topics with offsets
             is_lite = settings is not None and any(one.lite_topics for one in settings.subscriptions.values())
             wanted[name] = None if settings is None or is_lite else list(settings.subscriptions)
     if not wanted:
-        fail(ExitCode.FAILURE, "rmqd: there is no group to ask about")
+        fail(ExitCode.FAILURE, "rmqd: there are no groups to show")
     return wanted
 
 
@@ -133,11 +133,11 @@ def _limit_seconds(text: str) -> float:
     try:
         return parse_duration_seconds(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{error}; accepted: {DURATION_FORM}", param_hint="--fail-over") from None
+        raise typer.BadParameter(f"{error}; expected {DURATION_FORM}", param_hint="--fail-over") from None
 
 
 def format_age(seconds: float) -> str:
-    """An age in its two greatest units: `3d 4h`, `7m 12s`, `0.4s`."""
+    """Return an age in its two largest units: `3d 4h`, `7m 12s`, `0.4s`."""
     if seconds < 10:
         return f"{seconds:.1f}s" if seconds else "0s"
     left = int(seconds)

@@ -1,4 +1,4 @@
-"""What the commands share that look at a cluster's groups, topics and messages."""
+"""The common part of commands that show a cluster's groups, topics and messages."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Question = Callable[["Brokers", str], Awaitable[tuple[T, Mapping[str, "RmqdError"]]]]
-"""Asks the brokers, in a namespace; returns what was found, and why parts were not."""
+"""Queries the brokers, in a namespace. Returns the result, and the errors of other parts."""
 
-WithSystem = Annotated[bool, typer.Option("--all", help="Those of RocketMQ's own, too")]
+WithSystem = Annotated[bool, typer.Option("--all", help="Include RocketMQ's own")]
 
 
 def look(target: Target, question: Question[T], tell: Callable[[T], None]) -> None:
-    """Ask the brokers of a cluster, tell what was found, and end the command where something could not be asked."""
+    """Query the brokers of a cluster, print the result, and end the command if a query failed."""
     from rmqd.client.looks.brokers import Brokers
     from rmqd.wire.namespace import without_namespace
 

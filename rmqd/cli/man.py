@@ -1,4 +1,4 @@
-"""`rmqd --man`: the manual page, made from the commands, so that it has what they have."""
+"""`rmqd --man`: the manual page, generated from the commands, so that it is complete."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ _EXIT_STATUS: Final = (
     ("78", "The configuration is wrong; nothing was connected."),
     (
         "130, 143",
-        "Ctrl-C, or SIGTERM, cut it short; of what runs until it is stopped, the second one did.",
+        "Interrupted by Ctrl-C or SIGTERM; a command that runs until it is stopped, by the second one.",
     ),
 )
 _ENVIRONMENT: Final = (
-    ("RMQD_CONFIG", "The configuration where --config is not given."),
+    ("RMQD_CONFIG", "The configuration, if --config is not given."),
     (
         "RMQD_ACCESS_KEY, RMQD_SECRET_KEY, RMQD_SECURITY_TOKEN",
         "The keys with --nameserver and without a configuration.",
     ),
-    ("NAMESRV_ADDR", "The name servers, host:port;host:port, if neither --nameserver nor a configuration names some."),
-    ("NO_COLOR", "No colours, where it is set to anything."),
+    ("NAMESRV_ADDR", "The name servers, host:port;host:port, if neither --nameserver nor a configuration gives any."),
+    ("NO_COLOR", "Disables colours, if set to any value."),
 )
 _FILES: Final = (
-    ("config/rmqd.yaml, /etc/rmqd/rmqd.yaml", "The configuration where neither --config nor RMQD_CONFIG names one."),
+    ("config/rmqd.yaml, /etc/rmqd/rmqd.yaml", "The configuration, if neither --config nor RMQD_CONFIG is given."),
     (
         "/var/lib/rmqd",
-        "Local state (state_dir): offsets of broadcasting groups, backups, which dead letters are settled.",
+        "Local state (state_dir): offsets of broadcasting groups, backups, marks of settled dead letters.",
     ),
 )
 
 
 def show_manual(context: Any) -> None:
-    """Open the page in man where there is a terminal and man; else print its source, for `man -l -`."""
+    """Open the page in man on a terminal; without a terminal or man print its source, for `man -l -`."""
     page = manual(context.command, context)
     if sys.stdout.isatty() and shutil.which("man"):
         subprocess.run(["man", "-l", "-"], input=page.encode(), check=False)
@@ -52,7 +52,7 @@ def show_manual(context: Any) -> None:
 
 
 def manual(root: Any, context: Any) -> str:
-    """The page as roff."""
+    """Return the page as roff."""
     lines = [f'.TH RMQD 1 "" "rmqd {__version__}" "User Commands"', ".SH NAME"]
     lines += [rf"rmqd \- {_text(_paragraphs(root)[0]).rstrip('.')}", ".SH SYNOPSIS", ".B rmqd"]
     lines += [r"[\fIOPTIONS\fR] \fICOMMAND\fR [\fIARGS\fR]...", ".SH DESCRIPTION", *_body(_paragraphs(root)[1:])]
@@ -68,7 +68,7 @@ def manual(root: Any, context: Any) -> str:
 
 
 def _leaves(command: Any, context: Any) -> Iterator[tuple[Any, Any]]:
-    """The commands below one that can be run, each with a context of its own. Hidden ones are left out."""
+    """Yield the runnable commands below a command, each with its context, without hidden ones."""
     for name, one in command.commands.items():
         if not one.hidden:
             its_context = type(context)(one, info_name=name, parent=context)
@@ -101,6 +101,6 @@ def _item(term: str, text: str) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Text that roff shows as it is."""
+    """Return text that roff shows unchanged."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-")
     return rf"\&{escaped}" if escaped.startswith((".", "'")) else escaped

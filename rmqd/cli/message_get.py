@@ -1,4 +1,4 @@
-"""`rmqd message get`: one message by its id, and its copies in retry topics and dead letters."""
+"""`rmqd message get`: shows one message by its id, and its copies in retry topics and dead letters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rmqd.client.looks.messages import Found, FoundMessage
 
 HELP = """\
-By a producer's id all topics are looked through, so that copies in retry topics and dead letters come too; --topic
-names one and is quicker. Brokers find it some moments after it was sent.
+A producer's id is searched in all topics, including copies in retry topics and dead letters. --topic restricts the~
+search, and is faster. Brokers find a message some moments after it was sent.
 
 Example: rmqd message get 7F000001DA3C5F8D4BC40070B2E30001
 """
@@ -29,8 +29,8 @@ Example: rmqd message get 7F000001DA3C5F8D4BC40070B2E30001
 def get(
     asked: Asked,
     msg_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id")],
-    topic: Annotated[str | None, typer.Option("--topic", help="Look in this topic alone")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Write the body alone, as it is, of the first copy")] = False,
+    topic: Annotated[str | None, typer.Option("--topic", help="Search only this topic")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Print only the body of the first copy, unchanged")] = False,
 ) -> None:
     """Show a message by its id."""
 
@@ -40,7 +40,7 @@ def get(
 
         found, errors = await find_by_id(brokers, msg_id, None if topic is None else wrapped(topic, namespace))
         if not found and not errors:
-            raise RmqdError(f"no broker has a message with the id {msg_id}, or has not indexed it yet")
+            raise RmqdError(f"no broker has a message with the id {msg_id}, or it is not indexed yet")
         return found, errors
 
     def tell(found: list[FoundMessage]) -> None:

@@ -1,4 +1,4 @@
-"""`rmqd message query`: the messages of a topic that have a key."""
+"""`rmqd message query`: shows the messages of a topic with a key."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def query(
     asked: Asked,
     topic: Annotated[str, typer.Argument(help="The topic")],
     key: Annotated[str, typer.Argument(help="One of the message's keys")],
-    most: Annotated[int, typer.Option("--most", min=1, max=64, help="So many of each broker, the newest")] = 32,
+    most: Annotated[int, typer.Option("--most", min=1, max=64, help="Limit for each broker, newest first")] = 32,
 ) -> None:
-    """Show the messages of a topic that have a key."""
+    """Show the messages of a topic with a key."""
 
     async def ask(brokers: Brokers, namespace: str) -> Found:
         from rmqd.client.looks.messages import find_by_key
@@ -39,7 +39,7 @@ def query(
 
         found, errors = await find_by_key(brokers, wrapped(topic, namespace), key, most=most)
         if not found and not errors:
-            raise RmqdError(f"no broker has a message of {topic} with the key {key}, or has not indexed it yet")
+            raise RmqdError(f"no broker has a message of {topic} with the key {key}, or it is not indexed yet")
         return found, errors
 
     def as_json(found: list[FoundMessage]) -> None:

@@ -1,4 +1,4 @@
-"""Messages of a cluster for people, and as JSON."""
+"""Messages of a cluster as text, and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def as_document(message: FoundMessage) -> dict[str, Any]:
-    """All fields; the body is text where it is UTF-8, else `body_base64`."""
+    """Return all fields. A UTF-8 body is text, another one `body_base64`."""
     document = asdict(message)
     body = document.pop("body")
     try:
@@ -24,7 +24,7 @@ def as_document(message: FoundMessage) -> dict[str, Any]:
 
 
 def as_lines(message: FoundMessage) -> list[str]:
-    """A line for each field, and the body below them."""
+    """Return a line for each field, and the body below them."""
     fields = {
         "id": message.msg_id,
         "offset id": message.offset_msg_id,
@@ -40,13 +40,13 @@ def as_lines(message: FoundMessage) -> list[str]:
 
 
 def body_text(body: bytes) -> str:
-    """The body where it is UTF-8, or how long it is."""
+    """Return the body if it is UTF-8, else its length."""
     try:
         return body.decode()
     except UnicodeDecodeError:
-        return f"({count(len(body), 'byte')} that are no UTF-8)"
+        return f"({count(len(body), 'byte')} that are not UTF-8)"
 
 
 def written_time(at_ms: int) -> str:
-    """A time in UTC to the millisecond; - for none."""
+    """Return a time in UTC with milliseconds; - for none."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "milliseconds") if at_ms > 0 else "-"

@@ -1,4 +1,4 @@
-"""Times and durations that options take."""
+"""Times and durations in options."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import typer
 
 
 def moment_ms(text: str, option: str) -> int:
-    """Unix milliseconds of a time (ISO 8601 with a zone, or @milliseconds), or of so long ago (10m).
+    """Return Unix milliseconds of a time (ISO 8601 with a zone, or @milliseconds), or of an age (10m).
 
     Raises typer.BadParameter, which names the option.
     """
@@ -22,11 +22,11 @@ def moment_ms(text: str, option: str) -> int:
     try:
         return PointInTime().check(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{error}; a duration such as 10m is accepted too", param_hint=option) from None
+        raise typer.BadParameter(f"{error}, or an age such as 10m", param_hint=option) from None
 
 
 def seconds(text: str, option: str) -> float:
-    """The seconds of a duration such as 30s. Raises typer.BadParameter, which names the option."""
+    """Return the seconds of a duration such as 30s. Raises typer.BadParameter, which names the option."""
     from rmqd.config.model.quantities import parse_duration_ms
 
     try:

@@ -1,4 +1,4 @@
-"""`rmqd new handler`: a folder with a typed handler, its tests, its cases and its configuration."""
+"""`rmqd new handler`: creates a folder with a typed handler, its tests, its cases and its configuration."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Annotated, Final
 import typer
 
 HELP = """\
-The folder is called NAME, and so are the group and the handler's entry point. What is written works as it is: in it
-pytest passes, and rmqd check and rmqd run find its configuration. A folder of that name that exists is refused.
+The folder, the group and the handler's entry point are called NAME. The project works unchanged: in the folder pytest
+passes, and rmqd check and rmqd run find the configuration. An existing folder is not changed.
 
 Example: rmqd new handler order-book --topic orders
 """
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
-_TAKEN: Final = ("rmqd", "tests", "pydantic", "pytest")  # what the project imports
+_TAKEN: Final = ("rmqd", "tests", "pydantic", "pytest")  # the project imports these
 
 
 def new_handler(
     name: Annotated[str, typer.Argument(help="Small letters, digits and dashes, such as order-book")],
     topic: Annotated[str, typer.Option("--topic", help="The topic whose messages it handles")] = "orders",
 ) -> None:
-    """Write a project with a typed handler, its tests and its configuration, to begin with."""
+    """Create a project with a typed handler, its tests and its configuration."""
     from rmqd.cli.new_project import files_of
     from rmqd.errors import InvalidNameError
     from rmqd.plugins.entry_points import installed
@@ -36,19 +36,19 @@ def new_handler(
     module = name.replace("-", "_")
     if not _NAME.fullmatch(name):
         raise typer.BadParameter(
-            f"{name!r} cannot be the name of a handler; accepted: small letters, digits, single dashes",
+            f"{name!r} is not a valid handler name; expected small letters, digits, single dashes",
             param_hint="NAME",
         )
     if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _TAKEN or _is_installed(module):
         raise typer.BadParameter(
-            f"{name!r} would make the module {module}, which is Python's own, rmqd's or an installed one; "
-            "accepted: another name",
+            f"{name!r} would create the module {module}, which exists in Python, rmqd or an installed package; "
+            "expected another name",
             param_hint="NAME",
         )
     if name in installed(ENTRY_POINT_GROUP):
         raise typer.BadParameter(
-            f"{name!r} is the name of an installed handler, and a configuration could not tell the two apart; "
-            "accepted: another name",
+            f"{name!r} is the name of an installed handler, which a configuration could not distinguish; "
+            "expected another name",
             param_hint="NAME",
         )
     try:
@@ -60,7 +60,7 @@ def new_handler(
         folder.mkdir()
     except FileExistsError:
         raise typer.BadParameter(
-            f"{folder.resolve()} exists already, and nothing in it is changed; accepted: a name that is not taken here",
+            f"{folder.resolve()} exists already and was not changed; expected another name",
             param_hint="NAME",
         ) from None
     for place, text in files_of(name, module, topic).items():
@@ -72,6 +72,6 @@ def new_handler(
 
 
 def _is_installed(module: str) -> bool:
-    """Whether Python finds such a module. A folder without code, such as one of this name here, is none."""
+    """Return whether Python finds such a module. A folder without code, such as a project's, does not count."""
     found = importlib.util.find_spec(module)
     return found is not None and found.origin is not None

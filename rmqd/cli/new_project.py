@@ -1,4 +1,4 @@
-"""The files of a new handler's project. NAME, MODULE and TOPIC in them stand for what the author chose."""
+"""The files of a new handler's project. The author's choices replace NAME, MODULE and TOPIC."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 
 
 class Order(pydantic.BaseModel):
-    """The body of a message. One that is not so goes to the dead letters, with what is wrong."""
+    """The body of a message. A message with another body is dead-lettered, with the reason."""
 
     id: str
     total: int
@@ -69,12 +69,12 @@ class Order(pydantic.BaseModel):
 
 @rmqd.handler(json=Order)
 async def handle(order: Order, message: Message) -> None:
-    """Return: it is done. Raise: it comes again. It may come twice, so do what may be done twice."""
+    """Returning acknowledges; raising retries. A message may be delivered twice, so the effect must be repeatable."""
     log.info("%s: order %s over %d", message.msg_id, order.id, order.total)
 '''
 
 _TEST: Final = '''\
-"""What becomes of messages: through the real consumer, with a RocketMQ of each test's own."""
+"""Tests with the real consumer. Each test has its own RocketMQ."""
 
 from collections.abc import Callable
 
@@ -91,7 +91,7 @@ def test_an_order_is_handled(rocketmq: RocketMQ, run_handler: Run) -> None:
     assert [message.keys for message in result.acked] == ["order-1"]
 
 
-def test_what_is_no_order_is_given_up(rocketmq: RocketMQ, run_handler: Run) -> None:
+def test_an_invalid_order_is_dead_lettered(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.send("TOPIC", {"id": "order-2"}, keys="order-2")
     run_handler(handle, topic="TOPIC", group="NAME")
     (dead,) = rocketmq.dead_letters("NAME")
@@ -99,12 +99,12 @@ def test_what_is_no_order_is_given_up(rocketmq: RocketMQ, run_handler: Run) -> N
 '''
 
 _CASES: Final = """\
-# rmqd test tests, or pytest; with --chaos also whether the effect is repeatable. The handler runs as it is: what it
-# writes to is to be the tests' own.
+# Run: rmqd test tests, or pytest. --chaos also tests whether the effect is repeatable. The handler is not replaced, so
+# let it write to a database for tests.
 config: ../config/rmqd.yaml
 group: "NAME"
 cases:
-  of two messages one is no order:
+  one of two messages is not an order:
     messages:
       - {keys: order-1, body: {id: order-1, total: 12}}
       - {keys: order-2, body: {id: order-2}}
@@ -126,7 +126,7 @@ _FILES: Final = {
 
 
 def files_of(name: str, module: str, topic: str) -> Mapping[str, str]:
-    """The text of each file of a project, by its place in the folder."""
+    """Return the text of each file of a project, by its path in the folder."""
     values = {"NAME": name, "MODULE": module, "TOPIC": topic}
 
     def filled(text: str) -> str:

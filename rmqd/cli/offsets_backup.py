@@ -1,4 +1,4 @@
-"""The file with a group's offsets that is written before they are moved, and that brings them back."""
+"""The file with a group's offsets before a reset, which `rmqd offsets restore` reads."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 _FORM: Final = "rmqd offsets 1"
-_LONGEST: Final = (
-    180  # characters of a file's name for the names, of which 250 may come; in full they stand in the file
-)
+_LONGEST: Final = 180  # limit for the names in a file name, which may have 250 characters; the file has the full names
 
 
 @dataclass(frozen=True, slots=True)
 class SavedOffset:
-    """The offset in one queue; None where the group had none."""
+    """The offset in one queue; None if the group had none."""
 
     broker: str
     queue: int
@@ -32,7 +30,7 @@ class Backup:
     namespace: str
     nameserver: str
     made_at: str
-    """When, as ISO 8601 in UTC."""
+    """The time as ISO 8601 in UTC."""
     offsets: tuple[SavedOffset, ...]
     cluster: str = ""
     """The id of the cluster; empty if it has none, and in files of rmqd 0.1.0."""
@@ -49,7 +47,7 @@ class Backup:
         )
 
     def write(self, folder: Path) -> Path:
-        """Write a new file into a folder, which is made where it is missing. Raises OSError."""
+        """Write a new file into a folder, which is created if missing. Raises OSError."""
         from rmqd.consumer.offsets.private_files import make_folder, replace_file, sync_folder
 
         make_folder(folder)
@@ -62,10 +60,10 @@ class Backup:
 
     @classmethod
     def read(cls, path: Path) -> Backup:
-        """Read a file. Raises OSError, and ValueError where it is no backup."""
+        """Read a file. Raises OSError, and ValueError if it is not a backup."""
         document: Any = json.loads(path.read_text())
         if not isinstance(document, dict) or document.pop("form", None) != _FORM:
-            raise ValueError(f"it does not say that it is `{_FORM}`")
+            raise ValueError(f"expected a file of the form `{_FORM}`")
         try:
             saved = tuple(_saved(one) for one in document.pop("offsets"))
             backup = cls(**document, offsets=saved)
@@ -77,7 +75,7 @@ class Backup:
 
 
 def now_text() -> str:
-    """The time as ISO 8601 in UTC, in microseconds."""
+    """Return the time as ISO 8601 in UTC, in microseconds."""
     moment = time.time_ns() // 1000
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment // 10**6)) + f".{moment % 10**6:06}Z"
 
@@ -86,5 +84,5 @@ def _saved(document: dict[str, Any]) -> SavedOffset:
     one = SavedOffset(**document)
     numbers = (one.queue, 0 if one.offset is None else one.offset)
     if type(one.broker) is not str or any(type(number) is not int or number < 0 for number in numbers):
-        raise ValueError(f"{document} is no queue with its offset")
+        raise ValueError(f"{document} is not a queue with its offset")
     return one

@@ -1,4 +1,4 @@
-"""What `rmqd offsets reset` and `restore` share: plan, question, backup, move, check, and what came of it."""
+"""The common steps of `rmqd offsets reset` and `restore`: plan, question, backup, reset, verification, outcome."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from rmqd.client.resets.plan import PlannedMove, ResetPlan, Scope
     from rmqd.client.resets.watch import State
 
-Wait = Annotated[str, typer.Option("--wait", help="How long members have to obey")]
+Wait = Annotated[str, typer.Option("--wait", help="Time for members to apply the reset")]
 _WORDS: dict[State, str] = {
-    "moved": "moved, and obeyed",
+    "moved": "reset, and applied by members",
     "stored": "stored",
     "unchanged": "there already",
     "not_obeyed": "not obeyed",
     "failed": "failed",
 }
-LONGEST_WAIT = "45s"  # a broker holds a pull for up to 20 s, and an older Java pauses for 10
+LONGEST_WAIT = "45s"  # a broker holds a pull for up to 20 s, and an older Java client pauses for 10 s
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be moved, and how."""
+    """The requested reset."""
 
     group: str
     topic: str
@@ -50,7 +50,7 @@ class Change:
 
 
 def change_offsets(asked: Asked, target: Target, change: Change) -> None:
-    """Show the plan, ask, and move the group. Ends the command with 1 or 69 where a queue is not where it was sent."""
+    """Show the plan, ask, and reset the group. Ends the command with 1 or 69 if a queue did not reach its target."""
     from rmqd.wire.namespace import without_namespace
 
     _refuse_broadcasting(target, change.group)
@@ -61,7 +61,7 @@ def change_offsets(asked: Asked, target: Target, change: Change) -> None:
         if asked.as_json:
             say_json(_document(change, None, [_as_planned(move) for move in plan.moves], []))
         else:
-            say([] if plan.errors else ["nothing to do: every queue is there already"])
+            say([] if plan.errors else ["nothing to do: every queue is at its target"])
         end_for_errors(plan.errors, [options.namespace])
         return
     if change.dry_run and asked.as_json:
@@ -88,7 +88,7 @@ async def _plan(client: ClientInstance, names: tuple[str, str], goal: Goal, scop
 
 
 class _Course:
-    """From the answer `yes` on. The plan is made again: a group at work has moved on while the question was read."""
+    """The steps after confirmation. The plan is made again, because a running group moves on meanwhile."""
 
     def __init__(
         self, target: Target, change: Change, confirmed: ResetPlan, names: tuple[str, str], *, quiet: bool
@@ -103,7 +103,7 @@ class _Course:
         self._quiet = quiet
 
     async def run(self, client: ClientInstance) -> ResetOutcome:
-        """Move the group, unless nothing is left to do."""
+        """Reset the group, unless nothing is left to do."""
         from rmqd.client.looks.brokers import Brokers
         from rmqd.client.resets.carry_out import carry_out
         from rmqd.client.resets.plan import plan_reset
@@ -113,20 +113,20 @@ class _Course:
         if plan.due:
             await client.cluster_id.learn()
             self._save(plan, client.cluster_id.id)
-        return await carry_out(brokers, plan, self._change.wait_seconds, sent=lambda: self._tell(plan))
+        return await carry_out(brokers, plan, self._change.wait_seconds, sent=lambda: self._print_sent(plan))
 
     def cut(self) -> str:
-        """What stands where it was interrupted, and how to go on."""
+        """Return the state after an interruption, and the next steps."""
         if self.path is None:
             return "interrupted; nothing was changed"
-        moved = "was moved; whether its members obeyed was not seen" if self._is_sent else "may be moved in part"
+        moved = "was reset; whether its members applied it is unknown" if self._is_sent else "may be reset in part"
         return (
-            f"interrupted; the group {moved}: `rmqd groups show {self._change.group}` tells where it is, "
+            f"interrupted; the group {moved}: `rmqd groups show {self._change.group}` shows its offsets, "
             f"`rmqd offsets restore {self.path}` undoes it"
         )
 
     def _fixed_goal(self) -> Goal:
-        """A skip counts from what was shown; a queue that has come as far meanwhile is not sent back."""
+        """Return a fixed goal: a skip counts from the shown offsets, and never moves a queue back."""
         from rmqd.client.resets.goal import Goal
 
         if self._change.goal.kind != "skip":
@@ -148,16 +148,16 @@ class _Course:
         except OSError as error:
             fail(
                 ExitCode.FAILURE,
-                f"rmqd: no backup can be written to {folder}, so nothing was changed: {error.strerror or error}; "
-                "--set state_dir=PATH names another folder",
+                f"rmqd: the backup cannot be written to {folder}, so nothing was changed: {error.strerror or error}; "
+                "use another folder with --set state_dir=PATH",
             )
         if not self._quiet:
             say([f"backup: {self.path}"])
 
-    def _tell(self, plan: ResetPlan) -> None:
+    def _print_sent(self, plan: ResetPlan) -> None:
         self._is_sent = True
         if not self._quiet and plan.due and plan.places.members:
-            say([f"told; waiting for {count(len(plan.places.members), 'member')} to obey"])
+            say([f"sent; waiting for {count(len(plan.places.members), 'member')} to apply the reset"])
 
 
 def _refuse_broadcasting(target: Target, group: str) -> None:
@@ -173,7 +173,7 @@ def _plan_lines(change: Change, plan: ResetPlan) -> Iterable[str]:
     due = plan.due
     gained, skipped = sum(move.gained for move in due), sum(move.skipped for move in due)
     yield (
-        f"{change.group}, {change.topic}: {count(len(due), 'queue')} to move, "
+        f"{change.group}, {change.topic}: {count(len(due), 'queue')} to reset, "
         f"{count(gained, 'message')} handled again, {skipped} skipped"
     )
     rows = [
@@ -189,16 +189,16 @@ def _plan_lines(change: Change, plan: ResetPlan) -> Iterable[str]:
     ]
     yield from table(("broker", "queue", "from", "to", "messages", "member"), rows)
     for name, error in plan.errors.items():
-        yield f"{name} stays as it is: {error}"
+        yield f"{name} is not reset: {error}"
     if any(move.place.is_popped for move in plan.moves):
-        yield "popped: messages that members have now are theirs until they are acknowledged or shown again"
+        yield "popped: members keep their messages until these are acknowledged or shown again"
     if not plan.places.members:
-        yield "no member reads the topic now: the offsets are stored"
-    yield "the topic's retries, and the group's other topics, stay as they are"
+        yield "no members read the topic now, so the offsets are only stored"
+    yield "the topic's retries, and the group's other topics, are not reset"
 
 
 def _effect(move: PlannedMove) -> str:
-    cut = "" if move.target == move.wanted else f", as it has {move.ends.min_offset} to {move.ends.max_offset}"
+    cut = "" if move.target == move.wanted else f", because it has {move.ends.min_offset} to {move.ends.max_offset}"
     if not move.is_due:
         return f"stays{cut}"
     if move.gained:
@@ -212,28 +212,28 @@ def _outcome_lines(outcome: ResetOutcome) -> Iterable[str]:
 
 
 def _not_obeyed(outcome: ResetOutcome, group: str) -> list[str]:
-    """A line for each queue that is not where it was sent, and one with the next step.
+    """Return a line for each queue that did not reach its target, and one with the next step.
 
-    Errors of brokers have lines of their own.
+    Errors of brokers have their own lines.
     """
     lines = []
     not_obeyed = [one for one in outcome.queues if one.state == "not_obeyed"]
     for one in not_obeyed:
         where, now = f"{one.move.queue.broker_name} queue {one.move.queue.queue_id}", one.now
         at = "" if now.held is None else f", which is at {now.held.commit_offset}"
-        who = f"member {now.owner}{at}" if now.owner else "no member that answers has it"
-        lines.append(f"rmqd: {where}: sent to {one.move.target}, stored {_offset(now.committed)}; {who}")
+        who = f"member {now.owner}{at}" if now.owner else "no member reports owning it"
+        lines.append(f"rmqd: {where}: target {one.move.target}, stored {_offset(now.committed)}; {who}")
     if lines and outcome.silent:
-        lines.append(f"rmqd: these members do not say what they have: {', '.join(sorted(outcome.silent))}")
+        lines.append(f"rmqd: these members do not report their queues: {', '.join(sorted(outcome.silent))}")
     asked = {one.move.queue.broker_name for one in not_obeyed}
     if asked - outcome.pushed_by:
         lines.append(
-            f"rmqd: brokers keep a reset for the member's next pull: look again with `rmqd groups show {group}`"
+            f"rmqd: brokers keep a reset for the member's next pull; check again with `rmqd groups show {group}`"
         )
     if pushed := sorted(asked & outcome.pushed_by):
         lines.append(
-            f"rmqd: {', '.join(pushed)} pushed the reset to the members, and keeps nothing for one that did not hear "
-            f"of it: look again with `rmqd groups show {group}`, and reset again, or with the members stopped"
+            f"rmqd: {', '.join(pushed)} pushed the reset to the members, and does not store it for members that missed "
+            f"it; check with `rmqd groups show {group}`, and reset again, if necessary with stopped members"
         )
     return lines
 

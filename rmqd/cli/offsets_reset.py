@@ -1,4 +1,4 @@
-"""`rmqd offsets reset`: moves a group in a topic, tells its members, and checks that they obeyed."""
+"""`rmqd offsets reset`: resets a group in a topic, notifies its members, and checks that they applied it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 HELP = """\
 --to is first, last, an offset, or a time: ISO 8601 with a zone, or @milliseconds. --skip counts from the committed
-offsets. What lies outside of a queue is cut to its ends. A plan is shown first: for each queue from where to where,
-how many messages are handled again, or skipped. Then it asks, writes the present offsets to a file (`backup: PATH`,
-for `rmqd offsets restore`), moves the queues, and waits until each member has obeyed, of rmqd, Java or another
-client. Where a queue or member has not, it is listed, and the exit code is 1.
+offsets. Offsets outside a queue are limited to its ends. The command shows a plan: old and new offset of each queue,
+and the number of messages that are handled again or skipped. Then it asks for confirmation, writes the present offsets
+to a file (`backup: PATH`, for `rmqd offsets restore`), resets the queues, and waits until each member has applied the
+reset, whether of rmqd, Java or another client. If a queue or member has not, it is listed, and the exit code is 1.
 
-The file goes to the folder backups in state_dir: the configuration's, else /var/lib/rmqd, or what --set state_dir=PATH
-says. Only the named topic is moved, not its retries (%RETRY%GROUP is a topic by itself).
+The file is in the folder backups in state_dir: the configuration's, else /var/lib/rmqd, or --set state_dir=PATH.
+Only the given topic is reset, not its retries (%RETRY%GROUP is a separate topic).
 
 Example: rmqd offsets reset order-mailer orders --to 2026-11-25T08:00:00+01:00
 """
@@ -35,14 +35,14 @@ def reset(
     group: Annotated[str, typer.Argument(help="The group's name")],
     topic: Annotated[str, typer.Argument(help="The topic")],
     to: Annotated[str | None, typer.Option("--to", help="first, last, an offset, a time, or @milliseconds")] = None,
-    skip: Annotated[int | None, typer.Option("--skip", min=1, help="So many messages further in each queue")] = None,
+    skip: Annotated[int | None, typer.Option("--skip", min=1, help="Number of messages to skip in each queue")] = None,
     broker: Annotated[str | None, typer.Option("--broker", help="Only this broker's queues")] = None,
     queue: Annotated[int | None, typer.Option("--queue", min=0, help="Only the queue with this id")] = None,
     wait: Wait = LONGEST_WAIT,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Move a group's offsets in a topic."""
+    """Reset a group's offsets in a topic."""
     from rmqd.client.resets.plan import Scope
 
     goal, wait_seconds = _goal(to, skip), seconds(wait, "--wait")
@@ -55,7 +55,7 @@ def _goal(to: str | None, skip: int | None) -> Goal:
     from rmqd.config.model.forms import PointInTime
 
     if (to is None) == (skip is None):
-        raise typer.BadParameter("accepted: one of --to and --skip", param_hint="--to")
+        raise typer.BadParameter("expected one of --to and --skip", param_hint="--to")
     if skip is not None:
         return Goal("skip", skip)
     assert to is not None
@@ -66,4 +66,4 @@ def _goal(to: str | None, skip: int | None) -> Goal:
     try:
         return Goal("time", PointInTime().check(to))
     except ValueError as error:
-        raise typer.BadParameter(f"{error}; first, last and an offset are accepted too", param_hint="--to") from None
+        raise typer.BadParameter(f"{error}, or first, last, or an offset", param_hint="--to") from None

@@ -1,4 +1,4 @@
-"""`rmqd offsets restore`: brings back the offsets that a reset has saved."""
+"""`rmqd offsets restore`: restores the offsets that a reset has saved."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from rmqd.cli.offsets_backup import Backup
 
 HELP = """\
-It is a reset like another: with a plan, a question, a backup of its own, and the same checks. Queues that are not in
-the backup, and those in which the group had no offset then, stay as they are. A backup of another cluster or namespace
-is refused.
+This is also a reset: with a plan, a question, its own backup, and the same checks. Queues that are not in the backup,
+or in which the group had no offset then, are not reset. A backup of another cluster or namespace is rejected.
 
 Example: rmqd offsets restore /var/lib/rmqd/backups/order-mailer-orders-2026-11-25T081403.120311Z.json
 """
@@ -34,7 +33,7 @@ def restore(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Move a group back to the offsets in a backup."""
+    """Reset a group to the offsets in a backup."""
     from rmqd.client.resets.goal import Goal
     from rmqd.client.resets.plan import Scope
 
@@ -58,4 +57,4 @@ def _read(path: Path) -> Backup:
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror or error}", param_hint="PATH") from None
     except ValueError as error:
-        raise typer.BadParameter(f"{path} is no backup of offsets: {error}", param_hint="PATH") from None
+        raise typer.BadParameter(f"{path} is not a backup of offsets: {error}", param_hint="PATH") from None

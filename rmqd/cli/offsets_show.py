@@ -1,4 +1,4 @@
-"""`rmqd offsets show`: a group's committed offset in each queue, between the queue's ends."""
+"""`rmqd offsets show`: shows a group's committed offset in each queue, between the queue's ends."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rmqd.errors import RmqdError
 
 HELP = """\
-COMMITTED is the next message that the group is to handle, - where it never committed. MIN is the oldest message that
-the broker has, MAX what the next one will get. Without a TOPIC all topics are shown that the group has offsets of.
+COMMITTED is the next message for the group, or - if it never committed. MIN is the oldest message that the broker has,
+MAX the offset of the next message. Without a TOPIC, all topics are shown in which the group has offsets.
 
 Example: rmqd offsets show order-mailer orders -o json
 """

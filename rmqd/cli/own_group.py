@@ -1,4 +1,4 @@
-"""A group of the configuration, for commands that run its handler."""
+"""A configured group, for commands that run its handler."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OwnGroup:
-    """One group, its handler found and its options valid."""
+    """One group, whose handler was found and whose options are valid."""
 
     name: str
     config: RootConfig
-    """No other group, and no other cluster."""
+    """The configuration with only this group and its cluster."""
     settings: GroupConfig
     options: ConsumerOptions
     client_options: ClientOptions
 
 
 def own_group(asked: Asked, name: str) -> OwnGroup:
-    """The group of the configuration. Ends the command with 78 where that is wrong, with 2 for an unknown group."""
+    """Return the group. Ends the command with 78 if the configuration is wrong, with 2 if the group is unknown."""
     from rmqd.errors import ConfigError
     from rmqd.exit_codes import ExitCode
     from rmqd.plugins.consumer_options import consumer_options
@@ -40,10 +40,10 @@ def own_group(asked: Asked, name: str) -> OwnGroup:
         config = load_runnable(asked.config, asked.overrides or (), groups=[name])
         if name not in config.groups:
             known = ", ".join(config.groups) or "none"
-            raise typer.BadParameter(f"{name} is no group of the configuration; accepted: {known}", param_hint="GROUP")
+            raise typer.BadParameter(f"unknown group {name}; expected one of {known}", param_hint="GROUP")
         settings = config.groups[name]
         if settings.handler is None:
-            raise typer.BadParameter(f"{name} has a pipeline; accepted: a group with a handler", param_hint="GROUP")
+            raise typer.BadParameter(f"{name} has a pipeline; expected a group with a handler", param_hint="GROUP")
         options = consumer_options(config, name)
     except ConfigError as error:
         fail(ExitCode.CONFIG, problems=map(str, error.problems))

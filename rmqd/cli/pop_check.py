@@ -1,4 +1,4 @@
-"""For `rmqd check --connect`: whether brokers are set to have a POP group pop its topics. It changes nothing."""
+"""For `rmqd check --connect`: checks whether brokers let a POP group pop its topics, without changes."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ async def _finding(client: ClientInstance, address: str, where: str, group: str,
     try:
         mode = await _mode(client, address, group, topic)
     except RequestCodeNotSupportedError:
-        return "error", topic, f"{where} does not know POP: it takes RocketMQ 5, or consume_mode: concurrently"
+        return "error", topic, f"{where} does not support POP; use RocketMQ 5, or consume_mode: concurrently"
     except RmqdError as error:
-        told = f"{where} does not tell whether the group pops: {error}"
+        told = f"{where} does not return the group's mode: {error}"
         return "unreachable" if isinstance(error, RemotingError) else "error", topic, told
     if mode is MessageRequestMode.POP:
-        return "ok", topic, f"{where} has the group pop"
+        return "ok", topic, f"{where} lets the group pop"
     problem = pulling_problem(group, topic, where, "the configuration")
     return "warning", topic, f"{problem.evidence}; {problem.next}"
 
 
 async def _mode(client: ClientInstance, address: str, group: str, topic: str) -> MessageRequestMode:
-    """The mode that the broker tells members; if there are none, the mode that was set by an administrator."""
+    """Return the mode that the broker assigns to members; without members, the mode that an administrator set."""
     body = QueryAssignmentRequestBody(topic, group, client.client_id)
     told = await query_assignment(client.remoting, address, body)
     if told:

@@ -1,4 +1,4 @@
-"""How far a command is that takes long."""
+"""The progress of a long command."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rmqd.cli.render import say
 
 
 class Progress:
-    """Shows on standard error how far a command is: in place on a terminal, else now and then on a line of its own.
+    """Shows the progress of a command on standard error: in place on a terminal, else regularly on a separate line.
 
-    As a context manager it clears its line in the end, so that what is told next stands alone.
+    As a context manager it clears its line at the end, so that the next output starts on an empty line.
     """
 
     def __init__(self, total: int, verb: str) -> None:
@@ -33,7 +33,7 @@ class Progress:
             typer.echo("\r\033[K", nl=False, err=True)
 
     def tell(self, done: int) -> None:
-        """So many are done by now."""
+        """Report the number done so far."""
         self.done = done
         if self._now() < self._shows_at:
             return

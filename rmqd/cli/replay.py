@@ -1,4 +1,4 @@
-"""`rmqd replay`: a window of a group's messages handled again under a shadow group, beside the group."""
+"""`rmqd replay`: handles a time window of a group's messages again under a shadow group."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from rmqd.wire.identity import Identity
 
 HELP = """\
-What the handler itself does is REAL. It runs in this process, as the only member of a shadow group, GROUP-rmqd-replay.
-Nothing of GROUP changes: its offsets, members, retry topic and dead letters. No broker is told of a message that fails:
-it is tried again here, --retries times, and then written to a file that is shown. Times are ISO 8601 with a zone,
-@milliseconds, or so long ago (2h).
+The effects of the handler are REAL. It runs in this process, as the only member of a shadow group, GROUP-rmqd-replay.
+GROUP itself does not change: its offsets, members, retry topic and dead letters. A message that fails is not sent to
+the broker: it is retried here, --retries times, and then written to a file that is shown. Times are ISO 8601 with a
+zone, @milliseconds, or an age (2h).
 
-It shows a plan and asks. The plan is kept in state_dir: where it is cut short, by Ctrl-C or kill -9, the same command
-goes on. At its end the shadow group is removed from the brokers; --abandon removes it without going on.
+The command shows a plan and asks for confirmation. The plan is kept in state_dir: after an interruption, by Ctrl-C or
+kill -9, the same command continues. At the end the shadow group is removed; --abandon removes it without continuing.
 
-Exit 1 where messages were given up, 130 where Ctrl-C stopped it.
+It exits with 1 if messages failed for good, and with 130 if Ctrl-C stopped it.
 
 Example: rmqd replay order-mailer --from 2026-11-24T08:00:00Z --to 2026-11-24T10:00:00Z --rate 200
 """
-TELL_SECONDS = 5.0
+PRINT_SECONDS = 5.0
 MOST_SHOWN = 20
 
 
@@ -49,10 +49,10 @@ def replay(
     group: Annotated[str, typer.Argument(help="The group's name in the configuration")],
     since: Annotated[str | None, typer.Option("--from", help="Stored at or after this time")] = None,
     until: Annotated[str | None, typer.Option("--to", help="Stored before this time; default: now")] = None,
-    rate: Annotated[int, typer.Option("--rate", min=0, help="Messages a second; 0: as fast as the handler")] = 0,
-    retries: Annotated[int, typer.Option("--retries", min=0, help="How often a message that fails is tried again")] = 3,
+    rate: Annotated[int, typer.Option("--rate", min=0, help="Messages per second; 0: as fast as the handler")] = 0,
+    retries: Annotated[int, typer.Option("--retries", min=0, help="Number of retries of a failed message")] = 3,
     abandon: Annotated[
-        bool, typer.Option("--abandon", help="Remove the shadow group of a replay that was cut")
+        bool, typer.Option("--abandon", help="Remove the shadow group of an interrupted replay")
     ] = False,
     force: Force = False,
     yes: Yes = False,
@@ -64,13 +64,13 @@ def replay(
 
     ours = own_group(asked, group)
     if ours.options.is_lite:
-        raise typer.BadParameter(f"{group} reads lite topics; accepted: a group of other topics", param_hint="GROUP")
+        raise typer.BadParameter(f"{group} reads lite topics; expected a group of other topics", param_hint="GROUP")
     identity = ask_cluster(ours.client_options, lambda client: _identity(client, ours, to_write=not dry_run))
     folder = ReplayFolder(asked.target(group).state_dir, ours.name, identity)
     plan, is_new = _plan(ours, folder, since, until, abandon=abandon, force=force)
     shown = without_namespace(plan, ours.options.namespace)
     if abandon:
-        confirm([f"{shown.shadow} is removed from the brokers"], yes=yes, dry_run=dry_run, err=asked.as_json)
+        confirm([f"{shown.shadow} will be removed from the brokers"], yes=yes, dry_run=dry_run, err=asked.as_json)
         ask_cluster(ours.client_options, lambda client: _refuse_second_run(client, plan))
         raise typer.Exit(_end(ours, folder, plan))
     passed = 0 if is_new else ask_cluster(ours.client_options, lambda client: _handled(client, plan))
@@ -88,7 +88,7 @@ def replay(
 def _plan(
     ours: OwnGroup, folder: ReplayFolder, since: str | None, until: str | None, *, abandon: bool, force: bool
 ) -> tuple[ReplayPlan, bool]:
-    """The plan to go on with, or a new one; and whether it is new."""
+    """Return the plan to continue, or a new one; and whether it is new."""
     from rmqd.errors import RmqdError
 
     try:
@@ -100,14 +100,14 @@ def _plan(
             to = f" --to {plan.until}" if plan.until else ""
             fail(
                 ExitCode.FAILURE,
-                f"rmqd: another replay of {ours.name} was cut short, from {plan.since}{to}; accepted: "
-                f"`rmqd replay {ours.name} --from {plan.since}{to}` to go on, --abandon to remove it first",
+                f"rmqd: another replay of {ours.name} was interrupted, from {plan.since}{to}; run "
+                f"`rmqd replay {ours.name} --from {plan.since}{to}` to continue, or --abandon to remove it first",
             )
         return plan, False
     if abandon:
-        fail(ExitCode.FAILURE, f"rmqd: no replay of {ours.name} was cut short")
+        fail(ExitCode.FAILURE, f"rmqd: there is no interrupted replay of {ours.name}")
     if since is None:
-        raise typer.BadParameter("missing; accepted: a time", param_hint="--from")
+        raise typer.BadParameter("missing; expected a time", param_hint="--from")
     from_ms, to_ms = moment_ms(since, "--from"), moment_ms(until or "0s", "--to")
     if to_ms <= from_ms:
         raise typer.BadParameter("is not after --from", param_hint="--to")
@@ -157,9 +157,9 @@ async def _begin(client: ClientInstance, plan: ReplayPlan, folder: ReplayFolder)
 
 
 def _run(ours: OwnGroup, plan: ReplayPlan, failures: Failures, rate: int, retries: int) -> tuple[Progress, int]:
-    """Run until all is handled or a signal comes: then with the exit code for that.
+    """Run until all messages are handled or a signal arrives. Returns the progress and the exit code.
 
-    Ends the command where the group cannot go on.
+    Ends the command if the group cannot continue.
     """
     from rmqd.client.instance import ClientInstance
     from rmqd.errors import RmqdError
@@ -182,32 +182,32 @@ def _run(ours: OwnGroup, plan: ReplayPlan, failures: Failures, rate: int, retrie
             one.stop()
 
         with signals_handled(stop, lambda: None):
-            return await one.run(_Teller(plan))
+            return await one.run(_ProgressPrinter(plan))
 
     configure_logging("warning", ours.config.log.format, namespaces=ours.config.namespaces)
     try:
         return run_in_loop(run()), 128 + signals[-1] if signals else ExitCode.FAILURE
     except RmqdError as error:
         fail(ExitCode.FAILURE, f"rmqd: {error}")
-    except Exception as error:  # noqa: BLE001  what the handler's `start` or `stop` raised, which ends the group
+    except Exception as error:  # noqa: BLE001 raised by the handler's `start` or `stop`; ends the group
         fail(ExitCode.FAILURE, f"rmqd: the handler cannot be run: {describe(error)}")
 
 
-class _Teller:
-    """Tells on standard error how far it is, every few seconds."""
+class _ProgressPrinter:
+    """Prints the progress to standard error every few seconds."""
 
     def __init__(self, plan: ReplayPlan) -> None:
         self._plan = plan
-        self._told_at = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
-        if time.monotonic() - self._told_at >= TELL_SECONDS:
-            self._told_at = time.monotonic()
+        if time.monotonic() - self._printed_at >= PRINT_SECONDS:
+            self._printed_at = time.monotonic()
             say([_progress_line(self._plan, progress)], err=True)
 
 
 def _end(ours: OwnGroup, folder: ReplayFolder, plan: ReplayPlan) -> int:
-    """Remove the shadow group and forget the plan. Ends the command where something of it stayed."""
+    """Remove the shadow group and the plan. Ends the command if parts of the group remain."""
 
     async def remove(client: ClientInstance) -> Mapping[str, RmqdError]:
         from rmqd.replaying.shadow import remove
@@ -226,14 +226,14 @@ def _plan_lines(plan: ReplayPlan, folder: ReplayFolder, passed: int, rate: int, 
         if one.size
     ]
     speed = f"{rate} a second" if rate else "as fast as the handler takes them"
-    behind = f"; it goes on behind the first {passed}" if passed else ""
+    behind = f"; it continues after the first {passed}" if passed else ""
     return [
-        f"{plan.shadow} handles what {plan.group} reads, stored from {written_time(plan.from_ms)} to "
+        f"{plan.shadow} handles messages of {plan.group}, stored from {written_time(plan.from_ms)} to "
         f"{written_time(plan.to_ms)}, in UTC:",
         *table(("topic", "broker", "queue", "from", "to", "messages"), rows),
         f"{count(plan.messages, 'message')} at most, {speed}{behind}",
-        f"what fails is tried again {count(retries, 'time')}, then written to {folder.failures(plan).path}",
-        f"what the handler does is real; nothing of {plan.group} changes, and {plan.shadow} is removed at the end",
+        f"failed messages are retried {count(retries, 'time')}, then written to {folder.failures(plan).path}",
+        f"the handler's effects are real; {plan.group} does not change, and {plan.shadow} is removed at the end",
     ]
 
 
@@ -253,11 +253,11 @@ def _report(plan: ReplayPlan, progress: Progress, failures: Failures, *, as_json
     for one in given_up[:MOST_SHOWN]:
         place = f"{one['topic']}:{one['broker']}:{one['queue']}:{one['offset']}"
         why = "; ".join(filter(None, (one["reason"], one["exception"])))
-        say([f"given up: {one['msg_id']}  {place}  {why}"])
+        say([f"failed: {one['msg_id']}  {place}  {why}"])
     if given_up:
-        say([f"{count(len(given_up), 'message')} given up, in {failures.path}"])
+        say([f"{count(len(given_up), 'message')} failed, in {failures.path}"])
     end = (
-        f"{plan.shadow} was removed" if progress.is_done else "stopped: the same command goes on, --abandon removes it"
+        f"{plan.shadow} was removed" if progress.is_done else "stopped: repeat the command to continue, or --abandon it"
     )
     say([end])
 

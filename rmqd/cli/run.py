@@ -1,4 +1,4 @@
-"""`rmqd run`: the daemon, which consumes all groups of a configuration."""
+"""`rmqd run`: runs the daemon, which consumes all groups of a configuration."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import typer
 from rmqd.cli.cluster import ConfigPath, Overrides
 
 HELP = """\
-SIGTERM or SIGINT drains and exits with 0; a second one cuts the drain short and exits with 128 + its number.
-SIGHUP reloads the configuration; a bad one changes nothing.
+SIGTERM or SIGINT drains and exits with 0; a second one ends the drain at once and exits with 128 + its number.
+SIGHUP reloads the configuration; an invalid one changes nothing.
 
-With --reload each group runs in a process of its own, which drains and is replaced when a file of its handler's package
-changes. A change that cannot be imported pauses the group, and the log says why; the next one that can goes on.
+With --reload each group runs in its own process, which drains and is replaced when a file of its handler's package
+changes. If the changed code cannot be imported, the group pauses, and the log shows the error, until it is fixed.
 
 Example: rmqd run --config /etc/rmqd/rmqd.yaml --set log.level=debug --group order-mailer
 """
@@ -28,7 +28,7 @@ def run(
     ] = 1,
     reload: Annotated[
         bool,
-        typer.Option("--reload", help="While you write a handler: begin its group anew at each change of its files"),
+        typer.Option("--reload", help="For development: restart a group when files of its handler change"),
     ] = False,
 ) -> None:
     """Run the consumer groups of a configuration until a signal."""
@@ -45,9 +45,10 @@ def run(
 
 
 def write_no_bytecode() -> None:
-    """Have this process and its workers keep no compiled modules.
+    """Do not let this process and its workers write compiled modules.
 
-    Python takes one for its source if that has the same size and was written in the same second: also after an edit.
+    Python mistakes one for its source if the source has the same size and was written in the same second, even if
+    edited.
     """
     import os
     import sys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmqd.cli.render import say_json
 
 HELP = """\
-Editors complete and check rmqd.yaml by it.
+Editors use it to complete and check rmqd.yaml.
 
 Example: rmqd schema > rmqd.schema.json
 """

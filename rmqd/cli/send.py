@@ -1,4 +1,4 @@
-"""`rmqd send`: put messages into a topic."""
+"""`rmqd send`: sends messages to a topic."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from rmqd.client.sending.queue_selector import MessageQueueSelector
 
 HELP = """\
-A topic that does not exist is made by the broker if it may (autoCreateTopicEnable). With --count the queues take
-turns, and up to 64 messages are under way at once. BODY is text; - reads it from standard input, bytes as they are.
+The broker creates a missing topic if it may (autoCreateTopicEnable). With --count the queues take turns, and up to 64
+messages are in flight at once. BODY is text; - reads bytes from standard input.
 
-Later: --delay-level by one of the broker's levels; --delay and --deliver-at at any time, at most 3 days ahead unless
-the broker's timerMaxDelaySec says otherwise, from RocketMQ 5.0 on. In order: --sharding-key goes to the queue that
-Java's SelectMessageQueueByHash chooses for the key, --queue to a given one; then messages go out one after the other.
+Delayed: --delay-level uses one of the broker's levels. --delay and --deliver-at need RocketMQ 5.0 or later, and allow
+any time up to the broker's timerMaxDelaySec, by default 3 days ahead. In order: --sharding-key selects a queue like
+Java's SelectMessageQueueByHash, --queue selects a given one; then messages are sent one after the other.
 
 Example: rmqd send orders '{"id": 17}' --keys order-17 --tags paid --property region=eu
 
@@ -44,36 +44,30 @@ def send(
     asked: Asked,
     topic: Annotated[str, typer.Argument(help="The topic's name")],
     body: Annotated[str, typer.Argument(help="The message's body; - reads standard input")],
-    keys: Annotated[str, typer.Option("--keys", help="Keys by which it can be found, separated by spaces")] = "",
-    tags: Annotated[str, typer.Option("--tags", help="Its tag")] = "",
+    keys: Annotated[str, typer.Option("--keys", help="Keys of the message, separated by spaces")] = "",
+    tags: Annotated[str, typer.Option("--tags", help="The message's tag")] = "",
     properties: Annotated[
         list[str] | None,
-        typer.Option("--property", "-p", metavar="KEY=VALUE", help="A property of your own, as k=v; repeatable"),
+        typer.Option("--property", "-p", metavar="KEY=VALUE", help="A user property, as k=v; repeatable"),
     ] = None,
     delay_level: Annotated[
-        int, typer.Option("--delay-level", min=0, max=18, help="Deliver later: level 1 is 1 s, 3 is 10 s, 18 is 2 h")
+        int, typer.Option("--delay-level", min=0, max=18, help="Delay level: 1 is 1 s, 3 is 10 s, 18 is 2 h")
     ] = 0,
     delay: Annotated[
         str | None,
-        typer.Option(
-            "--delay", metavar="DURATION", help="Deliver so much later, such as 90s or 12h (RocketMQ 5.0 and later)"
-        ),
+        typer.Option("--delay", metavar="DURATION", help="Delay, such as 90s or 12h (RocketMQ 5.0 and later)"),
     ] = None,
     deliver_at: Annotated[
         str | None,
         typer.Option(
-            "--deliver-at", metavar="TIME", help="Deliver then: ISO 8601 with a zone, or @milliseconds (5.0 and later)"
+            "--deliver-at", metavar="TIME", help="Delivery time: ISO 8601 with a zone, or @milliseconds (5.0 and later)"
         ),
     ] = None,
-    sharding_key: Annotated[
-        str | None, typer.Option("--sharding-key", help="Keep in order with all messages of this key")
-    ] = None,
-    queue: Annotated[
-        str | None, typer.Option("--queue", help="Send to this queue: its number, or broker:number")
-    ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="How often to send it")] = 1,
+    sharding_key: Annotated[str | None, typer.Option("--sharding-key", help="Key whose messages stay in order")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", help="Queue to send to: its id, or broker:id")] = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="Number of times to send the message")] = 1,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Say it in RocketMQ's message trace, for mqadmin queryMsgTraceById")
+        bool, typer.Option("--trace", help="Send RocketMQ's message trace, for mqadmin queryMsgTraceById")
     ] = False,
 ) -> None:
     """Send messages to a topic."""
@@ -162,8 +156,8 @@ async def _send_all(
 async def _results(
     send_one: Callable[[], Coroutine[Any, Any, SendResult]], count: int, selector: MessageQueueSelector | None
 ) -> AsyncIterator[SendResult]:
-    """The results in the order of sending. The first failure is raised after the results before it."""
-    import asyncio  # imported here, as showing the help does not need it
+    """Yield the results in sending order. The first failure is raised after the results before it."""
+    import asyncio  # imported here, because the help does not need it
 
     started, most = 0, IN_FLIGHT if selector is None else 1
     sending: list[asyncio.Task[SendResult]] = []
@@ -180,7 +174,7 @@ async def _results(
 
 
 class _Report:
-    """Prints each result at once, so that a later failure does not hide what was sent."""
+    """Prints each result at once, so that a later failure does not hide it."""
 
     def __init__(self, namespace: str) -> None:
         self.sent = 0
@@ -194,7 +188,7 @@ class _Report:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Finish the output after the last message."""
+        """Complete the output after the last message."""
 
 
 class _LineReport(_Report):
@@ -206,7 +200,7 @@ class _LineReport(_Report):
 
 
 class _JsonReport(_Report):
-    """Prints a JSON array, one element on a line. It is complete also after a failure."""
+    """Prints a JSON array, one element per line. It is complete even after a failure."""
 
     def write(self, result: SendResult) -> None:
         typer.echo(f"{',' if self.sent else '['}\n  {json.dumps(_document(result))}", nl=False)
@@ -229,7 +223,7 @@ def _document(result: SendResult) -> dict[str, Any]:
 
 
 def _body(text: str) -> bytes:
-    # surrogateescape: bytes of an argument that are not UTF-8 are sent as they are
+    # surrogateescape: bytes of an argument that are not UTF-8 are sent unchanged
     return sys.stdin.buffer.read() if text == "-" else text.encode(errors="surrogateescape")
 
 
@@ -237,7 +231,7 @@ def _selector(sharding_key: str | None, queue: str | None) -> MessageQueueSelect
     from rmqd.client.sending.queue_selector import by_hash, by_id
 
     if sharding_key is not None and queue is not None:
-        raise typer.BadParameter("it chooses a queue by itself; accepted: --sharding-key or --queue", param_hint=_KEY)
+        raise typer.BadParameter("it selects the queue; expected --sharding-key or --queue, not both", param_hint=_KEY)
     if sharding_key is not None:
         if not sharding_key:
             raise typer.BadParameter("it must not be empty", param_hint=_KEY)
@@ -247,17 +241,17 @@ def _selector(sharding_key: str | None, queue: str | None) -> MessageQueueSelect
     broker_name, _, number = queue.rpartition(":")
     if not number.isascii() or not number.isdigit() or queue.startswith(":"):
         raise typer.BadParameter(
-            f"{queue!r} is no queue; accepted: its number, such as 3, or broker-a:3", param_hint="--queue"
+            f"{queue!r} is not a queue; expected an id such as 3, or broker-a:3", param_hint="--queue"
         )
     return by_id(int(number), broker_name)
 
 
 def _timer(delay: str | None, deliver_at: str | None, delay_level: int) -> tuple[int | None, int | None]:
-    """Milliseconds of `--delay`, and Unix milliseconds of `--deliver-at`."""
+    """Return milliseconds of `--delay`, and Unix milliseconds of `--deliver-at`."""
     given = {"--delay-level": delay_level > 0, "--delay": delay is not None, "--deliver-at": deliver_at is not None}
     options = [option for option, is_given in given.items() if is_given]
     if len(options) > 1:
-        raise typer.BadParameter(f"beside {options[0]}; accepted: one of {', '.join(given)}", param_hint=options[1])
+        raise typer.BadParameter(f"given with {options[0]}; expected one of {', '.join(given)}", param_hint=options[1])
     return _delay_ms(delay), _deliver_at_ms(deliver_at)
 
 
@@ -269,9 +263,9 @@ def _delay_ms(delay: str | None) -> int | None:
     try:
         milliseconds = round(parse_duration_ms(delay))
     except ValueError as error:
-        raise typer.BadParameter(f"{error}; accepted: {DURATION_FORM}", param_hint="--delay") from None
+        raise typer.BadParameter(f"{error}; expected {DURATION_FORM}", param_hint="--delay") from None
     if milliseconds < 1:
-        raise typer.BadParameter(f"{delay} is no delay; accepted: 1ms or longer", param_hint="--delay")
+        raise typer.BadParameter(f"{delay} is not a delay; expected 1ms or longer", param_hint="--delay")
     return milliseconds
 
 
@@ -288,22 +282,20 @@ def _deliver_at_ms(deliver_at: str | None) -> int | None:
         raise typer.BadParameter(str(error), param_hint="--deliver-at") from None
     if milliseconds <= time.time() * 1000:
         raise typer.BadParameter(
-            f"{deliver_at} is over; accepted: a time in the future, or no --deliver-at to deliver at once",
+            f"{deliver_at} has passed; expected a time in the future, or no --deliver-at to deliver at once",
             param_hint="--deliver-at",
         )
     return milliseconds
 
 
 def _properties(pairs: list[str], taken: Mapping[str, str]) -> dict[str, str]:
-    """The properties of `--property`. `taken` has the properties that other options set, with the options' names."""
+    """Return the properties of `--property`. `taken` maps properties of other options to these options."""
     properties = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not key or not equals:
             raise typer.BadParameter(f"{pair!r} is not of the form k=v", param_hint="--property")
         if key in taken:
-            raise typer.BadParameter(
-                f"{key} is what {taken[key]} sets; accepted: one of the two", param_hint="--property"
-            )
+            raise typer.BadParameter(f"{taken[key]} sets {key}; expected only one of them", param_hint="--property")
         properties[key] = value
     return properties

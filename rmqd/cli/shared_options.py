@@ -1,4 +1,4 @@
-"""Options that several commands take: declared once, and handed to each command as one value."""
+"""Options that several commands share: declared once, and passed to each command as one value."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, get_type_hints
 def with_options(
     name: str, options: Callable[..., None], value: Callable[..., object]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the parameters of `options` as options, behind its own.
+    """Give a command the parameters of `options` as options, after its own.
 
-    The command gets what `value` makes of them, which has the same parameters, as its parameter `name`.
+    The command gets the result of `value`, which has the same parameters, as its parameter `name`.
     """
     shared = _parameters(options)
 
@@ -23,7 +23,7 @@ def with_options(
             command(**{name: value(**{one: given.pop(one) for one in shared})}, **given)
 
         parameters = _parameters(command, besides=name) | shared
-        # typer makes the options of a command by the signature and the annotations of its function
+        # typer reads a command's options from its function's signature and annotations
         run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
         run.__annotations__ = {one: parameter.annotation for one, parameter in parameters.items()}
         return run
@@ -32,7 +32,7 @@ def with_options(
 
 
 def _parameters(function: Callable[..., None], besides: str = "") -> dict[str, inspect.Parameter]:
-    # the type of what is handed to the command may be one that is imported when the command runs
+    # the type of the passed value may be imported only when the command runs
     function.__annotations__.pop(besides, None)
     hints = get_type_hints(function, include_extras=True)
     return {

@@ -1,4 +1,4 @@
-"""`rmqd spark compact`: large files of a Parquet sink's small ones."""
+"""`rmqd spark compact`: compacts the small files of a Parquet sink."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
     from rmqd.spark.pipelines.compaction_plan import Chunk
 
 HELP = """\
-For a group whose sink writes Parquet, from cron for instance: small files of each partition that are old enough become
-few large ones, with the same rows. The group may run meanwhile, here or elsewhere. Readers see no row twice; those of
-the files that are just replaced are missing for as long as renaming these takes. If the command is killed in between,
-the group's next micro-batch or start, or the next compaction, renames the rest. Readers that have listed the folder
-before may find files gone, and have to list it again.
+For a group whose sink writes Parquet, for example from cron: small files of each partition that are old enough become a
+few large ones with the same rows. The group may run meanwhile, here or elsewhere. Readers never see a row twice; while
+files are being renamed, their rows are missing for a moment. If the command is killed in between, the group's next
+micro-batch or start, or the next compaction, renames the rest. Readers that have listed the folder before may miss
+files, and must list it again.
 
 Example: rmqd spark compact orders-archive --older-than 1d --size 128MiB
 """
 
 
 def compact(
-    group: Annotated[str, typer.Argument(help="The group's name; may be left out where only one is on Spark")] = "",
+    group: Annotated[str, typer.Argument(help="The group's name; optional if only one is on Spark")] = "",
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE", help="Leave files that were written since, as 12h or 1d")
+        str, typer.Option("--older-than", metavar="AGE", help="Only files of at least this age, as 12h or 1d")
     ] = "1d",
     size: Annotated[
-        str, typer.Option("--size", help="How large files should be; those of three quarters of it are left")
+        str, typer.Option("--size", help="Target size of files; files of three quarters of it stay")
     ] = "128MiB",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan")] = False,
     config: ConfigPath = None,
     overrides: Overrides = None,
 ) -> None:
-    """Make large files of the small ones that a group's sink has written."""
+    """Compact the small files that a group's sink has written."""
     from rmqd.config.model.quantities import parse_size_bytes
     from rmqd.errors import ConfigError, RmqdError
     from rmqd.exit_codes import ExitCode
@@ -49,7 +49,7 @@ def compact(
     try:
         wanted_bytes = parse_size_bytes(size)
     except ValueError as error:
-        raise typer.BadParameter(f"{error}; accepted: a size such as 128MiB", param_hint="--size") from None
+        raise typer.BadParameter(f"{error}; expected a size such as 128MiB", param_hint="--size") from None
     try:
         order = order_of(config, group, tuple(overrides or ()))
         sink_to_compact(order)
@@ -76,4 +76,4 @@ def compact(
         typer.echo(f"rmqd spark compact: {error}", err=True)
         raise typer.Exit(ExitCode.FAILURE) from None
     if not dry_run:
-        say([f"{count(made, 'file')} made"])
+        say([f"{count(made, 'file')} written"])

@@ -1,4 +1,4 @@
-"""`rmqd spark pack`: the environment that a cluster's executors need, as an archive."""
+"""`rmqd spark pack`: packs the environment that a cluster's executors need into an archive."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import typer
 from rmqd.cli.render import say
 
 HELP = """\
-rmqd spark submit does so by itself; an archive that lies where the cluster finds it (HDFS, S3) saves sending it along
-each time: rmqd spark submit --environment hdfs:///rmqd/environment.tar.gz. It has no Python of its own: the nodes need
-one of the same version as the one that packs, and the same operating system and processor.
+rmqd spark submit does so automatically. An archive that the cluster can read (HDFS, S3) need not be sent each time:
+rmqd spark submit --environment hdfs:///rmqd/environment.tar.gz. It does not contain Python: the nodes need the same
+Python version, operating system and processor as the machine that packs.
 
 Example: rmqd spark pack environment.tar.gz
 """
 
 
 def pack(
-    archive: Annotated[Path, typer.Argument(help="Where to write it, as NAME.tar.gz")],
+    archive: Annotated[Path, typer.Argument(help="Path of the archive, as NAME.tar.gz")],
     include: Annotated[
-        list[Path] | None, typer.Option("--include", help="Add a module or a package by its path; repeatable")
+        list[Path] | None, typer.Option("--include", help="Path of a module or package to add; repeatable")
     ] = None,
     include_secrets: Annotated[
-        bool, typer.Option("--include-secrets", help="Leave nothing of --include out: .env, .git, private keys, ...")
+        bool, typer.Option("--include-secrets", help="Also pack .env, .git, private keys and so on of --include")
     ] = False,
 ) -> None:
-    """Pack what executors need into an archive."""
+    """Pack the requirements of executors into an archive."""
     from rmqd.errors import RmqdError
     from rmqd.exit_codes import ExitCode
     from rmqd.spark.submit import packed_environment
@@ -40,5 +40,5 @@ def pack(
     except (RmqdError, OSError) as error:
         typer.echo(f"rmqd spark pack: {error}", err=True)
         raise typer.Exit(ExitCode.FAILURE) from None
-    say((f"left out: {one}" for one in left_out), err=True)
+    say((f"omitted: {one}" for one in left_out), err=True)
     typer.echo(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB")

@@ -1,4 +1,4 @@
-"""`rmqd spark run`: one group on Spark, in the foreground."""
+"""`rmqd spark run`: runs one group on Spark, in the foreground."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import typer
 from rmqd.cli.cluster import ConfigPath, Overrides
 
 HELP = """\
-As under rmqd run, its messages are handled in micro-batches and its offsets are committed; without the daemon there are
+As with rmqd run, its messages are handled in micro-batches and its offsets are committed. Without the daemon there are
 no metrics and no restarts: its figures are logged every 10 seconds, and a failure ends the command with 1. SIGTERM or
-SIGINT lets the micro-batch under way end, commits and exits with 0; a second one cuts that short and exits with 128 +
-its number. With spark.trigger: available_now the command ends when all is handled that was there.
+SIGINT finishes the current micro-batch, commits and exits with 0; a second one ends it at once and exits with 128 + its
+number. With spark.trigger: available_now the command ends when all present messages are handled.
 
 Example: rmqd spark run order-archive --set groups.order-archive.spark.trigger=available_now
 """
 
 
 def run(
-    group: Annotated[str, typer.Argument(help="The group's name; may be left out where only one is on Spark")] = "",
+    group: Annotated[str, typer.Argument(help="The group's name; optional if only one is on Spark")] = "",
     config: ConfigPath = None,
     overrides: Overrides = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`rmqd spark submit`: a group on a cluster."""
+"""`rmqd spark submit`: runs a group on a cluster."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from rmqd.spark.submit.submission import Submission
 
 HELP = """\
-What executors need goes along: rmqd and the plugins that are installed here are packed into an archive, which Spark
-unpacks on each of them. On Kubernetes they are in the image. Without SPARK_HOME, PySpark's own spark-submit is used,
-and without a Java, that of the extra.
+rmqd and the plugins that are installed here are packed into an archive for the executors, which Spark unpacks on each
+of them. On Kubernetes they are in the image. Without SPARK_HOME, PySpark's own spark-submit is used, and without Java,
+the extra's Java.
 
-In deploy mode client, the default, the driver is a process of this machine, and the command runs as long as the group:
-SIGTERM or SIGINT ends the micro-batch under way, commits, and exits with 0; a second one ends it at once. In deploy
-mode cluster the driver is a process of the cluster, which is asked to stop it.
+In deploy mode client, the default, the driver is a process on this machine, and the command runs as long as the group:
+SIGTERM or SIGINT finishes the current micro-batch, commits, and exits with 0; a second one ends it at once. In deploy
+mode cluster the driver is a process in the cluster: use the cluster's tools to stop it.
 
-Options behind -- are handed to spark-submit.
+Options after -- are passed to spark-submit.
 
 Example: rmqd spark submit orders --master spark://spark-1:7077 -- --executor-memory 2g
 """
 
 
 def submit(
-    group: Annotated[str, typer.Argument(help="The group, which has engine: spark")],
-    passed: Annotated[list[str] | None, typer.Argument(help="Options for spark-submit, behind --")] = None,
+    group: Annotated[str, typer.Argument(help="The name of a group with engine: spark")],
+    passed: Annotated[list[str] | None, typer.Argument(help="Options for spark-submit, after --")] = None,
     config: ConfigPath = None,
     overrides: Overrides = None,
     master: Annotated[
@@ -40,16 +40,16 @@ def submit(
     ] = "",
     deploy_mode: Annotated[str, typer.Option("--deploy-mode", help="client or cluster: where the driver runs")] = "",
     environment: Annotated[
-        str, typer.Option("--environment", help="An archive as a file or URL, or none; default: packed now")
+        str, typer.Option("--environment", help="Archive as a file or URL, or none; default: packed now")
     ] = "",
     include: Annotated[
-        list[Path] | None, typer.Option("--include", help="Pack a module or package by its path, too; repeatable")
+        list[Path] | None, typer.Option("--include", help="Path of another module or package to pack; repeatable")
     ] = None,
     spark_home: Annotated[str, typer.Option("--spark-home", help="Default: $SPARK_HOME, else PySpark's own")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command, and neither pack nor run")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the command")] = False,
 ) -> None:
     """Run a group on a cluster."""
-    import tempfile  # imported here, as other commands do not need it
+    import tempfile  # imported here, because other commands do not need it
 
     from rmqd.errors import ConfigError, RmqdError
     from rmqd.exit_codes import ExitCode
@@ -67,7 +67,7 @@ def submit(
         if dry_run:
             typer.echo(shlex.join(submission.command(program, folder)))
             raise typer.Exit(ExitCode.OK)
-        provide_programs()  # spark-submit logs how it gets on
+        provide_programs()  # spark-submit logs the progress
         if submission.environment and not environment:
             _pack(order, include or [], Path(archive))
         submitting.write_folder(submission, folder)
@@ -85,7 +85,7 @@ def submit(
 
 
 def _submission(order: GroupOrder, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]) -> Submission:
-    """The submission. On Kubernetes rmqd is in the image, unless an archive is named. Raises ConfigError."""
+    """Return the submission. On Kubernetes rmqd is in the image, unless an archive is given. Raises ConfigError."""
     from rmqd.spark.session import session_conf
     from rmqd.spark.submit.submission import NO_ENVIRONMENT, submission_of
 
@@ -103,8 +103,8 @@ def _pack(order: GroupOrder, include: list[Path], archive: Path) -> None:
 
     settings = order.settings
     plugins = [part.plugin for part in (settings.handler, settings.pipeline, settings.sink) if part and part.plugin]
-    typer.echo("rmqd spark submit: packing what executors need", err=True)
+    typer.echo("rmqd spark submit: packing the executors' environment", err=True)
     left_out: list[str] = []
     pack(packed_files(plugins, include, left_out), archive)
-    say((f"left out: {one}" for one in left_out), err=True)
+    say((f"omitted: {one}" for one in left_out), err=True)
     typer.echo(f"rmqd spark submit: {archive.stat().st_size / 1e6:.0f} MB", err=True)

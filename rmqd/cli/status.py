@@ -1,4 +1,4 @@
-"""`rmqd status`: the groups and queues of the running daemon."""
+"""`rmqd status`: shows the groups and queues of the running daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMNS = ("topic", "broker", "queue", "state", "committed", "max", "lag", "lag
 
 def status(
     group: Annotated[str | None, typer.Argument(help="Only this group")] = None,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="Where to find the daemon's address")] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration with daemon address")] = None,
     http: Http = None,
     output: Output = "table",
 ) -> None:
@@ -37,12 +37,12 @@ def status(
     try:
         lines = status_lines(printable_values(document))
     except (KeyError, TypeError, AttributeError):
-        fail(ExitCode.UNAVAILABLE, "rmqd: what answers is not an rmqd of this version; -o json shows what it says")
+        fail(ExitCode.UNAVAILABLE, "rmqd: the server is not an rmqd of this version; -o json shows its response")
     typer.echo("\n".join(lines))
 
 
 def status_lines(document: dict[str, Any]) -> list[str]:
-    """The document of /api/v1/status as lines for a person."""
+    """Return the document of /api/v1/status as lines of text."""
     from rmqd.daemon.http.status_text import (
         cell,
         is_alarming,
@@ -81,11 +81,11 @@ def status_lines(document: dict[str, Any]) -> list[str]:
 
 
 def _in_red(text: str) -> str:
-    """The text in red. Typer removes the colour if the output is not a terminal."""
+    """Return the text in red. Typer removes the colour if the output is not a terminal."""
     return typer.style(text, fg=typer.colors.RED)
 
 
 def _table(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
     if not rows:
-        return ["  no queues are assigned here"]
+        return ["  no queues assigned to this daemon"]
     return [f"  {line}" for line in table(columns, rows)]

@@ -1,4 +1,4 @@
-"""`rmqd tail`: the messages of a topic as they come."""
+"""`rmqd tail`: prints the messages of a topic as they arrive."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rmqd.wire.bodies.heartbeat import SubscriptionData
 
 HELP = """\
---since begins with what was stored so long ago (10m), or since a time (ISO 8601 with a zone, or @milliseconds). It
-reads without a group: groups lose and gain nothing by it. A line is: when it was stored (UTC), broker:queue:offset,
-id, tag, keys, body. -o json prints a JSON document a line.
+--since begins with messages of an age (10m), or since a time (ISO 8601 with a zone, or @milliseconds). The command
+reads without a group, and does not affect groups. A line is: store time (UTC), broker:queue:offset,
+id, tag, keys, body. -o json prints one JSON document per line.
 
 Example: rmqd tail orders --tags "paid || refunded" --since 10m
 """
@@ -33,13 +33,13 @@ def tail(
     asked: Asked,
     topic: Annotated[str, typer.Argument(help="The topic")],
     tags: Annotated[str | None, typer.Option("--tags", help='Only these tags, as "paid || refunded"')] = None,
-    sql: Annotated[str | None, typer.Option("--sql", help="Only what an SQL92 condition matches")] = None,
+    sql: Annotated[str | None, typer.Option("--sql", help="Only messages that match an SQL92 condition")] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Begin so long ago, as 10m, or at a time")
+        str | None, typer.Option("--since", metavar="TIME", help="Age of the first message, as 10m, or a time")
     ] = None,
-    most: Annotated[int | None, typer.Option("--most", min=1, help="End after so many")] = None,
+    most: Annotated[int | None, typer.Option("--most", min=1, help="Number of messages after which to end")] = None,
 ) -> None:
-    """Print the messages of a topic as they come."""
+    """Print the messages of a topic as they arrive."""
     since_ms = None if since is None else moment_ms(since, "--since")
     target = asked.target()
     namespace = target.options.namespace
@@ -62,7 +62,7 @@ async def _follow(
     from rmqd.consumer.health.filter_check import check_filters
     from rmqd.wire.topics import TOOLS_GROUP
 
-    # to a pull with a condition that it cannot parse RocketMQ gives every message
+    # if RocketMQ cannot parse a pull's condition, it returns every message
     await check_filters(client, TOOLS_GROUP, [subscription])
     await follow(client, subscription, print_one, _complain, since_ms=since_ms, most=most)
 
@@ -73,7 +73,7 @@ def _subscription(topic: str, tags: str | None, sql: str | None) -> Subscription
     from rmqd.wire.filter import meant_filter, sql_subscription, tag_subscription
 
     if tags is not None and sql is not None:
-        raise typer.BadParameter("beside --tags; accepted: one of the two", param_hint="--sql")
+        raise typer.BadParameter("given together with --tags; expected only one of them", param_hint="--sql")
     if tags is not None and (meant := meant_filter(tags, EXPRESSION_TAG)) is not None:
         typer.echo(f"rmqd: warning: {tags!r} matches no message: || joins tags; expected {meant}", err=True)
     try:
@@ -100,4 +100,4 @@ def _print_json(namespace: str, message: FoundMessage) -> None:
 
 
 def _complain(where: str, error: RmqdError) -> None:
-    say([f"rmqd: {where}: {error}; it is tried again every second"], err=True)
+    say([f"rmqd: {where}: {error}; retrying every second"], err=True)

@@ -1,4 +1,4 @@
-"""`rmqd test`: YAML cases against handlers."""
+"""`rmqd test`: runs YAML cases against handlers."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ if TYPE_CHECKING:
     from rmqd.testing.case_run import CaseReport
 
 HELP = """\
-Each case has a RocketMQ of its own in this process, and the handler is called by the real consumer. Retries and delays
-take no time. PATH is a file, or a folder whose *.cases.yaml are run, with all folders in it.
+Each case has its own RocketMQ in this process, and the real consumer calls the handler. Retries and delays take no
+time. PATH is a file, or a folder whose *.cases.yaml are run, including subfolders.
 
-With --chaos a case whose messages become what is expected is also run with messages that come twice, with calls that
-are cut, and with queues in other orders. It fails where its handler leaves something else then, and the shortest such
-history is told. With --chaos-kills also a process is killed, where the file has a `state`: it imports the handler anew,
-so what a module of the tests has replaced is the real thing there.
+With --chaos a case with the expected outcome is run again with repeated messages, cancelled calls, and other orders of
+queues. It fails if its handler then leaves another state, and the report shows the shortest such history. --chaos-kills
+also kills a process, if the file has a `state`. This process imports the handler again, so modules that the tests have
+replaced are real there.
 
-Exit 1 where something else became of a message than was expected, 78 where a file is wrong.
+It exits with 1 if a message had another outcome than expected, and with 78 if a file is wrong.
 
 Example: rmqd test tests/mailer.cases.yaml
 """
 
 
 def run_cases(
-    path: Annotated[Path, typer.Argument(help="A file of cases, or a folder with files NAME.cases.yaml")] = Path(),
+    path: Annotated[Path, typer.Argument(help="File of cases, or folder with files NAME.cases.yaml")] = Path(),
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="The configuration whose groups the cases name; default: as of rmqd run"),
+        typer.Option("--config", "-c", help="Configuration with the groups of the cases; default: as for rmqd run"),
     ] = None,
     output: Output = "table",
     chaos: Annotated[
         bool,
-        typer.Option("--chaos", help="Also call each handler twice, cut it, mix queues: is its effect repeatable?"),
+        typer.Option("--chaos", help="Also test whether the effect is repeatable: repeat and cancel calls, mix queues"),
     ] = False,
     chaos_kills: Annotated[
         bool,
-        typer.Option("--chaos-kills", help="As --chaos, and kill the handler's process, in which no fake holds"),
+        typer.Option("--chaos-kills", help="Like --chaos, and kill the handler's process, which has no fakes"),
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Run again whenever a .py or .yaml file here changes, until Ctrl-C")
+        bool, typer.Option("--watch", help="Run again when a .py or .yaml file here changes, until Ctrl-C")
     ] = False,
 ) -> None:
     """Run YAML cases against handlers."""
@@ -62,10 +62,10 @@ def run_cases(
         run_again_and_again(path, config, output, chaos=chaos, kills=chaos_kills)
         return
     cases = _read(path, config)
-    configure_logging("critical", "auto")  # failures of handlers are what cases test; the report has them
+    configure_logging("critical", "auto")  # failures of handlers are the subject of cases, and the report shows them
     reports: list[CaseReport] = []
     for case in cases:
-        with contextlib.redirect_stdout(sys.stderr):  # what handlers print is not part of the report
+        with contextlib.redirect_stdout(sys.stderr):  # output of handlers is not part of the report
             report = run_case(case, in_chaos=chaos, kills=chaos_kills)
         if output != "json":
             typer.echo("\n".join(_lines(report, is_first=not reports or reports[-1].case.file != case.file)))
@@ -79,7 +79,7 @@ def run_cases(
 
 
 def _read(path: Path, config: Path | None) -> list[Case]:
-    """Read all cases. Ends the command if one has a problem, so that none is run."""
+    """Read all cases. Ends the command if one has a problem, before any is run."""
     from rmqd.errors import ConfigError
     from rmqd.exit_codes import ExitCode
     from rmqd.testing.case_file import ENDING, find_case_files, read_cases
@@ -88,7 +88,7 @@ def _read(path: Path, config: Path | None) -> list[Case]:
         raise typer.BadParameter(f"{path}: no such file or folder", param_hint="PATH")
     files = find_case_files(path)
     if not files:
-        raise typer.BadParameter(f"no file *{ENDING} is in {path.resolve()}", param_hint="PATH")
+        raise typer.BadParameter(f"{path.resolve()} has no files *{ENDING}", param_hint="PATH")
     cases: list[Case] = []
     problems: list[object] = []
     for file in files:

@@ -1,6 +1,6 @@
-"""`rmqd test --watch`: the same command in a fresh process, after each change of a file.
+"""`rmqd test --watch`: runs the command again in a new process after each change of a file.
 
-A fresh process has nothing of the code before: no module, and nothing that a module made when it was imported.
+A new process keeps no old code: no modules, and no objects that modules created on import.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def run_again_and_again(path: Path, config: Path | None, output: str, *, chaos: 
     try:
         while True:
             subprocess.run(command, check=False)
-            typer.echo("waiting for a change of a file; Ctrl-C ends", err=True)
+            typer.echo("waiting for file changes; press Ctrl-C to end", err=True)
             while not (changed := files.changes()):
                 time.sleep(LOOK_SECONDS)
             typer.echo(f"\n{', '.join(_short(file) for file in changed)} changed", err=True)

@@ -1,4 +1,4 @@
-"""`rmqd topics list`: all topics of a cluster, a line each."""
+"""`rmqd topics list`: lists all topics of a cluster, one per line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rmqd.errors import RmqdError
 
 HELP = """\
-Retry topics, dead letters and RocketMQ's own topics are left out; --all has them. TYPE is - where a topic has none.
+Retry topics, dead letters and RocketMQ's own topics are only shown with --all. TYPE is - if a topic has none.
 
 Example: rmqd topics list --nameserver 10.0.0.5:9876
 """

@@ -1,4 +1,4 @@
-"""`rmqd topics show`: one topic, its queues, and the groups that read it."""
+"""`rmqd topics show`: shows one topic, its queues, and the groups that read it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rmqd.errors import RmqdError
 
 HELP = """\
-LAST STORED is when a queue's last message came, in UTC.
+LAST STORED is the store time of a queue's last message, in UTC.
 
 Example: rmqd topics show orders -o json
 """

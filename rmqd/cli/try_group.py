@@ -1,4 +1,4 @@
-"""`rmqd try`: a group's handler over real messages, without consequences for the group."""
+"""`rmqd try`: runs a group's handler on real messages, without consequences for the group."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from rmqd.trying.selection import Chosen, Selection
 
 HELP = """\
-What the handler itself does is REAL: mails are sent, rows are written. For the group nothing happens: it is not joined,
-no offset is committed, no message is sent back or dead-lettered. The handler gets one batch after the other, as big as
-in the daemon, in a process of its own: where that exits, crashes or hangs, this is told, and the next one goes on.
+The effects of the handler are REAL: mails are sent, rows are written. The group is not affected: it is not joined, no
+offset is committed, no message is sent back or dead-lettered. The handler gets one batch after the other, as large as
+in the daemon, in its own process. If that exits, crashes or hangs, it is reported, and a new process continues.
 
-Messages are those that the group's subscriptions match: the newest 10, unless you choose others. Times are ISO 8601
-with a zone, @milliseconds, or so long ago (10m).
+The messages match the group's subscriptions: by default the newest 10. Times are ISO 8601
+with a zone, @milliseconds, or an age (10m).
 
---bisect looks for the one message on which the handler's process dies, hangs, or raises an exception, in at most 16
-runs for 10,000 messages; without another choice among those that the group has not committed.
+--bisect finds the one message on which the handler's process dies, hangs, or raises an exception, in at most 16 runs
+for 10,000 messages. By default it searches the messages that the group has not committed.
 
-Exit 1 where the handler raised an exception, died or hung; with --bisect, where no single message is to blame.
+It exits with 1 if the handler raised an exception, died or hung; with --bisect, if no single message is the cause.
 
 Example: rmqd try order-mailer --from 2h --to 1h
 
@@ -43,24 +43,24 @@ MOST_RUNS = 16
 def try_group(
     asked: Asked,
     group: Annotated[str, typer.Argument(help="The group's name in the configuration")],
-    last: Annotated[int | None, typer.Option("--last", min=1, help="The newest so many")] = None,
+    last: Annotated[int | None, typer.Option("--last", min=1, help="Number of newest messages")] = None,
     since: Annotated[str | None, typer.Option("--from", help="Stored at or after this time")] = None,
     until: Annotated[str | None, typer.Option("--to", help="Stored before this time")] = None,
-    keys: Annotated[list[str] | None, typer.Option("--key", help="With this key; repeatable")] = None,
-    ids: Annotated[list[str] | None, typer.Option("--id", help="With this message id; repeatable")] = None,
-    waiting: Annotated[bool, typer.Option("--waiting", help="What the group has not committed, retries too")] = False,
-    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only of this topic; repeatable")] = None,
+    keys: Annotated[list[str] | None, typer.Option("--key", help="Only messages with this key; repeatable")] = None,
+    ids: Annotated[list[str] | None, typer.Option("--id", help="Only the message with this id; repeatable")] = None,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Only uncommitted messages and retries")] = False,
+    topics: Annotated[list[str] | None, typer.Option("--topic", help="Only messages of this topic; repeatable")] = None,
     dead_letters: Annotated[
-        bool, typer.Option("--dead-letters", help="Of the group's dead letters, as if they were sent again")
+        bool, typer.Option("--dead-letters", help="The group's dead letters, as if they were sent again")
     ] = False,
-    without: Annotated[list[str] | None, typer.Option("--without", help="Leave this id out; repeatable")] = None,
-    most: Annotated[int, typer.Option("--most", min=1, help="Of all these the oldest so many")] = 10_000,
+    without: Annotated[list[str] | None, typer.Option("--without", help="Exclude this message id; repeatable")] = None,
+    most: Annotated[int, typer.Option("--most", min=1, help="Limit; the oldest selected messages are used")] = 10_000,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", help="For one call, as 30s; default: the group's consume_timeout")
+        str | None, typer.Option("--timeout", help="Timeout of one call, as 30s; default: the group's consume_timeout")
     ] = None,
-    bisect: Annotated[bool, typer.Option("--bisect", help="Find the message on which it fails")] = False,
+    bisect: Annotated[bool, typer.Option("--bisect", help="Find the message that makes the handler fail")] = False,
 ) -> None:
-    """Run a group's handler over real messages, and commit nothing."""
+    """Run a group's handler on real messages, and commit nothing."""
     from rmqd.trying.selection import Selection
 
     times = [moment_ms(text, name) if text else None for text, name in ((since, "--from"), (until, "--to"))]
@@ -75,7 +75,7 @@ def try_group(
     chosen = ask_cluster(ours.client_options, lambda client: _choose(ours, selection, client))
     say((f"rmqd: {remark}" for remark in chosen.remarks), err=True)
     if chosen.is_cut:
-        say([f"rmqd: these are the first {most}; --most takes more, --from begins later"], err=True)
+        say([f"rmqd: only the first {most} are used; use --most for more, or --from to begin later"], err=True)
     if not chosen.messages and not chosen.corrupt:
         fail(ExitCode.FAILURE, f"rmqd: {group} has no such messages")
     code = _bisect(ours, chosen, longest, asked) if bisect else _try(ours, chosen, longest, asked)
@@ -131,7 +131,7 @@ def _bisect(ours: OwnGroup, chosen: Chosen, timeout_seconds: float, asked: Asked
     size = ours.options.consume_message_batch_max_size
     search = Bisection(trial, size, MOST_RUNS, lambda line: say([line], err=True))
     say(
-        [f"{count(len(chosen.messages), 'message')} in batches of up to {size}; what the handler does is real"],
+        [f"{count(len(chosen.messages), 'message')} in batches of up to {size}; the handler's effects are real"],
         err=True,
     )
     try:
@@ -149,9 +149,9 @@ def _topics(ours: OwnGroup, topics: list[str] | None) -> tuple[str, ...]:
     named = [wrapped(topic, ours.options.namespace) for topic in topics or ()]
     for given, topic in zip(topics or (), named, strict=True):
         if topic not in known:
-            accepted = ", ".join(ours.settings.subscriptions)
+            expected = ", ".join(ours.settings.subscriptions)
             raise typer.BadParameter(
-                f"{ours.name} does not subscribe to {given}; accepted: {accepted}", param_hint="--topic"
+                f"{ours.name} does not subscribe to {given}; expected one of {expected}", param_hint="--topic"
             )
     return tuple(named)
 
@@ -159,5 +159,5 @@ def _topics(ours: OwnGroup, topics: list[str] | None) -> tuple[str, ...]:
 def _timeout_seconds(timeout: str) -> float:
     chosen = seconds(timeout, "--timeout")
     if chosen <= 0:
-        raise typer.BadParameter("accepted: more than 0s", param_hint="--timeout")
+        raise typer.BadParameter("expected more than 0s", param_hint="--timeout")
     return chosen

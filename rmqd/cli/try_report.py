@@ -1,4 +1,4 @@
-"""What `rmqd try` tells about each message, and about the one that it looked for."""
+"""The output of `rmqd try` about each message, and about the result of a bisection."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _NOTHING = "nothing was committed, sent back or dead-lettered"
 
 
 class Reporter:
-    """Prints a line for each message as its batch is done: a table for people, or a JSON document a line."""
+    """Prints a line for each message when its batch is finished: a table, or one JSON document per line."""
 
     def __init__(self, *, as_json: bool, lie_in: str = "") -> None:
-        """`lie_in` is the topic in which the messages lie, where that is not the one that they seem to come from."""
+        """`lie_in` is the topic that stores the messages, if that differs from their original topic."""
         self._as_json = as_json
         self._lie_in = lie_in
         self._batches = 0
         self._outcomes: Counter[str] = Counter()
         self.failures = 0
-        """Calls that failed, and corrupt messages."""
+        """The number of failed calls and corrupt messages."""
 
     def batch(self, report: BatchReport) -> None:
-        """Tell what became of a batch."""
+        """Print the outcome of a batch."""
         self._batches += 1
         self.failures += report.result.is_failure
         for message, verdict in zip(report.messages, report.result.verdicts, strict=True):
@@ -44,7 +44,7 @@ class Reporter:
             say(f"    {line}" for line in _why(report))
 
     def corrupt(self, corrupt: CorruptMessage) -> None:
-        """Tell of a message that no handler gets."""
+        """Print a corrupt message, which the handler does not get."""
         self.failures += 1
         self._outcomes["corrupt"] += 1
         message = corrupt.message
@@ -54,9 +54,9 @@ class Reporter:
             self._say_line(message, f"corrupt: {corrupt.reason}", "-")
 
     def end(self, at_end: str | None, *, is_cut: bool = False) -> None:
-        """Tell the sum; `at_end` is what went wrong when the handler was stopped."""
+        """Print the totals. `at_end` is the error of stopping the handler."""
         parts = ", ".join(f"{number} {outcome.replace('_', '-')}" for outcome, number in self._outcomes.most_common())
-        lines = [f"the handler's end: {at_end}"] if at_end else []
+        lines = [f"error while the handler stopped: {at_end}"] if at_end else []
         lines += ["cut short"] if is_cut else []
         say([*lines, f"{parts or 'no message'}; {_NOTHING}"], err=self._as_json)
 
@@ -66,7 +66,7 @@ class Reporter:
 
 
 def document(message: Message, verdict: Verdict, report: BatchReport, lie_in: str) -> dict[str, Any]:
-    """A message and what became of it."""
+    """Return a message and its outcome."""
     result = report.result
     return _place(message, lie_in) | {
         "outcome": verdict.outcome,
@@ -82,7 +82,7 @@ def document(message: Message, verdict: Verdict, report: BatchReport, lie_in: st
 
 
 def say_finding(finding: Finding, name: str, lie_in: str, *, as_json: bool) -> None:
-    """Tell the answer of a bisection, and how to go on; `lie_in` as of `Reporter`."""
+    """Print the result of a bisection, and the next steps. `lie_in` as in `Reporter`."""
     lines, following = [*_found(finding, lie_in)], [*_next(finding, name, lie_in)]
     if as_json:
         say_json(_finding_document(finding, name, lie_in) | {"answer_text": " ".join(lines), "next": following})
@@ -120,14 +120,14 @@ def _found(finding: Finding, lie_in: str) -> list[str]:
         alone = f"found in {runs}: handled alone, this message fails"
         lines = [alone, _line_of_place(finding.message, lie_in), *why]
         if finding.others_fail:
-            lines.append("the others fail without it, too: there is one more at least")
+            lines.append("the others fail without it as well: there is at least one more")
         elif finding.others_fail is False:
             lines.append(f"the other {finding.messages - 1} do not fail without it")
         return [*lines, *_raised(finding)]
     if finding.answer == "not_again":
-        return [f"not the messages alone: what failed in the first run did not fail again ({runs})", *why]
+        return [f"not only the messages: the failure of the first run did not occur again ({runs})", *why]
     first, last = together[0], together[-1]
-    lines = [f"no single message: {len(together)} fail together, and none of them that was tried alone ({runs})", *why]
+    lines = [f"no single message: {len(together)} fail together, but not the ones tried alone ({runs})", *why]
     lines += [
         f"the first of them: {_line_of_place(first, lie_in)}",
         f"the last of them: {_line_of_place(last, lie_in)}",
@@ -138,7 +138,7 @@ def _found(finding: Finding, lie_in: str) -> list[str]:
 def _raised(finding: Finding) -> list[str]:
     if not finding.raised:
         return []
-    return [f"besides, {count(finding.raised, 'call')} raised an exception in the first run: `rmqd try` tells which"]
+    return [f"also, {count(finding.raised, 'call')} raised an exception in the first run: `rmqd try` shows which"]
 
 
 def _next(finding: Finding, name: str, lie_in: str) -> list[str]:
@@ -149,14 +149,14 @@ def _next(finding: Finding, name: str, lie_in: str) -> list[str]:
     lines = [f"rmqd message get {msg_id}", f"{again} --id {msg_id}"]
     if finding.others_fail is not False:
         lines.append(f"{again} --bisect --without {msg_id}")
-    if message.topic == message.message_queue.topic:  # else its offset is one of a retry topic, or of dead letters
+    if message.topic == message.message_queue.topic:  # not for retries and dead letters, which have other offsets
         queue = f"--broker {message.broker_name} --queue {message.queue_id} --to {message.queue_offset + 1}"
         lines.append(
-            f"rmqd offsets reset {name} {message.topic} {queue}  # where the group stands at it: steps over it"
+            f"rmqd offsets reset {name} {message.topic} {queue}  # if the group is stuck at this message: skips it"
         )
     place = finding.report.result.place
     where = f" at {place}" if place else ""
-    lines.append(f"mend the handler{where}, or have it raise DeadLetter for such a message")
+    lines.append(f"fix the handler{where}, or let it raise DeadLetter for such messages")
     return lines
 
 
@@ -183,7 +183,7 @@ def _why(report: BatchReport) -> list[str]:
 
 
 def _stored_in(message: Message, lie_in: str) -> str:
-    """The topic in which its offset is one: of a retried message or a dead letter not that which the handler sees."""
+    """Return the topic of the message's offset, which for a retry or dead letter is not the handler's topic."""
     return lie_in or message.message_queue.topic
 
 

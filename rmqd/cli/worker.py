@@ -1,4 +1,4 @@
-"""`rmqd _worker`: the hidden command by which `rmqd run --workers N` starts its processes."""
+"""`rmqd _worker`: the hidden command of the processes that `rmqd run --workers N` starts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-HELP = "rmqd run starts it, and nothing else can."
+HELP = "Only rmqd run can start it."
 
 
 def worker(descriptor: Annotated[int, typer.Argument(help="The inherited socket to the parent")]) -> None:

@@ -64,7 +64,7 @@ def test_more_calls_than_a_handler_makes_use_of_are_warned_of() -> None:
         Path("rmqd.yaml").write_text(WEBHOOK.replace("OPTIONS", options) + "".join(f"      {key}\n" for key in keys))
         result = rmqd("check", "--config", "rmqd.yaml")
         assert result.code == 0, keys
-        line = f"warning: rmqd.yaml:8:20: groups.hooks.handler.concurrency: {told}: calls beyond that wait inside of it"
+        line = f"warning: rmqd.yaml:8:20: groups.hooks.handler.concurrency: {told}: calls beyond that wait inside it"
         assert result.err.startswith(line) if told else result.err == "", (keys, options, result.err)
 
 
@@ -72,32 +72,35 @@ def test_keys_that_do_nothing_as_they_are_written_are_warned_of() -> None:
     group = "subscriptions: {orders: '*'}"
     wrong = []
     for keys, told in (
-        ("circuit_breaker: {open_for: 15s}", "circuit_breaker: nothing opens the circuit; accepted: with consecutive"),
+        ("circuit_breaker: {open_for: 15s}", "circuit_breaker: nothing opens the circuit; expected consecutive"),
         ("circuit_breaker: {consecutive: 0, open_for: 15s}", ""),  # switched off by its own key
-        ("retry: {on: [ValueError]}", "retry.on: is about retries in place alone, and in_place is 0; accepted: beside"),
+        ("retry: {on: [ValueError]}", "retry.on: only affects retries in place, and in_place is 0; expected"),
         ("retry: {in_place: 1, on: [ValueError]}", ""),
-        ("retry: {in_place: 1, backoff: 9s}", "retry.backoff: longer than max_backoff, so each pause is 5 s; accepted"),
+        ("retry: {in_place: 1, backoff: 9s}", "retry.backoff: longer than max_backoff, so each pause is 5 s; expected"),
         (
             "consume_message_batch_max_wait: 1s",
-            "consume_message_batch_max_wait: a batch of one message is full at once",
+            "consume_message_batch_max_wait: a batch of one message is always full",
         ),
         ("consume_message_batch_max_wait: 1s, consume_message_batch_max_size: 2", ""),
-        ("deduplicate: ", "deduplicate: empty, so nothing is deduplicated; accepted: {} for all of its defaults"),
+        ("deduplicate: ", "deduplicate: empty, so nothing is deduplicated; expected {} for all defaults"),
         ("deduplicate: {}", ""),
-        ("retry: {in_place: 1, on: [a.E, V]}, dead_letter: {on: [E]}", "retry.on: a.E is in dead_letter.on too, which"),
+        (
+            "retry: {in_place: 1, on: [a.E, V]}, dead_letter: {on: [E]}",
+            "retry.on: a.E is also in dead_letter.on",
+        ),
         ("retry: {in_place: 1, on: [a.E]}, dead_letter: {on: [b.E]}", ""),
-        ("consume_timestamp: 2026-01-01T00:00:00Z", "consume_timestamp: has no effect; accepted: beside consume_from_"),
-        ("auto_commit: false", "auto_commit: has no effect; accepted: beside consume_mode: orderly, or leave it out"),
+        ("consume_timestamp: 2026-01-01T00:00:00Z", "consume_timestamp: has no effect; expected consume_from_"),
+        ("auto_commit: false", "auto_commit: has no effect; expected consume_mode: orderly, or omit it"),
         ("auto_commit: false, consume_mode: orderly", ""),
-        ("pop_batch_nums: 8", "pop_batch_nums: has no effect; accepted: beside consume_mode: pop, or leave it out"),
+        ("pop_batch_nums: 8", "pop_batch_nums: has no effect; expected consume_mode: pop, or omit it"),
         (
             "handler: {plugin: log, max_concurrency: 9}",
-            "handler.max_concurrency: has no effect; accepted: beside",
+            "handler.max_concurrency: has no effect; expected",
         ),
         ("handler: {plugin: log, max_concurrency: 9, concurrency: auto}", ""),
         (
             "handler: {plugin: log, concurrency: 9, processes: 2}",
-            "handler.concurrency: has no effect; accepted: beside h",
+            "handler.concurrency: has no effect; expected h",
         ),
     ):
         given = keys if "handler: " in keys else f"handler: {{plugin: log}}, {keys}"

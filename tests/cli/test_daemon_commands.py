@@ -54,7 +54,7 @@ async def test_an_operator_looks_pauses_resumes_and_reloads(tmp_path: Path) -> N
         part = await ask("pause", "mailer", "--topic", "orders", "--queue", "3", "--config", config)
         assert part.out.startswith("mailer: topic orders, queue 3 is paused; the daemon has no such queue now")
         still = await ask("resume", "mailer", "--topic", "orders", "--config", config)
-        assert still.out == "mailer: topic orders goes on; still paused: the whole group\n"
+        assert still.out == "mailer: topic orders is resumed; still paused: the whole group\n"
         await ask("pause", "mailer", "--broker", "broker-a", "--config", config)
         assert "paused: broker broker-a\n" in (await ask("status", "--config", config)).out
         resumed = await ask("resume", "mailer", "--config", config, "-o", "json")
@@ -62,7 +62,7 @@ async def test_an_operator_looks_pauses_resumes_and_reloads(tmp_path: Path) -> N
         reloaded = await ask("reload", "--config", config)
         assert (reloaded.code, reloaded.out) == (
             ExitCode.OK,
-            "the configuration was taken over (unchanged: mailer)\n",
+            "the configuration was applied (unchanged: mailer)\n",
         )
         changed = await ask("concurrency", "mailer", "7", "--config", config)
         assert (changed.code, changed.out) == (0, "mailer makes up to 7 calls at once, until the next reload\n")
@@ -172,7 +172,7 @@ def test_the_token_goes_along_no_redirect(tmp_path: Path) -> None:
     assert "Bearer secret" in first.requests[0]
     assert not second.requests
     assert ended.code == ExitCode.UNAVAILABLE
-    assert "is not rmqd: it sends elsewhere" in ended.err
+    assert "is not rmqd: it redirects" in ended.err
 
 
 def test_a_token_may_be_given(tmp_path: Path) -> None:
@@ -211,10 +211,10 @@ def test_what_strangers_chose_does_nothing_to_the_terminal() -> None:
 
 
 def test_an_address_that_is_none_is_refused() -> None:
-    """With what is accepted."""
+    """With the expected form."""
     for address in ("ftp://localhost:1", "http://", "localhost:port", "file:///etc/passwd"):
         ended = rmqd("status", "--http", address)
-        assert (ended.code, "accepted: 127.0.0.1:9464" in ended.err) == (ExitCode.CONFIG, True), address
+        assert (ended.code, "such as 127.0.0.1:9464" in ended.err) == (ExitCode.CONFIG, True), address
 
 
 def test_an_address_that_is_listened_on_becomes_one_to_connect_to(tmp_path: Path) -> None:

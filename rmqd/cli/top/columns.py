@@ -1,4 +1,4 @@
-"""The columns of the two lists: what each shows of a group or a queue, and by what it is sorted."""
+"""The columns of the two lists: their texts for a group or a queue, and their sort keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Fields = Mapping[str, Any]
 
 
 def number(value: int | None) -> str:
-    """A count in at most six characters: `12,345`, `123k`, `1.2M`."""
+    """Return a count in at most six characters: `12,345`, `123k`, `1.2M`."""
     if value is None:
         return "-"
     for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
@@ -23,7 +23,7 @@ def number(value: int | None) -> str:
 
 
 def rate(per_second: float) -> str:
-    """A rate: `0`, `0.4`, `12.3`, `1,234`."""
+    """Return a rate: `0`, `0.4`, `12.3`, `1,234`."""
     if per_second == 0:
         return "0"
     if per_second >= 9999.5:
@@ -32,7 +32,7 @@ def rate(per_second: float) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """An age in at most six characters: `0s`, `0.4s`, `12s`, `7m12s`, `3h05m`, `2d23h`."""
+    """Return an age in at most six characters: `0s`, `0.4s`, `12s`, `7m12s`, `3h05m`, `2d23h`."""
     if seconds is None:
         return "-"
     if seconds < 9.95:
@@ -49,7 +49,7 @@ def age(seconds: float | None) -> str:
 
 
 def took(seconds: float | None) -> str:
-    """How long a call took: `0.2ms`, `12ms`, `1.2s`, `35s`."""
+    """Return the duration of a call: `0.2ms`, `12ms`, `1.2s`, `35s`."""
     if seconds is None:
         return "-"
     if seconds < 0.01:
@@ -61,21 +61,21 @@ def took(seconds: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `width` has the gap before it; the first column takes what the others leave."""
+    """One column. `width` includes the gap before it; the first column takes the remaining width."""
 
     title: str
     width: int
     value: Callable[[Fields], Any]
-    """What the list is sorted by."""
+    """The sort key of the list."""
     text: Callable[[Any], str] = str
     from_width: int = 0
-    """The columns that a terminal must have for it."""
+    """The minimum width of the terminal, in characters."""
     is_text: bool = False
-    """Aligned to the left, and sorted from A to Z at first; numbers from the greatest."""
+    """Texts are left-aligned and sorted from A to Z; numbers from the greatest."""
 
 
 def trouble(group: Fields) -> str:
-    """The first thing that is wrong with a group; empty where nothing is."""
+    """Return the first problem of a group; empty if there is none."""
     if group["failure"] or group["not_ready_reason"]:
         return str(group["failure"] or group["not_ready_reason"])
     active = [finding for finding in group["findings"] if finding["state"] == "active"]
@@ -89,7 +89,7 @@ def _whole(value: int | None) -> str:
 
 
 def state_word(group: Fields) -> str:
-    """A group's state in a word: what was done to it, before what is wrong with it."""
+    """Return a group's state in a word: an operator's actions before problems."""
     told = state_text(dict(group))
     for word, sign in (("paused", "paused"), ("failing", "failing"), ("stuck", "every queue is stuck")):
         if group["state"] == "running" and sign in told:
@@ -127,7 +127,7 @@ QUEUE_COLUMNS: Final = (
 
 
 def key_of(row: Fields) -> str:
-    """By what a row is known while the list changes around it."""
+    """Return the key that identifies a row while the list around it changes."""
     return (
         str(row["name"])
         if "name" in row
@@ -136,7 +136,7 @@ def key_of(row: Fields) -> str:
 
 
 def matching(rows: list[Fields], columns: tuple[Column, ...], wanted: str) -> list[Fields]:
-    """The rows that have a text somewhere among their names and states."""
+    """Return the rows with a text among their names and states."""
     if not wanted:
         return rows
     names = [column for column in columns if column.is_text]
@@ -144,7 +144,7 @@ def matching(rows: list[Fields], columns: tuple[Column, ...], wanted: str) -> li
 
 
 def ordered(rows: list[Fields], column: Column, *, backward: bool) -> list[Fields]:
-    """The rows by a column: texts from A to Z, numbers from the greatest, or `backward`. What is unknown comes last."""
+    """Return the rows by a column: texts from A to Z, numbers from the greatest, or `backward`; unknown last."""
 
     def known(row: Fields) -> bool:
         return column.value(row) is not None

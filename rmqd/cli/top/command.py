@@ -1,4 +1,4 @@
-"""`rmqd top`: a live view of the running daemon; a snapshot where there is no terminal."""
+"""`rmqd top`: a live view of the running daemon; a snapshot without a terminal."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rmqd.exit_codes import ExitCode
 
 HELP = """\
 Enter opens the queues of a group, p pauses and resumes (it asks first), d runs rmqd diagnose, / filters, < and > sort;
-? lists all keys, q quits. A daemon that goes away is waited for. Where there is no terminal, and with --once, the list
-of groups is printed once.
+? lists all keys, q quits. If the daemon stops answering, the view waits for it. Without a terminal, or with --once, the
+list of groups is printed once.
 
 Example: rmqd top --http 127.0.0.1:9464
 """
@@ -28,7 +28,7 @@ def top(
     http: Http = None,
     token_file: TokenFile = None,
     interval: Annotated[
-        float, typer.Option("--interval", min=0.2, max=60.0, help="Seconds between two looks at the daemon")
+        float, typer.Option("--interval", min=0.2, max=60.0, help="Seconds between two queries of the daemon")
     ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print the groups once and end")] = False,
     output: Output = "table",
@@ -42,7 +42,7 @@ def top(
     try:
         lines = snapshot(document)
     except (KeyError, TypeError):
-        fail(ExitCode.UNAVAILABLE, "rmqd: what answers is not an rmqd of this version; -o json shows what it says")
+        fail(ExitCode.UNAVAILABLE, "rmqd: the server is not an rmqd of this version; -o json shows its response")
     if once or not _is_terminal():
         say(lines)
         return
@@ -53,7 +53,7 @@ def top(
 
 
 def snapshot(document: dict[str, Any]) -> list[str]:
-    """The list of groups as lines, with every column."""
+    """Return the list of groups as lines, with every column."""
     from rmqd.cli.top.columns import GROUP_COLUMNS
     from rmqd.process.logs.printable import printable_values
 
@@ -67,6 +67,6 @@ def _is_terminal() -> bool:
 
 
 def _where(config: Path | None, http: str | None) -> list[str]:
-    """How `rmqd diagnose` finds the cluster and the daemon."""
+    """Return the options that `rmqd diagnose` needs to find the cluster and the daemon."""
     given = (("--config", config), ("--http", http))
     return [word for option, value in given if value is not None for word in (option, str(value))]

@@ -1,6 +1,6 @@
-"""The picture: as many lines as the terminal has, from the status document and what the person has chosen.
+"""The picture: as many lines as the terminal has, from the status document and the user's choices.
 
-Colours are the terminal's own, and none carries what no word says, so that NO_COLOR loses nothing.
+Colours are the terminal's own, and only repeat what words say, so that NO_COLOR loses nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ STYLES: Final = {
     "failed": "bold red", "failing": "bold red", "stuck": "bold red",
 }  # fmt: skip
 LEAST_NAME: Final = 8
-ROOMY: Final = 20  # lines from which on what is wrong may take three of them
-AROUND: Final = 5  # lines that are no rows: two at the top, an empty one, the heading, the keys
+ROOMY: Final = 20  # with this many lines, problems may take three of them
+AROUND: Final = 5  # lines other than rows: two at the top, an empty one, the heading, the keys
 KEYS: Final = "Enter queues  p pause  d diagnose  / filter  < > sort  ? help  q quit"
 QUEUE_KEYS: Final = "Esc back  p pause queue  d diagnose  / filter  < > sort  ? help  q quit"
 PAGE_KEYS: Final = "up, down, page up, page down  Esc back"
@@ -34,25 +34,25 @@ PAGE_KEYS: Final = "up, down, page up, page down  Esc back"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of the terminal, in columns and lines."""
+    """The size of the terminal, in columns and lines."""
 
     width: int
     height: int
 
     @property
     def rows(self) -> int:
-        """The rows that there is room for."""
+        """The number of rows with room."""
         return max(1, self.height - AROUND - self.below)
 
     @property
     def below(self) -> int:
-        """The lines for what is wrong with the chosen row."""
+        """The number of lines for problems of the selected row."""
         return 3 if self.height >= ROOMY else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What was heard of the daemon: its last document, how old that is, and why there is no newer one."""
+    """The daemon's last document, its age, and the error of later queries."""
 
     document: dict[str, Any]
     age_seconds: float = 0.0
@@ -61,7 +61,7 @@ class Heard:
 
 
 def frame(state: State, heard: Heard, size: Size) -> Group:
-    """One picture."""
+    """Return one picture."""
     lines = [*_head(heard, size), Text()]
     room = max(1, size.height - len(lines) - 1 - size.below)
     if state.pages is not None:
@@ -84,7 +84,7 @@ def _head(heard: Heard, size: Size) -> list[Text]:
     right = heard.time
     title.append(" " * max(2, size.width - title.cell_len - len(right) - 1) + right, "dim")
     if heard.error:
-        return [title, Text(f" no answer for {age(heard.age_seconds)}, asking on: {heard.error}", "bold red")]
+        return [title, Text(f" no answer for {age(heard.age_seconds)}, retrying: {heard.error}", "bold red")]
     if document.get("problems"):
         return [title, Text(" " + "; ".join(document["problems"]), "bold red")]
     groups = document["groups"]
@@ -105,7 +105,7 @@ def _list(state: State, document: dict[str, Any], size: Size, room: int) -> list
     if state.group:
         group = group_of(document, state.group)
         lines.append(
-            _group_line(group) if group else Text(f" {state.group} is not in the configuration any more", "bold red")
+            _group_line(group) if group else Text(f" {state.group} is no longer in the configuration", "bold red")
         )
         room -= 1
     rest = size.width - 1 - sum(column.width for column in columns)
@@ -123,14 +123,14 @@ def _list(state: State, document: dict[str, Any], size: Size, room: int) -> list
         lines.append(line)
     if not rows:
         lines.append(
-            Text(f" nothing has {listing.filter!r} in it; Esc ends the filter" if listing.filter else " none", "dim")
+            Text(f" nothing contains {listing.filter!r}; Esc ends the filter" if listing.filter else " none", "dim")
         )
     lines += [Text()] * (room + bool(state.group) - len(lines))
     return [*lines, *(Text(f" {line}", "red") for line in _said_below(state, rows, place, size))]
 
 
 def _said_below(state: State, rows: list[Fields], place: int, size: Size) -> list[str]:
-    """What is wrong with the row under the cursor, on as many lines as are left for it."""
+    """Return the problems of the row under the cursor, on the lines below the list."""
     said = "" if not rows else "\n".join(stall_lines([dict(rows[place])])) if state.group else trouble(rows[place])
     lines = wrap(said, max(20, size.width - 2), max_lines=size.below, placeholder=" …")
     return lines + [""] * (size.below - len(lines))
@@ -173,7 +173,7 @@ def _cell(text: str, column: Column, width: int) -> str:
 def _page(state: State, room: int) -> list[Text]:
     assert state.pages is not None
     lines = state.pages.lines
-    shown = [" it runs ..."] if lines is None else [f" {line}" for line in lines[state.pages.first :][: room - 1]]
+    shown = [" running ..."] if lines is None else [f" {line}" for line in lines[state.pages.first :][: room - 1]]
     return [Text(f" {state.pages.title}", "bold"), *map(Text, shown)]
 
 
@@ -191,5 +191,5 @@ def _last_line(state: State) -> Text:
 
 
 def clock_time() -> str:
-    """The time of day, for the picture's corner."""
+    """Return the time of day, for the picture's corner."""
     return f"{datetime.now().astimezone():%H:%M:%S}"

@@ -1,4 +1,4 @@
-"""What a key does: the new state, and what is asked for. No key changes anything of the daemon without a yes."""
+"""The effect of a key: the new state and a request. Keys change nothing in the daemon without confirmation."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ ENDS: Final = {"home": 0, "g": 0, "end": -1, "G": -1}
 
 
 class Quit:
-    """The view is to end."""
+    """A request to end the view."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pressed:
-    """What came of a key."""
+    """The result of a key."""
 
     state: State
     wish: Switch | Diagnose | Quit | None = None
 
 
 def press(state: State, key: str, document: dict[str, Any]) -> Pressed:
-    """The state after a key, which is a character or a name such as `enter`."""
+    """Return the state after a key, which is a character or a name such as `enter`."""
     if key == "ctrl-c":
         return Pressed(state, Quit())
     state = replace(state, notice="")
@@ -81,14 +81,14 @@ def _in_list(state: State, key: str, document: dict[str, Any]) -> Pressed:
 
 
 def _on_row(state: State, key: str, document: dict[str, Any], chosen: Fields) -> Pressed:
-    """A key that is about the row under the cursor."""
+    """Handle a key for the row under the cursor."""
     if key in STEPS or key in PAGES or key in ENDS:
         return Pressed(_move(state, key, document))
     name = state.group or str(chosen["name"])
     if key in OPEN and not state.group:
         return Pressed(replace(state, group=name, queues=replace(state.queues, cursor="", filter="")))
     if key == "p" and chosen.get("is_retry"):
-        return Pressed(replace(state, notice="a queue of retries is paused with its whole group"))
+        return Pressed(replace(state, notice="a retry queue can only be paused with its whole group"))
     if key == "p":
         return Pressed(replace(state, question=_switch(name, document, chosen)))
     if key == "d":
@@ -104,11 +104,11 @@ def _move(state: State, key: str, document: dict[str, Any]) -> State:
 
 
 def _switch(name: str, document: dict[str, Any], chosen: Fields) -> Switch:
-    """To pause what runs, and to resume what is paused: the group, or the queue that was chosen."""
+    """Return the request to pause or resume the group or the selected queue, whichever applies."""
     if "queue" not in chosen:
         return Switch("resume" if chosen["paused"] else "pause", name)
     group = group_of(document, name) or {"paused": False, "pauses": []}
-    number = chosen["queue"] if chosen["queue"] >= 0 else None  # any of the broker's, as the group pops
+    number = chosen["queue"] if chosen["queue"] >= 0 else None  # any queue of the broker, because the group pops
     scope = {"topic": chosen["topic"], "broker": chosen["broker"], "queue": number}
     is_paused = chosen["state"] == "paused" or scope in group["pauses"]
     return Switch("resume" if is_paused else "pause", name, **scope)

@@ -1,4 +1,4 @@
-"""The live view, from its first picture to its last."""
+"""The loop of the live view, from the first picture to the last."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rmqd.cli.top.screen import Screen
 from rmqd.cli.top.state import Diagnose, Pages, State, Switch
 from rmqd.cli.top.watch import Watch
 
-TICK_SECONDS: Final = 1.0  # the figures' age and the time are drawn again, whatever the daemon does
+TICK_SECONDS: Final = 1.0  # redraws the age of the figures and the time, whatever the daemon does
 
 
 def run(watch: Watch) -> None:
-    """Show the daemon until the person quits, or the terminal is gone."""
+    """Show the daemon until the user quits, or the terminal is closed."""
     screen, state = Screen(), State()
     watch.woken = screen.wake
     watch.start()
@@ -45,7 +45,7 @@ def run(watch: Watch) -> None:
 
 
 def _with_news(state: State, watch: Watch) -> State:
-    """What came of pauses and diagnoses since the last picture."""
+    """Add the results of pauses and diagnoses since the last picture."""
     try:
         while True:
             state = replace(state, notice=watch.notices.get_nowait())
@@ -56,5 +56,5 @@ def _with_news(state: State, watch: Watch) -> State:
     except queue.Empty:
         return state
     if state.pages is None or state.pages.lines is not None:
-        return state  # it was left before the command ended
+        return state  # the user left it before the command ended
     return replace(state, pages=Pages(state.pages.title, lines))

@@ -1,4 +1,4 @@
-"""The terminal: keys as they are pressed, pictures on its alternate screen, and all as it was at the end."""
+"""The terminal: reads keys as they are pressed, shows pictures on the alternate screen, and restores it at the end."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _CHUNK: Final = 4096
 
 
 def keys_in(text: str) -> Iterator[str]:
-    """The keys in what a terminal sent: a character, or a name such as `up`. Unknown sequences are left out."""
+    """Yield the keys in a terminal's input: a character, or a name such as `up`. Unknown sequences are omitted."""
     for found in _KEY.findall(text):
         if (key := NAMES.get(found, found)).isprintable():
             yield key
 
 
 class Screen:
-    """A terminal, taken for a block and given back, also where the process is stopped (Ctrl-Z) or told to end."""
+    """A terminal that is taken for a block and then restored, also on Ctrl-Z and on signals."""
 
     def __init__(self) -> None:
         self._keys = sys.stdin.fileno()
@@ -49,12 +49,12 @@ class Screen:
 
     @property
     def size(self) -> Size:
-        """Its size now."""
+        """The current size."""
         return Size(*self._console.size)
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
-        """Keys come one by one, unseen; the signals that end a process end the view first."""
+        """Read single keys without echo. Signals that end a process end the view first."""
         handled = {signal.SIGWINCH: self._on_signal, signal.SIGTERM: _end, signal.SIGHUP: _end}
         before = {number: signal.signal(number, handler) for number, handler in handled.items()}
         self._settings = termios.tcgetattr(self._keys)
@@ -79,7 +79,7 @@ class Screen:
             termios.tcsetattr(self._keys, termios.TCSADRAIN, self._settings)
 
     def suspend(self) -> None:
-        """Give the terminal back and stop, as Ctrl-Z has it; take it again when the shell lets the process go on."""
+        """Restore the terminal and stop, like Ctrl-Z; take it again when the shell continues the process."""
         self._close()
         os.kill(os.getpid(), signal.SIGTSTP)
         self._live = self._new_live()
@@ -100,9 +100,9 @@ class Screen:
             os.write(self._wake, b"\0")
 
     def keys(self, patience_seconds: float) -> list[str]:
-        """The keys that were pressed, as soon as there is one, or nothing after a while or a call of `wake`.
+        """Return the pressed keys as soon as there are any; nothing after a timeout or a call of `wake`.
 
-        Raises EOFError where the terminal is gone.
+        Raises EOFError if the terminal is closed.
         """
         ready, _, _ = select.select([self._keys, self._woken], [], [], patience_seconds)
         if self._woken in ready:

@@ -1,4 +1,4 @@
-"""What the person who watches has chosen. It changes by keys alone (`press`), and never by what the daemon says."""
+"""The user's choices. Only keys change them (`press`), never the daemon's data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqd.cli.top.columns import GROUP_COLUMNS, QUEUE_COLUMNS, Column, Fields, k
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list: where the cursor is, its order, and what it is narrowed to."""
+    """A list with its cursor, order and filter."""
 
     columns: tuple[Column, ...]
     cursor: str = ""
@@ -19,17 +19,17 @@ class Listing:
     filter: str = ""
 
     def rows(self, found: list[Fields]) -> list[Fields]:
-        """The rows as they are listed."""
+        """Return the rows as they are listed."""
         return ordered(matching(found, self.columns, self.filter), self.columns[self.sort], backward=self.backward)
 
     def at(self, rows: list[Fields]) -> int:
-        """The place of the cursor among the rows; the first where its row is gone."""
+        """Return the index of the cursor among the rows; the first if its row is missing."""
         return next((place for place, row in enumerate(rows) if key_of(row) == self.cursor), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A pause or a resume of a group, or of one queue of it."""
+    """A request to pause or resume a group, or one queue of it."""
 
     action: Literal["pause", "resume"]
     group: str
@@ -39,7 +39,7 @@ class Switch:
 
     @property
     def meant(self) -> str:
-        """What it is about, for people."""
+        """The subject of the request as text."""
         return (
             self.group if self.topic is None else f"{self.topic} on {self.broker}, queue {self.queue}, of {self.group}"
         )
@@ -47,14 +47,14 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Diagnose:
-    """`rmqd diagnose` of a group, to be shown."""
+    """A request to show `rmqd diagnose` of a group."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """A text over the lists: help, or what a command printed. `lines` is None while the command runs."""
+    """A text over the lists: help, or the output of a command. `lines` is None while the command runs."""
 
     title: str
     lines: tuple[str, ...] | None
@@ -63,21 +63,21 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything chosen."""
+    """All choices."""
 
     groups: Listing = Listing(GROUP_COLUMNS)
     queues: Listing = Listing(QUEUE_COLUMNS)
     group: str = ""
     """The group whose queues are listed; empty for the list of groups."""
     typed: str | None = None
-    """A filter that is being typed."""
+    """The filter that is being typed."""
     question: Switch | None = None
-    """What waits for a yes."""
+    """The request that waits for confirmation."""
     pages: Pages | None = None
     notice: str = ""
-    """What came of the last thing that was asked for."""
+    """The result of the last request."""
     page: int = 10
-    """The rows that the last picture had room for."""
+    """The number of rows in the last picture."""
 
     @property
     def listing(self) -> Listing:
@@ -85,22 +85,22 @@ class State:
         return self.queues if self.group else self.groups
 
     def with_listing(self, **changes: Any) -> State:
-        """With the list that is shown changed."""
+        """Return the state with changes to the list that is shown."""
         changed = replace(self.listing, **changes)
         return replace(self, queues=changed) if self.group else replace(self, groups=changed)
 
     def rows(self, document: dict[str, Any]) -> list[Fields]:
-        """The rows of the list that is shown."""
+        """Return the rows of the list that is shown."""
         return self.listing.rows(list(_queues(document, self.group) if self.group else document["groups"]))
 
     def chosen(self, document: dict[str, Any]) -> Fields | None:
-        """The row under the cursor."""
+        """Return the row under the cursor."""
         rows = self.rows(document)
         return rows[self.listing.at(rows)] if rows else None
 
 
 def group_of(document: dict[str, Any], name: str) -> Fields | None:
-    """A group of the document, by its name."""
+    """Return a group of the document, by name."""
     return next((group for group in document["groups"] if group["name"] == name), None)
 
 
@@ -114,17 +114,17 @@ HELP: Final = (
     "Enter, right        the queues of a group",
     "Esc, left           back",
     "<  >                sort by the column to the left or right",
-    "r                   the other way round",
-    "/                   list what has a text in its name or state; Esc ends it",
+    "r                   reverse the order",
+    "/                   list only names or states with a text; Esc ends it",
     "p                   pause the group or queue, or resume it; asks first",
     "d                   rmqd diagnose of the group",
     "q, Ctrl-C           quit",
     "",
     "IN/S      messages from brokers per second, over the last 10 to 15 seconds",
-    "OUT/S     attempts of the handler per second, whatever came of them",
+    "OUT/S     attempts of the handler per second, whatever their outcome",
     "FAIL      its calls that failed per second; RETRY: messages sent back",
-    "LAG, AGE  messages that wait, and the age of the oldest",
+    "LAG, AGE  waiting messages, and the age of the oldest",
     "P50, P99  how long the handler's calls of the last minute took",
     "DEAD      dead letters since the daemon's start",
-    "All of it is what /api/v1/status says, of this daemon alone.",
+    "All figures are from /api/v1/status, for this daemon only.",
 )

@@ -1,4 +1,4 @@
-"""Asks the daemon beside the view, so that neither a slow daemon nor one that is gone keeps a key waiting."""
+"""Queries the daemon in the background, so that keys do not wait for a slow or unreachable daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIAGNOSE_SECONDS: Final = 60.0
 
 
 class Watch:
-    """The last that was heard of a daemon, and what was asked of it. `woken` is called whenever there is news."""
+    """A daemon's last document, and requests to it. `woken` is called whenever there is news."""
 
     def __init__(
         self, daemon: DaemonClient, document: dict[str, Any], where: Sequence[str], interval_seconds: float
@@ -33,17 +33,17 @@ class Watch:
         self._at = time.monotonic()
         self._soon = threading.Event()
         self.notices: queue.SimpleQueue[str] = queue.SimpleQueue()
-        """What came of a pause or a resume."""
+        """The results of pauses and resumes."""
         self.pages: queue.SimpleQueue[tuple[str, ...]] = queue.SimpleQueue()
-        """What `rmqd diagnose` printed."""
+        """The output of `rmqd diagnose`."""
         self.woken: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Ask again and again, until the process ends."""
+        """Query the daemon regularly, until the process ends."""
         threading.Thread(target=self._ask_forever, name="rmqd top asks", daemon=True).start()
 
     def heard(self, time_of_day: str) -> Heard:
-        """The last document, and what is wrong."""
+        """Return the last document, and the last error."""
         return Heard(self._document, time.monotonic() - self._at, self._error, time_of_day)
 
     def _ask_forever(self) -> None:
@@ -59,7 +59,7 @@ class Watch:
             self.woken()
 
     def switch(self, switch: Switch) -> None:
-        """Have a group, or a queue of it, paused or resumed; `notices` gets the outcome."""
+        """Pause or resume a group, or a queue of it. `notices` gets the result."""
 
         def do() -> None:
             self.notices.put(self._switched(switch))
@@ -69,16 +69,16 @@ class Watch:
         threading.Thread(target=do, name="rmqd top changes", daemon=True).start()
 
     def _switched(self, switch: Switch) -> str:
-        from rmqd.cli.control import told
+        from rmqd.cli.control import outcome_text
 
         try:
             report = self._daemon.switch(switch.action, switch.group, switch.topic, switch.broker, switch.queue)
         except (DaemonUnreachableError, DaemonRefusedError) as error:
             return printable_lines(f"not {switch.action}d: {error}")
-        return printable_lines(told(report))
+        return printable_lines(outcome_text(report))
 
     def diagnose(self, wish: Diagnose) -> None:
-        """Have a group diagnosed; `pages` gets what the command says."""
+        """Diagnose a group. `pages` gets the command's output."""
 
         def do() -> None:
             self.pages.put(self._diagnosed(wish.group))
@@ -99,5 +99,5 @@ class Watch:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return (printable_lines(f"it did not end: {error}"),)
+            return (printable_lines(f"it did not finish: {error}"),)
         return tuple(printable_lines(line) for line in done.stdout.decode(errors="replace").splitlines())

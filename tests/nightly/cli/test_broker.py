@@ -104,7 +104,7 @@ def test_clients_are_told_an_address_that_they_can_connect_to(listen: str, host:
     assert ended.code == 0
     assert nameserver.rpartition(":")[0] == f"nameserver: {host}"
     assert f" at {host}:" in broker
-    warning = "rmqd broker: warning: everybody who reaches this address may"
+    warning = "rmqd broker: warning: anyone who can reach this address may"
     assert (warning in ended.err) is (listen == "0.0.0.0"), ended.err
 
 

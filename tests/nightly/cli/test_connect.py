@@ -162,7 +162,7 @@ def test_an_sql_filter_that_the_broker_takes(check: Check, topic: str) -> None:
     ended = check(subscriptions={topic: {"sql": "amount > 100 AND region = 'eu'"}})
 
     assert ended.code == 0
-    assert any(one["message"].endswith("takes the SQL filter") for one in ended.json()["checks"])
+    assert any(one["message"].endswith("accepts the SQL filter") for one in ended.json()["checks"])
 
 
 @pytest.mark.parametrize(
@@ -261,4 +261,4 @@ def test_a_group_in_pop_mode_is_told_what_the_broker_says_and_the_command_that_c
     assert rmqd("groups", "mode", group, topic, "pop", "--yes", "-n", rocketmq.nameserver).code == 0
     ended = check(consume_mode="pop")
     assert errors(ended) == []
-    assert any(one["message"].endswith("has the group pop") for one in ended.json()["checks"])
+    assert any(one["message"].endswith("lets the group pop") for one in ended.json()["checks"])

@@ -59,7 +59,7 @@ async def test_dead_letters_are_shown_with_their_reason(rocketmq: RealCluster, t
     assert [one["offset"] for one in newest.json()] == [one["offset"] for one in letters[-2:]]
     table = await asyncio.to_thread(rmqd, "dlq", "show", group, "-n", rocketmq.nameserver)
     assert (table.out.count("no such order: k"), table.err) == (5, "")
-    assert newest.err == "rmqd: older ones are there, too: these are the newest 2; --most shows more\n"
+    assert newest.err == "rmqd: only the newest 2 are shown; use --most for more\n"
 
 
 def test_java_s_dead_letters_are_shown_too(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ async def test_a_purge_that_is_interrupted_says_what_was_done(tmp_path: Path) ->
             await peer.received(RequestCode.UPDATE_CONSUMER_OFFSET)
             terminal.press("\x03")
             assert await asyncio.to_thread(terminal.wait) == ExitCode.INTERRUPTED
-    told = "rmqd: interrupted; 3 of 3 settled; the same command goes on where this one was cut\r\n"
+    told = "rmqd: interrupted; 3 of 3 settled; run the same command to continue\r\n"
     assert terminal.text.endswith(f"\r{told}")
 
 

@@ -57,7 +57,7 @@ async def test_letters_are_handled_again_by_their_group_alone(
     assert [message.reconsume_times for message in again.messages if message.keys == "k3"] == [0, 1]
     assert len(other.messages) == 70
     ended = await commands.run("replay", commands.group, "--yes")
-    assert (ended.code, ended.out) == (0, f"{commands.group} has no dead letters that are left\n")
+    assert (ended.code, ended.out) == (0, f"{commands.group} has no dead letters left\n")
 
 
 async def test_what_it_will_do_is_shown_and_asked(topic: str, commands: Commands) -> None:
@@ -73,9 +73,9 @@ async def test_what_it_will_do_is_shown_and_asked(topic: str, commands: Commands
         "  2  no shop a",
         "  1  no shop b",
         f"of the topics: {topic} 3",
-        f"to %RETRY%{commands.group}, which this group alone reads, as new messages, whose reconsume times begin at 0",
-        "no member is there: they wait for one",
-        "at most 5 a second",
+        f"to %RETRY%{commands.group}, which only this group reads, as new messages with reconsume times from 0",
+        "no members now: they wait for one",
+        "at most 5 per second",
     ]
     asked = await commands.run("replay", commands.group)
     assert asked.code == 1
@@ -88,7 +88,9 @@ async def test_options_choose_letters(topic: str, commands: Commands) -> None:
     await give_up(commands, topic, ["a1", "a2", "b1", "b2"], reason=lambda key: f"No Shop {key}")
     assert sorted(await commands.shown("--key", "a1", "--key", "b2", "--since", "1h")) == ["a1", "b2"]
     ended = await commands.run("purge", commands.group, "--dry-run", "--tag", "tag-a2", "--reason", "no shop a")
-    assert ended.out.startswith(f"{commands.group}: 1 of 4 dead letters left: settled without being handled again\n")
+    assert ended.out.startswith(
+        f"{commands.group}: 1 of 4 dead letters left: to be settled without being handled again\n"
+    )
     assert (await commands.run("show", commands.group, "--property", "shop")).code == 2
     assert (await commands.run("replay", commands.group, "--since", "yesterday")).code == 2
     result = await commands.replay("--property", "shop=b")

@@ -48,11 +48,11 @@ async def test_letters_under_way_to_the_retry_topic(topic: str, commands: Comman
     ids = {one["offset"]: f"{one['offset_msg_id']}-{one['stored_at_ms']}" for one in letters}
     leave_open(commands, "retry_topic", ids, {})
     dry = await commands.run("replay", commands.group, "--dry-run")
-    assert "4 were under way when an earlier run was cut" in dry.out
+    assert "4 were in flight when an earlier run was interrupted" in dry.out
     leave_one = Commands(commands.cluster, commands.group, tmp_path / "one")
     leave_open(leave_one, "retry_topic", dict([*ids.items()][:1]), {})
     dry = await leave_one.run("replay", commands.group, "--dry-run")
-    assert "1 was under way when an earlier run was cut" in dry.out
+    assert "1 was in flight when an earlier run was interrupted" in dry.out
     result = await commands.replay()
     assert (result["sent"], result["found"], result["left"]) == (2, 2, 0)
     again = Seen()

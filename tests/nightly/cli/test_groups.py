@@ -122,7 +122,7 @@ def test_a_group_s_lag_is_what_mqadmin_says(rocketmq: RealCluster, topic: str, g
 def test_a_group_that_nobody_knows_and_a_cluster_that_nobody_answers_for(rocketmq: RealCluster, group: str) -> None:
     unknown = rmqd("groups", "show", group, "-n", rocketmq.nameserver)
     assert (unknown.code, unknown.out) == (1, "")
-    assert unknown.err == f"rmqd: no broker knows group {group}; `rmqd groups list` has all\n"
+    assert unknown.err == f"rmqd: no broker knows group {group}; run `rmqd groups list` to see all\n"
     for command in (
         ("groups", "list"), ("groups", "show", group), ("groups", "mode", group, "t", "pop", "--yes"),
         ("topics", "list"), ("topics", "show", "t"), ("offsets", "show", group), ("offsets", "show", group, "t"),
@@ -173,7 +173,7 @@ def test_the_plan_of_a_mode_says_that_no_broker_knows_the_group(rocketmq: RealCl
     if rocketmq.spec.version != release.EMBEDDED and rocketmq.spec.version.startswith("4."):
         pytest.skip("RocketMQ 4 knows no POP")
     ended = rmqd("groups", "mode", group, topic, "pop", "--dry-run", "-n", rocketmq.nameserver)
-    unknown = f"no broker knows group {group} yet: this prepares it; `rmqd groups list` has all"
+    unknown = f"no broker knows group {group} yet: this prepares it; see `rmqd groups list`"
     assert (ended.code, ended.out) == (0, f"{group}, {topic}:\n{unknown}\nbroker-a: pull -> pop\n")
 
 

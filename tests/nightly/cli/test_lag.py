@@ -142,4 +142,4 @@ def test_a_group_that_nobody_knows(rocketmq: RealCluster, group: str) -> None:
     ended = rmqd("lag", group, "-n", rocketmq.nameserver)
 
     assert ended.code == 1
-    assert f"{group}: no broker has an offset of it" in ended.err
+    assert f"{group}: it has no offset on any broker" in ended.err

@@ -78,7 +78,7 @@ def test_a_group_that_nobody_runs_goes_where_it_is_sent_and_back(
     first = resets.reset(group, topic, "--to", "first", "--yes")
     assert first.code == 0, first.err
     assert committed(rocketmq, group, topic) == [0] * QUEUES
-    assert first.out.startswith(f"{group}, {topic}: 8 queues to move, 32 messages handled again, 0 skipped\n")
+    assert first.out.startswith(f"{group}, {topic}: 8 queues to reset, 32 messages handled again, 0 skipped\n")
     assert re.search(r"^broker-a +3 +4 +0 +4 again +-$", first.out, re.MULTILINE), first.out
     assert first.out.endswith("8 queues stored\n")
 
@@ -88,11 +88,11 @@ def test_a_group_that_nobody_runs_goes_where_it_is_sent_and_back(
     assert committed(rocketmq, group, topic) == [9] * QUEUES
     cut = resets.reset(group, topic, "--skip", "20", "--yes")
     assert committed(rocketmq, group, topic) == [10] * QUEUES
-    assert "1 skipped, as it has 0 to 10" in cut.out
+    assert "1 skipped, because it has 0 to 10" in cut.out
     rocketmq.create_topic(retry_topic(group), 1)  # mqadmin finds groups by theirs
     assert of_mqadmin(rocketmq, group, topic) == dict.fromkeys(range(QUEUES), (10, 10))
     again = resets.reset(group, topic, "--to", "last", "--yes")
-    assert (again.code, again.out) == (0, "nothing to do: every queue is there already\n")
+    assert (again.code, again.out) == (0, "nothing to do: every queue is at its target\n")
 
     back = resets.restore(backup_in(first), "--yes")
     assert back.code == 0, back.err
@@ -152,7 +152,7 @@ def test_one_queue_goes_to_a_time(rocketmq: RealCluster, topic: str, group: str,
         assert resets.reset(group, topic, "--to", "last", "--queue", "5", "--yes").code == 0
     absent = resets.reset(group, topic, "--to", "first", "--broker", "broker-z", "--yes")
     assert (absent.code, committed(rocketmq, group, topic)[5]) == (1, 5)
-    assert "has no such queue to read" in absent.err
+    assert "has no such readable queue" in absent.err
 
 
 @pytest.mark.process

@@ -160,7 +160,7 @@ def test_a_replay_that_is_killed_goes_on(rocketmq: RealCluster, topic: str, grou
     try:
         wait_until(lambda: len(replay.handled()) > 70, "it handles messages")
         assert [one["queues"] for one in replay.shown(replay.shadow)["members"]] == [9]  # 8, and its retry topic's
-        wait_until(lambda: "goes on" in replay.run("--from", "1h", "--dry-run").out, "it commits as it goes on")
+        wait_until(lambda: "continues" in replay.run("--from", "1h", "--dry-run").out, "it commits as it goes on")
     finally:
         process.kill()
         process.wait()
@@ -210,7 +210,7 @@ def test_the_plan_is_shown_first(rocketmq: RealCluster, topic: str, group: str, 
     plan = replay.run("--from", "1h", "--rate", "7", "--dry-run")
     assert plan.code == 0
     assert "3 messages at most, 7 a second\n" in plan.out
-    assert f"what the handler does is real; nothing of {group} changes" in plan.out
+    assert f"the handler's effects are real; {group} does not change" in plan.out
     told = replay.run("--from", "1h", "--dry-run", "-o", "json").json()
     assert (told["shadow"], told["messages"], len(told["queues"])) == (replay.shadow, 3, 8)
     refused = replay.run("--from", "1h")

@@ -87,7 +87,7 @@ async def test_a_key_without_its_secret_is_a_mistake(peer: Peer, monkeypatch: py
     ended = await run("send", "orders", "x", "-n", peer.address)
     assert (ended.code, ended.err) == (
         78,
-        "rmqd: RMQD_ACCESS_KEY and RMQD_SECRET_KEY go together; accepted: both or neither\n",
+        "rmqd: RMQD_ACCESS_KEY and RMQD_SECRET_KEY belong together; expected both or neither\n",
     )
 
 
@@ -106,7 +106,7 @@ async def test_tls_can_be_asked_for_where_there_is_no_configuration() -> None:
     async with serving(server_context()) as peer:
         plain = await run("send", "orders", "x", "-n", peer.address)
         assert plain.code == 69
-        assert "it takes nothing but TLS; set client.tls.enabled: true" in plain.err
+        assert "it accepts only TLS; set client.tls.enabled: true" in plain.err
         tls = ("--set", "client.tls.enabled=true", "--set", f"client.tls.ca_file={CA}")
         ended = await run("send", "orders", "x", "-n", peer.address, *tls)
         assert ended.code == 0, ended.err

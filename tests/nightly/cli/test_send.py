@@ -166,4 +166,4 @@ def test_a_queue_that_the_topic_does_not_have_is_refused(rocketmq: RealCluster, 
     ended = rmqd("send", topic, "x", "--queue", "8", "-n", rocketmq.nameserver)
 
     assert ended.code == 1
-    assert f"{topic} has no queue 8 that may be written to; it has broker-a:0 to broker-a:7" in ended.err
+    assert f"{topic} has no writable queue 8; expected one of broker-a:0 to broker-a:7" in ended.err

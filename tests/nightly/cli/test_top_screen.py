@@ -238,7 +238,7 @@ def test_what_is_wrong_with_the_chosen_group_is_said_below(document: dict[str, A
 def test_a_daemon_that_does_not_answer_is_said_to_be_silent(document: dict[str, Any]) -> None:
     shown = lines_of(State(), document, NARROW, age_seconds=75.0, error="no rmqd answers")
 
-    assert shown[1] == " no answer for 1m15s, asking on: no rmqd answers"
+    assert shown[1] == " no answer for 1m15s, retrying: no rmqd answers"
     assert any(document["groups"][0]["name"] in line for line in shown)
 
 

@@ -50,4 +50,4 @@ def test_topics_that_are_rocketmq_s_own_are_left_out(rocketmq: RealCluster, topi
 def test_a_topic_that_no_broker_has(rocketmq: RealCluster) -> None:
     ended = rmqd("topics", "show", "never_made", "-n", rocketmq.nameserver)
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err == "rmqd: no broker has topic never_made; `rmqd topics list` has all\n"
+    assert ended.err == "rmqd: no broker has topic never_made; run `rmqd topics list` to see all\n"

@@ -353,7 +353,7 @@ def test_wrong_usage(rocketmq: RealCluster, topic: str, group: str, folder: Path
     assert ours.tried("--from", "yesterday").code == 2
     assert ours.tried().err.endswith(f"rmqd: {group} has no such messages\n")
     ended = rmqd("try", "other", "-c", folder / "rmqd.yaml")
-    assert (ended.code, f"accepted: {group}" in ended.err) == (2, True)
+    assert (ended.code, f"expected one of {group}" in ended.err) == (2, True)
     (folder / "shop.py").write_text("raise OSError('no library')")
     assert ours.tried().code == 78
 
@@ -416,7 +416,7 @@ def test_bisect_says_where_nothing_fails_and_where_two_do(
     assert ended.code == 0
     first = ended.out.splitlines()[1].partition(",")[0]
     assert f"\n{first}, {topic}, broker-a, queue 0, offset 1, keys exit\n" in ended.out
-    assert "the others fail without it, too" in ended.out
+    assert "the others fail without it as well" in ended.out
     assert f"  rmqd try {group} --bisect --without {first}\n" in ended.out
     other = ours.tried("--bisect", "--without", first, "-o", "json").json()
     assert (other["message"]["keys"], other["others_fail"]) == ("crash", False)

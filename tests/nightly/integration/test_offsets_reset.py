@@ -225,8 +225,8 @@ async def test_a_member_that_does_not_obey_is_named(
     assert states(done) == {"stored": QUEUES - 1, "not_obeyed": 1}
     assert done.json()["members"] == [{"client_id": client_id, "answers": True, "obeyed": False}]
     assert done.err.endswith(
-        f"rmqd: broker-a queue 2: sent to 1, stored 1; member {client_id}, which is at 5\n"
-        f"rmqd: brokers keep a reset for the member's next pull: look again with `rmqd groups show {group}`\n"
+        f"rmqd: broker-a queue 2: target 1, stored 1; member {client_id}, which is at 5\n"
+        f"rmqd: brokers keep a reset for the member's next pull; check again with `rmqd groups show {group}`\n"
     ), done.err
 
 
@@ -251,8 +251,8 @@ async def test_a_broker_that_pushes_keeps_no_reset_for_a_member_that_does_not_ob
     assert done.code == 1
     assert states(done)["not_obeyed"], done.err
     assert done.err.endswith(
-        "rmqd: broker-a pushed the reset to the members, and keeps nothing for one that did not hear of it: "
-        f"look again with `rmqd groups show {group}`, and reset again, or with the members stopped\n"
+        "rmqd: broker-a pushed the reset to the members, and does not store it for members that missed it; "
+        f"check with `rmqd groups show {group}`, and reset again, if necessary with stopped members\n"
     ), done.err
     assert "brokers keep" not in done.err
 
@@ -272,15 +272,15 @@ async def test_a_reset_that_is_interrupted_says_what_was_done(
         )  # fmt: skip
         assert process.stdout is not None
         backup = ""
-        while not (line := (await process.stdout.readline()).decode()).startswith("told; waiting for 1 member"):
+        while not (line := (await process.stdout.readline()).decode()).startswith("sent; waiting for 1 member"):
             assert line, "it ended before it waited"
             backup = line.removeprefix("backup: ").strip() if line.startswith("backup: ") else backup
         process.send_signal(signal.SIGINT)
         _, err = await process.communicate()
     assert process.returncode == ExitCode.INTERRUPTED
     assert err.decode() == (
-        "rmqd: interrupted; the group was moved; whether its members obeyed was not seen: "
-        f"`rmqd groups show {group}` tells where it is, `rmqd offsets restore {backup}` undoes it\n"
+        "rmqd: interrupted; the group was reset; whether its members applied it is unknown: "
+        f"`rmqd groups show {group}` shows its offsets, `rmqd offsets restore {backup}` undoes it\n"
     )
 
 
@@ -315,7 +315,7 @@ async def test_a_broadcasting_group_is_refused(rocketmq: RealCluster, topic: str
     member = Posing(group, MessageQueue(topic, "broker-a", 2), 0, "BROADCASTING")
     async with posing(rocketmq, member, topic):
         refused = await asyncio.to_thread(change, rocketmq, tmp_path, "reset", group, topic, "--to", "last")
-    assert (refused.code, "is broadcasting: each member has its offsets in a file" in refused.err) == (1, True)
+    assert (refused.code, "is broadcasting: each member stores its offsets in its own file" in refused.err) == (1, True)
 
 
 @pytest.mark.slow
