@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from rmqd.errors import RmqdError
 from rmqd.handler_api import (
-    ACK,
     AGAIN,
     Batch,
     Decision,
@@ -24,6 +23,7 @@ from rmqd.typed.decoders import Decoder
 from rmqd.typed.decorator import OnInvalid
 from rmqd.typed.form import Form, Source
 
+_HANDLED: Final = Decision(Outcome.ACK)  # of a call that returned; a decision only while further calls follow
 _OUTCOMES: Final[Mapping[OnInvalid, Outcome]] = {
     "dead_letter": Outcome.DEAD_LETTER,
     "retry": Outcome.RETRY,
@@ -137,9 +137,14 @@ class _Course:
                 yield payload, self._named(self._part)
                 if len(batch) == 1 or self._is_cut_off():
                     return
-                batch.decide(index, ACK)
-            if self._is_cut_off() or batch.ends_at(index):
+                batch.decide(index, _HANDLED)
+            if self._is_cut_off():
                 return
+            if batch.ends_at(index):
+                break
+        # the batch returns: middleware around it may still fail, and then its exception applies to these messages
+        for index in [index for index, decision in batch.decisions().items() if decision is _HANDLED]:
+            batch.overrule(index, None)
 
     def _whole(self) -> Iterator[Call]:
         payloads: list[Any] = []

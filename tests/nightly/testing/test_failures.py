@@ -5,29 +5,9 @@ The core of these tests is in tests/testing/test_failures.py.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import ClassVar
-
-import pytest
-
-import rmqd
-from rmqd import Batch, Retry
+from rmqd import Batch
 from rmqd.testing import RocketMQ
 from tests.testing.test_failures import QUICK, Away, Run, Wrong, send
-
-
-class Transaction:
-    """Middleware with a transaction around each call; the first commit fails."""
-
-    failure: ClassVar[Exception | None] = None
-    written: ClassVar[list[str]] = []
-
-    async def __call__(self, batch: Batch, call_next: Callable[[Batch], Awaitable[object]]) -> None:
-        await call_next(batch)
-        failure, Transaction.failure = Transaction.failure, None
-        if failure is not None:
-            raise failure
-        self.written.extend(message.keys or "" for message in batch)
 
 
 def test_exceptions_that_are_not_worth_a_retry(rocketmq: RocketMQ, run_handler: Run) -> None:
@@ -55,36 +35,6 @@ def test_a_plain_handler_gets_what_it_did_not_decide_about(rocketmq: RocketMQ, r
     send(rocketmq, "a", "b", "c")
     run_handler(handle, topic="orders", group="mailer", retry=QUICK, consume_message_batch_max_size=10)
     assert calls == [["a", "b", "c"], ["b", "c"], ["c"]]
-
-
-@pytest.mark.parametrize("raised", [Retry(), ConnectionError("the commit failed")], ids=["decision", "not retried"])
-@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
-def test_what_middleware_raises_for_the_rest_is_no_acknowledgement(
-    rocketmq: RocketMQ, run_handler: Run, monkeypatch: pytest.MonkeyPatch, mode: str, raised: Exception
-) -> None:
-    """One message failed by itself; of the others the middleware knows that their transaction was not committed."""
-    monkeypatch.setattr(Transaction, "failure", raised)
-    monkeypatch.setattr(Transaction, "written", [])
-    failures: list[str] = []
-
-    @rmqd.handler(decode=bytes.decode)
-    async def handle(order: str) -> None:
-        if order == "b" and not failures:
-            failures.append(order)
-            raise Wrong
-
-    send(rocketmq, "a", "b", "c", "d")
-    run_handler(
-        handle,
-        topic="orders",
-        group="mailer",
-        consume_mode=mode,
-        retry=QUICK | {"on": ["Wrong"]},
-        middleware=[f"{__name__}:Transaction"],
-        consume_message_batch_max_size=10,
-        suspend_current_queue_time="10ms",
-    )
-    assert sorted(Transaction.written) == ["a", "b", "c", "d"]
 
 
 def test_no_call_is_made_behind_the_deadline(rocketmq: RocketMQ, run_handler: Run) -> None:
