@@ -96,8 +96,8 @@ class Target:
 
     def _cluster_of(self, config: RootConfig, group: str) -> str:
         known = config.known_clusters
-        is_told = self.cluster is None and group in config.groups
-        name = config.cluster_name(group) if is_told else self.cluster or config.default_cluster
+        is_by_group = self.cluster is None and group in config.groups
+        name = config.cluster_name(group) if is_by_group else self.cluster or config.default_cluster
         if name not in known:
             wrong = "missing" if name is None else f"unknown cluster {name}"
             raise typer.BadParameter(f"{wrong}; expected one of {', '.join(known)}", param_hint="--cluster")

@@ -130,7 +130,7 @@ async def _new_plan(
 
     shadow_name(ours.options.group)
     windows = await windows_of(client, ours.options.subscriptions, *times[2:])
-    made_at = datetime.now(UTC).isoformat(timespec="microseconds")  # it also tells replays apart
+    made_at = datetime.now(UTC).isoformat(timespec="microseconds")  # also identifies the replay
     return ReplayPlan(ours.options.group, *times, made_at, windows, identity)
 
 

@@ -16,7 +16,7 @@ frame out of the stream, and `command` decodes it. The command's code decides ho
     limits           how large routes and resets may be
     java_properties  settings in lines of `name=value`
     message_queue    MessageQueue: the name of a queue
-    identity         Identity: the complete name of what a stored record is about
+    identity         Identity: the complete name of a stored record's group, topic or queue
     topics           names of topics and groups: rules, retry and dead letter topics, namespaces
     topic_kinds      kinds of topics, by their attributes
     namespace        removes the namespace from texts and values

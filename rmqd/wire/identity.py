@@ -1,4 +1,4 @@
-"""Identity: the complete name of the group, topic or queue that a stored record is about. All stores use its text."""
+"""Identity: the complete name of a stored record's group, topic or queue. All stores use its text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Identity:
     broker: str = ""
     queue: str = ""
     replay: str = ""
-    """Which replay of the group: each has records of its own."""
+    """The replay of the group. Each replay has its own records."""
 
     def of_topic(self, topic: str, lite_topic: str | None = None) -> Identity:
         """Narrow to a topic, and to a lite topic below it."""

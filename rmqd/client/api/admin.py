@@ -65,7 +65,7 @@ async def get_kv(remoting: RemotingClient, address: str, namespace: str, key: st
 
 
 async def put_kv(remoting: RemotingClient, address: str, namespace: str, key: str, value: str) -> None:
-    """Have a name server keep a value."""
+    """Store a value in a name server's key-value table."""
     header = PutKVConfigRequestHeader(namespace=namespace, key=key, value=value)
     await request(remoting, address, header, timeout_seconds=KEY_TIMEOUT_SECONDS)
 

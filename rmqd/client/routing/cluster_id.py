@@ -1,7 +1,7 @@
-"""The id of a cluster. RocketMQ gives none, so rmqd makes one and keeps it in the name servers' key-value table.
+"""The id of a cluster. RocketMQ has none, so rmqd creates one and stores it in the name servers' key-value table.
 
-Addresses and names do not tell clusters apart: every test cluster is DefaultCluster with a broker-a, and one cluster
-changes its addresses. Name servers keep their table over a restart, and mqadmin shows it. There is one id for a set of
+Addresses and names do not identify a cluster: every test cluster is DefaultCluster with a broker-a, and a cluster's
+addresses may change. Name servers keep their table over a restart, and mqadmin shows it. There is one id for a set of
 name servers, because topics, groups and brokers have one name each there.
 
 Name servers do not copy the table to each other. So each gets the id, and the oldest id of several counts. A name
@@ -40,24 +40,24 @@ log = structlog.get_logger(__name__)
 NAMESPACE: Final = "RMQD"
 KEY: Final = "cluster_id"
 FILE_NAME: Final = "cluster-ids.json"
-SETTLE_SECONDS: Final = 1.0  # two members that make an id at once see each other's after this time
+SETTLE_SECONDS: Final = 1.0  # two members that create ids at once see each other's after this time
 MOST_UNANSWERED: Final = 3  # a proxy may drop requests that it does not pass on
 MOST_KNOWN: Final = 32
 
 
 def new_id(now: float) -> str:
-    """Make an id; `now` is in Unix seconds. Older ids are smaller."""
+    """Create an id; `now` is in Unix seconds. Older ids are smaller."""
     return f"{round(now * 1000):012x}{secrets.token_hex(4)}"
 
 
 class ClusterId:
-    """Learns the id of the cluster that some name servers are of. `state_dir` has the file of ids."""
+    """Reads or creates the id of the name servers' cluster. `state_dir` has the file of ids."""
 
     def __init__(self, remoting: RemotingClient, name_servers: NameServers, state_dir: str) -> None:
         self.id = ""
-        """Empty while it is not known, and if name servers keep none."""
+        """Empty while it is unknown, and if the name servers store none."""
         self.name = ""
-        """The name of the cluster, which counts if there is no id."""
+        """The name of the cluster, which is used if there is no id."""
         self._is_known = False
         self._remoting = remoting
         self._name_servers = name_servers
@@ -65,7 +65,7 @@ class ClusterId:
         self._learning = Coalesced[bool, None](self._learn)
 
     async def learn(self, *, may_write: bool = True) -> str:
-        """Return the id, and make one if there is none and this client `may_write`.
+        """Return the id. Creates one if there is none and this client `may_write`.
 
         Raises NameServerError if no name server answers.
         """
@@ -95,7 +95,7 @@ class ClusterId:
             await in_own_thread(partial(self._note, {**known, found: places}))
 
     async def _held(self) -> dict[str, str]:
-        """The id at each name server that keeps keys; empty if it has none. Raises NameServerError."""
+        """Return the id at each name server that stores keys; empty if it has none. Raises NameServerError."""
         servers = self._name_servers
         if not servers.addresses:
             await servers.look_up()
@@ -117,12 +117,12 @@ class ClusterId:
         return {address: one for address, one in answers.items() if isinstance(one, str)}
 
     async def _give(self, found: str, held: Mapping[str, str]) -> str:
-        """Give the id to the name servers that lack it. Returns the id."""
+        """Store the id in the name servers without it. Returns the id."""
         await self._put(found, [address for address, one in held.items() if one != found])
         return found
 
     async def _make(self, held: Mapping[str, str]) -> str:
-        """Make an id, or take over that of a member that made one meanwhile; empty if name servers refuse it."""
+        """Create an id, or use the id that another member has just created; empty if name servers reject it."""
         await self._put(new_id(self._remoting.clock.wall()), held)
         await self._remoting.clock.sleep(SETTLE_SECONDS)
         held = await self._held()
@@ -141,15 +141,15 @@ class ClusterId:
     async def _info(self) -> ClusterInfo:
         try:
             return await self._name_servers.ask(lambda address: cluster_info(self._remoting, address))
-        except RmqdError:  # a proxy passes few requests on
+        except RmqdError:  # a proxy forwards few requests
             return ClusterInfo({}, {})
 
     def _known(self) -> dict[str, set[str]]:
-        """The ids that members of this machine know, with `name@address` of their brokers, the newest last."""
+        """Return the ids that members of this machine know, with `name@address` of their brokers, the newest last."""
         try:
             document = json.loads(self._path.read_text())
             return {str(one): {*map(str, places)} for one, places in document.items()}
-        except (OSError, ValueError, AttributeError, TypeError):  # it serves only a name server that lost its table
+        except (OSError, ValueError, AttributeError, TypeError):  # only needed if a name server lost its table
             return {}
 
     def _note(self, known: dict[str, set[str]]) -> None:
