@@ -115,3 +115,14 @@ def test_a_table_that_is_gone_is_made_again(url: str) -> None:
         attempt(connection)
     with engine.begin() as connection:
         attempt(connection)
+
+
+def test_a_message_that_no_group_has_is_new_at_the_first_attempt(url: str) -> None:
+    """Its record has one name, now and in 0.1.0."""
+    once_in_group.set(once_of("", lambda: Identity("", "", "")))
+    for is_known in (False, True):
+        with (
+            pytest.raises(AlreadyHandled) if is_known else contextlib.nullcontext(),
+            create_engine(url).begin() as connection,
+        ):
+            attempt(connection)

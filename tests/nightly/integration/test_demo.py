@@ -158,7 +158,7 @@ def test_a_group_of_ones_own_gets_the_orders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (("--engine", "flink"), 2, "'flink'; accepted: local or spark"),
+        (("--engine", "flink"), 2, "'flink'; expected local or spark"),
         (("--group", "nobody"), 78, "--group nobody: unknown group; expected one of order-mailer"),
         (("--config", "/nowhere.yaml"), 78, "/nowhere.yaml: no such file or folder"),
         (("--messages", "0"), 2, "--messages"),

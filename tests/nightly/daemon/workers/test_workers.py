@@ -121,7 +121,7 @@ async def test_what_servers_refuse_is_said_once_for_all_workers(tmp_path: Path) 
         port = server.sockets[0].getsockname()[1]
         async with daemon(write(CA), "--workers", "2") as running:
             client = await both_run(running)
-            for number, reason, ca_file in (1, "has expired", CA), (2, "nobody vouches", OTHER_CA):
+            for number, reason, ca_file in (1, "has expired", CA), (2, "no trusted authority signed", OTHER_CA):
                 write(ca_file)
                 if number > 1:
                     await client.post("/api/v1/reload")
