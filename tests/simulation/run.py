@@ -62,8 +62,8 @@ def _randbits(k: int) -> int:
     return random.getrandbits(k)
 
 
-_UNTOLD: Final = ("event", "exc_info", "msg_id")
-"""The id of a message has the id of the process in it."""
+_UNTOLD: Final = ("event", "exc_info", "msg_id", "size_bytes")
+"""The id of a message contains the id of the process, and the size of a message depends on earlier histories."""
 
 
 class _Teller:

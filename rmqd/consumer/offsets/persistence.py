@@ -65,8 +65,11 @@ class OffsetPersistence:
                 and not one.is_leaving
                 and context.ownership.holds(one.message_queue)
             }
-            measures = filter(None, [one.status.measure() for one in assigned])
-            # side by side: a commit may have to wait for one whose broker is slow
-            await asyncio.gather(context.store.persist(offsets), *measures)
+            # at the same time: a commit may have to wait for an earlier one at a slow broker
+            async with asyncio.TaskGroup() as tasks:
+                for measure in filter(None, [one.status.measure() for one in assigned]):
+                    tasks.create_task(measure)
+                # not as a task: a reset between the reading of the offsets and this call would be overwritten
+                await context.store.persist(offsets)
         finally:
             self._busy.discard(broker_name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,11 +27,13 @@ class _Store:
         self.carries_until = 0.0
         self.rounds: list[dict[MessageQueue, int]] = []
         self.go_on: dict[MessageQueue, asyncio.Event] = {}
+        self.before_commit: Callable[[], object] = lambda: None
 
     def doubt(self) -> None:
         self.doubts += 1
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
+        self.before_commit()
         self.rounds.append(dict(offsets))
         for queue in offsets:
             if queue in self.go_on:
@@ -104,6 +106,21 @@ async def test_a_machine_that_was_suspended_is_late(group: _Group, monkeypatch: 
     assert group.store.doubts == 1
     await group.clock.advance(INTERVAL_SECONDS)
     assert group.store.doubts == 1
+
+
+async def test_a_round_commits_what_the_queues_say_at_that_moment(group: _Group) -> None:
+    """A reset that comes later raises the queue's epoch, and so is not overwritten."""
+    later: list[str] = []
+    group.assign(A, 7)
+
+    def commit_offset() -> int:
+        asyncio.get_running_loop().call_soon(later.append, "reset")
+        return 7
+
+    group.assigned[A].commit_offset = commit_offset
+    group.store.before_commit = lambda: later.append("commit")
+    await group.clock.advance(INTERVAL_SECONDS)
+    assert later == ["commit", "reset"]
 
 
 async def test_pulls_carry_no_commits_where_a_step_between_two_rounds_is_late(group: _Group) -> None:
