@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rmqd.config.model.group import BROKER, GroupConfig
-from rmqd.config.problems import ConfigProblem
 from rmqd.errors import ConfigError
 from rmqd.offset_stores import OffsetStore
 from rmqd.plugins.entry_points import why
@@ -41,12 +40,3 @@ def load_offset_store(group: str, settings: GroupConfig) -> Callable[[], OffsetS
         return store
 
     return make
-
-
-def offset_store_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
-    """The problems of a group's store, which is imported, and not made."""
-    try:
-        load_offset_store(group, settings)
-    except ConfigError as error:
-        return [problem for problem in error.problems if isinstance(problem, ConfigProblem)]
-    return []

@@ -6,12 +6,11 @@ A pipeline is a function of a DataFrame and its SparkSession, which returns anot
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rmqd.config.model.group import GroupConfig
-from rmqd.config.problems import ConfigProblem
 from rmqd.errors import ConfigError
 from rmqd.plugins.form import (
     OptionsForm,
@@ -95,15 +94,11 @@ def load_batch_function(group: str, settings: GroupConfig) -> Callable[[Any, Any
         raise ConfigError(list[object](located(group, settings, ("sink",), error))) from error
 
 
-def pipeline_problems(group: str, settings: GroupConfig) -> Iterator[ConfigProblem]:
-    """The problems of a group's pipeline and its sink's function. Both are imported, and none of them runs."""
-    loaders = []
+def pipeline_loaders(settings: GroupConfig) -> list[Callable[[str, GroupConfig], object]]:
+    """Return what loads a group's pipeline and its sink's function."""
+    loaders: list[Callable[[str, GroupConfig], object]] = []
     if settings.pipeline is not None:
         loaders.append(load_pipeline)
     if settings.sink is not None and settings.sink.format == "foreach_batch" and settings.sink.plugin:
         loaders.append(load_batch_function)
-    for load in loaders:
-        try:
-            load(group, settings)
-        except ConfigError as error:
-            yield from (problem for problem in error.problems if isinstance(problem, ConfigProblem))
+    return loaders

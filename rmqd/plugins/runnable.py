@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from rmqd.config.load import Loading, source_of
+from rmqd.config.model.group import GroupConfig
 from rmqd.config.model.root import RootConfig
+from rmqd.config.problems import ConfigProblem
 from rmqd.config.reading.source import Source
 from rmqd.config.rules.groups import run_findings
+from rmqd.errors import ConfigError
 from rmqd.plugins.entry_points import look_again
 from rmqd.plugins.handlers import handler_problems
 from rmqd.plugins.hooks import hook_problems
-from rmqd.plugins.offset_stores import offset_store_problems
-from rmqd.plugins.pipelines import pipeline_problems
-from rmqd.plugins.strategies import strategy_problems
+from rmqd.plugins.offset_stores import load_offset_store
+from rmqd.plugins.pipelines import pipeline_loaders
+from rmqd.plugins.strategies import load_strategy
 
 
 def load_runnable(
@@ -39,8 +42,18 @@ def runnable(source: Source, *, groups: Collection[str] = (), environ: Mapping[s
     loading.add(run_findings(loading.config, groups))
     for name, group in loading.config.groups.items():
         if not groups or name in groups:
-            plugins = (*handler_problems(name, group), *pipeline_problems(name, group))
-            others = (*strategy_problems(name, group), *hook_problems(name, group), *offset_store_problems(name, group))
-            for problem in (*plugins, *others):
+            problems = [*handler_problems(name, group), *hook_problems(name, group)]
+            for load in (*pipeline_loaders(group), load_strategy, load_offset_store):
+                problems += _problems_of(load, name, group)
+            for problem in problems:
                 loading.report(problem.path, problem)
     return loading.trusted()
+
+
+def _problems_of(load: Callable[[str, GroupConfig], object], name: str, group: GroupConfig) -> list[ConfigProblem]:
+    """Return the problems of a plugin, which is imported and not run."""
+    try:
+        load(name, group)
+    except ConfigError as error:
+        return [problem for problem in error.problems if isinstance(problem, ConfigProblem)]
+    return []

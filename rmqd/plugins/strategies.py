@@ -10,7 +10,7 @@ import inspect
 from typing import Any, Final
 
 from rmqd.config.model.group import GroupConfig
-from rmqd.config.problems import ConfigProblem, Path
+from rmqd.config.problems import Path
 from rmqd.consumer.allocate import (
     ALLOCATE_STRATEGIES,
     STRATEGY_NAMES,
@@ -39,15 +39,6 @@ def load_strategy(group: str, settings: GroupConfig, namespace: str = "") -> All
         return AllocateStrategy(name, _built_in(settings, namespace) or _installed(name))
     except EntryPointError as error:
         raise ConfigError([settings.problem(group, _KEY, str(error))]) from error
-
-
-def strategy_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
-    """The problems of a group's strategy. A plugin is imported, and not called."""
-    try:
-        load_strategy(group, settings)
-    except ConfigError as error:
-        return [problem for problem in error.problems if isinstance(problem, ConfigProblem)]
-    return []
 
 
 def _built_in(settings: GroupConfig, namespace: str) -> AllocateMessageQueueStrategy | None:
