@@ -1,4 +1,4 @@
-"""Offset stores of the user's own: what one can do, and how a handler gets its connection. docs/offset-stores.md."""
+"""Custom offset stores: the methods of a store, and its connection for a handler. See docs/offset-stores.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqd.errors import OffsetStoreError as OffsetStoreError  # for authors of s
 
 
 class StoredQueue(NamedTuple):
-    """Whose offset it is: one queue of one group."""
+    """The key of a stored offset: one queue of one group."""
 
     cluster: str
     group: str
@@ -20,40 +20,40 @@ class StoredQueue(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a group has finished of a queue: all below `offset`, and what `above` names, such as `105-110,120-120`."""
+    """The finished messages of a queue: all below `offset`, and the ranges in `above`, such as `105-110,120-120`."""
 
     offset: int
     above: str = ""
 
 
 class OffsetStore(Protocol):
-    """Keeps the offsets of a group, in transactions that handlers write in.
+    """Keeps the offsets of a group in the transactions that its handler writes in.
 
-    Each method raises OffsetStoreError where the store is away, or does not say whether it has committed. What else
-    `write` and the end of a transaction raise counts as the handler's failure: nothing was committed.
+    Each method raises OffsetStoreError if the store is unavailable, or does not say whether it has committed. Any
+    other exception from `write` or the end of a transaction counts as the handler's failure: nothing was committed.
     """
 
     async def open(self) -> None:
-        """Connect, and make what is missing; called first."""
+        """Connect, and create anything that is missing. Called first."""
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
 
     async def take(self, queue: StoredQueue, owner: str) -> Progress | None:
-        """Make `owner` the only one that may write. Returns what is stored, which no former owner changes any more."""
+        """Make `owner` the only writer. Returns the stored progress, which previous owners can no longer change."""
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """A block in a transaction, with its connection: committed at the end, taken back by an exception."""
+        """Return a block in a transaction, with its connection. Its end commits; an exception rolls back."""
 
     async def write(self, connection: Any, queue: StoredQueue, owner: str, progress: Progress) -> bool:
-        """Store this in the connection's transaction. Returns False, and stores nothing, for any other owner."""
+        """Store `progress` in the connection's transaction. Returns False, and stores nothing, for any other owner."""
 
 
 connection_of_call: ContextVar[Any] = ContextVar("offset_connection")
 
 
 def offset_connection() -> Any:
-    """The connection of the group's offset store, in whose transaction the call's messages count as handled."""
+    """Return the connection of the group's offset store. Its transaction records the call's messages as handled."""
     try:
         return connection_of_call.get()
     except LookupError:

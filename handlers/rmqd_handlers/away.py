@@ -1,4 +1,4 @@
-"""A counterpart that is away: a batch waits for it in place for a while, and then in its queue."""
+"""An unavailable counterpart: a batch is retried in place for a while, and then waits in its queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_FOR: Final[Any] = Field(
     "30s",
-    description="how long a batch is tried again in place while the other side is away, before it waits in its queue; "
+    description="how long a batch is retried in place while the other side is unavailable; then it waits in its queue; "
     "keep it below consume_timeout",
 )
 FIRST_SECONDS: Final = 0.1
@@ -23,9 +23,9 @@ MOST_SECONDS: Final = 2.0
 
 
 class AwayError(Exception):
-    """The other side is there and asks for time. `wait_seconds` is how long it wants to be left alone at least.
+    """The counterpart answers but asks for time: no new attempt for at least `wait_seconds`.
 
-    `is_attempt` tells whether the attempt counts all the same, because the options say so.
+    `is_attempt`: whether the attempt counts anyway, because the options say so.
     """
 
     def __init__(self, text: str, wait_seconds: float = 0.0, *, is_attempt: bool = False) -> None:
@@ -35,20 +35,20 @@ class AwayError(Exception):
 
 
 class ChangedError(Exception):
-    """What an attempt relied on has changed, such as a table: the attempt begins again at once."""
+    """An object that an attempt relied on has changed, such as a table. The attempt restarts at once."""
 
 
 def mark_waiting(error: Exception, seconds: float = MOST_SECONDS) -> None:
-    """Have the error say that the messages wait in their queue for so long, and that no attempt counts.
+    """Mark an error, so that the messages wait in their queue for `seconds`, and no attempt counts.
 
-    For any error that is not about the values of a message, see `faults`.
+    Use this for any error that is not about the values of a message: see `faults`.
     """
     if not (isinstance(error, AwayError) and error.is_attempt):
-        setattr(error, "rmqd_wait_seconds", seconds)  # noqa: B010  rmqd reads it of any exception
+        setattr(error, "rmqd_wait_seconds", seconds)  # noqa: B010  rmqd reads it from any exception
 
 
 def report(error: object, name: str) -> None:
-    """Log that the counterpart is away, or refuses everything."""
+    """Log that the counterpart is unavailable, or refuses everything."""
     logger.warning("handler.counterpart_away", extra={"counterpart": name, "error": str(error) or repr(error)})
 
 
@@ -59,11 +59,11 @@ async def try_again(
     name: str,
     may_pass: Callable[[Any], bool] = lambda _: True,
 ) -> None:
-    """Call until it succeeds. An error of `state` that may pass is tried again until the time is over.
+    """Call `attempt` until it succeeds. An error of `state` that may pass is retried for `retry_for_seconds`.
 
-    Then it is raised, and others of `state` at once: the messages wait in their queue, and no attempt counts. Pauses
-    grow from 0.1 to 2 s, beside what an AwayError asks for; each is drawn by chance, so that many batches do not come
-    back all at once.
+    Then it is raised. Other errors of `state` are raised at once. After both, the messages wait in their queue, and no
+    attempt counts. The waits grow from 0.1 to 2 s, plus the time that an AwayError asks for. They are random, so that
+    many batches are not retried at the same moment.
     """
     until = time.monotonic() + retry_for_seconds
     most = FIRST_SECONDS

@@ -1,4 +1,4 @@
-"""Finds offset stores: classes by their name among the entry points `rmqd.offset_stores`, or as `module:attribute`."""
+"""Finds the class of an offset store by its entry point in `rmqd.offset_stores`, or as `module:attribute`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _METHODS: Final = ("open", "close", "take", "transaction", "write")
 
 
 def load_offset_store(group: str, settings: GroupConfig) -> Callable[[], OffsetStore] | None:
-    """What makes the store of a group; None where it has none of its own. Both raise ConfigError."""
+    """Return a factory for a group's custom store; None if brokers keep the offsets. Both raise ConfigError."""
     if settings.offset_store.plugin == BROKER:
         return None
     try:
         target: Any = find_object("offset store", ENTRY_POINT_GROUP, settings.offset_store.plugin)
         if not inspect.isclass(target) or not all(callable(getattr(target, name, None)) for name in _METHODS):
-            raise plugin_fault(f"the plugin is no offset store; accepted: a class with {', '.join(_METHODS)}")
+            raise plugin_fault(f"the plugin is not an offset store; expected a class with {', '.join(_METHODS)}")
         form = replace(OptionsForm.of(target, 0), model=getattr(target, "Options", None))
         bound = form.bound(target, form.validated("offset store", settings.offset_store.options))
     except PluginFaultError as error:

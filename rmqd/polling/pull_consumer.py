@@ -1,4 +1,4 @@
-"""PullConsumer: a program asks for messages, in place of a handler that is called with them."""
+"""PullConsumer: a program polls messages. rmqd calls no handler."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from rmqd.wire.topics import is_retry_topic, wrap_namespace
 
 T = TypeVar("T")
 
-START_SECONDS: Final = 10.0  # how long the first queues are waited for: a previous owner gets 5 s to release them
-LOOK_SECONDS: Final = 0.5  # how soon a waiting poll notices that nothing can come
+START_SECONDS: Final = 10.0  # limit of the wait for the first queues: a previous owner has 5 s to release them
+POLL_SECONDS: Final = 0.5  # how often a waiting poll checks for a lasting failure
 _LASTING: Final = frozenset(("topic_missing", "no_permission", "consumption_disabled"))  # until an operator acts
 _NO_HANDLER: Final = LoadedHandler("poll", lambda _batch: None, is_async=False, start=None, stop=None)
 
@@ -38,20 +38,20 @@ class PullConsumer:
     """Polls messages of a consumer group, for scripts, notebooks and batch jobs: docs/pull-consumer.md.
 
     `subscribe` shares topics with the other members of the group. `assign` reads the queues that the program names, and
-    does not join the group. `commit` commits what the polls have returned. With `auto_commit=True` a poll also says
-    that the program is done with the messages of earlier polls: they are committed every 5 s, at a hand-over and at the
-    end. One task at a time uses the consumer.
+    does not join the group. `commit` commits the messages that polls have returned. With `auto_commit=True`
+    each poll also confirms the messages of earlier polls. The consumer commits them every 5 s, at a hand-over and at
+    the end. Only one task at a time may use the consumer.
     """
 
     def __init__(self, group: str, **settings: Any) -> None:
-        """Take keywords such as `nameserver="127.0.0.1:9876"`, and start nothing. Raises SettingError."""
+        """Accept keywords such as `nameserver="127.0.0.1:9876"` without starting anything. Raises SettingError."""
         log_by_logging()
         self._settings = Settings(group, settings)
         self._namespace = self._settings.client.namespace
         self._client: ClientInstance | None = None
         self._consumer: PushConsumer | None = None
         self._polls: PollService | None = None
-        self._tasks: list[asyncio.Task[None]] = []  # of the client, and of the consumer
+        self._tasks: list[asyncio.Task[None]] = []  # the client's task, then the consumer's
         self._subscriptions: dict[str, Expression] = {}
         self._is_closed = False
 
@@ -68,14 +68,14 @@ class PullConsumer:
             await asyncio.wait(self._tasks)
 
     async def close(self) -> None:
-        """Commit what was returned, if `auto_commit` is on, and leave the group. The consumer cannot be used again."""
+        """Commit the returned messages if `auto_commit` is on, and leave the group. Do not use the consumer again."""
         await self.__aexit__(None, None, None)
 
     async def subscribe(self, topic: str, expression: Expression = "*") -> None:
         """Consume a topic as a member of the group: tags joined by `||`, or `{"sql": CONDITION}`.
 
-        Returns once the member has its share of the queues, or after 10 s. For a second topic the consumer leaves the
-        group and joins it again: messages that it did not commit are returned again.
+        Returns once the member has its share of the queues, at the latest after 10 s. For a second topic the consumer
+        leaves the group and joins it again. Polls then return uncommitted messages again.
         """
         if self._consumer is not None and not self._subscriptions:
             raise PullConsumerError("this consumer has assigned queues; to subscribe, make another one")
@@ -96,7 +96,7 @@ class PullConsumer:
         await self._read({name: one for name, one in self._subscriptions.items() if name != topic})
 
     async def assign(self, queues: Iterable[MessageQueue], expression: Expression = "*") -> None:
-        """Read these queues and no others, from the group's offsets. A queue that was assigned before continues."""
+        """Read only these queues, from the group's offsets. A queue that was assigned before keeps its position."""
         if self._subscriptions:
             has = f"this consumer subscribes to {', '.join(self._subscriptions)}"
             raise PullConsumerError(f"{has}; to assign queues, make another one")
@@ -113,9 +113,9 @@ class PullConsumer:
             _cache_of(self._own()[queue]).confirm(position if self._settings.auto_commit else confirmed)
 
     async def poll(self, timeout: float = 5.0, max_messages: int = 32) -> list[Message]:  # noqa: ASYNC109  Java's name
-        """Return messages as soon as there are some, of one queue or of several; none after `timeout` seconds.
+        """Return messages of one or more queues as soon as there are some; an empty list after `timeout` seconds.
 
-        What passes by itself, such as a broker that restarts, is waited for. Raises RmqdError for what does not.
+        A temporary failure, such as a broker restart, does not end the wait. Raises RmqdError for a lasting failure.
         """
         if timeout < 0 or max_messages < 1:
             raise SettingError("poll accepts a timeout of 0 seconds or more, and max_messages of 1 or more")
@@ -125,16 +125,16 @@ class PullConsumer:
         end = clock.monotonic() + timeout
         while not (messages := polls.take(max_messages)):
             left = end - clock.monotonic()
-            if not await polls.arrival(min(left, LOOK_SECONDS)):
+            if not await polls.arrival(min(left, POLL_SECONDS)):
                 self._raise_failure()
                 if left <= 0:
                     break
         return messages
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit what all polls have returned, or these offsets: for each queue the first one that is not consumed.
+        """Commit all messages that polls have returned, or these offsets: the first unconsumed offset of each queue.
 
-        Returns once the brokers have stored them. An offset may be lower than the stored one. Raises RmqdError.
+        Returns once the brokers have stored the offsets. An offset may be lower than the stored one. Raises RmqdError.
         """
         self._current()
         committed = {self._assigned(queue, is_kept=False): offset for queue, offset in (offsets or {}).items()}
@@ -145,19 +145,19 @@ class PullConsumer:
         await asyncio.gather(*map(self._commit, self._own().values() if offsets is None else committed))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's offset of a queue as its broker has it; None if there is none."""
+        """Return the group's offset of a queue from its broker; None if the group has no offset."""
         if self._consumer is not None:
             return await self._consumer.context.store.read(self._stored(queue))
         group = self._settings.options({queue.topic: "*"}).group
         return await self._ask(queue, lambda at, address, one: query_consumer_offset(at, address, group, one))
 
     async def assignment(self) -> list[MessageQueue]:
-        """The queues that this consumer reads now, in their order."""
+        """Return the queues that this consumer reads now, sorted."""
         kept = [queue for queue, one in self._own().items() if not (one.is_leaving or is_retry_topic(queue.topic))]
         return sorted(queue.without(self._namespace) for queue in kept)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """All queues of a topic that may be read, in their order."""
+        """Return all readable queues of a topic, sorted."""
         client, stored = self._connected(), wrap_namespace(topic, self._namespace)
         try:
             await client.routes.refresh(stored)
@@ -166,7 +166,7 @@ class PullConsumer:
         return sorted(queue.without(self._namespace) for queue in client.routes.queues(stored))
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at an offset: no poll returns what is cached of the queue. Only `auto_commit` commits it."""
+        """Continue at an offset, and discard the queue's cached messages. Only `auto_commit` commits the offset."""
         assigned = self._assigned(queue)
         first, end = await self._ask(queue, get_min_offset), await self._ask(queue, get_max_offset)
         if not first <= offset <= end:
@@ -180,13 +180,13 @@ class PullConsumer:
         await self.seek(queue, await self._ask(queue, get_min_offset))
 
     async def seek_to_last(self, queue: MessageQueue) -> None:
-        """Continue behind the newest message."""
+        """Continue after the newest message."""
         await self.seek(queue, await self._ask(queue, get_max_offset))
 
     async def offset_for_time(self, queue: MessageQueue, time: datetime) -> int:
-        """The offset of the first message that was stored at a time or after it; the queue's end if there is none.
+        """Return the offset of the first message stored at `time` or later; the queue's end if there is none.
 
-        Raises SettingError for a datetime without a time zone, as the configuration refuses one.
+        Raises SettingError for a datetime without a time zone, like the configuration.
         """
         if time.tzinfo is None:
             raise SettingError(f"{time} has no time zone; accepted: datetime(..., tzinfo=UTC), or time.astimezone()")
@@ -218,7 +218,7 @@ class PullConsumer:
         return self._consumer, self._polls
 
     async def _read(self, subscriptions: dict[str, Expression], chosen: Collection[MessageQueue] = ()) -> None:
-        """Read by other subscriptions; nothing if there are none, or if that fails. Raises RmqdError."""
+        """Replace the subscriptions. Without any, or after a failure, nothing is read. Raises RmqdError."""
         client = self._connected()
         await self._stop(is_done=True)
         if not subscriptions:
@@ -240,7 +240,7 @@ class PullConsumer:
             raise
 
     async def _stop(self, *, is_done: bool) -> None:
-        """Release all queues. `is_done` says that the program is done with all returned messages, for `auto_commit`."""
+        """Release all queues. With `is_done` and `auto_commit`, all returned messages are confirmed first."""
         if self._consumer is None:
             return
         if is_done and self._settings.auto_commit:
@@ -252,21 +252,21 @@ class PullConsumer:
         await asyncio.wait((running,))
         self._consumer, self._subscriptions = None, {}
         if not running.cancelled():
-            running.exception()  # a poll has raised it, or would have
+            running.exception()  # marks it as retrieved: a poll raised it, or would have
 
     # --- queues
 
     def _stored(self, queue: MessageQueue) -> MessageQueue:
-        """The queue as brokers know it."""
+        """Return the queue with its topic's name on the brokers."""
         return MessageQueue(wrap_namespace(queue.topic, self._namespace), queue.broker_name, queue.queue_id)
 
     def _own(self) -> dict[MessageQueue, AssignedQueue]:
-        """The queues that were taken over, also those that are being released."""
+        """Return the acquired queues, including queues that are being released."""
         assigned = {} if self._consumer is None else self._consumer.assigned
         return {queue: one for queue, one in assigned.items() if isinstance(one, AssignedQueue) and one.loop}
 
     def _assigned(self, queue: MessageQueue, *, is_kept: bool = True) -> AssignedQueue:
-        """A queue of this consumer; `is_kept`: one that is not being released. Raises PullConsumerError."""
+        """Return an acquired queue. `is_kept` excludes queues that are being released. Raises PullConsumerError."""
         self._current()
         assigned = self._own().get(self._stored(queue))
         if assigned is None or (is_kept and assigned.is_leaving):
@@ -281,7 +281,7 @@ class PullConsumer:
             assigned.apply_pauses()
 
     def _confirm(self) -> None:
-        """The program is done with all messages that were returned, and with those that its filter left out."""
+        """Confirm all returned messages, and all messages that the filter skipped."""
         for one in self._own().values():
             _cache_of(one).confirm()
 
@@ -296,14 +296,14 @@ class PullConsumer:
     async def _ask(
         self, queue: MessageQueue, question: Callable[[RemotingClient, str, MessageQueue], Awaitable[T]]
     ) -> T:
-        """Ask a queue's broker. Raises RmqdError."""
+        """Send a request to a queue's broker. Raises RmqdError."""
         client, stored = self._connected(), self._stored(queue)
         if client.routes.route(stored.topic) is None:
             await self.queues(queue.topic)
         return await question(client.remoting, queue_address(client, stored), stored)
 
     def _raise_failure(self) -> None:
-        """Raise what keeps messages away until somebody acts."""
+        """Raise the failure, if any, that withholds messages until an operator acts."""
         for task in self._tasks:
             if task.done():
                 error = task.exception()

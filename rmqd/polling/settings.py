@@ -20,7 +20,7 @@ from rmqd.consumer.options import ConsumerOptions
 from rmqd.errors import ConfigError, SettingError
 from rmqd.plugins.consumer_options import consumer_options
 
-STATE_DIR: Final = "~/.rmqd"  # programs run as their users, who may not write to the daemon's folder
+STATE_DIR: Final = "~/.rmqd"  # a program runs as its user, who may not write to the daemon's folder
 _PLACE: Final = "PullConsumer"
 _ROOT_KEYS: Final = ("nameserver", "nameserver_url", "state_dir")
 _GROUP_KEYS: Final = ("consume_from_where", "consume_timestamp", "message_model", "pull_batch_size")
@@ -31,7 +31,7 @@ Expression = str | Mapping[str, str]
 
 
 class Settings:
-    """A consumer's group and keywords. Raises SettingError with all problems."""
+    """The group and the keywords of a consumer. Raises SettingError with all problems."""
 
     def __init__(self, group: str, keywords: Mapping[str, Any]) -> None:
         if unknown := keywords.keys() - set(KEYWORDS):
@@ -48,7 +48,7 @@ class Settings:
         self.client: ClientOptions = self._config({"TOPIC": "*"}).client_options()
 
     def options(self, subscriptions: Mapping[str, Expression]) -> ConsumerOptions:
-        """The options of a group with these subscriptions. Raises SettingError."""
+        """Return the options of a group with these subscriptions. Raises SettingError."""
         return replace(consumer_options(self._config(subscriptions), self._group), auto_commit=self.auto_commit)
 
     def _config(self, subscriptions: Mapping[str, Expression]) -> RootConfig:
@@ -62,7 +62,7 @@ class Settings:
 
 
 def _literal(value: Any) -> Any:
-    """A value in which nothing is replaced: a `${` in a password stays what it is."""
+    """Escape each `${` in a value, so that a password with `${` stays unchanged."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
@@ -71,7 +71,7 @@ def _literal(value: Any) -> Any:
 
 
 def _text(problem: object) -> str:
-    """A problem with its keyword in place of its key in a file."""
+    """Return the text of a problem, with the keyword in place of the key in a file."""
     assert isinstance(problem, ConfigProblem)
     path = problem.path[{"groups": 2, "client": 1}.get(str(problem.path[0]), 0) :]
     return f"{path_text(path) or 'group'}: {problem.message}"

@@ -18,13 +18,13 @@ from rmqd.wire.messages.message import Message
 P = ParamSpec("P")
 T = TypeVar("T")
 
-END_SECONDS: Final = 5.0  # for a call that was interrupted
+END_SECONDS: Final = 5.0  # limit for an interrupted call to end
 
 
 def _waiting(
     method: Callable[Concatenate[PullConsumer, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[SyncPullConsumer, P], T]:
-    """The method of PullConsumer, waiting for its result."""
+    """Return a function that calls a method of PullConsumer and waits for its result."""
 
     def call(self: SyncPullConsumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._call(method(self._consumer, *args, **kwargs))
@@ -34,14 +34,14 @@ def _waiting(
 
 
 class SyncPullConsumer:
-    """The methods of PullConsumer, each of which waits for its result.
+    """The methods of PullConsumer without `await`: each call waits for its result.
 
-    An event loop in a thread of its own does the work, so the member stays in its group while the program computes.
-    One thread at a time uses the consumer. Ctrl-C ends a call; messages that it would have returned are polled again.
+    The event loop runs in a separate thread, so the member stays in its group while the program computes.
+    Only one thread at a time may use the consumer. Ctrl-C ends a call; the next poll returns its messages.
     """
 
     def __init__(self, group: str, **settings: Any) -> None:
-        """Take the keywords of PullConsumer. Raises SettingError."""
+        """Accept the keywords of PullConsumer. Raises SettingError."""
         self._consumer = PullConsumer(group, **settings)
         self._loop = new_loop()
         self._thread = threading.Thread(target=self._serve, name=f"pull consumer {group}", daemon=True)
@@ -61,7 +61,7 @@ class SyncPullConsumer:
                 self._thread.join(END_SECONDS)
 
     def close(self) -> None:
-        """Commit what was returned, if `auto_commit` is on, and leave the group."""
+        """Commit the returned messages if `auto_commit` is on, and leave the group."""
         self.__exit__(None, None, None)
 
     subscribe = _waiting(PullConsumer.subscribe)
@@ -79,7 +79,7 @@ class SyncPullConsumer:
     resume = _waiting(PullConsumer.resume)
 
     def poll(self, timeout: float = 5.0, max_messages: int = 32) -> list[Message]:
-        """Return messages as soon as there are some; none after `timeout` seconds."""
+        """Return messages as soon as there are some; an empty list after `timeout` seconds."""
         polled: list[Message] = []
 
         async def poll() -> None:
@@ -89,14 +89,14 @@ class SyncPullConsumer:
             self._call(poll())
         except BaseException:
             first = {message.message_queue: message.queue_offset for message in reversed(polled)}
-            for queue, offset in first.items():  # the interrupt came after the poll had taken them
-                with contextlib.suppress(PullConsumerError):  # another member has the queue by now, and its messages
+            for queue, offset in first.items():  # the poll took messages before the interrupt
+                with contextlib.suppress(PullConsumerError):  # another member owns the queue by now
                     self.seek(queue, offset)
             raise
         return polled
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine in the loop. If the wait is interrupted, the coroutine is cancelled, and has ended."""
+        """Run a coroutine in the loop. If the wait is interrupted, cancel the coroutine and wait for its end."""
         if not self._thread.is_alive():
             work.close()
             raise PullConsumerError("the consumer is closed; make another one")

@@ -1,4 +1,4 @@
-"""Tests of the guarantees of every offset store. The tests of a user's own store inherit them."""
+"""Tests for the guarantees of every offset store. The test class of a custom store inherits them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from rmqd.errors import OffsetStoreError
 from rmqd.offset_stores import OffsetStore, Progress, StoredQueue
 
-SHORT_SECONDS = 0.2  # until a task that takes a queue waits for the commit
+SHORT_SECONDS = 0.2  # enough for a task that takes a queue to wait for the commit
 
 
 def _with_two_stores(check: Callable[..., Any]) -> Callable[[OffsetStoreSuite], None]:
@@ -33,7 +33,7 @@ class OffsetStoreSuite:
     """The base of a test class for a store. The test class creates the store and defines an effect."""
 
     def make_store(self) -> OffsetStore:
-        """Return a store that is not open yet. All stores of a test have the same data."""
+        """Return a store that is not open yet. All stores of a test share their data."""
         raise NotImplementedError
 
     async def add(self, connection: Any, name: str) -> None:
@@ -89,7 +89,7 @@ class OffsetStoreSuite:
     async def test_who_takes_a_queue_learns_of_a_commit_that_is_under_way(
         self, former: OffsetStore, store: OffsetStore, queue: StoredQueue
     ) -> None:
-        """Or the commit fails."""
+        """The commit may fail instead."""
         await former.take(queue, "a")
         with contextlib.suppress(OffsetStoreError):
             async with former.transaction() as connection:

@@ -196,7 +196,7 @@ def test_a_batch_of_which_a_part_is_acknowledged_keeps_the_offset_below(
         ({"consume_mode": "orderly", "auto_commit": False}, "beside auto_commit: false, as each call is a transaction"),
         ({"deduplicate": {}}, "beside deduplicate, as what is committed does not come again"),
         ({"offset_store": {"plugin": "nowhere"}}, "no offset store 'nowhere' is installed; accepted: "),
-        ({"offset_store": {"plugin": f"{__name__}:add"}}, "no offset store; accepted: a class with open, close, take"),
+        ({"offset_store": {"plugin": f"{__name__}:add"}}, "not an offset store; expected a class with open, close"),
         (
             {"offset_store": "elsewhere"},
             "'elsewhere' is not a mapping; accepted: a mapping with the keys plugin, options",

@@ -1,4 +1,4 @@
-"""The offset store `postgresql`: offsets of a group in a table of the database that its handler writes to."""
+"""The offset store `postgresql`: a group's offsets in a table of the database that its handler writes to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection
     from psycopg_pool import AsyncConnectionPool
 
-LOCK = "SELECT pg_advisory_xact_lock(hashtext('rmqd_offsets'))"  # two that make a table at once would fail
+LOCK = "SELECT pg_advisory_xact_lock(hashtext('rmqd_offsets'))"  # two processes cannot create a table at once
 MAKE = """
 CREATE TABLE IF NOT EXISTS rmqd_offsets (
     cluster text, consumer_group text, topic text, broker text, queue integer,
@@ -28,13 +28,13 @@ CREATE TABLE IF NOT EXISTS rmqd_offsets (
     PRIMARY KEY (cluster, consumer_group, topic, broker, queue)
 )
 """
-WAIT = "SET LOCAL lock_timeout = '5s'"  # for a former owner that has written and not committed
+WAIT = "SET LOCAL lock_timeout = '5s'"  # for a previous owner that has written but not committed
 TAKE = """
 INSERT INTO rmqd_offsets (cluster, consumer_group, topic, broker, queue, owner) VALUES (%s, %s, %s, %s, %s, %s)
 ON CONFLICT (cluster, consumer_group, topic, broker, queue) DO UPDATE SET owner = EXCLUDED.owner, changed_at = now()
 RETURNING next_offset, above
 """
-# a process that is suspended before it commits loses the transaction, and so the row, after 10 s
+# if a process is suspended before its commit, it loses the transaction, and so the row, after 10 s
 WRITE = """
 UPDATE rmqd_offsets SET next_offset = %s, above = %s, changed_at = now()
 FROM (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) AS limits
@@ -43,7 +43,7 @@ WHERE (cluster, consumer_group, topic, broker, queue, owner) = (%s, %s, %s, %s, 
 
 
 class PostgresqlOffsets:
-    """Keeps offsets in the table `rmqd_offsets`; handlers get the connections of its transactions."""
+    """Keeps offsets in the table `rmqd_offsets`. Handlers use the connections of its transactions."""
 
     class Options(BaseModel):
         model_config = ConfigDict(extra="forbid", validate_default=True)
@@ -68,7 +68,7 @@ class PostgresqlOffsets:
             name="rmqd offsets",
             configure=_read_committed,
             timeout=CONNECT_SECONDS,
-            reconnect_timeout=CONNECT_SECONDS,  # then the next call tries anew, instead of waiting for a long pause
+            reconnect_timeout=CONNECT_SECONDS,  # then the next call connects at once, instead of after a long pause
         )
         await self._pool.open()
         async with self.transaction() as connection:
@@ -99,7 +99,7 @@ class PostgresqlOffsets:
         except (Error, PoolTimeout) as error:
             if connection is None or connection.closed:
                 raise OffsetStoreError(f"PostgreSQL: {str(error) or type(error).__name__}") from error
-            raise  # what the handler is to blame for
+            raise  # the handler has caused it
 
     async def write(self, connection: Any, queue: StoredQueue, owner: str, progress: Progress) -> bool:
         cursor = await _executed(connection, WRITE, *progress, *queue, owner)
@@ -107,7 +107,7 @@ class PostgresqlOffsets:
 
 
 async def _read_committed(connection: AsyncConnection[Any]) -> None:
-    """Have a statement that waited for another transaction see what that has committed."""
+    """Let a statement that waited for another transaction see the changes of that transaction."""
     from psycopg import IsolationLevel
 
     await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
@@ -119,9 +119,9 @@ async def _executed(connection: AsyncConnection[Any], statement: str, *values: o
 
     try:
         return await connection.execute(statement.encode(), values or None)
-    except InFailedSqlTransaction:  # the handler has caught an error, and left the transaction
+    except InFailedSqlTransaction:  # the handler has caught an error and not ended the transaction
         raise
     except Error as error:
         if isinstance(error, ReadOnlySqlTransaction):
-            await connection.close()  # a former primary: the pool replaces it, by one to the new primary
+            await connection.close()  # a former primary: the pool opens a connection to the new one
         raise OffsetStoreError(f"PostgreSQL: {str(error) or type(error).__name__}") from error

@@ -1,7 +1,7 @@
-"""Names of the Java client and of its Spring starter, and what is written here in their place.
+"""Names of the Java client and of its Spring starter, with their counterparts in rmqd.
 
-docs/migrating.md has the same names with more words about each, and a test compares the two. A parameter that is not
-listed here has its own name in snake case for a key.
+docs/migrating.md explains the same names in more detail, and a test compares the two. If a parameter is not listed
+here, its key is its name in snake case.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _CONSTANTS: Final = {
     "orderly": "ORDERLY MessageListenerOrderly",
     "pop": "POP",
     "last_offset": "CONSUME_FROM_LAST_OFFSET CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST "
-    "CONSUME_FROM_MIN_OFFSET CONSUME_FROM_MAX_OFFSET",  # Java takes its three obsolete ones for the first
+    "CONSUME_FROM_MIN_OFFSET CONSUME_FROM_MAX_OFFSET",  # Java treats its three obsolete values like the first
     "first_offset": "CONSUME_FROM_FIRST_OFFSET",
     "timestamp": "CONSUME_FROM_TIMESTAMP",
     "averagely": "AllocateMessageQueueAveragely",
@@ -96,22 +96,22 @@ KEYS, REASONS, CONSTANTS = (
     for table in (_KEYS, _REASONS, _CONSTANTS)
 )
 CONSTANTS.update({java: name for name, java in STRATEGIES.items()})
-"""Keys, as a group's or as the file's; reasons of parameters that have no key; the words for values."""
+"""Keys of a group or of the file; reasons why a parameter has no key; words for values."""
 
 
 def listed(name: str, names: Mapping[str, str]) -> str | None:
-    """The entry of a parameter, whether it is spelt useTLS, use-tls or rocketmq.consumer.use-tls."""
+    """Return the entry of a parameter, whether it is spelled useTLS, use-tls or rocketmq.consumer.use-tls."""
     spellings = _plain(name), _plain(name.rpartition(".")[2])
     return next((entry for wanted in spellings for java, entry in names.items() if _plain(java) == wanted), None)
 
 
 def snake_case(name: str) -> str:
-    """The last part of a parameter's name in snake case."""
+    """Return the last part of a parameter's name in snake case."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.rpartition(".")[2]).replace("-", "_").lower()
 
 
 def word_of(value: object) -> str | None:
-    """The word for a constant of Java, with its class or without; None for another value."""
+    """Return the word for a constant of Java, with or without its class; None for another value."""
     return CONSTANTS.get(value.rpartition(".")[2]) if isinstance(value, str) else None
 
 

@@ -1,4 +1,4 @@
-"""A group whose messages a program polls, in place of a handler that is called with them."""
+"""A group whose messages a program polls. rmqd calls no handler."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from rmqd.wire.messages.message import Message
 
 
 class PolledQueue(ProcessQueue):
-    """A returned message leaves the cache at once, so a program that commits rarely is not held up by thresholds.
+    """A cache that drops returned messages at once. So thresholds do not block a program that commits rarely.
 
-    Only the program knows when it is done with the returned messages. Until it says so, the commit offset stays below
-    them, and the queue is busy: a release waits for the program as it would wait for a handler.
+    Only the program knows when it is done with the returned messages. Until it confirms them, the commit offset stays
+    below them, and the queue is busy. A release waits for the program as it would wait for a handler.
     """
 
     __slots__ = ("confirmed",)
@@ -37,18 +37,18 @@ class PolledQueue(ProcessQueue):
         return super().commit_offset()
 
     def commit_offset(self) -> int:
-        """The offset that the program has confirmed; never above the next one to pull."""
+        """Return the offset that the program has confirmed; never above `position`."""
         return min(self.confirmed, self.position)
 
     def confirm(self, offset: int | None = None) -> None:
-        """Note that the program is done with all messages below `offset`; without one, with all that were returned."""
+        """Record that the program is done with all messages below `offset`, by default with all returned messages."""
         if not self.dropped:
             self.confirmed = self.position if offset is None else offset
         if self.confirmed >= self.position:
             self.release()
 
     def drop(self, because: str) -> None:
-        """End this ownership. What the program did not confirm is delivered again, so nothing waits for it."""
+        """End this ownership. Unconfirmed messages are delivered again, so nothing waits for the program."""
         super().drop(because)
         self.release()
 
@@ -61,7 +61,7 @@ class PolledQueue(ProcessQueue):
 class PollService:
     """Returns messages of all queues in turn.
 
-    `chosen` are the queues that the program assigned, in place of a share of the group's.
+    `chosen` are the queues that the program assigned instead of a share of the group's queues.
     """
 
     cache = PolledQueue
@@ -82,7 +82,7 @@ class PollService:
         await asyncio.Event().wait()
 
     def change(self, _: object) -> None:
-        """Do nothing: a poll has no concurrency, and takes no turns that could be halted."""
+        """Do nothing: a poll has neither concurrency nor turns to halt."""
 
     halt = change
 
@@ -91,7 +91,7 @@ class PollService:
         return []
 
     def explain(self, process_queue: ProcessQueue) -> Problem:
-        """Say that the messages wait for the program."""
+        """Report that the messages wait for the program."""
         seconds = round(self._clock.monotonic() - self._polled_at)
         step = "call poll more often, or close the consumer: its queues then go to other members"
         return found("slow_handler", f"messages wait for a poll; the last one was {seconds} s ago", step=step)
@@ -102,7 +102,7 @@ class PollService:
         raise RmqdError("this member is a pull consumer: it has no handler to call")
 
     async def arrival(self, seconds: float) -> bool:
-        """Wait until a queue has messages, for at most so long. Returns whether one has some."""
+        """Wait until a queue has messages, for at most `seconds`. Returns whether a queue has messages."""
         return await wait_within(self._clock, seconds, self._line.rest())
 
     def take(self, most: int) -> list[Message]:

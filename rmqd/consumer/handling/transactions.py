@@ -1,8 +1,8 @@
-"""Calls of a handler in transactions of the group's own offset store: effect and progress are committed, or neither.
+"""Handler calls in transactions of a custom offset store: effect and progress are committed together or not at all.
 
-Calls of one queue run side by side, and take turns to write what is finished and to commit. What a store knows to be
-finished is not handed out again. Where a commit failed, or another member has taken the queue, it is *in doubt*: it is
-taken anew before the next call, which tells what is stored, and keeps out what might still be committed.
+Calls of one queue run concurrently, but take turns to write their progress and to commit. Messages that the store has
+recorded as finished are not handed out again. After a failed commit, or if another member has taken it, the queue is
+*in doubt*. It is taken again before the next call: this returns the stored progress, and prevents late commits.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Call = Callable[[Batch], Awaitable[object]]
 
 
 class _NotCommittedError(Exception):
-    """A transaction is taken back for no fault of what is left of its batch."""
+    """A transaction is rolled back, and the remaining messages of its batch are not at fault."""
 
 
 class _Taken:
-    """One queue, from its take-over until it is given up."""
+    """One queue, from its acquisition until its release."""
 
     def __init__(self, key: StoredQueue) -> None:
         self.key = key
         self.turn = asyncio.Lock()
-        self.owner = ""  # who we are to the store; empty while the queue is in doubt
+        self.owner = ""  # our name as owner in the store; empty while the queue is in doubt
         self.stored: Progress | None = None
-        self.is_ours = False  # whether what was stored when it was taken last is what we had stored
-        self.is_moved = False  # elsewhere than stored, and that is not stored yet
-        self.recorded: set[Message] = set()  # committed, and perhaps not settled yet
-        self._known = Progress(0)  # what is finished, by the word of the store
+        self.is_ours = False  # whether the last take returned the progress that we had stored
+        self.is_moved = False  # the queue has moved to another offset, and that is not stored yet
+        self.recorded: set[Message] = set()  # committed messages that may not be settled yet
+        self._known = Progress(0)  # the finished messages, according to the store
         self._ranges: list[tuple[int, int]] = []
 
     def learn(self, stored: Progress | None) -> None:
@@ -53,7 +53,7 @@ class _Taken:
         return offset < self._known.offset or any(low <= offset <= high for low, high in self._ranges)
 
     def progress(self, process_queue: ProcessQueue, done: Sequence[Message] = ()) -> Progress:
-        """What is finished once these messages are."""
+        """Return the progress of the queue once `done` is finished."""
         end = process_queue.next_offset
         cached = [one for block in process_queue.blocks for one in block.messages if not one.finished]
         self.recorded.intersection_update(cached)
@@ -71,41 +71,41 @@ class _Taken:
 
 
 class OffsetTransactions:
-    """The queues of one group in its own store."""
+    """The queues of one group in its custom store."""
 
     def __init__(
         self, store: OffsetStore, client_id: str, key_of: Callable[[MessageQueue], StoredQueue], clock: Clock
     ) -> None:
         self.store = store
-        self.in_order = False  # whether nothing of a batch passes what is to be repeated
+        self.in_order = False  # whether no message of a batch may pass a message that is retried
         self._client_id = client_id
         self._key_of = key_of
         self._clock = clock
         self._taken: dict[MessageQueue, _Taken] = {}
 
     async def take(self, queue: MessageQueue) -> Progress | None:
-        """Become the owner of a queue. Returns what is stored. Raises OffsetStoreError."""
+        """Become the owner of a queue. Returns the stored progress. Raises OffsetStoreError."""
         taken = self._taken.setdefault(queue, _Taken(self._key_of(queue)))
         async with taken.turn:
             await self._take(taken)
             return taken.stored
 
     def is_as_left(self, queue: MessageQueue) -> bool:
-        """Whether nobody else has written a queue since this member has, as far as that was seen."""
+        """Return whether no other member is known to have written a queue since this member did."""
         return queue in self._taken and self._taken[queue].is_ours
 
     def forget(self, queue: MessageQueue) -> None:
-        """Forget a queue that was given up. Its next owner takes it."""
+        """Forget a released queue. Its next owner takes it."""
         self._taken.pop(queue, None)
 
     def moved(self, queue: MessageQueue, offset: int, *, downward: bool) -> None:
-        """Hear where a queue goes on. Where that is not above what is known to be finished, that counts no more."""
+        """Called when a queue continues at `offset`. Unless it is above the known progress, discard the progress."""
         if (taken := self._taken.get(queue)) is not None and (downward or taken.has(offset)):
             taken.learn(None)
             taken.is_moved = True
 
     async def write(self, queue: MessageQueue, process_queue: ProcessQueue | None, offset: int) -> None:
-        """Store what is finished, without an effect: `offset`, where it is not the cache's. Raises OffsetStoreError."""
+        """Store the cache's progress without an effect; `offset` if there is no cache. Raises OffsetStoreError."""
         if (taken := self._taken.get(queue)) is None:
             return
         async with taken.turn:
@@ -118,7 +118,7 @@ class OffsetTransactions:
                 taken.stored, taken.is_moved = progress, False
 
     def around(self, call: Call, worker: Callable[[], Worker]) -> Call:
-        """A call for one worker, in a transaction of its own. It raises what the handler does."""
+        """Return a call for one worker, in a separate transaction. It raises the handler's exceptions."""
 
         async def in_transaction(batch: Batch) -> object:
             return await self._call(call, batch, worker())
@@ -145,7 +145,7 @@ class OffsetTransactions:
         assert process_queue is not None
         if (taken := self._taken.get(process_queue.message_queue)) is None:
             raise OffsetStoreError("the queue was given up")
-        worker.batch = None  # the handler has nothing while the store is asked
+        worker.batch = None  # the handler has no batch during the store's request
         async with taken.turn:
             if not taken.owner:
                 await self._take(taken)
@@ -163,7 +163,7 @@ class OffsetTransactions:
                     result = await call(part)
                 finally:
                     connection_of_call.reset(token)
-                await take_cancellations_back()  # the handler's own must not end the commit
+                await take_cancellations_back()  # the handler's own cancellations must not end the commit
                 worker.batch = None
                 _check(part, worker)
                 done = [*_acknowledged(part, in_order=self.in_order)]
@@ -177,14 +177,14 @@ class OffsetTransactions:
         except BaseException as error:
             if is_ending:
                 taken.owner = ""
-                if not isinstance(error, Exception):  # cancelled, so that nobody knows how it ends
+                if not isinstance(error, Exception):  # cancelled: the result of the commit is unknown
                     raise OffsetStoreError("the commit was cut short") from error
             raise
         finally:
             if is_ending:
                 taken.turn.release()
         for index in done:
-            part.decide(index, ACK)  # so that a deadline in this moment does not have it sent back
+            part.decide(index, ACK)  # a deadline in this moment must not send the message back
         return result
 
     async def _take(self, taken: _Taken) -> None:
@@ -199,24 +199,24 @@ class OffsetTransactions:
 
 
 def _check(part: Batch, worker: Worker) -> None:
-    """Raise what stands against the commit of a call that returned."""
+    """Raise an error if a call that returned must not be committed."""
     if worker.expired or worker.replaced:
         raise EXPIRED
     errors = [one.error for one in part.decisions().values() if one.error is not None]
-    is_failed = any(not isinstance(error, InvalidPayloadError) for error in errors)  # one of several calls
+    is_failed = any(not isinstance(error, InvalidPayloadError) for error in errors)  # in one of several calls
     if is_failed or (worker.process_queue is not None and worker.process_queue.dropped):
         raise _NotCommittedError
 
 
 def _take_back(batch: Batch) -> None:
-    """Take back what the handler has acknowledged: its effect was taken back."""
+    """Withdraw the handler's acknowledgements, because its effect was rolled back."""
     for index, decision in list(batch.decisions().items()):
         if decision == ACK:
             batch.overrule(index, None)
 
 
 def _acknowledged(part: Batch, *, in_order: bool) -> Iterator[int]:
-    """What the handler is done with, by index."""
+    """Yield the indexes of the messages that the handler has finished."""
     decisions, is_behind = part.decisions(), False
     for index in range(len(part)):
         outcome = decisions.get(index, ACK).outcome

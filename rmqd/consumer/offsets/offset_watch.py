@@ -1,22 +1,22 @@
-"""A queue's stored offset while others may still move it: in the first seconds of an ownership, and after a cut.
+"""The stored offset of a queue that others may still change: at the start of an ownership, and after an interruption.
 
-A broker tells of an operator's reset in its answer to the group's next pull of the queue, and forgets the reset with
-that answer. For up to 20 s that pull may be an old one, whose connection has ended or whose member has given the queue
-up. Then nobody hears of the reset, and the new owner's next commit would undo it. So in that time each commit is
-preceded by a request for the stored offset, and what is found is judged:
+A broker reports an operator's reset in its response to the group's next pull of the queue, and then forgets the reset.
+For up to 20 s that pull may be an old one: its connection has ended, or its member has released the queue. Then no
+member learns of the reset, and the new owner's next commit would undo it. So during this time the owner requests the
+stored offset before each commit, and judges the response:
 
-- It is one of our own commits, or none: commit.
-- It is below all that was known at the take-over (`floor`): only an operator stores such an offset. Nothing is
-  committed. If it is still there after `SURE_SECONDS`, in which our own pull would have brought the reset, the queue
-  goes there as if the pull had told of it.
-- It is above what is known (`highest`): a former owner has committed, either because its last commit was slow, or
-  because it is a client that nobody waits for. What both have finished counts as handled twice. Commit if our offset is
-  higher.
+- The offset is one of this owner's commits, or the queue has no offset: commit.
+- The offset is below all offsets known at the acquisition (`floor`): only an operator stores such an offset. Do not
+  commit. Within `SURE_SECONDS` our own pull would have returned the reset. If the offset is still there after this
+  time, the queue moves to it as if the pull had reported the reset.
+- The offset is above all known offsets (`highest`): a previous owner has committed. Either its last commit was slow, or
+  it is a client that other members do not wait for. Messages that both owners have finished count as handled twice.
+  Commit if our offset is higher.
 
-Where the connection to the broker was lost, or this process was suspended, the others may have taken this member for
-dead and its queue over, before it hears of it. So its first commit after that is preceded by a look, too. Over another
-connection nothing lower is taken for a reset: the broker may have been restarted, and have lost what it had not written
-to disk.
+If the connection to the broker was lost, or this process was suspended, the other members may have acquired the queues
+of a member that they believe dead, before it knows. So its first commit after that needs the same check. On another
+connection a lower offset is not treated as a reset, because the broker may have restarted and lost offsets that it had
+not written to disk.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from rmqd.clock import Clock
 from rmqd.consumer.services import OffsetWatcher
 from rmqd.errors import RmqdError
 
-WATCH_SECONDS: Final = 25.0  # a pull is held for 15 s, and up to 5 s longer; then one more look
-SHARE: Final = 5.0  # looks ahead of pulls take one part of so many of the time
-SURE_SECONDS: Final = 4.0  # in which the pull of the present owner brings a reset that still waits for it
+WATCH_SECONDS: Final = 25.0  # a pull is held for 15 s, and up to 5 s longer; then one more check
+SHARE: Final = 5.0  # pause after a check ahead of a pull, as a multiple of the check's duration
+SURE_SECONDS: Final = 4.0  # within this time the owner's pull returns a reset that waits for it
 
 
 @dataclass(slots=True)
 class OffsetWatch:
-    """What one ownership knows of a queue's stored offset, beside its own commits. Times are monotonic."""
+    """A queue's stored offset as one ownership knows it, apart from its commits. Times are monotonic."""
 
     watcher: OffsetWatcher
     until: float
-    on: RemotingConnection | None  # that of the last look that allowed a commit, or of the take-over
-    floor: int  # only an operator puts the offset below; 0 where nothing is known
-    highest: int  # what was committed here, or by others as far as it is known
+    on: RemotingConnection | None  # the connection of the last check that allowed a commit, or of the acquisition
+    floor: int  # only an operator stores a lower offset; 0 if no offset is known
+    highest: int  # the highest known commit of this owner or of others
     lower: int | None = None  # a stored offset that may be an operator's reset
     lower_since: float = 0.0
-    is_reset: bool = False  # a commit was not taken, as a reset waits for the next pull
-    is_doubtful: bool = False  # this member may not be the owner any more
-    next_for_pull: float = float("-inf")  # no pull waits for a look before
+    is_reset: bool = False  # the broker did not accept a commit, because a reset waits for the next pull
+    is_doubtful: bool = False  # this member may have lost the queue
+    next_for_pull: float = float("-inf")  # before this time, no pull waits for a check
 
     def is_over(self, now: float) -> bool:
-        """Whether a commit needs no look before it."""
+        """Return whether a commit needs no check of the stored offset."""
         return now >= self.until and self.lower is None and not self.is_reset and not self.is_doubtful
 
     async def allows_pull(self, clock: Clock, look: Callable[[], Awaitable[bool]]) -> bool:
-        """Look ahead of a pull that is to carry a commit, unless that would make the queue's pulls much slower.
+        """Check the stored offset for a pull that will carry a commit, unless this would slow the pulls too much.
 
-        A look that fails does not keep the pull from being sent.
+        A failed check does not prevent the pull.
         """
         if (began := clock.monotonic()) < self.next_for_pull:
             return False
@@ -70,17 +70,17 @@ class OffsetWatch:
             self.next_for_pull = now + SHARE * (now - began)
 
     def lose_connection(self) -> None:
-        """Look once more, but take nothing lower for a reset any more; forget what the lost connection told."""
+        """Check once more, but treat no lower offset as a reset; forget the results of the lost connection."""
         self._forget()
         self.is_doubtful = True
 
     def reset(self, offset: int) -> None:
-        """End the look: an operator has moved the queue, which is known here."""
+        """End the watch: this member knows that an operator has moved the queue."""
         self._forget()
         self.is_doubtful, self.highest = False, offset
 
     def may_commit(self, stored: int | None, offset: int, ours: frozenset[int], now: float) -> bool:
-        """Judge the stored offset ahead of a commit. Returns whether to commit; `ours` are this owner's commits."""
+        """Judge the stored offset before a commit. Returns whether to commit; `ours` are this owner's commits."""
         if stored is None:
             return True
         if stored in ours:
@@ -102,5 +102,5 @@ class OffsetWatch:
         if stored != self.lower:
             self.lower, self.lower_since = stored, now
         elif now - self.lower_since >= SURE_SECONDS:
-            self.lower_since = float("inf")  # told once
+            self.lower_since = float("inf")  # reported only once
             self.watcher.set_back(stored)

@@ -1,4 +1,4 @@
-"""The offsets of a group in a store of its own, and for tools and operators on the brokers too."""
+"""The offsets of a group in its custom store, and also on the brokers for tools and operators."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 class OwnOffsetStore(RemoteBrokerOffsetStore):
-    """A queue begins where the own store says; where that has nothing, as with brokers alone.
+    """A queue starts at the custom store's offset. If the store has no offset, the queue starts as with brokers alone.
 
-    A broker is told an offset when the store has it: nothing is ahead there, and resets come as in every group.
+    A broker receives an offset after the store, so the broker is never ahead. Resets arrive as in every group.
     """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock, store: OffsetStore) -> None:
@@ -37,7 +37,7 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
         await self.transactions.store.close()
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Take the queue, from whoever has it in the store. Returns what is stored there, or on the broker."""
+        """Take the queue from its owner in the store. Returns the offset in the store, or else at the broker."""
         self._at_brokers[queue] = at_broker = await super().read(queue)
         stored = await self.transactions.take(queue)
         return at_broker if stored is None else stored.offset
@@ -45,28 +45,28 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
     def take_over(
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
-        """Begin a new ownership, in which commits to the broker begin at what the broker has."""
+        """Begin a new ownership. Its commits to the broker start from the broker's offset."""
         super().take_over(queue, self._at_brokers.pop(queue, offset), watcher, in_peace=in_peace)
         if watcher is not None:
             self._owners[queue] = watcher
 
     def forget(self, queue: MessageQueue) -> None:
-        """Forget a queue that this member has given up."""
+        """Forget a queue that this member has released."""
         super().forget(queue)
         self._owners.pop(queue, None)
         self.transactions.forget(queue)
 
     def wrote(self, queue: MessageQueue, stored: int) -> bool:
-        """Whether nobody else has written since this ownership has."""
+        """Return whether no other member has written since this ownership did."""
         return self.transactions.is_as_left(queue)
 
     async def carry(
         self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
     ) -> None:
-        """Return None: what a pull would carry may be ahead of the store."""
+        """Return None: the offset that a pull would carry may be ahead of the store."""
 
     async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
-        """Store where the queue begins, or goes on. Raises RmqdError."""
+        """Store the offset at which the queue starts or continues. Raises RmqdError."""
         self.transactions.moved(queue, offset, downward=downward)
         try:
             await self._store(queue, offset, downward=downward)
@@ -76,7 +76,7 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
     async def commit_upward(
         self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Store what is finished of a queue that is being given up. Raises RmqdError."""
+        """Store the progress of a queue that is being released. Raises RmqdError."""
         if may_commit():
             await self._store(queue, offset)
         return await super().commit_upward(queue, offset, may_commit)
@@ -97,5 +97,5 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
         route = self._client.routes.route(queue.topic)
         brokers = [] if route is None else route.broker_datas
         cluster = next((one.cluster for one in brokers if one.broker_name == queue.broker_name), "")
-        cluster = self._client.cluster_id.id or cluster  # many clusters have one name
+        cluster = self._client.cluster_id.id or cluster  # many clusters share a name
         return StoredQueue(cluster, self._group, queue.topic, queue.broker_name, queue.queue_id)

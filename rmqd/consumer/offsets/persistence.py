@@ -1,10 +1,10 @@
-"""Commits what is finished every few seconds, and measures how far behind the group is.
+"""Commits the progress of a group every few seconds, and measures the group's lag.
 
-Each broker has rounds of its own: one that is silent delays no other.
+Each broker has separate rounds of commits: a silent broker does not delay the others.
 
-A process that was suspended wakes with queues that may have other owners by now, which it hears in its next rebalance.
-The round that is due comes first, and pulls carry commits. So the rounds are waited for in short steps, and after a
-step that is late the store looks at what is stored before it commits.
+When a suspended process resumes, its queues may have other owners. It learns this only in its next rebalance. The next
+round of commits is due before that, and pulls carry commits. So the wait for a round is divided into short steps. If a
+step is late, the store checks the stored offsets before it commits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.wire.message_queue import MessageQueue
 
-LATE_SECONDS: Final = 1.0  # others wait longer than a step, and this, for a former owner
+LATE_SECONDS: Final = 1.0  # a new owner waits longer than a step plus this for the previous owner
 STEP_SECONDS: Final = 1.0
 
 
@@ -31,7 +31,7 @@ class OffsetPersistence:
         self._busy: set[str] = set()  # brokers whose last round has not ended
 
     async def run(self) -> None:
-        """Begin a round every `persist_consumer_offset_interval`, until cancelled."""
+        """Start a round every `persist_consumer_offset_interval`, until cancelled."""
         async with asyncio.TaskGroup() as rounds:
             while True:
                 await self._wait(self._context.options.persist_consumer_offset_interval_seconds)
@@ -52,7 +52,7 @@ class OffsetPersistence:
                 context.store.doubt()
 
     def _now(self) -> float:
-        """Seconds, with those in which the machine was suspended."""
+        """Return a time in seconds that also counts while the machine is suspended."""
         return self._context.clock.monotonic() + suspended_seconds()
 
     async def _round(self, broker_name: str, assigned: list[Assignment]) -> None:
@@ -65,7 +65,7 @@ class OffsetPersistence:
                 and not one.is_leaving
                 and context.ownership.holds(one.message_queue)
             }
-            # at the same time: a commit may have to wait for an earlier one at a slow broker
+            # concurrently: a commit may have to wait for an earlier commit at a slow broker
             async with asyncio.TaskGroup() as tasks:
                 for measure in filter(None, [one.status.measure() for one in assigned]):
                     tasks.create_task(measure)

@@ -1,4 +1,4 @@
-"""Queues that a program assigned: read by their group's offsets, without joining the group."""
+"""Queues that a program assigned. They are read from the group's offsets, without joining the group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 class ChosenDivision(Division):
-    """Each queue that the program names, whoever else is in the group."""
+    """All queues that the program assigned, regardless of the group's members."""
 
     is_of_members = False
 
@@ -23,27 +23,27 @@ class ChosenDivision(Division):
     async def share_of(
         self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
     ) -> Share:
-        """The chosen queues of a topic, as far as they exist."""
+        """Return the chosen queues of a topic that exist."""
         return Share(pulled=self._chosen & {*queues})
 
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> AssignedQueue:
-        """The assignment for a chosen queue."""
+        """Return the assignment for a chosen queue."""
         return ChosenQueue(self._context, message_queue)
 
 
 class ChosenQueue(AssignedQueue):
-    """Nothing is committed unless the program commits, or has asked for `auto_commit`: neither a start nor an end."""
+    """A queue that commits its start and its end only with `auto_commit`. Otherwise only the program commits."""
 
     async def run(self) -> None:
         """Pull the queue until `leave`."""
         await (super().run() if self._context.options.auto_commit else self.consume())
 
     def commit_offset(self) -> int | None:
-        """The offset for the rounds of commits; None if only the program commits."""
+        """Return the offset for the periodic commits; None if only the program commits."""
         return super().commit_offset() if self._context.options.auto_commit else None
 
     async def find_start(self) -> Start:
-        """The stored offset; otherwise where a new group begins. Raises RmqdError."""
+        """Return the stored offset; otherwise the start offset of a new group. Raises RmqdError."""
         context, queue = self._context, self.message_queue
         stored = await context.store.read(queue)
         context.store.take_over(queue, stored)

@@ -1,6 +1,6 @@
-"""The message that a row of a pipeline is of, by which a sink names a row that it refuses.
+"""The message that a pipeline's row was read from. A sink names the message if it rejects the row.
 
-A pipeline keeps it in the column `_place`, which no sink stores, or in columns of the source.
+A pipeline keeps the message's place in the column `_place`, which no sink stores, or in columns of the source.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PLACE_COLUMNS: Final = ("topic", "broker", "queue_id", "queue_offset")
 
 
 def places_of(batch: pa.RecordBatch) -> list[list[Any]]:
-    """The messages of a batch's rows, by `PLACE_COLUMNS`; None for what the pipeline has not kept."""
+    """Return the messages of a batch's rows, by `PLACE_COLUMNS`; None for fields that the pipeline dropped."""
     from pyarrow import types
 
     found = {name: batch.column(name) for name in PLACE_COLUMNS if name in batch.schema.names}
@@ -32,7 +32,7 @@ def places_of(batch: pa.RecordBatch) -> list[list[Any]]:
 
 
 def place_text(place: Sequence[Any]) -> str:
-    """A refused row by its message, as errors have it."""
+    """Return the text that identifies a rejected row in errors, by its message."""
     topic, broker, queue_id, offset = place
     if offset is None:
         return f"a row whose message is not known, because the pipeline's rows have no column {PLACE}"

@@ -14,18 +14,18 @@ from rmqd.wire.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """How many messages of each queue a query has not read. A queue whose broker did not answer is missing."""
+    """The number of unread messages of a query, for each queue. A queue whose broker did not answer is missing."""
 
     queues: Mapping[MessageQueue, int]
 
     @property
     def total(self) -> int:
-        """Of all queues."""
+        """The lag of all queues."""
         return sum(self.queues.values())
 
 
 def lag_of(progress: Mapping[str, Any] | None) -> QueryLag | None:
-    """The lag when a progress was made; None if there is no progress yet, or it does not know where the queues end."""
+    """Return the lag at the time of a progress; None without a progress, or if it lacks the ends of the queues."""
     found: dict[MessageQueue, int] = {}
     is_known = False
     for source in progress["sources"] if progress is not None else ():
@@ -37,8 +37,8 @@ def lag_of(progress: Mapping[str, Any] | None) -> QueryLag | None:
 
 
 def _offsets(value: object) -> Offsets | None:
-    """The offsets of a source of rmqd: JSON, or a dictionary, which some versions of Spark write as Python does."""
+    """Parse the offsets of an rmqd source: JSON, or a dictionary, which some Spark versions write in Python syntax."""
     try:
         return Offsets.of(value if isinstance(value, dict) else json.loads(str(value).replace("'", '"')))
-    except (RmqdError, ValueError, AttributeError):  # another source's
+    except (RmqdError, ValueError, AttributeError):  # the offsets of another source
         return None

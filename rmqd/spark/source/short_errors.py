@@ -12,9 +12,9 @@ from rmqd.errors import RmqdError
 
 @contextlib.contextmanager
 def reason_first() -> Iterator[None]:
-    """Have Spark show an RmqdError by its own text, in place of a traceback with the text at its end. Also a decorator.
+    """Make Spark show the text of an RmqdError, instead of a traceback that ends with the text. Also a decorator.
 
-    Spark asks for that by a variable of its process, which ends with the error.
+    Spark reads an environment variable of its process for that. The process ends with the error.
     """
     try:
         yield
