@@ -19,7 +19,7 @@ class StoredQueue(NamedTuple):
     queue: int
 
 
-class Progress(NamedTuple):
+class StoredProgress(NamedTuple):
     """The finished messages of a queue: all below `offset`, and the ranges in `above`, such as `105-110,120-120`."""
 
     offset: int
@@ -39,13 +39,13 @@ class OffsetStore(Protocol):
     async def close(self) -> None:
         """Close all connections."""
 
-    async def take(self, queue: StoredQueue, owner: str) -> Progress | None:
+    async def take(self, queue: StoredQueue, owner: str) -> StoredProgress | None:
         """Make `owner` the only writer. Returns the stored progress, which previous owners can no longer change."""
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         """Return a block in a transaction, with its connection. Its end commits; an exception rolls back."""
 
-    async def write(self, connection: Any, queue: StoredQueue, owner: str, progress: Progress) -> bool:
+    async def write(self, connection: Any, queue: StoredQueue, owner: str, progress: StoredProgress) -> bool:
         """Store `progress` in the connection's transaction. Returns False, and stores nothing, for any other owner."""
 
 

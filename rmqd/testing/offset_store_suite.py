@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rmqd.errors import OffsetStoreError
-from rmqd.offset_stores import OffsetStore, Progress, StoredQueue
+from rmqd.offset_stores import OffsetStore, StoredProgress, StoredQueue
 
 SHORT_SECONDS = 0.2  # enough for a task that takes a queue to wait for the commit
 
@@ -49,7 +49,7 @@ class OffsetStoreSuite:
         self, store: OffsetStore, other: OffsetStore, queue: StoredQueue
     ) -> None:
         assert await store.take(queue, "a") is None
-        for progress in (Progress(7), Progress(9, "11-12,14-14"), Progress(3)):
+        for progress in (StoredProgress(7), StoredProgress(9, "11-12,14-14"), StoredProgress(3)):
             async with store.transaction() as connection:
                 assert await store.write(connection, queue, "a", progress)
             assert await store.take(queue, "a") == progress
@@ -65,12 +65,12 @@ class OffsetStoreSuite:
             with contextlib.suppress(ZeroDivisionError):
                 async with store.transaction() as connection:
                     await self.add(connection, name)
-                    assert await store.write(connection, queue, "a", Progress(offset))
+                    assert await store.write(connection, queue, "a", StoredProgress(offset))
                     assert 1 / (1 - offset)
         async with other.transaction() as connection:
             assert await self.has(connection, queue.topic)
             assert not await self.has(connection, f"{queue.topic} lost")
-        assert await other.take(queue, "b") == Progress(0)
+        assert await other.take(queue, "b") == StoredProgress(0)
 
     @_with_two_stores
     async def test_a_former_owner_stores_nothing(
@@ -81,9 +81,9 @@ class OffsetStoreSuite:
             await self.add(connection, queue.topic)
             await store.take(queue, "b")
             async with store.transaction() as other:
-                assert await store.write(other, queue, "b", Progress(5))
-            assert not await former.write(connection, queue, "a", Progress(9))
-        assert await store.take(queue, "c") == Progress(5)
+                assert await store.write(other, queue, "b", StoredProgress(5))
+            assert not await former.write(connection, queue, "a", StoredProgress(9))
+        assert await store.take(queue, "c") == StoredProgress(5)
 
     @_with_two_stores
     async def test_who_takes_a_queue_learns_of_a_commit_that_is_under_way(
@@ -94,9 +94,9 @@ class OffsetStoreSuite:
         with contextlib.suppress(OffsetStoreError):
             async with former.transaction() as connection:
                 await self.add(connection, queue.topic)
-                assert await former.write(connection, queue, "a", Progress(5))
+                assert await former.write(connection, queue, "a", StoredProgress(5))
                 taking = asyncio.create_task(store.take(queue, "b"))
                 await asyncio.wait((taking,), timeout=SHORT_SECONDS)
         taken = await taking
         async with store.transaction() as connection:
-            assert taken == (Progress(5) if await self.has(connection, queue.topic) else None)
+            assert taken == (StoredProgress(5) if await self.has(connection, queue.topic) else None)

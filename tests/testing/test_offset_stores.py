@@ -11,7 +11,7 @@ import pytest
 
 from rmqd import Batch, Depends, Retry, handler
 from rmqd.errors import ConfigError
-from rmqd.offset_stores import OffsetStoreError, Progress, StoredQueue, offset_connection
+from rmqd.offset_stores import OffsetStoreError, StoredProgress, StoredQueue, offset_connection
 from rmqd.testing import OffsetStoreSuite, RocketMQ, RunResult
 from rmqd.typed.form import HandlerFormError
 
@@ -24,8 +24,8 @@ class MemoryOffsets:
     """A database in memory: a transaction is a list of effects, and what is to be stored with them."""
 
     effects: ClassVar[list[str]] = []
-    rows: ClassVar[dict[StoredQueue, tuple[str, Progress | None]]] = {}
-    shrunk: ClassVar[list[tuple[Progress, Progress]]] = []
+    rows: ClassVar[dict[StoredQueue, tuple[str, StoredProgress | None]]] = {}
+    shrunk: ClassVar[list[tuple[StoredProgress, StoredProgress]]] = []
     """What was stored before and after a commit by which something was not finished any more."""
     commits: ClassVar[Iterator[str]] = iter(())
     """What goes wrong with each of the next commits with an effect, if anything."""
@@ -33,7 +33,7 @@ class MemoryOffsets:
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
-    async def take(self, queue: StoredQueue, owner: str) -> Progress | None:
+    async def take(self, queue: StoredQueue, owner: str) -> StoredProgress | None:
         stored = self.rows.get(queue, ("", None))[1]
         self.rows[queue] = owner, stored
         return stored
@@ -55,13 +55,13 @@ class MemoryOffsets:
         if fault == "unheard":
             raise OffsetStoreError("no answer")
 
-    async def write(self, connection: Any, queue: StoredQueue, owner: str, progress: Progress) -> bool:
+    async def write(self, connection: Any, queue: StoredQueue, owner: str, progress: StoredProgress) -> bool:
         if self.rows[queue][0] == owner:
             connection.rows[queue] = owner, progress
         return queue in connection.rows
 
 
-def finished(progress: Progress) -> set[int]:
+def finished(progress: StoredProgress) -> set[int]:
     """The offsets that are."""
     ranges = [one.split("-") for one in progress.above.split(",") if one]
     return {*range(progress.offset)}.union(*(range(int(first), int(last) + 1) for first, last in ranges))
@@ -72,7 +72,7 @@ class Written(list[str]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows: dict[StoredQueue, tuple[str, Progress | None]] = {}
+        self.rows: dict[StoredQueue, tuple[str, StoredProgress | None]] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +128,7 @@ def test_effects_are_there_once_whatever_becomes_of_commits(
     run_handler(fail_once, topic="orders", group="g", consume_message_batch_max_size=size, **OWN, **mode)
     assert sorted(memory.effects) == bodies
     [stored] = [progress for queue, (_, progress) in memory.rows.items() if queue.topic == "orders"]
-    assert (stored, memory.shrunk) == (Progress(12), [])
+    assert (stored, memory.shrunk) == (StoredProgress(12), [])
     assert rocketmq.offsets("g", "orders") == {0: 12}
 
 
@@ -139,16 +139,16 @@ def test_what_is_finished_by_the_store_is_not_handed_out_again(
     run_handler(add, topic="orders", group="g", **OWN)
     [queue] = [queue for queue in memory.rows if queue.topic == "orders"]
     assert (queue.group, queue.broker, queue.queue, bool(queue.cluster)) == ("g", "broker-a", 0, True)
-    memory.rows[queue], memory.effects = ("dead", Progress(2, "4-6,9-9,11-20")), []
+    memory.rows[queue], memory.effects = ("dead", StoredProgress(2, "4-6,9-9,11-20")), []
 
     run_handler(add, topic="orders", group="g", **OWN)
     assert sorted(memory.effects) == ["m02", "m03", "m07", "m08", "m10"]
-    assert memory.rows[queue][1] == Progress(12, "12-20")
+    assert memory.rows[queue][1] == StoredProgress(12, "12-20")
 
     rocketmq._do(lambda: rocketmq._embedded.broker.offsets.reset("g", "orders", 0, 10))
     run_handler(add, topic="orders", group="g", **OWN)
     assert memory.effects[5:] == bodies[10:]
-    assert memory.rows[queue][1] == Progress(12)
+    assert memory.rows[queue][1] == StoredProgress(12)
 
 
 def test_a_former_owner_has_no_effect(run_handler: Run, memory: type[MemoryOffsets], bodies: list[str]) -> None:
@@ -160,7 +160,7 @@ def test_a_former_owner_has_no_effect(run_handler: Run, memory: type[MemoryOffse
         calls.append(batch[0].body.decode())
         if len(calls) == 3:
             for queue in memory.rows:
-                memory.rows[queue] = "next", Progress(5)
+                memory.rows[queue] = "next", StoredProgress(5)
 
     run_handler(handle, topic="orders", group="g", consume_mode="orderly", **OWN)
     assert memory.effects == [*bodies[:2], *bodies[5:]]
@@ -171,7 +171,7 @@ def test_a_batch_of_which_a_part_is_acknowledged_keeps_the_offset_below(
     run_handler: Run, memory: type[MemoryOffsets], bodies: list[str], mode: str
 ) -> None:
     """In an orderly group what stands behind a message that is to be repeated is repeated, too."""
-    seen: list[Progress | None] = []
+    seen: list[StoredProgress | None] = []
 
     async def handle(batch: Batch) -> None:
         seen.extend(progress for queue, (_, progress) in memory.rows.items() if queue.topic == "orders")
@@ -185,7 +185,7 @@ def test_a_batch_of_which_a_part_is_acknowledged_keeps_the_offset_below(
 
     run_handler(handle, topic="orders", group="g", consume_message_batch_max_size=4, consume_mode=mode, **OWN)
     assert (sorted(memory.effects), memory.shrunk) == (bodies, [])
-    assert (Progress(1) if mode == "orderly" else Progress(1, "2-3")) in seen
+    assert (StoredProgress(1) if mode == "orderly" else StoredProgress(1, "2-3")) in seen
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rmqd.offset_stores import OffsetStoreError, Progress, StoredQueue
+from rmqd.offset_stores import OffsetStoreError, StoredProgress, StoredQueue
 from rmqd_handlers.extras import need
 from rmqd_handlers.rows import MAX_CONNECTIONS
 from rmqd_handlers.urls import LibpqUrl
@@ -80,12 +80,12 @@ class PostgresqlOffsets:
     async def close(self) -> None:
         await self._pool.close()
 
-    async def take(self, queue: StoredQueue, owner: str) -> Progress | None:
+    async def take(self, queue: StoredQueue, owner: str) -> StoredProgress | None:
         async with self.transaction() as connection:
             await _executed(connection, WAIT)
             cursor = await _executed(connection, TAKE, *queue, owner)
             offset, above = await cursor.fetchone()
-        return None if offset is None else Progress(offset, above)
+        return None if offset is None else StoredProgress(offset, above)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
@@ -101,7 +101,7 @@ class PostgresqlOffsets:
                 raise OffsetStoreError(f"PostgreSQL: {str(error) or type(error).__name__}") from error
             raise  # the handler has caused it
 
-    async def write(self, connection: Any, queue: StoredQueue, owner: str, progress: Progress) -> bool:
+    async def write(self, connection: Any, queue: StoredQueue, owner: str, progress: StoredProgress) -> bool:
         cursor = await _executed(connection, WRITE, *progress, *queue, owner)
         return bool(cursor.rowcount)
 

@@ -17,7 +17,7 @@ from rmqd.consumer.handling.verdict import EXPIRED, HANDLED_BEFORE
 from rmqd.consumer.handling.worker import Worker, take_cancellations_back
 from rmqd.errors import OffsetStoreError
 from rmqd.handler_api import ACK, AGAIN, Batch, InvalidPayloadError, Outcome
-from rmqd.offset_stores import OffsetStore, Progress, StoredQueue, connection_of_call
+from rmqd.offset_stores import OffsetStore, StoredProgress, StoredQueue, connection_of_call
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 
@@ -35,24 +35,24 @@ class _Taken:
         self.key = key
         self.turn = asyncio.Lock()
         self.owner = ""  # our name as owner in the store; empty while the queue is in doubt
-        self.stored: Progress | None = None
+        self.stored: StoredProgress | None = None
         self.is_ours = False  # whether the last take returned the progress that we had stored
         self.is_moved = False  # the queue has moved to another offset, and that is not stored yet
         self.recorded: set[Message] = set()  # committed messages that may not be settled yet
-        self._known = Progress(0)  # the finished messages, according to the store
+        self._known = StoredProgress(0)  # the finished messages, according to the store
         self._ranges: list[tuple[int, int]] = []
 
-    def learn(self, stored: Progress | None) -> None:
+    def learn(self, stored: StoredProgress | None) -> None:
         self.is_ours, self.stored = stored == self.stored, stored
         if not self.is_moved:
-            self._known = stored or Progress(0)
+            self._known = stored or StoredProgress(0)
             texts = (one.partition("-") for one in filter(None, self._known.above.split(",")))
             self._ranges = [(int(low), int(high)) for low, _, high in texts]
 
     def has(self, offset: int) -> bool:
         return offset < self._known.offset or any(low <= offset <= high for low, high in self._ranges)
 
-    def progress(self, process_queue: ProcessQueue, done: Sequence[Message] = ()) -> Progress:
+    def progress(self, process_queue: ProcessQueue, done: Sequence[Message] = ()) -> StoredProgress:
         """Return the progress of the queue once `done` is finished."""
         end = process_queue.next_offset
         cached = [one for block in process_queue.blocks for one in block.messages if not one.finished]
@@ -67,7 +67,7 @@ class _Taken:
                 ranges.append((low, offset - 1))
             low = offset + 1
         ranges += [(max(low, end), high) for low, high in self._ranges if high >= end]
-        return Progress(first, ",".join(f"{low}-{high}" for low, high in ranges))
+        return StoredProgress(first, ",".join(f"{low}-{high}" for low, high in ranges))
 
 
 class OffsetTransactions:
@@ -83,7 +83,7 @@ class OffsetTransactions:
         self._clock = clock
         self._taken: dict[MessageQueue, _Taken] = {}
 
-    async def take(self, queue: MessageQueue) -> Progress | None:
+    async def take(self, queue: MessageQueue) -> StoredProgress | None:
         """Become the owner of a queue. Returns the stored progress. Raises OffsetStoreError."""
         taken = self._taken.setdefault(queue, _Taken(self._key_of(queue)))
         async with taken.turn:
@@ -111,7 +111,7 @@ class OffsetTransactions:
         async with taken.turn:
             if not taken.owner:
                 await self._take(taken)
-            progress = Progress(offset) if process_queue is None else taken.progress(process_queue)
+            progress = StoredProgress(offset) if process_queue is None else taken.progress(process_queue)
             if progress != taken.stored:
                 async with self.store.transaction() as connection:
                     await self._write(taken, connection, progress)
@@ -192,7 +192,7 @@ class OffsetTransactions:
         taken.learn(await self.store.take(taken.key, owner))
         taken.owner = owner
 
-    async def _write(self, taken: _Taken, connection: object, progress: Progress) -> None:
+    async def _write(self, taken: _Taken, connection: object, progress: StoredProgress) -> None:
         if not (taken.owner and await self.store.write(connection, taken.key, taken.owner, progress)):
             taken.owner = ""
             raise OffsetStoreError(f"another member has taken {taken.key}, or may have")
