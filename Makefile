@@ -76,7 +76,7 @@ slow: venv ## measure which tests make unit leaves out, to tests/slow.txt
 test: venv ## every test, or ROOM=wire, or ARGS="tests/wire -x"; those against a real RocketMQ need Java and Maven, those on Spark `make spark`
 	$(PYTHON) -m pytest -n auto --dist loadgroup $(addprefix tests/,$(ROOM)) $(ARGS)
 
-nightly: spark $(VENV)/.fuzz ## the heavy tests, to docs/nightly.md: all parts, or make nightly spark planted; an interrupted run resumes
+nightly: spark $(VENV)/.fuzz ## the heavy tests, to docs/proof/README.md: all parts, or make nightly spark planted; an interrupted run resumes
 	$(PYTHON) -m tests.nightly $(PARTS) $(ARGS)
 
 check: spark ## lint, formatting, types and the import rules
@@ -89,10 +89,10 @@ format: venv ## put imports and formatting right
 	$(VENV)/bin/ruff check --fix-only .
 	$(VENV)/bin/ruff format .
 
-bench: venv ## rmqd against the Java and Go clients and the broker's limit: docs/benchmarks.md
+bench: venv ## rmqd against the Java and Go clients and the broker's limit: docs/proof/benchmarks.md
 	$(PYTHON) -m bench $(ARGS)
 
-bench-spark: spark ## Spark beside the raw puller, Kafka's source, mapInArrow and a bare micro-batch: docs/benchmarks.md
+bench-spark: spark ## Spark beside the raw puller, Kafka's source, mapInArrow and a bare micro-batch: docs/proof/benchmarks.md
 	$(PYTHON) -m bench.spark_source $(ARGS)
 
 simulate: venv ## histories of groups and brokers that break, on simulated hosts; ARGS="--seed 1 --timeline", or --count, --seconds, --shrink, --planted
@@ -101,7 +101,7 @@ simulate: venv ## histories of groups and brokers that break, on simulated hosts
 campaign: $(if $(filter fuzz,$(NAME)),$(VENV)/.fuzz,venv) ## a long run with faults: make campaign alerts, churn, orderly, owners, faults, durability, dlq_replay, fuzz, grow, handlers, histories, simulation, planted, mutants, pop, spark_moves, spark_kills, spark_tables, spark_cluster, spark_connect; or on an older RocketMQ: 4.9.7
 	$(PYTHON) -m tests.nightly.campaigns $(NAME) $(ARGS)
 
-conformance: venv ## each behaviour beside Java's, to docs/conformance.md; VERSION=embedded, or 4.9.7
+conformance: venv ## each behaviour beside Java's, to docs/proof/conformance.md; VERSION=embedded, or 4.9.7
 	RMQD_TEST_ROCKETMQ=$(VERSION) $(PYTHON) -m pytest -o norecursedirs='.*' --conformance -m behaviour $(ARGS)
 
 peer-tests: venv ## RocketMQ's own tests on the embedded broker, to docs/embedded-broker.md; ARGS="--real": on a real RocketMQ

@@ -3,8 +3,8 @@
 A group is a PushConsumer. `assembly` chooses its parts by consume mode and message model and puts them into one
 GroupContext; a part gets that, and what it owns. Folders stand on floors: those below know nothing of those above
 (`FLOORS` in tests/test_architecture.py). The engine knows no configuration, no files but a broadcasting group's
-offsets, and no other group. docs/architecture.md has the way of a message and the tasks; docs/ownership.md the rules
-of commits.
+offsets, and no other group. docs/architecture.md has the way of a message and the tasks; docs/proof/ownership.md the
+rules of commits.
 
     push_consumer  PushConsumer: starts the handler, joins the group, runs its tasks, drains, leaves
     assembly       which parts serve a group's mode and model

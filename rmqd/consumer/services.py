@@ -203,7 +203,7 @@ class Ownership(Protocol):
     """Which of its queues this member may consume now.
 
     The rebalance says which queues a member is to have. Ownership says whether it may begin: not before the former
-    owner has finished and committed. docs/ownership.md has both kinds, and what brokers do.
+    owner has finished and committed. docs/proof/ownership.md has both kinds, and what brokers do.
     """
 
     timeouts: int

@@ -1,4 +1,6 @@
-"""The conformance suite: each behaviour of RocketMQ's push consumer, checked on a real broker, in docs/conformance.md.
+"""The conformance suite: each behaviour of RocketMQ's push consumer, checked on a real broker.
+
+The results are in docs/proof/conformance.md.
 
 The same tests run against the embedded broker, which so shows that it can stand in for the real one. Those outside
 `tests/nightly` do so every day, and without Java: beside what a test compares with Java, it says what it expects. Those

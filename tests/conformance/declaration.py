@@ -31,7 +31,7 @@ AREAS = {
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """A row of docs/conformance.md; the fields as `tests/conformance/__init__.py` says."""
+    """A row of docs/proof/conformance.md; the fields as `tests/conformance/__init__.py` says."""
 
     area: str
     title: str

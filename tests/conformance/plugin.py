@@ -1,4 +1,4 @@
-"""Options of the conformance tests: which of them run, and whether their results go to docs/conformance.md."""
+"""Options of the conformance tests: which of them run, and whether their results go to docs/proof/conformance.md."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ RECORDER = "tests.nightly.conformance.recorder"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--conformance", action="store_true", help="write docs/conformance.md; includes --long")
+    parser.addoption("--conformance", action="store_true", help="write docs/proof/conformance.md; includes --long")
     parser.addoption("--long", action="store_true", help="run the tests of minutes too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", f"{MARKER}(declaration): proves a row of docs/conformance.md")
+    config.addinivalue_line("markers", f"{MARKER}(declaration): proves a row of docs/proof/conformance.md")
     if config.getoption("--conformance"):
         config.pluginmanager.import_plugin(RECORDER)
 

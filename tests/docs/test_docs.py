@@ -48,7 +48,7 @@ PAGES = [
     TOP / "README.md",
     TOP / "CONTRIBUTING.md",
     TOP / "handlers" / "README.md",
-    *sorted((TOP / "docs").glob("*.md")),
+    *sorted((TOP / "docs").rglob("*.md")),
 ]
 
 

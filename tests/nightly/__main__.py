@@ -1,4 +1,6 @@
-"""`python -m tests.nightly [PART...]`: run the tests that are too heavy for every change, and write docs/nightly.md.
+"""`python -m tests.nightly [PART...]`: run the tests that are too heavy for every change.
+
+Their results are written to docs/proof/README.md.
 
 A part that passed at this commit is not run again, and a part that was interrupted resumes: its passed tests, and the
 finished steps of its campaign, are skipped. With uncommitted changes, each part starts again. build/nightly/PART has
@@ -26,7 +28,7 @@ from tests.nightly.campaigns.record import DIRTY, commit
 
 TOP: Final = Path(__file__).parents[2]
 STATE: Final = TOP / "build" / "nightly"
-PAGE: Final = TOP / "docs" / "nightly.md"
+PAGE: Final = TOP / "docs" / "proof" / "README.md"
 NO_TESTS_LEFT: Final = 5
 """Exit status of pytest if every test of a resumed part has passed before."""
 
@@ -89,7 +91,7 @@ PARTS: Final = (
     Part(
         "embedded",
         _pytest("-m", "behaviour", "--long", *EVERYTHING),
-        "every behaviour of docs/conformance.md on the embedded broker",
+        "every behaviour of docs/proof/conformance.md on the embedded broker",
         {"RMQD_TEST_ROCKETMQ": "embedded"},
     ),
     Part("4.9.7", _campaign("4.9.7"), "the tests with a real RocketMQ, on RocketMQ 4.9.7"),
@@ -181,14 +183,14 @@ def _count(part: Part, figures: Figures) -> None:
 
 
 def record(part: Part, figures: Figures) -> None:
-    """Replace the part's row of docs/nightly.md."""
+    """Replace the part's row of docs/proof/README.md."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     result = "passed" if figures.passed else "failed"
     counts = (figures.cases, figures.failed, figures.skipped) if part.is_pytest else ("", "", "")
     cells = (part.name, part.purpose, today, figures.commit, result, *counts)
     row = f"| {' | '.join(map(str, cells))} | {figures.wall_seconds:.0f} | {figures.cpu_seconds:.0f} |"
     lines = [line for line in PAGE.read_text().splitlines() if not line.startswith(f"| {part.name} |")]
-    table = next(number for number, line in enumerate(lines) if line.startswith("|---"))
+    table = next(number for number, line in enumerate(lines) if line.startswith("| part |")) + 1
     place = [one.name for one in PARTS].index(part.name)
     before = {f"| {one.name} |" for one in PARTS[:place]}
     at = max((number for number, line in enumerate(lines) if any(map(line.startswith, before))), default=table)

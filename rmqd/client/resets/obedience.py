@@ -2,8 +2,8 @@
 
 A broker's response is not proof. The broker has the new offset at once. Until a pull of the group takes the reset, it
 answers commits with success and stores nothing. The pull that takes it may belong to a lost connection: then the member
-continues at its old offset, and its next commit undoes the reset (docs/ownership.md). So the member is asked for its
-own offset `at`:
+continues at its old offset, and its next commit undoes the reset (docs/proof/ownership.md). So the member is asked for
+its own offset `at`:
 
     forward    neither `at` nor the stored offset is below the target
     back       `at` is below the member's previous offset; or it replaced its cache, which both rmqd and Java do. Then

@@ -2,7 +2,7 @@
 
 A clustering group's are on the brokers, where other members and operators change them too; a broadcasting group's are
 in a local file that only this process writes. Both are an OffsetStore (`consumer.services`). One commit of a queue is
-under way at a time, and none goes back without an operator: docs/ownership.md.
+under way at a time, and none goes back without an operator: docs/proof/ownership.md.
 
     persistence                     OffsetPersistence: a round of commits every few seconds, broker by broker, and of
                                     questions how far behind the group is

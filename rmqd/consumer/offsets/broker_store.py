@@ -39,7 +39,9 @@ class _Written:
 
 
 class RemoteBrokerOffsetStore:
-    """Commits with answered requests, and only upward within one ownership of a queue. docs/ownership.md has the rules.
+    """Commits with answered requests, and only upward within one ownership of a queue.
+
+    docs/proof/ownership.md has the rules.
 
     *One commit at a time.* The broker's threads may execute two requests of one connection in any order, so that the
     lower of two offsets could be the one that stays. So each queue has a lock, its turn (`_turns`), and the next commit

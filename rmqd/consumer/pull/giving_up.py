@@ -11,7 +11,7 @@ The next owner waits for a limited time only. When the drain has taken all of it
 nothing may be committed any more: what handlers finish later is handled twice. Therefore what is finished at the
 beginning of the drain is committed right away, side by side with the drain.
 
-The rules of commits and locks at a hand-over, with their reasons, are in docs/ownership.md.
+The rules of commits and locks at a hand-over, with their reasons, are in docs/proof/ownership.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `rebalance` divides the queues as every member does; ownership is about the moment of the hand-over. Two kinds exist.
 In a group that is not orderly the next owner waits for the former one, for a limited time. In an orderly group it
-waits for the queue's lock, however long. docs/ownership.md has what brokers do, and the rules that follow.
+waits for the queue's lock, however long. docs/proof/ownership.md has what brokers do, and the rules that follow.
 
     rebalance     Rebalance: a pass over all topics; takes queues and gives them up
     chosen         ChosenDivision: queues that a program assigned, without a group

@@ -170,7 +170,7 @@ class VirtualPeer:
     async def _take(self, transport: _Transport, command: RemotingCommand) -> None:
         await asyncio.sleep(self._seconds())
         if asyncio.get_running_loop().time() - transport.closed_at > SETTLE_SECONDS:
-            return  # docs/ownership.md: that is how long a broker may go on with what it had read
+            return  # docs/proof/ownership.md: that is how long a broker may go on with what it had read
         script = self._scripts.get(command.code)
         self.sender = transport
         answer: Any = Reply() if script is None else script(command)

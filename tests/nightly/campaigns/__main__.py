@@ -67,7 +67,7 @@ class _InParts(Protocol):
         """For the person who ran it."""
 
     def cells(self) -> list[Any]:
-        """The row of docs/campaigns.md, without date and commit."""
+        """The row of docs/proof/campaigns.md, without date and commit."""
 
 
 def churn_plans(seed: int, messages: int) -> list[ChurnPlan]:
@@ -147,7 +147,7 @@ def owners(options: argparse.Namespace) -> bool:
 
 
 def older(options: argparse.Namespace) -> bool:
-    """Every test that needs a RocketMQ against 4.9.7; docs/conformance.md gets what differs there."""
+    """Every test that needs a RocketMQ against 4.9.7; docs/proof/conformance.md gets what differs there."""
     directory = _directory(OLDER, options)
     say(f"to go on after an interruption: python -m tests.nightly.campaigns {OLDER} --dir {directory}")
     result = Older(OLDER, directory).run()

@@ -81,7 +81,7 @@ class CrashResult:
         return "\n".join(lines)
 
     def cells(self) -> list[object]:
-        """Return the row of docs/campaigns.md, without date and commit."""
+        """Return the row of docs/proof/campaigns.md, without date and commit."""
         by_kind = [[str(self.again[kind])[1:-1], self._uncommitted(kind)] for kind in (RMQD, JAVA)]
         return [self.plan.name, self.plan.seed, self.sent, *by_kind[0], *by_kind[1], sum(self.lost.values())]
 

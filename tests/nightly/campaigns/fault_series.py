@@ -59,7 +59,7 @@ class Figures:
 
 
 def cells(fault: str, runs: Sequence[Figures]) -> list[object]:
-    """The row of docs/campaigns.md for all runs of a fault."""
+    """The row of docs/proof/campaigns.md for all runs of a fault."""
     repeated: Counter[str] = Counter()
     for run in runs:
         repeated.update(run.repeated)

@@ -113,7 +113,7 @@ class FuzzResult:
         )
 
     def cells(self) -> list[object]:
-        """The row of docs/campaigns.md, without date and commit."""
+        """The row of docs/proof/campaigns.md, without date and commit."""
         last, seconds = self.parts[-1], sum(part.seconds for part in self.parts)
         slowest, rss = f"{self.slowest_seconds * 1000:.1f} ms", f"{self.peak_rss_mib:.0f} MiB"
         return [

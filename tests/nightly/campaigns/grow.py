@@ -76,7 +76,7 @@ class GrowResult:
         return "\n".join(lines)
 
     def cells(self) -> list[object]:
-        """The row of docs/campaigns.md."""
+        """The row of docs/proof/campaigns.md."""
         steps = " → ".join(map(str, self.plan.queues)) + (" + a broker" if self.plan.second_broker else "")
         return [
             self.plan.seed,

@@ -30,7 +30,7 @@ class Histories:
         return "\n".join([f"{self.kind} from seed {self.seed}: {self.figures}", *self.failures])
 
     def cells(self) -> list[object]:
-        """The row of docs/campaigns.md, without date and commit."""
+        """The row of docs/proof/campaigns.md, without date and commit."""
         figures = dict(self.figures)
         ran, failed, seconds = (figures.pop(name, 0) for name in ("histories", "failed", "seconds"))
         return [self.kind, self.seed, ran, failed, "; ".join(f"{name}: {n}" for name, n in figures.items()), seconds]

@@ -62,7 +62,7 @@ class MutantsResult:
         return "\n".join(lines)
 
     def cells(self) -> list[object]:
-        """The row of docs/campaigns.md, without date and commit."""
+        """The row of docs/proof/campaigns.md, without date and commit."""
         return [
             self.room, self.counted + self.harmless, self.statuses["killed"], self.statuses["hung"], self.harmless,
             len(self.survivors), f"{self.percent:.1f} %", round(self.seconds),

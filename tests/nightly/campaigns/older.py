@@ -1,4 +1,4 @@
-"""Every test that needs a RocketMQ, against an older release; docs/conformance.md gets what differs there."""
+"""Every test that needs a RocketMQ, against an older release; docs/proof/conformance.md gets what differs there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTHING_CHOSEN = 5  # pytest's status where no test is left
 
 @dataclass(frozen=True, slots=True)
 class OlderResult:
-    """What a run gave; `behaviours` counts the rows of docs/conformance.md by what became of them."""
+    """What a run gave; `behaviours` counts the rows of docs/proof/conformance.md by what became of them."""
 
     version: str
     tests: int
@@ -112,7 +112,7 @@ def added_up(version: str, reports: list[Path]) -> OlderResult:
 
 
 def behaviours(version: str) -> Counter[str]:
-    """How many rows of docs/conformance.md are the same on a version, different, not there, failed or not run."""
+    """How many rows of docs/proof/conformance.md are the same on a version, different, not there, failed or not run."""
     results = page.load().get(version, {})
     found: Counter[str] = Counter()
     for one in page.declared():

@@ -130,7 +130,7 @@ class OrderlyResult:
         )
 
     def cells(self) -> list[object]:
-        """The row of docs/campaigns.md, without date and commit."""
+        """The row of docs/proof/campaigns.md, without date and commit."""
         verdict = self.verdict
         totals = [sum(n for what, n in self.events.items() if what.endswith(action)) for action in (JOIN, LEAVE, KILL)]
         causes = "; ".join(f"{count}: {cause}" for cause, count in verdict.repeated.most_common())

@@ -90,7 +90,7 @@ class OwnersResult:
         return "\n".join(lines)
 
     def rows(self) -> Iterator[list[object]]:
-        """A row of docs/campaigns.md for each division."""
+        """A row of docs/proof/campaigns.md for each division."""
         actions = Counter(change.action for change in self.changes)
         for division in DIVISIONS:
             median, longest = self.settled(division.name)

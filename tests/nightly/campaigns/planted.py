@@ -54,7 +54,7 @@ class Searches:
         return "\n".join([*lines, *(f"    not found in {self.count} histories: {bug}" for bug in self.missed)])
 
     def cells(self) -> list[Any]:
-        """The row of docs/campaigns.md, without date and commit."""
+        """The row of docs/proof/campaigns.md, without date and commit."""
         histories = _middle_and_most([float(one.histories) for one in self.found], "{:g}")
         seconds = _middle_and_most([one.seconds for one in self.found], "{:.1f}")
         ran = sum(one.histories for one in self.searches)

@@ -1,4 +1,4 @@
-"""docs/campaigns.md: the figures of every campaign, with the commit that they were measured at."""
+"""docs/proof/campaigns.md: the figures of every campaign, with the commit that they were measured at."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tests.nightly.campaigns.churn import ChurnResult
 
-PAGE = Path(__file__).parents[3] / "docs" / "campaigns.md"
+TOP = Path(__file__).parents[3]
+PAGE = TOP / "docs" / "proof" / "campaigns.md"
 DIRTY = "-dirty"
 """What ends the name of a commit if files have changed since."""
 ACTIONS = ("join", "leave", "kill")
@@ -54,12 +55,11 @@ def _churn_cells(result: ChurnResult) -> list[object]:
 
 def commit() -> str:
     """The commit, marked where the tree differs from it; what campaigns write is no difference."""
-    pages = ("docs/campaigns.md", "docs/planted-bugs.md", "docs/conformance.md", "docs/nightly.md")
-    written = (*pages, "tests/nightly/conformance/results.json")
+    pages = ("README.md", "campaigns.md", "conformance.md", "planted-bugs.md")
+    written = (*(f"docs/proof/{page}" for page in pages), "tests/nightly/conformance/results.json")
     changed = _git("status", "--porcelain", "--", ".", *(f":(exclude){path}" for path in written))
     return _git("rev-parse", "--short=10", "HEAD") + (DIRTY if changed else "")
 
 
 def _git(*arguments: str) -> str:
-    top = PAGE.parent.parent
-    return subprocess.run(["git", *arguments], cwd=top, capture_output=True, text=True, check=False).stdout.strip()
+    return subprocess.run(["git", *arguments], cwd=TOP, capture_output=True, text=True, check=False).stdout.strip()

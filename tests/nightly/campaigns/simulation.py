@@ -92,7 +92,7 @@ class Histories:
         return "\n".join([*lines, *(f"    seed {seed}: {what}" for seed, what in self.wrong.items())])
 
     def cells(self) -> list[Any]:
-        """The row of docs/campaigns.md, without date and commit."""
+        """The row of docs/proof/campaigns.md, without date and commit."""
         twice = sum((Counter(part.twice) for part in self.parts), Counter[str]())
         causes = "; ".join(f"{count}: {cause}" for cause, count in twice.most_common())
         hours, seconds = sum(part.hours for part in self.parts), sum(part.seconds for part in self.parts)

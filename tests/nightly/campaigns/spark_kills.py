@@ -104,7 +104,7 @@ class KillsResult:
         return "\n".join([*lines, *(f"  {text}" for text in (*self.ahead[:5], *self.problems[:5]))])
 
     def cells(self) -> list[object]:
-        """The row of docs/campaigns.md."""
+        """The row of docs/proof/campaigns.md."""
         counts = Counter(what.partition(" ")[0] for what in self.killed)
         return [
             self.plan.seed,

@@ -103,7 +103,7 @@ class MovesResult:
         return "\n".join(lines)
 
     def cells(self) -> list[object]:
-        """The row of docs/campaigns.md."""
+        """The row of docs/proof/campaigns.md."""
         ways = Counter(leg.way for leg in self.legs[1:])
         still = sorted(self.stood_still_seconds) or [0.0]
         return [

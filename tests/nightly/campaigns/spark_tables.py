@@ -145,7 +145,7 @@ class TablesResult:
         return "\n".join([*lines, *(f"  {text}" for text in shown)])
 
     def cells(self) -> list[object]:
-        """The row of docs/campaigns.md."""
+        """The row of docs/proof/campaigns.md."""
         kinds = Counter(kind for kind, _ in self.differences)
         at = Counter(what.split(", ")[1] for what in self.killed if not what.startswith(DATABASE))
         return [

@@ -1,4 +1,4 @@
-"""docs/conformance.md, written from the tests' declarations and from what they gave on each version of RocketMQ.
+"""docs/proof/conformance.md, written from the tests' declarations and from what they gave on each version of RocketMQ.
 
 `python -m tests.nightly.conformance.page` writes it anew without running a test.
 """
@@ -15,7 +15,7 @@ from tests.nightly.comparison.differences import ACCEPTED
 from tests.rocketmq import release
 
 TOP = Path(__file__).parents[3]
-PAGE = TOP / "docs" / "conformance.md"
+PAGE = TOP / "docs" / "proof" / "conformance.md"
 RESULTS = Path(__file__).with_name("results.json")
 HOLDS, FAILED, SKIPPED = "holds", "failed", "skipped"
 OLDER = "4.9.7"

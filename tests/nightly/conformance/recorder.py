@@ -1,4 +1,4 @@
-"""The pytest plugin behind `--conformance`: it writes docs/conformance.md from the results of the tests."""
+"""The pytest plugin behind `--conformance`: it writes docs/proof/conformance.md from the results of the tests."""
 
 from __future__ import annotations
 
