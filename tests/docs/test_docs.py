@@ -44,6 +44,15 @@ SHIPPED: dict[str, str] = {
         "rmqd.handlers"
     ].items()
 }
+HANDLER_PAGES = (
+    "handlers",
+    "decisions-and-retries",
+    "typed-handlers",
+    "ordering",
+    "unavailable-systems",
+    "worker-processes",
+    "hooks",
+)
 PAGES = [
     TOP / "README.md",
     TOP / "CONTRIBUTING.md",
@@ -249,8 +258,8 @@ def test_the_exit_codes_for_exec_are_listed() -> None:
 def test_events_that_the_docs_name_are_logged() -> None:
     named = {
         name
-        for page in (TOP / "docs" / "troubleshooting.md", TOP / "docs" / "operating.md", TOP / "docs" / "handlers.md")
-        for name in re.findall(r"`([a-z]+(?:_[a-z]+)*\.[a-z]+(?:_[a-z]+)*)`", page.read_text())
+        for page in ("troubleshooting", "operating", *HANDLER_PAGES)
+        for name in re.findall(r"`([a-z]+(?:_[a-z]+)*\.[a-z]+(?:_[a-z]+)*)`", (TOP / "docs" / f"{page}.md").read_text())
         if name.partition(".")[0] in ("queue", "message", "handler", "send_back", "offset", "group")
     }
     source = "".join(path.read_text() for path in [*(TOP / "rmqd").rglob("*.py"), *(TOP / "handlers").rglob("*.py")])
@@ -310,6 +319,6 @@ def test_the_public_api_is_what_the_docs_say() -> None:
 
     sentence = re.search(r"`from rmqd import (.*?)`", (TOP / "docs" / "handlers.md").read_text(), re.DOTALL)
     assert sentence is not None
-    assert sorted(sentence[1].replace("\n", " ").split(", ")) == sorted(
+    assert sorted(" ".join(sentence[1].split()).split(", ")) == sorted(
         set(rmqd.__all__) - {"__version__", "PullConsumer", "SyncPullConsumer"}
     )
