@@ -1,4 +1,4 @@
-"""docs/stateful.md: its code is a pipeline that keeps totals from batch to batch, and from one start to the next."""
+"""The example of `transformWithState` in docs/pipelines.md keeps totals from batch to batch and across restarts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PAGE = (Path(__file__).parents[3] / "docs" / "stateful.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text().split("\n## State between batches")[1]
 (CODE,) = re.findall(r"^```python no-run\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 (STORE,) = re.findall(r"^ +(spark\.sql\.streaming\.stateStore\.providerClass): (\S+)$", PAGE, re.MULTILINE)
 exec(CODE)
