@@ -188,7 +188,7 @@ def test_a_handler_that_awaits_nothing_is_seen_through_middleware(
 
     rocketmq.send("orders", "one")
     handler, name = (handle_async, "passes_on") if is_async else (handle, "drops_result")
-    with pytest.raises(HandlerNotAwaitedError, match="returned a coroutine that nobody awaits"):
+    with pytest.raises(HandlerNotAwaitedError, match="returned a coroutine that was never awaited"):
         run_handler(handler, topic="orders", group="mailer", middleware=[f"around:{name}"])
     assert events == []
 

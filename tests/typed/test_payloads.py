@@ -366,7 +366,7 @@ def test_each_call_is_to_run_what_it_returns(rocketmq: RocketMQ, run_handler: Ru
         return work() if order.number == 1 else None
 
     send_queue(rocketmq, {"number": 1}, {"number": 2})
-    with pytest.raises(HandlerNotAwaitedError, match="returned a coroutine that nobody awaits"):
+    with pytest.raises(HandlerNotAwaitedError, match="returned a coroutine that was never awaited"):
         run_handler(handle, **ALL_AT_ONCE)
 
 

@@ -1,27 +1,29 @@
-"""`concurrency: auto`: how many calls at once a handler is given, found by how long its calls take.
+"""`concurrency: auto`: finds the number of concurrent calls of a handler from the duration of its calls.
 
-What a handler calls has a *knee*: up to so many calls at once each takes its time, and beyond that they only wait for
-each other. Fewer are slower than need be; more bring nothing, and take longer. The knee moves, and nobody tells of it.
+The service that a handler calls has a *knee*. Up to a number of concurrent calls, a call takes a constant time; above
+that number, calls only wait for each other. Fewer calls waste throughput, and more calls only add latency. The knee
+moves, and nothing reports that.
 
-Time goes by in intervals, each of which gives the mean duration of calls that began in it, at one limit. It tells
-something only if the slots were busy: if there were messages for (nearly) all calls that the limit allows. What else
-keeps a slot, such as the claims of `deduplicate` and pauses before a repetition, makes it busy as well, and is no part
-of a duration. How many calls an interval needs depends on how much they differ, and on how small a difference is to be
-told: a few where they all take the same time, so that slow calls are followed as well.
+The search runs in intervals. An interval gives the mean duration of the calls that began in it, at one limit. It counts
+only if the slots were busy: if there were messages for (nearly) all calls that the limit allows. Other work in a slot,
+such as the claims of `deduplicate` and the pauses before retries, makes the slot busy too, but does not count as
+duration. The number of calls that an interval needs depends on how much their durations vary and on how small a
+difference must be detected. A few are enough if all take the same time, so slow calls are followed as well.
 
-- The *baseline* is how long a call takes below the knee. It is measured where it is sure: with one call at a time at
-  the start, and later by *trials* with fewer calls than the limit. If durations fall as the calls do, these were beyond
-  the knee, and the trial goes on below. If they do not, they are the baseline: of now, however it was before.
-- While durations stay at the baseline, the limit grows, step by step. A step that makes them longer, by about half of
-  what it would beyond the knee, is taken back, and not made again for some hundred calls.
-- The first step from where the limit had come to rest is a *probe*: the limit is back before it is known what its
-  calls have shown. Where few calls are made at once, one too many can have every fourth wait for another one to end,
-  for the whole of its time; so these are kept below one in a hundred.
-- When durations are far above the baseline, the limit falls to where they would be the baseline. If they do not fall
-  with it, the handler has become slower by itself, and what they are is the baseline; a trial looks whether that holds.
-- If most calls run into their deadline, there are no durations, and the limit is halved.
+- The *baseline* is the duration of a call below the knee. It is measured where calls are certainly below the knee: with
+  one concurrent call at the start, and later by *trials* with fewer calls than the limit. If durations fall in
+  proportion to the calls, the calls were above the knee, and the trial continues further down. If durations do not
+  fall, they are the current baseline, whatever it was before.
+- While durations stay at the baseline, the limit grows step by step. A step is reverted if it makes calls longer by
+  more than about half of the increase expected above the knee. It is not tried again for some hundred calls.
+- The first step from a settled limit is a *probe*. The limit is back before the durations of the probe's calls are
+  known. At a low limit, one call too many can make every fourth call wait for a whole other call, so the calls of
+  probes are kept below one in a hundred.
+- If durations are far above the baseline, the limit falls to where they would be the baseline. If durations do not fall
+  with the limit, the handler itself has become slower, and the durations are the new baseline. A trial checks that.
+- If most calls reach their deadline, there are no durations, and the limit is halved.
 
-The same idea, with a baseline that is only the least duration seen so far, is TCP Vegas.
+TCP Vegas uses the same idea, with the least duration so far as baseline.
 """
 
 from __future__ import annotations
@@ -34,52 +36,52 @@ from rmqd.clock import Clock
 from rmqd.consumer.handling.failures import Call
 from rmqd.handler_api import Batch
 
-INTERVAL_SECONDS: Final = 0.5  # at least, while the limit stays
-LEAST_CALLS: Final = 40  # of an interval then, or twice the limit
-FIRST_CALLS: Final = 20  # of the first one
-FEW_CALLS: Final = 4  # while the limit changes
-MOST_CALLS: Final = 80  # or twice the limit: where calls differ more, what an interval tells is less sure
-MOST_TRIAL_CALLS: Final = 60  # fewer calls a second than there could be
-TINY_SECONDS: Final = 1e-9  # what calls take at least, even by a clock that stands still
-BUSY_SHARE: Final = 0.75  # of the limit, that calls take on average
-GROWS_BELOW: Final = 1.08  # of the baseline, from where the limit rests
-FALLS_ABOVE: Final = 1.18  # likewise
-BEYOND: Final = 0.45  # of what a step adds to the limit, which is what it adds to durations beyond the knee
-LITTLE: Final = 1.04  # of the baseline: may have any cause
-FELL: Final = 0.93  # of what it was before: by less a duration has not fallen
+INTERVAL_SECONDS: Final = 0.5  # shortest interval at a settled limit
+LEAST_CALLS: Final = 40  # fewest calls of such an interval; or twice the limit
+FIRST_CALLS: Final = 20  # fewest calls of the first interval
+FEW_CALLS: Final = 4  # fewest calls while the limit changes
+MOST_CALLS: Final = 80  # or twice the limit; if durations vary more than that allows, an interval is less certain
+MOST_TRIAL_CALLS: Final = 60  # during a trial the throughput may be lower than possible
+TINY_SECONDS: Final = 1e-9  # shortest duration, also if the clock did not advance
+BUSY_SHARE: Final = 0.75  # share of the limit that must be in use on average
+GROWS_BELOW: Final = 1.08  # times the baseline, at a settled limit
+FALLS_ABOVE: Final = 1.18  # times the baseline, at a settled limit
+BEYOND: Final = 0.45  # share of a step's relative growth; above the knee, durations grow by the whole of it
+LITTLE: Final = 1.04  # times the baseline: a smaller difference may have any cause
+FELL: Final = 0.93  # times the earlier duration: a smaller decrease does not count
 ROSE: Final = 1.15
 GROWTH: Final = 1.1
-FAST_GROWTH: Final = 1.25  # no farther beyond the knee than a p99 of 1.5 times what it could be
+FAST_GROWTH: Final = 1.25  # at most so far above the knee that the p99 is 1.5 times the possible one
 FAST_AFTER: Final = 2  # steps in a row
 TRIAL_EVERY: Final = 16  # intervals
-IN_DOUBT: Final = 3  # of these an interval counts for whose calls take neither as long as the baseline nor far longer
-TRIAL_SHARE: Final = 0.75  # of the limit
-KNOWN_CALLS: Final = 300  # for which a step is not made again that a probe has shown to be too large
-KNOWN_FOR_EACH: Final = 30  # likewise, for each call of the probe, if that is more
-KNOWN_CALLS_ON_THE_WAY: Final = 60  # likewise, if that was seen while the limit grew, in passing
+IN_DOUBT: Final = 3  # weight of an interval whose calls are slower than the baseline, but not far slower
+TRIAL_SHARE: Final = 0.75  # share of the limit
+KNOWN_CALLS: Final = 300  # how many calls a limit stays excluded after a probe has shown that it is too high
+KNOWN_FOR_EACH: Final = 30  # the same for each call of the probe, if that is more
+KNOWN_CALLS_ON_THE_WAY: Final = 60  # the same if a step showed it while the limit was growing
 
 
 class AutoConcurrency:
-    """The limit of one group in this process."""
+    """The concurrency limit of one group in this process."""
 
     def __init__(self, most: int, clock: Clock) -> None:
         self.limit = 1
         self.most = most
         self._clock = clock
         self._baseline = 0.0  # seconds; 0: not measured yet
-        self._spread = 0.0  # of durations below the knee: their variance, where the mean is 1
-        self._steps = FAST_AFTER  # by which the limit has grown in a row
-        self._former = 1  # limit before the last step, or the probe
-        self._probed = 0  # limit of the probe that is under way
-        self._since_trial = TRIAL_EVERY  # so the first one comes as soon as the limit has come to rest
-        self._too_much, self._known_for = most + 1, 0  # a limit beyond the knee, and for how many calls that holds
-        self._before: tuple[int, float] | None = None  # limit and duration before it was lowered: on trial, or for good
+        self._spread = 0.0  # relative variance of durations below the knee (at a mean of 1)
+        self._steps = FAST_AFTER  # steps by which the limit has grown in a row
+        self._former = 1  # limit before the last step or probe
+        self._probed = 0  # limit of the current probe; 0: none
+        self._since_trial = TRIAL_EVERY  # so the first trial runs as soon as the limit has settled
+        self._too_much, self._known_for = most + 1, 0  # a limit above the knee; for how many calls that stays valid
+        self._before: tuple[int, float] | None = None  # limit and duration before it was lowered, by a trial or not
         self._is_trial = False
         self._under_way, self._busy_seconds, self._noted = 0, 0.0, clock.monotonic()
         self._begin(0.0)
 
     def around_batch(self, call: Call) -> Call:
-        """A call for one worker with all that keeps its slot: what is asked before and after, and pauses in between."""
+        """Return a call for one worker that measures how long its slot is busy, with other work and pauses."""
 
         async def busy(batch: Batch) -> object:
             self.begin()
@@ -91,7 +93,7 @@ class AutoConcurrency:
         return busy
 
     def around(self, call: Call, is_expired: Callable[[], bool]) -> Call:
-        """The handler's call alone, which is measured. `is_expired` tells whether it is past its deadline."""
+        """Measure the duration of the handler's calls. `is_expired` returns whether a call's deadline has passed."""
 
         async def measured(batch: Batch) -> object:
             began, has_returned = self._clock.monotonic(), False
@@ -108,17 +110,17 @@ class AutoConcurrency:
         return measured
 
     def begin(self) -> None:
-        """A slot has a batch."""
+        """Called when a slot starts a batch."""
         self._note()
         self._under_way += 1
 
     def end(self) -> None:
-        """It is through with it."""
+        """Called when a slot ends a batch."""
         self._note()
         self._under_way -= 1
 
     def took(self, began: float) -> None:
-        """A call that `began` then (monotonic) has succeeded: how soon one fails says nothing."""
+        """Called when a call that `began` then (monotonic) has succeeded. Durations of failed calls do not count."""
         if self._from <= began < self._to:
             seconds = self._clock.monotonic() - began
             self._calls += 1
@@ -126,18 +128,18 @@ class AutoConcurrency:
             self._squares += seconds * seconds
 
     def ran_out(self, began: float) -> None:
-        """A call did not end at its deadline. How long it would have taken is not known."""
+        """Called when a call did not end at its deadline, so its duration is not known."""
         self._expired += self._from <= began < self._to
 
     def _note(self) -> float:
-        """Add up how many calls were under way, for how long."""
+        """Add the time since the last call, for each busy slot. Returns the time now."""
         now = self._clock.monotonic()
         self._busy_seconds += self._under_way * (now - self._noted)
         self._noted = now
         return now
 
     def look(self) -> int:
-        """Take what was measured into account, if that is enough by now. Returns by how much the limit has changed."""
+        """Evaluate the interval if it is complete. Returns the change of the limit."""
         now, limit = self._note(), self.limit
         if not self._is_over(now):
             return self.limit - limit
@@ -147,7 +149,7 @@ class AutoConcurrency:
                 self._retreat()
             else:
                 self._judge(duration)
-        elif self._before is not None:  # messages became few: nothing is to be compared
+        elif self._before is not None:  # too few messages to compare durations
             self.limit = self._before[0] if self._is_trial else limit
             self._before, self._is_trial = None, False
         else:
@@ -156,7 +158,7 @@ class AutoConcurrency:
         return self.limit - limit
 
     def _begin(self, settling_seconds: float) -> None:
-        """Begin an interval, once the calls that began under a higher limit have about ended."""
+        """Begin an interval, after a wait until most calls of a higher limit have ended."""
         self._began = self._note()
         self._from, self._to = self._began + settling_seconds, inf
         self._calls, self._expired = 0, 0
@@ -165,8 +167,9 @@ class AutoConcurrency:
     def _is_over(self, now: float) -> bool:
         """Whether the interval has enough calls.
 
-        Those that end first are the shorter ones. So the intervals of probes and trials are closed when the calls under
-        way make up the number, and over when these have ended, too. A probe's limit need not stay for that.
+        The calls that end first are the short ones. So the interval of a probe or trial accepts no more calls as soon
+        as its running calls make up the number, and it is over when these have ended. A probe's limit is restored
+        earlier.
         """
         ended, twice = self._calls + self._expired, 2 * self.limit
         if not self._probed and self._before is None:
@@ -183,10 +186,10 @@ class AutoConcurrency:
             if ended + self.limit >= least:
                 self._to = now
                 self.limit = self._former if self._probed else self.limit
-        return now >= self._to + 2 * self._baseline  # as long as a call takes that waits for another one
+        return now >= self._to + 2 * self._baseline  # the duration of a call that waits for another call
 
     def _calls_to_tell(self, difference: float) -> int:
-        """How many calls tell a difference of their mean duration from chance: of two standard errors."""
+        """Return how many calls show that a difference of their mean duration is not chance (two standard errors)."""
         return min(MOST_CALLS, max(FEW_CALLS, ceil(4 * self._spread / difference**2)))
 
     def _judge(self, duration: float) -> None:
@@ -215,44 +218,44 @@ class AutoConcurrency:
             self.limit = self._probed
 
     def _doubt(self) -> float:
-        """The standard error of a mean of so many calls' durations."""
+        """Return the standard error of the mean duration in this interval."""
         return sqrt(self._spread / self._calls)
 
     def _retreat(self) -> None:
-        """Most calls do not even end: fewer of them may. There are no durations to compare."""
+        """Halve the limit because most calls do not even end. There are no durations to compare."""
         self.limit = max(1, self.limit // 2)
         self._steps, self._probed, self._before, self._is_trial = 0, 0, None, False
 
     def _compare(self, duration: float, former_limit: int, former: float) -> bool:
-        """What a lower limit has shown. Returns whether that is all that this interval has to say."""
+        """Evaluate the durations at a lowered limit. Returns whether the interval needs no further evaluation."""
         share, fell_to = self.limit / former_limit, duration / former
         was_trial, self._before, self._is_trial = self._is_trial, None, False
         if was_trial:
             self._since_trial = 0
-        if not was_trial and duration <= (FALLS_ABOVE + self._doubt()) * self._baseline:  # it was the knee
+        if not was_trial and duration <= (FALLS_ABOVE + self._doubt()) * self._baseline:  # the old limit was too high
             self._too_much, self._known_for = former_limit, KNOWN_CALLS
-        elif fell_to > ROSE:  # something else has changed meanwhile, which the next interval shows
+        elif fell_to > ROSE:  # something else has changed; the next interval shows it
             pass
         elif fell_to > max((1 + TRIAL_SHARE) / 2, FELL - self._doubt()):
-            # calls were below the knee, or the handler is slower by itself
+            # calls were below the knee, or the handler itself is slower
             self.limit = former_limit
             if not was_trial:
-                self._since_trial = TRIAL_EVERY  # or the knee moved meanwhile, which the next one shows
-            if not was_trial or duration > LITTLE * self._baseline:  # what was too much went by another baseline
+                self._since_trial = TRIAL_EVERY  # or the knee has moved; a trial at the next interval shows it
+            if not was_trial or duration > LITTLE * self._baseline:  # the excluded limit assumed another baseline
                 self._too_much = self.most + 1
             self._measure_baseline(duration)
-        elif not was_trial:  # calls are beyond the knee still
+        elif not was_trial:  # calls are still above the knee
             return False
-        elif fell_to <= share * GROWS_BELOW:  # likewise: durations fell as the calls did
+        elif fell_to <= share * GROWS_BELOW:  # still above the knee: durations fell in proportion to the calls
             self._is_trial = True
             self._lower(self.limit * TRIAL_SHARE, duration)
-        else:  # there were fewer calls a second, so these are below the knee
+        else:  # the throughput was lower, so the calls are below the knee
             self._measure_baseline(duration)
             self.limit = max(self.limit, ceil(former_limit * fell_to))
         return True
 
     def _measure_baseline(self, duration: float) -> None:
-        """Take a duration below the knee for the baseline, together with what was measured before if it may be that."""
+        """Set the baseline to a duration below the knee. If the two are close, average them."""
         if 1 / ROSE < duration / self._baseline < ROSE:
             self._refine_baseline(duration)
         else:
@@ -266,15 +269,15 @@ class AutoConcurrency:
         return min(self.most, max(self.limit + 1, int(self.limit * growth)))
 
     def _line(self, limit: int) -> float:
-        """The ratio to the baseline above which a step from the former limit to this one was too large."""
+        """Return the ratio to the baseline above which a step from the previous limit was too large."""
         return max(LITTLE, 1 + BEYOND * (limit / self._former - 1))
 
     def _is_too_large(self, limit: int, ratio: float) -> bool:
-        """Whether that step was, as far as so many calls can tell."""
+        """Whether the step to `limit` was too large, as far as so many calls can show."""
         return ratio > self._line(limit) + self._doubt()
 
     def _end_step(self, duration: float) -> None:
-        """Go on growing, or back."""
+        """Take the next step, or revert the last one."""
         if self._is_too_large(self.limit, duration / self._baseline):
             self._take_back(self.limit, KNOWN_CALLS_ON_THE_WAY)
             return
@@ -289,7 +292,7 @@ class AutoConcurrency:
         probed, self._probed = self._probed, 0
         if self._calls < self._former or self._is_too_large(probed, ratio):
             known_for = max(KNOWN_CALLS, KNOWN_FOR_EACH * self._calls)
-            # the more calls differ by themselves, the less does it matter that some wait
+            # the more durations vary, the less waiting calls matter
             self._take_back(probed, max(100, round(known_for / (1 + 20 * self._spread))))
         else:
             self.limit, self._steps = probed, 1

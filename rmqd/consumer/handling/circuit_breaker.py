@@ -1,20 +1,21 @@
-"""What the circuit breaker does with a group's calls and their messages. `consumer.circuit` decides, this carries out.
+"""The circuit breaker's effect on a group's calls and messages. `consumer.circuit` decides; this module carries out.
 
-It stands at two places. Around every call (`around`) it hears how calls end that return, and which call is the probe.
-In front of the settlement (`settle`) it hears of those that failed, and decides whether the attempt counts.
+It works at two places. The wrapper around every call (`around`) reports successful calls to the circuit, and which call
+is the probe. The step before the settlement (`settle`) reports failed calls, and decides whether the attempt counts.
 
-A call *failed* if it raised, or ran into its deadline, and acknowledged nothing. What a handler decides is no failure,
-and tells nothing of the handler: Retry, DeadLetter, Suspend, an invalid body, an exception of `dead_letter.on`.
+A call *failed* if it raised or expired, and acknowledged no message. A handler's decision is not a failure and says
+nothing about the health of the handler: Retry, DeadLetter, Suspend, an invalid body, an exception of `dead_letter.on`.
 
-While a failure is suspected to be the handler's, its messages wait for the verdict, or their attempts do:
+While a failure is suspected to be the handler's fault, its messages or their attempts wait for the circuit's decision:
 
-- `HeldBatches`, where a retry is a request to a broker, which cannot be taken back: the batch is held, as if a handler
-  still had it, and settled with the verdict.
-- `ForgivenAttempts`, where what failed is repeated in place: it is, after its usual rest. A message's attempts are
-  counted, and taken off it again if the verdict says so. None of its last attempts is one while earlier ones may be.
+- `HeldBatches` is for groups whose retry is a request to a broker, which cannot be undone. The batch is held, as if a
+  handler still had it, and settled after the decision.
+- `ForgivenAttempts` is for groups that retry in place. The message is retried after its usual suspension. Its attempts
+  are counted, and subtracted again if the circuit decides so. An attempt is not treated as the last one while earlier
+  attempts may still be subtracted.
 
-While the circuit is open, probes rotate: over messages that have not failed yet, then over the others, from the one
-whose last failure is the longest ago.
+While the circuit is open, the probes rotate: first over messages that have not failed yet, then over the others,
+starting with the message whose last failure is the oldest.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ Settle = Callable[[ProcessQueue, Batch, BaseException | None], Awaitable[T]]
 
 
 class CircuitBreaker(ABC):
-    """The circuit breaker of one group: what does not differ by where failures are repeated."""
+    """The circuit breaker of one group: the part that is the same for both ways to retry."""
 
     def __init__(self, circuit: Circuit, clock: Clock) -> None:
         self.circuit = circuit
         self._clock = clock
-        self._failed: dict[Message, float] = {}  # when messages failed first, in the order of their last failures
+        self._failed: dict[Message, float] = {}  # time of each message's first failure, in the order of last failures
 
     def around(self, call: Call, is_expired: Callable[[], bool]) -> Call:
-        """A call for one worker. `is_expired` tells whether it is past its deadline, so that its result is none."""
+        """Return a call for one worker. `is_expired` returns whether its deadline has passed: it then has no result."""
 
         async def watched(batch: Batch) -> object:
             began = self._clock.monotonic()
@@ -65,24 +66,24 @@ class CircuitBreaker(ABC):
         return watched
 
     def look(self) -> None:
-        """Do what is due by now; called several times a second."""
+        """Do the work that is due. Called several times a second."""
         self._failed = {message: first for message, first in self._failed.items() if message.is_cached}
         self._judge()
 
     @abstractmethod
     def _judge(self) -> None:
-        """Let go of the failures that are known by now to be the handler's, or their messages'."""
+        """Settle the failures for which it is known by now whether the handler or the message is at fault."""
 
     @abstractmethod
     def changed(self) -> None:
-        """Hear that the circuit has changed."""
+        """Called when the circuit's state has changed."""
 
     def explain(self, process_queue: ProcessQueue, group: str) -> Problem | None:
-        """What is held of a queue, where that is more than its circuit tells."""
+        """Return the problem of messages that are held, unless the circuit's own problem already covers them."""
         return None
 
     def probe_rank(self) -> Callable[[Message], int]:
-        """What tells the place of a message among those that the next probe may take."""
+        """Return a sort key for the messages from which the next probe is chosen."""
         places = {message: place for place, message in enumerate(self._failed, 2)}
         return lambda message: places.get(message) or min(message.reconsume_times, 1)
 
@@ -94,24 +95,25 @@ class CircuitBreaker(ABC):
             self.circuit.undecided(batch)
 
     def _fate(self, batch: Batch, error: BaseException | None) -> Fate:
-        """What the end of a call means that did not acknowledge everything."""
+        """Decide about the end of a call that did not acknowledge every message."""
         failures = failures_of(batch, error)
         is_repeated, is_evidence = self._note_failed([batch[index] for index in failures])
         if failures and not _acknowledged(batch, error):
             text = describe(next(iter(failures.values())))
             fate = self.circuit.failed(batch, text, is_evidence=is_evidence)
             return Fate.REPEATED if is_repeated and fate is Fate.SUSPECTED else fate
-        if failures:  # the handler gets on, and these messages do not
+        if failures:  # other messages succeeded, so these messages are at fault
             self.circuit.succeeded(batch, float("-inf"))
         elif error is not None:
             self.circuit.undecided(batch)
         return Fate.COUNTS
 
     def _note_failed(self, messages: Iterable[Message]) -> tuple[bool, bool]:
-        """Note that a call with these messages has failed.
+        """Record that a call with these messages has failed.
 
-        Returns whether another message has succeeded here since one of them failed before, and whether the failure is
-        evidence against the handler. It is none either if another member, or an earlier delivery, failed at a message.
+        Returns two values: whether another message has succeeded here since one of them first failed, and whether the
+        failure is evidence against the handler. It is not evidence if another member, or an earlier delivery, already
+        failed with one of the messages.
         """
         refuted_to, failed = self.circuit.refuted_to, self._failed
         is_repeated, is_evidence, now = False, True, self._clock.monotonic()
@@ -134,11 +136,12 @@ class _Held:
 
 
 class HeldBatches(CircuitBreaker):
-    """Holds failed batches until it is known whether they are to be sent back, or handed out again without an attempt.
+    """Holds failed batches until it is decided whether to send them back or to hand them out again for free.
 
-    A queue that is given up does not wait: what is held of it is sent back. Nothing of it stays unfinished below what
-    is finished, which the next owner would handle twice. The exception is a last attempt while the circuit is open: its
-    message would be given up for the handler's failure, and so is left to the next owner.
+    A queue that is being released does not wait: its held batches are sent back. Otherwise they would stay unfinished
+    below finished messages, which the next owner would handle twice. The exception is a message at its last attempt
+    while the circuit is open. A send-back would dead-letter it for the handler's failure, so it is left to the next
+    owner.
     """
 
     def __init__(
@@ -150,7 +153,7 @@ class HeldBatches(CircuitBreaker):
         line: Line,
         clock: Clock,
     ) -> None:
-        """`begin` has something done by a task of the group's."""
+        """`begin` starts a coroutine as a task of the group."""
         super().__init__(circuit, clock)
         self._settlement = settlement
         self._ways = ways
@@ -166,7 +169,7 @@ class HeldBatches(CircuitBreaker):
             await self._settlement.settle(process_queue, batch, error)
             return
         report(process_queue, batch, error, self._clock.wall())
-        process_queue.begin_turn()  # whoever gives the queue up waits for it
+        process_queue.begin_turn()  # a release of the queue waits for it
         now = self._clock.monotonic()
         self._held.append(_Held(process_queue, batch, error, now, is_repeated=fate is Fate.REPEATED))
 
@@ -201,7 +204,7 @@ class HeldBatches(CircuitBreaker):
             self._begin(self._hand_out_again(held))
 
     def _let_go(self, counts: Callable[[_Held], bool]) -> None:
-        """Send back what fails by itself, as `counts` tells, and what is of queues that are given up."""
+        """Send back the held batches that `counts` selects, and those of queues that are being released."""
         for held in list(self._held):
             if counts(held) or held.process_queue.leaving or held.process_queue.dropped:
                 self._held.remove(held)
@@ -209,7 +212,7 @@ class HeldBatches(CircuitBreaker):
                 self._begin(self._hand_out_again(held) if must_stay else self._send_back(held))
 
     def _must_stay(self, batch: Batch, error: BaseException | None) -> bool:
-        """Whether a send-back would give a message up, and the handler is to blame."""
+        """Whether a send-back would dead-letter a message although the handler is at fault."""
         failed = (batch[index] for index in failures_of(batch, error))
         return self.circuit.state != "closed" and any(map(self._ways.is_last_attempt, failed))
 
@@ -226,17 +229,17 @@ class HeldBatches(CircuitBreaker):
 
 
 class PatientWaysBack:
-    """The ways back of a group that repeats failures in place: attempts that may yet be taken off do not count."""
+    """The retry policy of a group that retries in place. Attempts that may still be subtracted do not count."""
 
     def __init__(self, ways: WaysBack) -> None:
         self.limit = ways.limit
-        self.doubtful: Counter[Message] = Counter()  # how many attempts may be taken off it
-        self.excused: set[Message] = set()  # whose attempt that is being settled counts for nothing
+        self.doubtful: Counter[Message] = Counter()  # attempts that may still be subtracted
+        self.excused: set[Message] = set()  # messages whose current attempt does not count
         self._ways = ways
         self.delay_level, self.retry, self.dead_letter = ways.delay_level, ways.retry, ways.dead_letter
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
-        """Whether the group gives the message up if this attempt fails."""
+        """Whether the group dead-letters the message if this attempt fails."""
         if message in self.excused:
             return False
         return self._ways.is_last_attempt(message, not_counted + self.doubtful[message])
@@ -244,7 +247,7 @@ class PatientWaysBack:
 
 @dataclass(slots=True)
 class _Doubt:
-    """Attempts of one call that may be taken off its messages."""
+    """Attempts of one call that may be subtracted from its messages."""
 
     at: float  # monotonic
     counted: Counter[Message]
@@ -252,7 +255,7 @@ class _Doubt:
 
 
 class ForgivenAttempts(CircuitBreaker, Generic[T]):
-    """Takes attempts off messages that the handler was to blame for."""
+    """Subtracts attempts from messages if the handler was at fault."""
 
     def __init__(self, circuit: Circuit, ways: PatientWaysBack, settle: Settle[T], clock: Clock) -> None:
         super().__init__(circuit, clock)
@@ -261,7 +264,7 @@ class ForgivenAttempts(CircuitBreaker, Generic[T]):
         self._doubts: list[_Doubt] = []
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> T:
-        """Settle a batch; the attempts that this counts may not stay."""
+        """Settle a batch. The attempts that this counts may be subtracted later."""
         fate = self._fate(batch, error)
         if fate is Fate.COUNTS:
             return await self._settle(process_queue, batch, error)
@@ -297,7 +300,7 @@ class ForgivenAttempts(CircuitBreaker, Generic[T]):
             self._ways.doubtful = Counter()
 
     def _file(self, doubt: _Doubt, *, is_forgiven: bool) -> None:
-        # a repetition may wait long for its verdict: what follows until then counts with it
+        # a repeated failure may wait long for its decision: later failures of the same messages are subtracted at once
         waits = doubt.is_repeated and any(
             one.is_repeated and one.counted.keys() == doubt.counted.keys() for one in self._doubts
         )
@@ -314,7 +317,7 @@ def _take_off(doubt: _Doubt) -> None:
 
 
 def _acknowledged(batch: Batch, error: BaseException | None) -> bool:
-    """Whether a call that ended with `error` has acknowledged a message; not one that the handler never saw."""
+    """Whether a call that ended with `error` acknowledged a message that the handler saw."""
     decisions = batch.decisions()
     if error is None and len(decisions) < len(batch):
         return True

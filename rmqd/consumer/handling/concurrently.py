@@ -1,4 +1,4 @@
-"""Concurrent consumption: any free worker takes the next batch of any queue, and what fails is sent back."""
+"""Concurrent consumption: any free worker takes the next batch of any queue, and failed messages are sent back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rmqd.loaded_handler import LoadedHandler
 
 
 class ConsumeMessageConcurrentlyService(HandlerSlots):
-    """Hands batches to `concurrency` workers, round robin over the queues that have messages."""
+    """Hands batches to `concurrency` workers, round robin over the queues with messages."""
 
     def __init__(self, options: ConsumerOptions, handler: LoadedHandler, send_back: WaysBack, clock: Clock) -> None:
         super().__init__(options, handler, clock)
@@ -33,33 +33,33 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
             self.break_by(breaker)
 
     def begin_turn(self) -> Turn | None:
-        """Take the next queue, which stays in the line for other workers too, until they find it empty."""
+        """Take the next queue. It stays in the line for other workers until they find it empty."""
         queues = self.line.queues
         process_queue = queues[0]
-        queues.rotate(-1)  # whoever comes next begins with the next queue
+        queues.rotate(-1)  # the next worker begins with the next queue
         process_queue.begin_turn()
         gathering = self._gathering
         make: Make = Batch if gathering is None else gathering.making(process_queue, Batch, self.halt)
         return process_queue, make, process_queue.pending, ProcessQueue.end_turn
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
-        """Acknowledge the batch, if the handler said nothing else about any message."""
+        """Acknowledge the batch, unless the handler decided something else about a message."""
         return False if self.settlement.acknowledge(process_queue, batch) else None
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """Acknowledge, send back or dead-letter each message; the queue goes on meanwhile."""
+        """Acknowledge, send back or dead-letter each message. The queue continues meanwhile."""
         await self._settle_batch(process_queue, batch, error)
         return False
 
     def is_settling(self) -> bool:
-        """Whether batches of calls that hung are being sent back: the group fails after that.
+        """Whether batches of hung calls are being sent back. The group fails only after that.
 
         Otherwise the same messages would hang the group again after its next start.
         """
         return bool(self.settlement.busy)
 
     def _note_abandoned(self, worker: Worker) -> Callable[[], None]:
-        if worker.replaced:  # else it settles the batch itself
+        if worker.replaced:  # otherwise the worker settles the batch itself
             assert worker.process_queue is not None
             assert worker.batch is not None
             self._begin_apart(self._settle_replaced(worker.process_queue, worker.batch))

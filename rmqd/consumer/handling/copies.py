@@ -1,4 +1,4 @@
-"""What a copy of a message keeps that is sent to another topic: to the group's retry topic, or to its dead letters."""
+"""Copies of a message for another topic: the group's retry topic or its DLQ."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ RMQD_REASON: Final = "RMQD_REASON"
 RMQD_EXCEPTION: Final = "RMQD_EXCEPTION"
 RMQD_LITE_TOPIC: Final = "RMQD_LITE_TOPIC"
 
-# what made the broker hold the message back the last time; a dead letter that kept it would be held back again
+# made the broker delay the message the last time; a dead letter with them would be delayed again
 _DELIVERY_PROPERTIES: Final = frozenset(
     (names.DELAY, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.WAIT, names.RECONSUME_TIME, names.MAX_RECONSUME_TIMES)
 )
-# of a batch that cannot be unwrapped; brokers refuse them in topics that hold no batches
+# of a batch that cannot be unpacked; brokers refuse them in topics that are not for batches
 _BATCH_PROPERTIES: Final = frozenset((names.INNER_NUM, names.INNER_BASE))
-# brokers would enter the dead letter into the light message queues that it names, a lite topic's too, for the group to
-# get it again
+# brokers would add the dead letter to the light message queues in these properties, also to those of a lite topic, and
+# so deliver it to the group again
 _LIGHT_QUEUE_PROPERTIES: Final = frozenset(
     (names.INNER_MULTI_DISPATCH, names.INNER_MULTI_QUEUE_OFFSET, names.LITE_TOPIC)
 )
-# a broker takes a copy with it for the half message of a new transaction, and no producer ever commits it. Java's
+# a broker would treat the copy as the half message of a new transaction, which no producer ever commits; Java's
 # DefaultMQPushConsumerImpl.sendMessageBack clears it too
 _TRANSACTION_PROPERTIES: Final = frozenset((names.TRANSACTION_PREPARED,))
-# why it was dead-lettered before: true of that dead letter alone
+# the reason of an earlier dead letter, which is not valid for a new one
 _REASON_PROPERTIES: Final = frozenset((RMQD_GROUP, RMQD_REASON, RMQD_EXCEPTION))
 _LEFT_OUT: Final = (
     _DELIVERY_PROPERTIES | _BATCH_PROPERTIES | _LIGHT_QUEUE_PROPERTIES | _TRANSACTION_PROPERTIES | _REASON_PROPERTIES
 )
 _TIMER_PREFIX: Final = "TIMER_"
-_QUEUES: Final = 1  # as the broker makes such topics itself
+_QUEUES: Final = 1  # the broker also creates such topics with one queue
 _ANY_QUEUE: Final = -1
 
 
 def kept_properties(message: Message, origin_topic: str) -> dict[str, str]:
-    """The properties that a copy keeps, and those that say where the message was first sent and stored."""
+    """Return the properties that a copy keeps, and those that name the original topic and message id."""
     stored = message.stored_properties
     kept = {
-        name: plain(value)  # one that was stored with a separator in it cannot be sent so
+        name: plain(value)  # a value that was stored with a separator cannot be sent with it
         for name, value in stored.items()
         if name not in _LEFT_OUT and not name.startswith(_TIMER_PREFIX)
     }
@@ -62,9 +62,9 @@ def copy_header(
     max_reconsume_times: int,
     unit_mode: bool,
 ) -> SendMessageRequestHeaderV2:
-    """The request that stores a message once more, in another topic; its body goes as it is stored, compressed or not.
+    """Return the request that stores a copy of a message in another topic, with the body as stored, compressed or not.
 
-    A broker dead-letters what it is sent for a retry topic with more `reconsume_times` than `max_reconsume_times`.
+    A broker dead-letters a message for a retry topic if `reconsume_times` exceeds `max_reconsume_times`.
     Raises InvalidMessageError.
     """
     return SendMessageRequestHeaderV2(
@@ -86,5 +86,5 @@ def copy_header(
 
 
 def plain(text: str) -> str:
-    """Text as a property's value: without the two characters that separate properties, and such as UTF-8 can carry."""
+    """Return text that is valid as a property's value: without the two separators, and encodable as UTF-8."""
     return encodable(text.replace(names.KEY_END, " ").replace(names.ENTRY_END, " "))

@@ -1,4 +1,4 @@
-"""Orderly consumption: one batch of a queue at a time, in the queue's order, while its lock is ours."""
+"""Orderly consumption: one batch of a queue at a time, in queue order, while this member holds the queue's lock."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NOTHING = ()
 
 
 class ConsumeMessageOrderlyService(HandlerSlots):
-    """Hands one batch of each queue to a handler at a time; up to `concurrency` queues side by side.
+    """Hands out one batch of each queue at a time, from up to `concurrency` queues at once.
 
-    A queue gives way to the others after a time slice of milliseconds, far below Java's 60 s
-    (`rocketmq.client.maxTimeConsumeContinuously`). A queue is in `queued` here also while a worker has its turn at it,
-    and while it rests.
+    A queue yields to the others after a time slice of milliseconds, far below Java's 60 s
+    (`rocketmq.client.maxTimeConsumeContinuously`). Here `line.queued` also contains a queue while a worker has its turn
+    at it, and while it is suspended.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self._settlement = OrderlySettlement(ways or send_back, options, self._rest, clock, self.confirm_settled)
         self._settle_batch = self._forgiving(ways, self._settlement.settle)
         self._leases = leases
-        # which ProcessQueue has its turn or, where it was replaced while a handler has a batch of it, has the next one
+        # the ProcessQueue that a worker serves; if it was replaced while a handler has its batch, the one that is next
         self._turns: dict[MessageQueue, ProcessQueue] = {}
         self._resting: set[ProcessQueue] = set()
         self._takes_late_results = True
@@ -53,7 +53,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         lease = self._leases.lease(message_queue)
         if lease is None:
             del self._turns[message_queue]
-            line.queued.discard(process_queue)  # it comes back with its next messages, or when its lock is won back
+            line.queued.discard(process_queue)  # it returns with its next messages, or when its lock is regained
             return None
         process_queue.begin_turn()
         if line.queues and line.can_wake:
@@ -64,7 +64,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         return process_queue, make, NOTHING, self._end_turn
 
     def _end_turn(self, process_queue: ProcessQueue) -> None:
-        """Put the queue back into the line, unless it rests."""
+        """Put the queue back into the line, unless it is suspended."""
         process_queue.end_turn()
         following = self._turns.pop(process_queue.message_queue)
         if following is not process_queue:
@@ -75,19 +75,19 @@ class ConsumeMessageOrderlyService(HandlerSlots):
             self.submit(process_queue)
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
-        """Finish or repeat each message at once, unless one is to be dead-lettered."""
+        """Finish or retry each message at once. None if one must be dead-lettered."""
         return self._settlement.settle_at_once(process_queue, batch)
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """Finish or repeat each message."""
+        """Finish, retry or dead-letter each message."""
         return await self._settle_batch(process_queue, batch, error)
 
     def is_settling(self) -> bool:
-        """Return False: no call is abandoned, so the group does not fail for that."""
+        """Return False: no call is abandoned, so the group never fails because of hung calls."""
         return False
 
     def _waits_behind_calls(self, process_queue: ProcessQueue) -> bool:
-        """Whether it has more than the batch that its handler has."""
+        """Whether messages are pending behind the handler's batch."""
         return bool(process_queue.pending)
 
     def _rest(self, process_queue: ProcessQueue, messages: list[Message], seconds: float) -> None:
@@ -96,10 +96,10 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self.clock.call_later(seconds, self._rested, process_queue, messages)
 
     def _rested(self, process_queue: ProcessQueue, messages: list[Message]) -> None:
-        """Put the queue back into the line, unless its turn has not ended yet: then that does it.
+        """Put the queue back into the line. If its turn has not ended, the end of the turn does it.
 
-        That is so where the loop was busy for longer than the rest. A queue that stood in the line before the end of
-        its turn would have two workers.
+        That happens if the event loop was busy for longer than the suspension. Two workers would serve the queue if it
+        were in the line before the end of its turn.
         """
         self._resting.discard(process_queue)
         is_pending = process_queue.return_postponed(messages)

@@ -1,4 +1,4 @@
-"""What becomes of a batch that was not simply acknowledged: retries, dead letters, and what can be neither for now."""
+"""Settlement of a batch that was not simply acknowledged: retries, dead letters and postponed messages."""
 
 from __future__ import annotations
 
@@ -32,28 +32,27 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 Failed = tuple[Message, BaseException | None]
-"""A message, and the error that its attempt ended with."""
+"""A message, and the error of its attempt."""
 
 
 class ConfirmSettled(Protocol):
-    """Told what a group is done with of a batch, by index, before that is acknowledged."""
+    """Called with the finished messages of a batch, by index, before they are acknowledged."""
 
     async def __call__(self, batch: Batch, done: Sequence[int], *, more_follows: bool = False) -> None:
-        """`more_follows` says that it will be told more of this batch."""
+        """`more_follows` announces another call for this batch."""
 
 
-AWAY_SHOWN_SECONDS: Final = 60.0  # after its wait: a call may try again in place for about that long
+AWAY_SHOWN_SECONDS: Final = 60.0  # after its wait: in-place retries of a call may take about that long
 LOCAL_RETRY_SECONDS: Final = 5.0  # Java: submitConsumeRequestLater
 
 
 class Settlement:
     """Carries out a handler's decisions about a batch of a group that is not orderly.
 
-    Acknowledged messages are finished at once. The others are sent back to a broker, each by itself: as a retry, or as
-    a dead letter where the handler says so or the attempts are used up. Meanwhile the queue goes on, and the commit
-    offset stays below the messages that are under way. A message that no broker takes is not lost either: it is
-    *postponed*, and handed to a handler again after `LOCAL_RETRY_SECONDS`. So nothing here raises for what a broker
-    refuses.
+    Acknowledged messages are finished at once. Each other message is sent to a broker separately: as a retry, or as a
+    dead letter if the handler decided so or the attempts are used up. Meanwhile the queue continues, and the commit
+    offset stays below the messages that are being sent. If no broker accepts a message, the message is *postponed*:
+    it is handed to the handler again after `LOCAL_RETRY_SECONDS`. So a broker's refusal raises no exception here.
     """
 
     def __init__(
@@ -72,10 +71,10 @@ class Settlement:
         self.busy = 0  # batches that are being settled
 
     def acknowledge(self, process_queue: ProcessQueue, batch: Batch) -> bool:
-        """Acknowledge all messages, if the handler decided nothing else about any of them. Returns whether it is done.
+        """Acknowledge all messages, unless the handler decided something else about one. Returns whether that was done.
 
-        It is not done either if somebody is to be told first, or if the queue was dropped meanwhile, so that the batch
-        is not this member's any more.
+        It is not done either if a confirmation must be sent first, or if the queue was dropped meanwhile, so that this
+        member no longer owns the batch.
         """
         decisions = batch.decisions().values()
         if self._confirm_settled is not None or process_queue.dropped:
@@ -92,9 +91,9 @@ class Settlement:
     async def settle(
         self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None, *, is_reported: bool = False
     ) -> None:
-        """Acknowledge, send back or dead-letter each message of the batch, as decided or as the exception says.
+        """Acknowledge, send back or dead-letter each message of the batch, by its decision or by the exception.
 
-        `is_reported` says that what was raised is counted and logged already.
+        `is_reported` means that the exceptions are already counted and logged.
         """
         if not is_reported:
             report(process_queue, batch, error, self._clock.wall())
@@ -118,9 +117,9 @@ class Settlement:
             else:
                 returned.append((message, decision))
         rest_of_batch: Iterable[Message] = batch
-        if self._confirm_settled is not None:  # of a dropped queue too: who has it then leaves out what is done with
+        if self._confirm_settled is not None:  # for a dropped queue too: its next owner then skips finished messages
             async with asyncio.TaskGroup() as tasks:
-                if returned and not process_queue.dropped:  # what failed need not wait for the store
+                if returned and not process_queue.dropped:  # failed messages need not wait for the store
                     tasks.create_task(self._return(process_queue, returned, error), name="return")
                     sent = {id(message) for message, _ in returned}
                     rest_of_batch = [message for message in batch if id(message) not in sent]
@@ -165,7 +164,7 @@ class Settlement:
             self._set_aside(process_queue, failed)
 
     def _set_aside(self, process_queue: ProcessQueue, failed: list[Failed]) -> None:
-        """Have messages that no broker took wait for another try."""
+        """Postpone messages that no broker accepted."""
         log.warning(
             "retry.postponed",
             queue=str(process_queue.message_queue),
@@ -183,7 +182,7 @@ class Settlement:
     async def _return_one(
         self, stats: TopicStats, message: Message, decision: Decision, error: BaseException | None
     ) -> str | None:
-        """How the attempt counts: `retried`, `expired` or `dead_lettered`; None if no broker took the message."""
+        """Return how the attempt counts: `retried`, `expired` or `dead_lettered`. None if no broker accepted it."""
         level = self._delay_level if decision.delay_level is None else decision.delay_level
         reason = given_up(self._send_back, message, decision, level)
         if reason is None:
@@ -202,7 +201,7 @@ class Settlement:
 
 
 def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | None, at: float) -> None:
-    """Count and log what was raised for a batch and for its messages, at a Unix time; the batch's call has ended."""
+    """Count and log the exceptions of a call that has ended, and of its messages, at a Unix time."""
     batch.end()
     told: set[int] = set()
     for index, decision in batch.decisions().items():
@@ -215,27 +214,27 @@ def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | Non
 
 
 def explain_away(process_queue: ProcessQueue, at: float, group: str) -> Problem | None:
-    """That messages of this queue wait for the handler's counterpart, if they do at this Unix time."""
+    """Return a problem if messages of this queue wait for the service that the handler uses, at this Unix time."""
     until, error = process_queue.away
     if at >= until + AWAY_SHOWN_SECONDS:
         return None
-    step = "see to what the handler writes to, which the error names; the group goes on by itself"
+    step = "check the service that the error names; the group continues automatically"
     return found("failing_handler", f"messages wait, and no attempt counts: {error}", step=step, group=group)
 
 
 def count_acknowledged(
     stats: TopicStats, message: Message, decision: Decision | None, error: BaseException | None
 ) -> None:
-    """Count a message that is acknowledged; `decision` is about it alone, `error` what the call raised."""
+    """Count an acknowledged message. `decision` is about this message alone; `error` is the exception of the call."""
     stats = stats.of(message)
     stats.acked += 1
     stats.deduplicated += is_duplicate(decision, error)
 
 
 def still_ours(process_queue: ProcessQueue, messages: Iterable[Message]) -> bool:
-    """Whether the queue was not dropped, so that it may pass these messages. Counts them as handled twice if it was.
+    """Whether the queue was not dropped, so that it may finish these messages. If it was, count them as handled twice.
 
-    Somebody else has a dropped one, and handles them again. To send messages back would only add copies.
+    Another member owns a dropped queue and handles the messages again. A send-back would only add copies.
     """
     if process_queue.dropped:
         for message in messages:
@@ -244,10 +243,10 @@ def still_ours(process_queue: ProcessQueue, messages: Iterable[Message]) -> bool
 
 
 def given_up(send_back: WaysBack, message: Message, decision: Decision, level: int | None) -> str | None:
-    """Why a message goes to the dead letters; None if it does not.
+    """Return why a message must be dead-lettered. None if it must not.
 
-    The handler may have said so, or asked for a retry with the delay level -1; or the attempts are used up. `level` is
-    the delay level that a retry is to have.
+    The handler may have decided so, or asked for a retry with the delay level -1, or the attempts are used up. `level`
+    is the delay level of a retry.
     """
     if decision.outcome is Outcome.DEAD_LETTER:
         return decision.reason
@@ -259,11 +258,11 @@ def given_up(send_back: WaysBack, message: Message, decision: Decision, level: i
 
 
 async def alone(message: Message, sending: Awaitable[T]) -> T | None:
-    """The result of sending one message; None after a bug in rmqd, so that it concerns this message alone."""
+    """Return the result of sending one message. None after a bug in rmqd, so that it affects only this message."""
     try:
         return await sending
     except Exception as fault:
-        log.error(  # noqa: TRY400  the error's text stands beside it
+        log.error(  # noqa: TRY400  the error's text is a field of its own
             "settlement.failed",
             queue=str(message.message_queue),
             offset=message.queue_offset,
@@ -282,7 +281,7 @@ def report_error(
     *,
     is_acknowledged: bool = False,
 ) -> None:
-    """Count and log one error that concerns all of these messages, at a Unix time.
+    """Count and log one error of all these messages, at a Unix time.
 
     With `is_acknowledged` the log line is the only trace of an invalid message.
     """
@@ -294,7 +293,7 @@ def report_error(
             log.info("message.already_handled", msg_id=message.msg_id, queue=str(process_queue.message_queue))
         return
     meant = decision_of(error)
-    text = describe(error) if meant.outcome is Outcome.AGAIN else text_of(error, repr)  # the counterpart's own words
+    text = describe(error) if meant.outcome is Outcome.AGAIN else text_of(error, repr)  # AGAIN: the service's message
     is_invalid = isinstance(error, InvalidPayloadError)
     is_decision = is_only(error, DECISIONS)
     stats.raised(error, text, first, at, declined=is_decision or is_invalid or error is EXPIRED)
@@ -320,5 +319,5 @@ def report_error(
         return
     try:
         logger.error("handler.failed", error=text, exc_info=error)
-    except BaseException:  # noqa: BLE001  its traceback cannot be printed, which asks the exception for its attributes
+    except BaseException:  # noqa: BLE001  formatting a traceback reads the exception's attributes, which may raise
         logger.error("handler.failed", error=text)  # noqa: TRY400  without the traceback

@@ -1,14 +1,15 @@
-"""The slots of a group: its workers, their deadlines, their threads, their end.
+"""The slots of a group: workers, deadlines, threads, and the end.
 
-A group has `concurrency` slots, and a worker in each; with `concurrency: auto` as many as these may become, of which
-some are parked. So are workers that a lower `concurrency` has no use for. Four times a second `_tick` looks for calls
-past their deadline (`consume_timeout`). An asynchronous handler's task is cancelled; if the call goes on in spite of
-that, the slot gets a new worker and the old one is left to itself. A synchronous handler's thread cannot be cancelled:
-the worker goes on with a new thread. Calls that are left so are *abandoned* and counted; when there are as many as
-calls may run at once, the group fails with HandlerHungError. In an orderly group no call is ended: the deadline is
-reported, and the result counts.
+A group has one worker for each of its `concurrency` slots. With `concurrency: auto` it has a worker for each slot of
+the maximum, and the workers above the current limit are parked. A lower `concurrency` parks workers too.
 
-All this is the same for all consume modes. `concurrently` and `orderly` have how a batch begins and ends.
+Four times a second `_tick` looks for calls past their deadline (`consume_timeout`). It cancels the task of an
+asynchronous handler. If the call ignores the cancellation, the slot gets a new worker, and nothing waits for the old
+one. The thread of a synchronous handler cannot be cancelled, so the worker continues with a new thread. Such calls are
+*abandoned* and counted. When as many calls are abandoned as may run at once, the group fails with HandlerHungError. An
+orderly group does not end calls: the deadline is reported, and the call's result counts.
+
+This is the same for all consume modes. `concurrently`, `orderly` and `by_key` define how a batch begins and ends.
 """
 
 from __future__ import annotations
@@ -47,23 +48,23 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 TICK_SECONDS = 0.25
-CANCEL_GRACE_SECONDS = 5.0  # for a handler that was cancelled at its deadline to end
+CANCEL_GRACE_SECONDS = 5.0  # how long a cancelled handler may take to end
 
 
 class HandlerHungError(RmqdError):
-    """Every slot of the group is taken by a call that did not end at its deadline."""
+    """All slots of the group are occupied by calls that did not end at their deadline."""
 
 
 def _deduplication(options: ConsumerOptions, clock: Clock, is_paused: Callable[[], bool]) -> Deduplication | None:
     if options.deduplication is None:
         return None
-    from rmqd.consumer.handling.deduplication import Deduplication  # most groups have no use for it
+    from rmqd.consumer.handling.deduplication import Deduplication  # most groups do not need it
 
     return Deduplication(options, clock, is_paused)
 
 
 class HandlerSlots(WorkerService):
-    """`concurrency` workers and the line that they serve."""
+    """The workers of a group, and the line of queues that they serve."""
 
     def __init__(self, options: ConsumerOptions, handler: LoadedHandler, clock: Clock) -> None:
         self.clock = clock
@@ -75,15 +76,15 @@ class HandlerSlots(WorkerService):
         self.wall_offset = clock.wall() - clock.monotonic()
         self.abandoned = 0  # calls past their deadline that have not ended
         self.ended = False
-        self.calls_left = True  # until the end shows that there are none
-        self._takes_late_results = False  # whether calls past their deadline are reported, and never ended
-        self._hung = False  # all slots are abandoned: the group is about to fail
+        self.calls_left = True  # False once the end has shown that no call still runs
+        self._takes_late_results = False  # whether calls past their deadline are reported but not ended
+        self._hung = False  # all slots are abandoned, so the group is about to fail
         self._handler, self._left_tasks = handler, LeftTasks(handler)
         self._failures = None if options.failures is None else FailurePolicy(options, clock)
         self.circuit = None if options.circuit is None else Circuit(options.circuit, clock)
-        self.transactions: OffsetTransactions | None = None  # of a group with a store of its own
+        self.transactions: OffsetTransactions | None = None  # only with a custom offset store
         self._breaker: CircuitBreaker | None = None
-        self._held_by: set[str] = set()  # who says that nothing is to be handed out
+        self._held_by: set[str] = set()  # reasons not to hand out messages
         self._deduplication = _deduplication(options, clock, lambda: "operator" in self._held_by)
         self.confirm_settled: ConfirmSettled | None = None if self._deduplication is None else self._confirm_settled
         self._concurrency = self._slots = options.concurrency
@@ -92,26 +93,26 @@ class HandlerSlots(WorkerService):
             self.line.admit(self._auto.limit - options.concurrency)
         self._timeout = options.consume_timeout_seconds
         self._workers: dict[Worker, asyncio.Task[None]] = {}
-        self._apart: set[asyncio.Task[None]] = set()  # workers that hang, and what messages need apart from workers
+        self._apart: set[asyncio.Task[None]] = set()  # hung workers, and settlements without a worker
         self._threads: dict[Worker, HandlerThread] = {}
         self._last_tick = clock.monotonic()
 
     def pause(self) -> None:
-        """Hand out nothing more; handlers finish what they have."""
+        """Stop handing out messages; running calls finish their batches."""
         self._hold("operator")
 
     def resume(self) -> None:
-        """Go on handing out, unless something else is against it."""
+        """Hand out messages again, unless there is another reason to hold them."""
         self._let_go_on("operator")
 
     def halt(self, process_queue: ProcessQueue) -> None:
-        """Begin no further batch of this queue in the turns that are under way."""
+        """Do not begin another batch of this queue in the current turns."""
         for worker in self._workers:
             if worker.process_queue is process_queue:
                 worker.halted = True
 
     async def run(self) -> None:
-        """Work until cancelled. Raises HandlerHungError when no slot is left that can work."""
+        """Work until cancelled. Raises HandlerHungError when every slot hangs."""
         try:
             if self._deduplication is not None:
                 self._apart.add(asyncio.create_task(self._deduplication.run(), name="claims"))
@@ -127,11 +128,11 @@ class HandlerSlots(WorkerService):
 
     @property
     def concurrency(self) -> int:
-        """How many calls may run at once now."""
+        """How many calls may run at once at the moment."""
         return self._concurrency if self._auto is None else self._auto.limit
 
     def change(self, options: ConsumerOptions) -> None:
-        """Make as many calls at once as these options say. Calls that are under way go on."""
+        """Apply the concurrency of these options. Running calls continue."""
         most, auto = options.concurrency, self._auto
         if (most, options.auto_concurrency) == (self._concurrency, auto is not None):
             return
@@ -145,12 +146,12 @@ class HandlerSlots(WorkerService):
         self._concurrency, self._slots = most, max(self._slots, most)
         for worker in self._workers:
             worker.call = self._call_of(worker)
-        for number in new if self._workers else ():  # before `run`, that starts them
+        for number in new if self._workers else ():  # without workers, `run` starts them
             self._start_worker(number)
         self.line.admit(self.concurrency - self._slots - before)
 
     def calls(self) -> list[RunningCall]:
-        """The calls of the handler that are under way, one for each busy slot."""
+        """Return the running calls of the handler, one for each busy slot."""
         return [
             RunningCall(worker.process_queue, worker.batch, worker.started)
             for worker in self._workers
@@ -159,31 +160,31 @@ class HandlerSlots(WorkerService):
 
     @property
     def problem(self) -> Problem | None:
-        """What keeps the whole group from handing anything out."""
+        """The problem that stops the whole group from handing out messages."""
         return None if self._deduplication is None else self._deduplication.problem
 
     @property
     def keeps_calls_open(self) -> bool:
-        """Whether a handler takes its time as it gathers messages, and nothing is held up by that."""
+        """Whether a handler keeps a call open to gather messages, and delays nothing by it."""
         return self._handler.end_calls is not None and not self._are_calls_waited_for()
 
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
-        """What keeps messages of this queue from being handed out, or sent back."""
+        """Return the problem that stops messages of this queue from being handed out or sent back."""
         if self._deduplication is not None and (problem := self._deduplication.explain(process_queue)) is not None:
             return problem
         away = explain_away(process_queue, self.clock.wall(), self._group)
         return away or (None if self._breaker is None else self._breaker.explain(process_queue, self._group))
 
     async def call_apart(self, batch: Batch, ended: Callable[[], None]) -> None:
-        """Call the handler outside of the slots."""
+        """Call the handler outside the slots."""
         await call_handler(self._handler, batch, ended)
 
     @abstractmethod
     def is_settling(self) -> bool:
-        """Whether batches are being settled that should be before the group fails."""
+        """Whether batches are being settled that must be settled before the group fails."""
 
     def took_long(self, started: float) -> None:
-        """Warn if a call of over a second has blocked the event loop, so that no tick came through meanwhile."""
+        """Warn if a call of over a second blocked the event loop, so that no tick ran meanwhile."""
         if self._handler.is_async and self._last_tick < started:
             seconds = round(self.clock.monotonic() - started, 3)
             log.warning("handler.blocked_loop", handler=self.handler_name, seconds=seconds)
@@ -198,11 +199,11 @@ class HandlerSlots(WorkerService):
             self._left_tasks.watch(task, lambda: worker.batch)
 
     def _call_of(self, worker: Worker) -> Callable[[Batch], Awaitable[object]]:
-        """The handler's call for one worker, with all that stands around it."""
+        """Return the handler's call for one worker, with all wrappers around it."""
         call: Callable[[Batch], Awaitable[object]] = self._handler.handle
         if not self._handler.is_async:
             call = self._threads[worker].call
-        elif self._auto or self._breaker or self.transactions:  # which look at how calls end
+        elif self._auto or self._breaker or self.transactions:  # these wrappers need to know how a call ends
             call = checked(self._handler).handle
         if self.transactions is not None:
             call = self.transactions.around(call, lambda: worker)
@@ -212,14 +213,14 @@ class HandlerSlots(WorkerService):
             call = self._failures.around(call, lambda: worker.process_queue)
         if self._deduplication is not None:
             call = self._deduplication.around(call, lambda: worker)
-        if self._breaker is not None:  # it knows calls by their whole batches
+        if self._breaker is not None:  # it identifies calls by their whole batches
             call = self._breaker.around(call, lambda: worker.expired)
         if self._auto is not None:
             call = self._auto.around_batch(call)
         return call
 
     def break_by(self, breaker: CircuitBreaker) -> None:
-        """Have calls made while the circuit lets them through; before `run`."""
+        """Make calls only while the circuit allows it. Call before `run`."""
         self._breaker = breaker
         breaker.circuit.on_change = self._circuit_changed
 
@@ -234,7 +235,7 @@ class HandlerSlots(WorkerService):
         self._breaker.changed()
 
     def _hold(self, reason: str) -> None:
-        """Hand out nothing more, until this reason and all others are gone."""
+        """Stop handing out messages until this reason and all others are gone."""
         self._held_by.add(reason)
         self.line.pause()
         for worker in self._workers:
@@ -246,11 +247,11 @@ class HandlerSlots(WorkerService):
             self.line.resume()
 
     def _patient(self, ways: WaysBack) -> PatientWaysBack | None:
-        """The ways back of a group with a circuit that repeats failures in place."""
+        """Return the retry policy of a group with a circuit that retries failures in place."""
         return None if self.circuit is None else PatientWaysBack(ways)
 
     def _forgiving(self, ways: PatientWaysBack | None, settle: Settle[T]) -> Settle[T]:
-        """How batches are settled in such a group; `settle` in one without a circuit."""
+        """Return how such a group settles batches; `settle` itself without a circuit."""
         if self.circuit is None or ways is None:
             return settle
         breaker = ForgivenAttempts(self.circuit, ways, settle, self.clock)
@@ -258,12 +259,12 @@ class HandlerSlots(WorkerService):
         return breaker.settle
 
     def _tell_circuit(self, batch: Batch) -> None:
-        """Tell the circuit of a call past its deadline whose batch waits for its end."""
+        """Report an expired call to the circuit if its batch is settled only when the call ends."""
         if self.circuit is not None:
             self.circuit.abandoned(batch)
 
     async def _confirm_settled(self, batch: Batch, done: Sequence[int], *, more_follows: bool = False) -> None:
-        """Have what the group is done with of a batch confirmed. A slot is busy with that too."""
+        """Confirm the finished messages of a batch, by index. This counts as time of a busy slot."""
         assert self._deduplication is not None
         auto = self._auto
         if auto is not None:
@@ -275,7 +276,7 @@ class HandlerSlots(WorkerService):
                 auto.end()
 
     def _begin_apart(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something for messages that no worker has."""
+        """Start a task for messages that no worker has."""
         self._apart.add(asyncio.create_task(work, name="settle-apart"))
 
     def _tick(self) -> None:
@@ -301,13 +302,13 @@ class HandlerSlots(WorkerService):
         if self.abandoned >= self.concurrency and not self._hung:
             self._hung = True
             self._hold("hung")
-        elif self._hung and not self.is_settling():  # what hung was sent back: it must not hang the next start too
+        elif self._hung and not self.is_settling():  # the hung messages are sent back, so the next start does not hang
             raise HandlerHungError(
                 f"all {self.concurrency} slots of handler {self.handler_name} hang past consume_timeout"
             )
 
     def _are_calls_waited_for(self) -> bool:
-        """Whether calls that are under way hold something up, so that a handler is not to keep them open."""
+        """Whether a running call delays something, so that the handler must not keep it open."""
         calls = self.calls()
         queues = [call.process_queue for call in calls]
         return len(calls) >= self.concurrency or any(
@@ -315,18 +316,18 @@ class HandlerSlots(WorkerService):
         )
 
     def _waits_behind_calls(self, process_queue: ProcessQueue) -> bool:
-        """Whether messages of this queue are not handed out until its calls end, as their order has it."""
+        """Whether messages of this queue wait for its running calls to end, because of their order."""
         return False
 
     def _report_late(self, worker: Worker) -> None:
-        """Count and log once that a call is past its deadline. It goes on, and its result counts."""
+        """Count and log once that a call is past its deadline. The call continues, and its result counts."""
         if worker.reported != worker.started and worker.process_queue is not None and worker.batch is not None:
             worker.reported = worker.started
             report_error(worker.process_queue, worker.batch, EXPIRED, self.clock.wall())
             self._tell_circuit(worker.batch)
 
     def _expire(self, worker: Worker, task: asyncio.Task[None]) -> None:
-        """End a call at its deadline: cancel an async handler, leave a sync one to its thread."""
+        """End a call at its deadline: cancel an async handler, abandon a sync one in its thread."""
         thread = self._threads.get(worker)
         if thread is None:
             worker.expired = True
@@ -337,7 +338,7 @@ class HandlerSlots(WorkerService):
             thread.abandon(self._abandon(worker))
 
     def _replace(self, worker: Worker, task: asyncio.Task[None]) -> None:
-        """Give the slot of a handler that ignores its cancellation to a new worker."""
+        """Start a new worker in the slot of a handler that ignores its cancellation."""
         log.error("handler.cancellation_ignored", handler=self.handler_name)
         worker.replaced = True
         del self._workers[worker]
@@ -348,7 +349,7 @@ class HandlerSlots(WorkerService):
         self._start_worker(worker.number)
 
     def _abandon(self, worker: Worker) -> Callable[[], None]:
-        """Have a call go on without anybody who waits for it. Returns what is to be called if it ever ends."""
+        """Stop waiting for this call. Returns a callback for the case that the call ever ends."""
         came_back = self._note_abandoned(worker)
         if self._deduplication is None:
             return came_back
@@ -356,17 +357,17 @@ class HandlerSlots(WorkerService):
         ended = self._deduplication.abandon(worker.batch)
 
         def call_ended() -> None:
-            ended()  # first: what comes back is settled, and may be handled again
+            ended()  # must come first: `came_back` settles the messages, and they may be handled again
             came_back()
 
         return call_ended
 
     def _note_abandoned(self, worker: Worker) -> Callable[[], None]:
-        """Note that nobody waits for a call's result any more. Returns what is to be called if the call ever ends."""
+        """Record an abandoned call. Returns a callback for the case that the call ever ends."""
         return self._came_back
 
     def _raise_failures(self) -> None:
-        """Raise the error of a task of ours that ended by one: it ends the group."""
+        """Raise the exception of a task that failed: it ends the group."""
         ended = [task for task in (*self._workers.values(), *self._apart) if task.done()]
         self._apart.difference_update(ended)
         for task in ended:
@@ -374,7 +375,7 @@ class HandlerSlots(WorkerService):
                 task.result()
 
     async def _end(self) -> None:
-        """Cancel what handlers have. One that ignores it is left behind: it could delay the end for ever."""
+        """Cancel the running calls. A call that ignores it is left behind, because it could delay the end forever."""
         self.ended = True
         calling = [worker for worker, thread in self._threads.items() if thread.is_calling]
         for thread in self._threads.values():
@@ -391,7 +392,7 @@ class HandlerSlots(WorkerService):
         ended, left = await self.clock.wait(tasks, timeout=CANCEL_GRACE_SECONDS)
         for task in ended:
             if not task.cancelled():
-                task.exception()  # one failure ends the group, the others need not be reported as forgotten
+                task.exception()  # retrieved, so that asyncio does not report it; one failure ends the group
         self.calls_left = bool(self.abandoned or calling or left)
         if left:
             log.error("handler.left_behind", handler=self.handler_name, calls=len(left))

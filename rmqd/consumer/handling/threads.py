@@ -1,4 +1,4 @@
-"""Threads for synchronous handlers: daemon threads of our own, so that a hung call never delays the exit."""
+"""Threads for synchronous handlers. They are daemon threads, so a hung call never delays the exit of the process."""
 
 from __future__ import annotations
 
@@ -23,39 +23,38 @@ from rmqd.plain_text import class_name, describe
 
 log = structlog.get_logger(__name__)
 
-CANCEL_PATIENCE_SECONDS: Final = 1.0  # for a `start` or `stop` that was cancelled to end
+CANCEL_PATIENCE_SECONDS: Final = 1.0  # how long a cancelled `start` or `stop` may take to end
 _UNDONE: Final = (Awaitable, Generator, AsyncGenerator)
 
 
 class UnusableHandlerError(RmqdError):
-    """The handler handles nothing, whatever the messages. It ends the group: retries would dead-letter all of them."""
+    """The handler cannot handle any message. This ends the group, because retries would dead-letter every message."""
 
 
 class HandlerNotAwaitedError(UnusableHandlerError):
-    """A handler, or middleware, gave back or left what would still have to be run: nothing was handled, whatever the
-    batch."""
+    """A handler or middleware returned work that was never run, for instance a coroutine. No message was handled."""
 
 
 class HandlerEndedError(RmqdError):
-    """A handler's `start` or `stop` ended by what is no ordinary exception."""
+    """A handler's `start` or `stop` cancelled itself, or raised an exception such as SystemExit."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"the handler could not be started or stopped: {what}")
 
 
 def check_result(result: object, handler_name: str) -> None:
-    """Raise a decision that a handler returned, and HandlerNotAwaitedError for work that it should have run.
+    """Raise a decision that a handler returned. Raises HandlerNotAwaitedError for an awaitable or a generator.
 
-    Other results mean nothing.
+    Other results have no meaning.
     """
     raise_returned(result)
     if isinstance(result, _UNDONE):
         if isinstance(result, Coroutine | Generator):
-            result.close()  # it never began; Python would warn about a coroutine somewhere else
+            result.close()  # otherwise Python warns about a never-awaited coroutine at an unrelated place
         raise HandlerNotAwaitedError(
-            f"handler {handler_name} returned a {class_name(result)} that nobody awaits, so it handled nothing; make "
-            "the function that rmqd calls `async def` (the wrapper too, where a decorator stands around it) and let it "
-            "await the work, or let it run the work to its end before it returns"
+            f"handler {handler_name} returned a {class_name(result)} that was never awaited, so it handled nothing; "
+            "make the function that rmqd calls `async def` (also the wrapper, if a decorator wraps it) and await the "
+            "work in it, or finish the work before it returns"
         )
 
 
@@ -75,7 +74,7 @@ Batch.on_mistake = _log_mistake  # type: ignore[assignment,method-assign]
 
 
 def checked(handler: LoadedHandler) -> LoadedHandler:
-    """The handler, whose `handle` itself raises what `check_result` does: for callers who look at how a call ends."""
+    """Return the handler with a `handle` that calls `check_result` itself, for wrappers that check how a call ends."""
     name, inner = handler.name, handler.handle
 
     @functools.wraps(inner)
@@ -104,11 +103,11 @@ class HandlerThread:
 
     @property
     def is_calling(self) -> bool:
-        """Whether a call is under way."""
+        """Whether a call is running."""
         return self._future is not None and not self._future.done()
 
     async def call(self, batch: Batch) -> None:
-        """Call the handler in the thread and wait for it; raises what it raises, and HandlerNotAwaitedError."""
+        """Call the handler in the thread and wait for it. Raises the handler's exception, or HandlerNotAwaitedError."""
         loop = asyncio.get_running_loop()
         if self._line is None:
             self._line = _Line(self._handler, self._number)
@@ -119,12 +118,12 @@ class HandlerThread:
             if error is not None:
                 raise error
         finally:
-            del error  # its traceback leads to this frame: only the garbage collector would free them
+            del error  # its traceback refers to this frame: only the garbage collector would free both
 
     def abandon(self, came_back: Callable[[], None]) -> None:
-        """Leave the call under way to its thread, and the next ones to a new thread.
+        """Leave the running call to its thread, and use a new thread for later calls.
 
-        Whoever awaits `call` goes on without a result; `came_back` is told if the call ever ends.
+        The task that awaits `call` continues without a result. `came_back` is called if the call ever ends.
         """
         future, line = self._future, self._line
         if future is None or line is None or future.done():
@@ -135,16 +134,16 @@ class HandlerThread:
         future.set_result(None)
 
     def stop(self, ended: Callable[[], None] = lambda: None) -> None:
-        """Let the thread end after its call; `ended` is called in the thread when it does."""
+        """End the thread after its current call. `ended` is called in the thread at that moment."""
         if self._line is not None:
             self._line.stop(ended)
             self._line = None
 
 
 async def call_handler(handler: LoadedHandler, batch: Batch, ended: Callable[[], None]) -> None:
-    """Call a handler once, beside the group's slots. Raises what it raises, and HandlerNotAwaitedError.
+    """Call a handler once, outside the group's slots. Raises the handler's exception, or HandlerNotAwaitedError.
 
-    `ended` is called in the event loop when the call has ended: who is cancelled does not wait for a thread.
+    `ended` is called in the event loop when the call has ended. A cancelled caller does not wait for a thread.
     """
     if handler.is_async:
         try:
@@ -162,13 +161,13 @@ async def call_handler(handler: LoadedHandler, batch: Batch, ended: Callable[[],
 async def call_start_or_stop(
     function: Callable[[], Any] | None, clock: Clock, given_up: asyncio.Event | None = None
 ) -> bool:
-    """Call a handler's start or stop; synchronous ones in a thread, as they may take their time.
+    """Call a handler's start or stop. A synchronous one runs in a thread, because it may block.
 
-    The call is cancelled when `given_up` is set. Returns whether it came to its end nevertheless.
+    The call is cancelled when `given_up` is set. Returns whether it completed anyway.
     """
     if function is None:
         return True
-    # In a task of its own: what it does to its task is not done to ours.
+    # A separate task: the function may cancel its own task, and must not cancel ours.
     context = contextvars.copy_context()
     call = asyncio.create_task(_guarded(function), name="handler start or stop", context=context)
     try:
@@ -180,12 +179,12 @@ async def call_start_or_stop(
         await _cancel(call, function, clock)
         if not call.done() or call.cancelled():
             return False
-    for variable, value in context.items():  # what it sets there is for the handler, whose calls come from here
+    for variable, value in context.items():  # context variables that it set are for handler calls, made from here
         variable.set(value)
     error = HandlerEndedError("it cancelled itself") if call.cancelled() else call.result()
     if isinstance(error, Exception):
         raise error
-    if error is not None:  # it would end more than this group
+    if error is not None:  # such as SystemExit, which would end more than this group
         raise HandlerEndedError(f"it raised {describe(error)}") from error
     return True
 
@@ -204,17 +203,17 @@ async def _ended_or_given_up(call: asyncio.Task[Any], given_up: asyncio.Event | 
 async def _cancel(call: asyncio.Task[Any], function: Callable[[], Any], clock: Clock) -> None:
     call.cancel()
     _, left = await clock.wait((call,), timeout=CANCEL_PATIENCE_SECONDS)
-    if left:  # it may ignore its cancellation for ever, and the group or the process could not end
+    if left:  # it may ignore its cancellation forever, and the group or process could not end
         log.error("handler.left_behind", handler=getattr(function, "__qualname__", ""), calls=1)
 
 
 async def _guarded(function: Callable[[], Any]) -> BaseException | None:
-    """Call a function and return what it raised: asyncio would let SystemExit out of a task and of the event loop."""
+    """Call a function and return its exception. asyncio would let SystemExit end the event loop."""
     try:
         await call_either(function)
     except asyncio.CancelledError:
         raise
-    except BaseException as error:  # noqa: BLE001  it is raised by who waits
+    except BaseException as error:  # noqa: BLE001  the caller raises it
         return error
     return None
 
@@ -223,14 +222,14 @@ _Job = tuple[Batch, "asyncio.Future[BaseException | None]", asyncio.AbstractEven
 
 
 class _Line:
-    """One thread and the line that it takes calls from."""
+    """One thread, and the queue of its calls."""
 
     def __init__(self, handler: LoadedHandler, number: int) -> None:
         self._handler = handler
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._at_end: Callable[[], None] = lambda: None
         self._is_stopped = False
-        # what the group binds to its log lines is bound in its handlers' threads too
+        # the thread logs with the same bound variables as the group
         context = contextvars.copy_context()
         name = f"{handler.name}-{number}"
         threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True).start()
@@ -250,10 +249,10 @@ class _Line:
             error: BaseException | None = None
             try:
                 self._call(batch)
-            except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
+            except BaseException as raised:  # noqa: BLE001  every exception of a handler is its result
                 error = raised
             call_in_loop(loop, partial(_resolve, future, error))
-            del batch, job, future, error  # an idle thread keeps nothing alive
+            del batch, job, future, error  # an idle thread must not keep objects alive
         self._at_end()
 
     def _call(self, batch: Batch) -> None:
@@ -262,6 +261,6 @@ class _Line:
 
 
 def _resolve(future: asyncio.Future[BaseException | None], error: BaseException | None) -> None:
-    # as its result: as its exception a future takes no StopIteration, and reports one that nobody asks for
+    # set as the result: a future does not accept StopIteration as exception, and reports an exception not retrieved
     if not future.done():
         future.set_result(error)

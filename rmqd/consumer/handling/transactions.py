@@ -144,7 +144,7 @@ class OffsetTransactions:
         process_queue, whole, began = worker.process_queue, worker.batch, self._clock.monotonic()
         assert process_queue is not None
         if (taken := self._taken.get(process_queue.message_queue)) is None:
-            raise OffsetStoreError("the queue was given up")
+            raise OffsetStoreError("the queue was released")
         worker.batch = None  # the handler has no batch during the store's request
         async with taken.turn:
             if not taken.owner:
@@ -178,7 +178,7 @@ class OffsetTransactions:
             if is_ending:
                 taken.owner = ""
                 if not isinstance(error, Exception):  # cancelled: the result of the commit is unknown
-                    raise OffsetStoreError("the commit was cut short") from error
+                    raise OffsetStoreError("the commit was interrupted; whether it took effect is unknown") from error
             raise
         finally:
             if is_ending:
@@ -195,7 +195,7 @@ class OffsetTransactions:
     async def _write(self, taken: _Taken, connection: object, progress: StoredProgress) -> None:
         if not (taken.owner and await self.store.write(connection, taken.key, taken.owner, progress)):
             taken.owner = ""
-            raise OffsetStoreError(f"another member has taken {taken.key}, or may have")
+            raise OffsetStoreError(f"another member took {taken.key}, or may have taken it")
 
 
 def _check(part: Batch, worker: Worker) -> None:

@@ -1,7 +1,7 @@
-"""One slot of a group's concurrency: takes a batch, calls the handler, sees to what becomes of the messages.
+"""One slot of a group: takes a batch, calls the handler, and settles the messages.
 
-Every call of a handler is made here, but for those that an operator asks for (`HandlerSlots.call_apart`). A handler's
-failure is a result; whatever else goes wrong ends the group.
+Every handler call is made here, except the calls that an operator requests (`HandlerSlots.call_apart`). An exception of
+a handler is a result. Every other exception ends the group.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from rmqd.handler_api import Batch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message, consume_start
 
-TIME_SLICE_SECONDS = 0.005  # a handler that never awaits must still let heartbeats and pulls through
+TIME_SLICE_SECONDS = 0.005  # a handler that never awaits must not block heartbeats and pulls for longer
 BLOCKED_SECONDS: Final = 1.0
 
 T = TypeVar("T")
 
 
 # A worker's time at one queue: the queue; the function that makes its batches; the messages that other workers may take
-# of it at the same time (the queue's pending messages, or none in an orderly group); and the function to call with the
-# queue at the end, unless the worker was replaced.
+# from the queue meanwhile (its pending messages, or none in an orderly group); and the function to call with the queue
+# at the end, unless the worker was replaced.
 Turn = tuple[ProcessQueue, Callable[[list[Message], MessageQueue], Batch], Sized, Callable[[ProcessQueue], None]]
 
 
 class WorkerService(ABC):
-    """What a worker asks of the service that it works for."""
+    """The service of a worker: the queues, and the settlement of batches."""
 
     clock: Clock
     line: Line
@@ -45,24 +45,24 @@ class WorkerService(ABC):
 
     @abstractmethod
     def begin_turn(self) -> Turn | None:
-        """Take the first queue of the line, which has messages; None if they are not to be handed out now."""
+        """Take the first queue of the line. None if its messages must not be handed out now."""
 
     @abstractmethod
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
-        """Settle a batch whose handler returned, if that takes no waiting.
+        """Settle a batch whose handler returned, if that needs no waiting.
 
-        Returns True if the queue has to rest, False if it may go on, None if `settle` has to be called.
+        Returns True if the queue must be suspended, False if it may continue, None if `settle` must be called.
         """
 
     @abstractmethod
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """See to what becomes of a batch. Returns whether its queue has to rest: nothing is handed out for now."""
+        """Settle a batch. Returns whether its queue must be suspended."""
 
     @abstractmethod
     def took_long(self, started: float) -> None:
-        """Called after a batch that took more than `BLOCKED_SECONDS`, settlement included, since `started` (monotonic).
+        """Called after a batch that took more than `BLOCKED_SECONDS` since `started` (monotonic), with settlement.
 
-        Warns if the call has blocked the event loop.
+        Warns if the call blocked the event loop.
         """
 
 
@@ -70,31 +70,32 @@ class Worker:
     """Runs until its service ends or replaces it. `process_queue` is the queue of its last turn."""
 
     call: Callable[[Batch], Awaitable[object]]
-    """The service sets it before `run`; another one holds from the next turn on."""
+    """The service sets it before `run`. A later change applies from the next turn."""
 
     def __init__(self, service: WorkerService, number: int, ready: Callable[[], Awaitable[None]] | None = None) -> None:
-        """`ready` is awaited before each turn: what it waits for is no time of the handler's."""
+        """`ready` is awaited before each turn. This wait does not count as handler time."""
         self.number = number
         self.process_queue: ProcessQueue | None = None
         self.started = 0.0
-        self.reported = -1.0  # `started` of the last call that was reported as past its deadline
-        self.expired = False  # the call is past its deadline: its outcome is EXPIRED, whatever it returns or raises
-        self.replaced = False  # nobody waits for the result: the call ignored its cancellation, or the service ends
-        self.halted = False  # what the handler has now is the last batch of this turn
-        self.batch: Batch | None = None  # what the handler has now
-        self.is_called = True  # whether the handler has, or had, anything of the batch
+        self.reported = -1.0  # `started` of the last call that was reported as expired
+        self.expired = False  # the call is past its deadline: its result is EXPIRED, whatever it returns or raises
+        self.replaced = False  # the result is not needed: the call ignored its cancellation, or the service ends
+        self.halted = False  # the current batch is the last of this turn
+        self.batch: Batch | None = None  # the batch that the handler has
+        self.is_called = True  # False if every message was decided before the handler was called
         self._service = service
         self._ready = ready
         self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Take batches until the service ends it, or replaces it.
+        """Take batches until the service ends this worker or replaces it.
 
-        At the deadline of a call the service sets `expired`. Then it cancels this task if the handler is asynchronous;
-        the call of a synchronous one returns at once, without a result. If an asynchronous call goes on in spite of
-        that, the service sets `replaced` later. When the service ends, it sets both and cancels. The handler runs in
-        this task, too, and may cancel it, at once or later, for instance by a timeout of its own. Such a cancellation
-        may arrive in any `await` here. It ends the call that is under way then, if there is one, and nothing else.
+        At a call's deadline the service sets `expired`. If the handler is asynchronous, the service also cancels this
+        task; the call of a synchronous handler returns at once, without a result. If an asynchronous call continues
+        anyway, the service sets `replaced` later. When the service ends, it sets both and cancels this task.
+
+        The handler runs in this task too. It may cancel the task, at once or later, for instance by its own timeout.
+        Such a cancellation can arrive at any `await` here. It ends only the current call, if there is one.
         """
         self._task = asyncio.current_task()
         consume_start.set(self._call_started)
@@ -105,12 +106,12 @@ class Worker:
                 await take_cancellations_back()
 
     def _call_started(self, message: Message) -> int | None:
-        """When the call began that has the message, in Unix milliseconds. Handlers' threads ask, too."""
+        """Return when the call with this message began, in Unix milliseconds. Handler threads call this too."""
         batch, started = self.batch, self.started
         return None if batch is None or message not in batch else int((started + self._service.wall_offset) * 1000)
 
     async def _serve(self) -> None:
-        """Take turns at the queues of the line."""
+        """Serve the queues of the line in turn."""
         service = self._service
         line = service.line
         queues, queued = line.queues, line.queued
@@ -121,7 +122,7 @@ class Worker:
             if not queues:
                 await line.rest()
                 continue
-            if not queues[0].pending:  # all taken, or given up meanwhile
+            if not queues[0].pending:  # all messages were taken, or the queue was released meanwhile
                 queued.discard(queues.popleft())
                 continue
             if self._ready is not None:
@@ -147,26 +148,26 @@ class Worker:
     ) -> None:
         """Hand the pending messages of a queue to the handler, batch by batch: the hot path.
 
-        Every message of the group passes here. So what stays the same is read before the loop, and for a batch that is
-        acknowledged as a whole the loop calls as few Python functions as it can: add none.
+        Every message of the group passes here. So values that stay the same are read before the loop. For a batch that
+        is acknowledged as a whole, the loop calls as few Python functions as possible: do not add one.
 
         A call ends in one of four ways:
 
         - It returns. The batch is acknowledged, unless the handler decided something else (`batch.decided`) or the
           queue was dropped meanwhile.
-        - It raises. The batch is settled by the error, whatever class it has.
-        - It returns an awaitable or a generator, which the handler forgot to run (HandlerNotAwaitedError), or the
-          handler cannot be called at all (another UnusableHandlerError). That is no message's fault, so it
-          ends the group.
-        - It is cancelled. The handler may have caught the CancelledError, or the task gets it at its next `await`. The
-          cancellation is taken back, so that it does not end what follows here. If the call is `replaced`, its batch
-          is settled elsewhere, and neither the batch nor the queue is touched here. If it is `expired`, its outcome is
-          EXPIRED. If the handler itself cancelled the task, the cancellation is ignored: the value or the exception of
-          the call counts.
+        - It raises. The batch is settled by the exception, of any class.
+        - It returns an awaitable or a generator that the handler forgot to run (HandlerNotAwaitedError), or the
+          handler cannot be called at all (another UnusableHandlerError). No message is at fault, so this ends the
+          group.
+        - It is cancelled. The handler may have caught the CancelledError; otherwise the task receives it at its next
+          `await`. The cancellation is withdrawn, so that it does not end the code after the call. If the call was
+          `replaced`, its batch is settled elsewhere, and this worker touches neither the batch nor the queue. If it is
+          `expired`, its result is EXPIRED. If the handler cancelled the task itself, the cancellation is ignored, and
+          the return value or exception of the call counts.
 
-        The turn is over when nothing is pending, when the service halts it, when the queue is to rest (an orderly
-        one, after a failure), when the worker was replaced, or when the time slice is used up; then the event loop
-        runs other tasks first.
+        The turn ends when no message is pending, when the service halts it, when the queue must be suspended (an
+        orderly queue after a failure), when the worker was replaced, or when the time slice is used up. Then the event
+        loop runs other tasks first.
         """
         service, call, pending = self._service, self.call, process_queue.pending
         assert self._task is not None
@@ -184,13 +185,13 @@ class Worker:
             try:
                 if (result := await call(batch)) is not None:
                     check_result(result, service.handler_name)
-                    result = None  # nobody wants it: it need not be kept until the next call
+                    result = None  # do not keep it alive until the next call
             except UnusableHandlerError:
-                raise  # not the messages' fault: retries would dead-letter all of them
-            except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
+                raise  # no message is at fault: retries would dead-letter all of them
+            except BaseException as raised:  # noqa: BLE001  every exception of a handler is its result
                 error = raised
             self.batch = None
-            if self.expired or is_cancelled():  # the handler may have returned all the same
+            if self.expired or is_cancelled():  # the handler may have returned anyway
                 await take_cancellations_back()
                 if self.replaced:
                     return
@@ -204,7 +205,7 @@ class Worker:
                 stats.acknowledged(messages, ended - started, age)
             else:
                 is_resting = await self._settle(process_queue, batch, messages, error)
-                error = None  # its traceback refers to this frame, and so would keep the batch alive
+                error = None  # its traceback refers to this frame, and would keep the batch alive
                 if is_resting:
                     return
                 ended = clock()
@@ -218,7 +219,7 @@ class Worker:
     async def _settle(
         self, process_queue: ProcessQueue, batch: Batch, messages: list[Message], error: BaseException | None
     ) -> bool:
-        """Have the service settle a batch. Returns whether the queue has to rest."""
+        """Settle a batch. Returns whether the queue must be suspended."""
         service = self._service
         if self.is_called:
             now = service.clock.monotonic()
@@ -232,9 +233,9 @@ class Worker:
             return True
 
     async def undisturbed(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        """Wait for work of ours between calls. Raises CancelledError if this worker was replaced.
+        """Wait for rmqd's own work between calls. Raises CancelledError if this worker was replaced.
 
-        It has a task of its own: the handler may have kept this one, and cancel it while somebody is asked.
+        The work runs in a separate task, because the handler may have kept this task and cancel it during the work.
         """
         task = asyncio.create_task(work, name=name)
         while not task.done():
@@ -248,10 +249,10 @@ class Worker:
 
 
 async def take_cancellations_back() -> None:
-    """Have this task go on as if nobody had cancelled it.
+    """Withdraw all cancellations of this task.
 
-    If `cancel` was called and the CancelledError not raised yet, the next `await` raises it: the one here does.
-    Before Python 3.13 `uncancel` alone does not prevent that.
+    After a call of `cancel`, the next `await` raises CancelledError: the `await` here does. Before Python 3.13,
+    `uncancel` alone does not prevent that.
     """
     task = asyncio.current_task()
     assert task is not None

@@ -80,7 +80,7 @@ async def test_a_returned_coroutine_is_an_error() -> None:
 
 async def test_any_other_awaitable_is_one_too() -> None:
     """A Patient is not closed, having nothing to close."""
-    with pytest.raises(HandlerNotAwaitedError, match="returned a Patient that nobody awaits"):
+    with pytest.raises(HandlerNotAwaitedError, match="returned a Patient that was never awaited"):
         await call(lambda _: Patient())
 
 

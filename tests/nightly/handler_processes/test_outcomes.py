@@ -36,7 +36,7 @@ async def test_so_it_does_of_typed_handlers_and_of_bodies_that_are_none() -> Non
 
 async def test_a_handler_that_nobody_awaits_ends_the_group_and_not_its_messages() -> None:
     async with pooled(f"{__name__}:forgotten") as handler:
-        with pytest.raises(UnusableHandlerError, match="returned a coroutine that nobody awaits"):
+        with pytest.raises(UnusableHandlerError, match="returned a coroutine that was never awaited"):
             await handler.handle(make_batch())
 
 
