@@ -1,6 +1,6 @@
-"""Calls of a handler outside of a group's slots, which commit nothing and send nothing back.
+"""Handler calls outside a group's slots. They commit nothing and send nothing back.
 
-Operators ask for them: of a member (`consumer/admin/direct_consumption.py`), and by `rmqd try`.
+Operators request them, from a member (`consumer/admin/direct_consumption.py`) or with `rmqd try`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rmqd.wire.messages.message import Message
 
 
 class _Unlocked:
-    """The lease that an orderly handler sees in such a call, which holds no lock of the queue."""
+    """The lease that an orderly handler sees in such a call. There is no lock on the queue."""
 
     valid = True
 
 
 def batch_apart(options: ConsumerOptions, messages: list[Message]) -> Batch:
-    """The batch that a handler of the group gets with these messages, which are of one queue."""
+    """Return the batch that a handler of the group gets for these messages of one queue."""
     queue = messages[0].message_queue
     if options.consume_mode != "orderly":
         return Batch(messages, queue)
@@ -33,13 +33,13 @@ def batch_apart(options: ConsumerOptions, messages: list[Message]) -> Batch:
 async def called_apart(
     service: ConsumeMessageService, batch: Batch, ended: Callable[[], None] = lambda: None
 ) -> BaseException | None:
-    """Call the handler, and return what it raised; None if it returned. `ended` is called when the call has ended."""
+    """Call the handler. Returns its exception, or None. `ended` is called when the call has ended."""
     error: BaseException | None = None
     try:
         await service.call_apart(batch, ended)
-    except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
+    except BaseException as raised:  # noqa: BLE001  every exception of a handler is its result
         error = raised
     batch.end()
     with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.sleep(0)  # a handler may have cancelled this task, and returned
+        await asyncio.sleep(0)  # receives the cancellation if the handler cancelled this task and returned
     return error

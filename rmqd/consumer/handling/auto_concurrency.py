@@ -70,7 +70,7 @@ class AutoConcurrency:
         self._clock = clock
         self._baseline = 0.0  # seconds; 0: not measured yet
         self._spread = 0.0  # relative variance of durations below the knee (at a mean of 1)
-        self._steps = FAST_AFTER  # steps by which the limit has grown in a row
+        self._steps = FAST_AFTER  # consecutive steps up
         self._former = 1  # limit before the last step or probe
         self._probed = 0  # limit of the current probe; 0: none
         self._since_trial = TRIAL_EVERY  # so the first trial runs as soon as the limit has settled

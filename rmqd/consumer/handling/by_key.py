@@ -1,4 +1,4 @@
-"""Consumption by key (`order_by`): messages of one key in order and one at a time, other keys side by side."""
+"""Consumption by key (`order_by`): messages of one key in order and one at a time, different keys concurrently."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 class ConsumeMessageByKeyService(HandlerSlots):
-    """Hands batches to `concurrency` workers, with at most one message of each key with handlers at a time.
+    """Hands out batches to `concurrency` workers. At most one message of each key is in flight.
 
-    The process queue knows which messages can be taken (KeyedProcessQueue). In an orderly group, which has `leases`,
-    they are taken only while the queue's lock is ours.
+    The process queue (KeyedProcessQueue) knows which messages can be taken. In an orderly group, which has `leases`,
+    they are taken only while this member holds the queue's lock.
 
-    A call past its deadline keeps the keys of its batch until it ends: nothing of them may be handled beside it. The
-    result of a thread counts, since a message that was handled must not be repeated. In a group that is not orderly an
-    asynchronous call is cancelled, so that a call without an end holds its key up no longer.
+    An expired call keeps the keys of its batch until it ends, because their messages must not be handled concurrently.
+    The result of a thread counts, since a handled message must not be retried. In a group that is not orderly, an
+    asynchronous call is cancelled, so that a call without an end does not hold its keys longer.
     """
 
     def __init__(
@@ -44,17 +44,17 @@ class ConsumeMessageByKeyService(HandlerSlots):
         self._settlement = KeyedSettlement(ways or send_back, options, self.submit, clock, self.confirm_settled)
         self._settle_batch = self._forgiving(ways, self._settlement.settle)
         self._leases = leases
-        self._serving: dict[MessageQueue, ProcessQueue] = {}  # of which handlers have batches
-        self._following: dict[MessageQueue, ProcessQueue] = {}  # what replaced one of those meanwhile, and waits for it
+        self._serving: dict[MessageQueue, ProcessQueue] = {}  # caches with batches in flight
+        self._following: dict[MessageQueue, ProcessQueue] = {}  # newer caches that wait for a cache in `_serving`
         self._takes_late_results = leases is not None or not handler.is_async
 
     def begin_turn(self) -> Turn | None:
-        """Take the next queue, which stays in the line for other workers too, until they find it empty."""
+        """Take the next queue. It stays in the line for other workers until they find it empty."""
         line = self.line
         process_queue = line.queues[0]
         message_queue = process_queue.message_queue
         if self._serving.get(message_queue, process_queue) is not process_queue:
-            line.queues.popleft()  # it stays `queued`, so that it does not come back before `_end_turn` says so
+            line.queues.popleft()  # it stays in `queued`, so that it does not return before `_end_turn` submits it
             if (former := self._following.get(message_queue)) is not None:
                 line.queued.discard(former)
             self._following[message_queue] = process_queue
@@ -62,7 +62,7 @@ class ConsumeMessageByKeyService(HandlerSlots):
         make: Callable[..., Batch] = Batch
         if self._leases is not None:
             lease = self._leases.lease(message_queue)
-            if lease is None:  # it comes back with its next messages, or when its lock is won back
+            if lease is None:  # it returns with its next messages, or when its lock is regained
                 line.queued.discard(line.queues.popleft())
                 if process_queue.leaving:
                     _keyed(process_queue).give_up_waiting()
@@ -74,20 +74,20 @@ class ConsumeMessageByKeyService(HandlerSlots):
         return process_queue, make, process_queue.pending, self._end_turn
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
-        """Acknowledge the batch, if the handler said nothing else about any message."""
+        """Acknowledge the batch, unless the handler decided something else about a message."""
         return False if self._settlement.acknowledge(process_queue, batch) else None
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """Acknowledge, repeat or dead-letter each message; the queue goes on with other keys meanwhile."""
+        """Acknowledge, retry or dead-letter each message. The queue continues with other keys meanwhile."""
         await self._settle_batch(process_queue, batch, error)
         return False
 
     def is_settling(self) -> bool:
-        """Return False: the batch of a call that hung stays in its queue, so there is nothing to wait for."""
+        """Return False: the batch of a hung call stays in its queue, so there is nothing to wait for."""
         return False
 
     def _waits_behind_calls(self, process_queue: ProcessQueue) -> bool:
-        """Whether there are messages behind a key that is held."""
+        """Whether messages wait behind a key that is in flight."""
         return _keyed(process_queue).has_behind
 
     def _hold(self, reason: str) -> None:
@@ -122,7 +122,7 @@ class ConsumeMessageByKeyService(HandlerSlots):
         return partial(self._call_ended, process_queue, batch)
 
     def _call_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
-        """Settle the batch of a call that ignored its cancellation and has ended: only now may it be repeated."""
+        """Settle the batch of a call that ignored its cancellation and has now ended, so that a retry is safe."""
         self._came_back()
         if not self.ended:
             self._begin_apart(self._settle_ended(process_queue, batch))

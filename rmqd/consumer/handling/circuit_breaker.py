@@ -72,7 +72,7 @@ class CircuitBreaker(ABC):
 
     @abstractmethod
     def _judge(self) -> None:
-        """Settle the failures for which it is known by now whether the handler or the message is at fault."""
+        """Settle the failures whose cause is known by now: the handler or the message."""
 
     @abstractmethod
     def changed(self) -> None:
@@ -83,7 +83,7 @@ class CircuitBreaker(ABC):
         return None
 
     def probe_rank(self) -> Callable[[Message], int]:
-        """Return a sort key for the messages from which the next probe is chosen."""
+        """Return a sort key that puts the best message for the next probe first."""
         places = {message: place for place, message in enumerate(self._failed, 2)}
         return lambda message: places.get(message) or min(message.reconsume_times, 1)
 
@@ -204,7 +204,7 @@ class HeldBatches(CircuitBreaker):
             self._begin(self._hand_out_again(held))
 
     def _let_go(self, counts: Callable[[_Held], bool]) -> None:
-        """Send back the held batches that `counts` selects, and those of queues that are being released."""
+        """Send back the held batches that `counts` selects, and all batches of queues that are being released."""
         for held in list(self._held):
             if counts(held) or held.process_queue.leaving or held.process_queue.dropped:
                 self._held.remove(held)

@@ -20,10 +20,10 @@ RMQD_LITE_TOPIC: Final = "RMQD_LITE_TOPIC"
 _DELIVERY_PROPERTIES: Final = frozenset(
     (names.DELAY, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.WAIT, names.RECONSUME_TIME, names.MAX_RECONSUME_TIMES)
 )
-# of a batch that cannot be unpacked; brokers refuse them in topics that are not for batches
+# properties of a batch that cannot be unpacked; brokers refuse them in topics that are not for batches
 _BATCH_PROPERTIES: Final = frozenset((names.INNER_NUM, names.INNER_BASE))
-# brokers would add the dead letter to the light message queues in these properties, also to those of a lite topic, and
-# so deliver it to the group again
+# brokers would add the dead letter to the light message queues that these properties name, lite topics included, and so
+# deliver it to the group again
 _LIGHT_QUEUE_PROPERTIES: Final = frozenset(
     (names.INNER_MULTI_DISPATCH, names.INNER_MULTI_QUEUE_OFFSET, names.LITE_TOPIC)
 )
@@ -41,7 +41,7 @@ _ANY_QUEUE: Final = -1
 
 
 def kept_properties(message: Message, origin_topic: str) -> dict[str, str]:
-    """Return the properties that a copy keeps, and those that name the original topic and message id."""
+    """Return the properties that a copy keeps, together with the original topic and message id."""
     stored = message.stored_properties
     kept = {
         name: plain(value)  # a value that was stored with a separator cannot be sent with it

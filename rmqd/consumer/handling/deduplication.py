@@ -1,15 +1,15 @@
-"""`deduplicate`: no handler gets a message that another one has, or that one is done with.
+"""`deduplicate`: a handler does not get messages that are handled already, or that another handler has.
 
-Before a batch is handed to the handler its messages are claimed in the group's store. Those that are confirmed there
-are acknowledged, and left out of the batch. Those that somebody else has claimed are left out too, and looked at again
-a little later: no attempt counts, and nothing is acknowledged before the other one has confirmed it. When the batch is
-settled, what the group is done with is confirmed, before it counts as acknowledged; the rest is released. Which
-messages those are the settlement knows, whose rules differ by consume mode.
+Before a batch is handed to the handler, its messages are claimed in the group's store. Messages with a confirmed record
+are acknowledged without a call. Messages with a claim of another process are left out too, and claimed again a little
+later: no attempt counts, and they are acknowledged only after the other process has confirmed them. When the batch is
+settled, its finished messages are confirmed before they are acknowledged, and the other claims are released. The
+settlement decides which messages are finished, because the rules differ by consume mode.
 
-A store that does not answer is waited for, on both sides of the call: nothing is handled without a claim, and nothing
-is acknowledged without its confirmation. That is no time of the handler's, so `consume_timeout` does not count it.
+If the store is unavailable, the group waits for it before and after the call: no message is handled without a claim,
+and none is acknowledged without confirmation. `consume_timeout` does not include this wait.
 
-What a process that dies leaves behind is in docs/deduplication.md.
+docs/deduplication.md describes the claims of a process that died.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import unwrap_namespace
 
-LOOK_AGAIN_SECONDS: Final = 1.0  # at what another member has claimed
-LOOK_AGAIN_HERE_SECONDS: Final = 0.1  # at what this process has
-SEEN_SECONDS: Final = 5.0  # for which a claim of another member counts as what a queue waits for
+LOOK_AGAIN_SECONDS: Final = 1.0  # interval between attempts to claim a message that another member has claimed
+LOOK_AGAIN_HERE_SECONDS: Final = 0.1  # the same for a message that this process has claimed
+SEEN_SECONDS: Final = 5.0  # how long a seen claim of another member counts as the reason why a queue waits
 BY_ID: Final = "msg_id"
 _WAIT: Final = Decision(Outcome.AGAIN, seconds=LOOK_AGAIN_SECONDS)
 _WAIT_HERE: Final = Decision(Outcome.AGAIN, seconds=LOOK_AGAIN_HERE_SECONDS)
@@ -44,10 +44,10 @@ Call = Callable[[Batch], Awaitable[object]]
 
 
 class Deduplication:
-    """What one group does about messages that come again, in this process."""
+    """The deduplication of one group in this process."""
 
     def __init__(self, options: ConsumerOptions, clock: Clock, is_paused: Callable[[], bool]) -> None:
-        """`is_paused` tells whether an operator wants no calls to begin."""
+        """`is_paused` returns whether an operator has paused the group."""
         assert options.deduplication is not None
         self.clock = clock
         self._is_paused = is_paused
@@ -60,11 +60,11 @@ class Deduplication:
         self.run = self._claims.run
         self._is_by_id = options.deduplication.by == BY_ID
         self._id_of = _id_by(options.deduplication.by)
-        self._calls: dict[Batch, _ClaimedCall] = {}  # until their batches are settled
-        self._held_elsewhere: dict[MessageQueue, float] = {}  # when that was last seen (monotonic)
+        self._calls: dict[Batch, _ClaimedCall] = {}  # calls whose batches are not settled
+        self._held_elsewhere: dict[MessageQueue, float] = {}  # when another member's claim was last seen (monotonic)
 
     def around(self, call: Call, worker: Callable[[], Worker]) -> Call:
-        """A call for one worker."""
+        """Return a call for one worker."""
 
         async def claimed(batch: Batch) -> object:
             return await self._call(call, batch, worker())
@@ -72,35 +72,35 @@ class Deduplication:
         return claimed
 
     async def close(self) -> None:
-        """Comes after the last call. What handlers have acknowledged of calls that the end cut short is confirmed."""
+        """Confirm acknowledged messages of unsettled calls, and close the claims. Call after the last handler call."""
         for called in self._calls.values():
             if called.claim.has_ended:
                 self._claims.owe(called.claim, called.acknowledged(in_order=self._in_order))
         await self._claims.close()
 
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
-        """What keeps messages of a queue from the handler, if that is the store or another member's claim."""
+        """Return the problem that stops messages of a queue: an unavailable store, or another member's claim."""
         if (problem := self.problem) is not None:
             return problem
         seen = self._held_elsewhere.get(process_queue.message_queue)
         if seen is None or self.clock.monotonic() - seen > SEEN_SECONDS:
             return None
-        evidence = "another member has claimed messages of it, or had when it died; its claims end after"
+        evidence = "messages are claimed by another member, which may have died; its claims expire after"
         return found("claimed_elsewhere", f"{evidence} {LEASE_SECONDS:.0f} s", group=self._group)
 
     @property
     def problem(self) -> Problem | None:
-        """What keeps the whole group from handling: a store that does not answer."""
+        """The problem that stops the whole group: an unavailable store."""
         if not self._claims.failure:
             return None
-        evidence = f"nothing is handled without a claim: {self._claims.failure}"
+        evidence = f"no message is handled without a claim: {self._claims.failure}"
         return found("claim_store_away", evidence, group=self._group)
 
     async def confirm_settled(self, batch: Batch, done: Sequence[int], *, more_follows: bool) -> None:
-        """Confirm what the group is done with of a batch, by index, before it is acknowledged; waits for the store.
+        """Confirm the finished messages of a batch, by index, before they are acknowledged. Waits for the store.
 
-        The rest is given up, unless `more_follows`, when the call has ended, which one past its deadline may not have:
-        at once, as what failed need not wait for the store.
+        Unless `more_follows`, the other claims are released first, because failed messages need not wait for the store.
+        If the call has expired and still runs, they are released only when it ends.
         """
         if (called := self._calls.get(batch)) is None:
             return
@@ -116,24 +116,24 @@ class Deduplication:
             self._claims.release(called.claim)
 
     def abandon(self, batch: Batch) -> Callable[[], None]:
-        """A call goes on, and nobody waits for it any more.
+        """Stop waiting for a call that still runs. Returns a callback for its end.
 
-        Its claim ends with the lease, should it never end. Returns what is to be called when it ends.
+        If it never ends, its claim ends with the lease.
         """
         called = self._calls[batch]
         self._claims.abandon(called.claim)
 
         def ended() -> None:
             called.claim.has_ended = True
-            if called.is_settled:  # else the settlement says which of them are done with
+            if called.is_settled:  # otherwise the settlement confirms the finished messages first
                 self._claims.release(called.claim)
 
         return ended
 
     async def _call(self, call: Call, batch: Batch, worker: Worker) -> object:
-        """Call the handler with what it may have. Raises what it raises."""
+        """Claim the batch, and call the handler with the claimed messages. Raises the handler's exception."""
         assert worker.process_queue is not None
-        worker.batch, worker.is_called = None, False  # the handler has nothing while the store is asked
+        worker.batch, worker.is_called = None, False  # the handler has no batch during the store's request
         claim = await worker.undisturbed(self._claim(batch, worker.process_queue), "claim")
         if claim is None:
             return None
@@ -146,9 +146,9 @@ class Deduplication:
                 claim.has_ended = True
 
     async def _claim(self, batch: Batch, process_queue: ProcessQueue) -> Claim | None:
-        """Claim what the handler may have, and decide about the rest of the batch; None if that is all of it.
+        """Claim messages for the handler, and decide about the rest of the batch. None if no message is left.
 
-        What has no id of the wanted kind needs no claim, and no message of the batch may have one: an empty claim.
+        A message without an id of the configured kind needs no claim. If no message has one, the claim is empty.
         """
         claims = self._claims
         claim = claims.new()
@@ -162,7 +162,7 @@ class Deduplication:
         except BaseException:
             claims.release(claim)
             raise
-        is_held = process_queue.is_paused or self._is_paused()  # since the store was asked
+        is_held = process_queue.is_paused or self._is_paused()  # may have changed during the store's request
         if standings is None or process_queue.dropped or batch.revoked or is_held:
             claims.release(claim)
             self._leave_out(batch, range(len(batch)), _WAIT)
@@ -180,18 +180,18 @@ class Deduplication:
             self._note_held(process_queue.message_queue)
         claims.forget(claim, [index for index, standing in standings.items() if standing is not Standing.OURS])
         claims.release(claim, [index for index in claim.keys if index >= most])
-        if most < len(batch):  # nothing of the queue may pass what waits
+        if most < len(batch):  # in an orderly queue, no message may pass a waiting one
             self._leave_out(batch, range(most, len(batch)), _WAIT)
         return claim if len(batch.decisions()) < len(batch) else None
 
     def _reserve(self, batch: Batch, claim: Claim) -> int:
-        """Note which claims are to be asked for. Returns the index from which on all must wait."""
+        """Reserve the keys to claim. Returns the index of the first message that must wait with all later ones."""
         for index, message in enumerate(batch):
             name = self._id_of(message)
-            # a former record names the topic alone, which lite topics share, and a key may come in each of them
+            # former records contain only the topic, which lite topics share, so equal keys of lite topics would collide
             former = "" if message.lite_topic and not self._is_by_id else message.topic
             if name and not self._claims.reserve(claim, index, key_of(str(message.identity), name), former):
-                # two of one batch, or with another worker
+                # a duplicate within the batch, or in the batch of another worker
                 self._leave_out(batch, (index,), _WAIT_HERE)
                 if self._in_order:
                     self._leave_out(batch, range(index, len(batch)), _WAIT_HERE)
@@ -209,21 +209,21 @@ class Deduplication:
 
 
 class _ClaimedCall:
-    """One batch that the handler has, or a part of it, until it is settled."""
+    """One batch with claims, from the call until it is settled."""
 
     def __init__(self, batch: Batch, claim: Claim) -> None:
         self.claim = claim
         self.is_settled = False
         self._batch = batch
         if batch.decided is None:
-            batch.decided = {}  # it is never taken for one without claims
+            batch.decided = {}  # so that it is never taken for a batch without claims
         self.part = batch.undecided()
-        """What the handler gets."""
+        """The messages that the handler gets."""
 
     def acknowledged(self, *, in_order: bool) -> Iterator[int]:
-        """What the handler has acknowledged by itself.
+        """Yield the indexes of the messages that the handler itself has acknowledged.
 
-        In the order of the queue nothing that stands behind something else; with `order_by` no two have one key.
+        With `in_order`, stop before the first other message. With `order_by`, no two messages have the same key.
         """
         decided = self._batch.decisions()
         for index in range(len(self._batch)):
@@ -234,5 +234,5 @@ class _ClaimedCall:
 
 
 def _id_by(by: str) -> Callable[[Message], str | None]:
-    """What returns the id that a message is known by; None or an empty text for one that has none of this kind."""
+    """Return a function that returns a message's id; None or an empty text if it has no id of this kind."""
     return (lambda message: message.lasting_id) if by == BY_ID else value_by(by)

@@ -1,6 +1,6 @@
-"""What a group does about what its handler raises: calls again in place, and dead letters by exception.
+"""Reactions to a handler's exceptions: retries in place, and dead letters by exception.
 
-Only groups that ask for it have this around their calls: it stands between a worker and the handler.
+Only groups that configure it have this wrapper between a worker and the handler.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Call = Callable[[Batch], Awaitable[object]]
 
 
 class FailurePolicy:
-    """What one group does about failures; it has no state."""
+    """The reaction of one group to failures. It has no state."""
 
     def __init__(self, options: ConsumerOptions, clock: Clock) -> None:
         assert options.failures is not None
@@ -48,7 +48,7 @@ class FailurePolicy:
         self.clock = clock
 
     def around(self, call: Call, queue: Callable[[], ProcessQueue | None]) -> Call:
-        """A call for one worker. `queue` tells the queue of its turn."""
+        """Return a call for one worker. `queue` returns the queue of its turn."""
 
         async def guarded(batch: Batch) -> object:
             return await _GuardedCall(self, call, batch, queue()).run()
@@ -56,9 +56,10 @@ class FailurePolicy:
         return guarded
 
     def is_retried(self, error: BaseException) -> bool:
-        """Whether what raised this is called again in place.
+        """Whether the handler is called again in place after this error.
 
-        What ends processes only by name: two that it ends are enough, and are not to be lost within one attempt.
+        A lost handler process is retried in place only if `retry_on` names it. Otherwise one attempt could lose several
+        processes to the same message.
         """
         return all(self._is_retried(one) for one in leaves_of(error))
 
@@ -69,7 +70,7 @@ class FailurePolicy:
 
 
 class _GuardedCall:
-    """One batch, until its attempt has ended."""
+    """The calls with one batch, until its attempt has ended."""
 
     def __init__(self, policy: FailurePolicy, call: Call, batch: Batch, process_queue: ProcessQueue | None) -> None:
         self._policy = policy
@@ -79,7 +80,7 @@ class _GuardedCall:
         self._began = policy.clock.monotonic()
 
     async def run(self) -> object:
-        """Call the handler, and again as the policy says. Raises what it raised last about what is undecided."""
+        """Call the handler, and retry as configured. Raises the last exception of messages without a decision."""
         policy, batch, indexes = self._policy, self._batch, list(range(len(self._batch)))
         for number in itertools.count(1):
             part = batch if len(indexes) == len(batch) else batch.part(indexes)
@@ -92,7 +93,7 @@ class _GuardedCall:
             self._note(failures_of(batch, error)[again[0]], batch[again[0]], number, pause)
             self._acknowledge_all_but(again)
             await policy.clock.sleep(pause)
-            if not self._can_repeat(0):  # the queue may have been given up meanwhile
+            if not self._can_repeat(0):  # the queue may be in release by now
                 break
             indexes = self._hand_out_again(again)
         try:
@@ -100,20 +101,20 @@ class _GuardedCall:
                 raise error
             return result
         finally:
-            del error  # its traceback refers to this frame, and so would keep the batch alive
+            del error  # its traceback refers to this frame, and would keep the batch alive
 
     async def _called(self, part: Batch) -> tuple[object, Exception | None]:
         try:
             return await self._call(part), None
         except UnusableHandlerError:
-            raise  # not the messages' fault
-        except Exception as error:  # noqa: BLE001  whatever a handler raises is its result
+            raise  # no message is at fault
+        except Exception as error:  # noqa: BLE001  every exception of a handler is its result
             return None, error
 
     def _to_repeat(self, error: Exception | None) -> list[int]:
-        """The messages that failed with what is called again in place.
+        """Return the messages that failed and can be retried in place.
 
-        None, if the call raised something else: that ends the attempt for messages without a decision, and so for all.
+        Empty if the call raised another error: that ends the attempt of messages without a decision, and so of all.
         """
         failures, decided = failures_of(self._batch, error), self._batch.decisions()
         again = [index for index, one in failures.items() if self._policy.is_retried(one)]
@@ -126,7 +127,7 @@ class _GuardedCall:
             self._batch.decide(index, ACK)
 
     def _hand_out_again(self, again: list[int]) -> list[int]:
-        """Clear what was decided about these, and about what waits behind them. Returns the indexes of both."""
+        """Clear the decisions about these messages and the messages that wait behind them. Returns the indexes of both."""
         decided = dict(self._batch.decisions())
         behind = [index for index, decision in decided.items() if decision.outcome is Outcome.AGAIN]
         indexes = sorted({*again, *behind})
@@ -135,9 +136,9 @@ class _GuardedCall:
         return indexes
 
     def _can_repeat(self, pause: float) -> bool:
-        """Whether one more call is of use: the deadline is not near, and the queue is not being given up.
+        """Whether another call makes sense: the deadline is not near, and the queue is not being released.
 
-        A handler that has asked for a commit or a rollback has ended its attempt by itself.
+        A handler that has requested a commit or a rollback has ended its attempt itself.
         """
         if isinstance(self._batch, ManualBatch) and self._batch.closing is not None:
             return False
@@ -160,7 +161,7 @@ class _GuardedCall:
 
 
 def failures_of(batch: Batch, error: BaseException | None) -> Mapping[int, BaseException]:
-    """By index: what was raised for messages about which the handler decided nothing, where a call raised `error`."""
+    """Return the failures of a call that raised `error`, by index; not of messages that the handler decided about."""
     found: dict[int, BaseException] = {}
     decisions = batch.decisions()
     for index in range(len(batch)):
@@ -172,16 +173,16 @@ def failures_of(batch: Batch, error: BaseException | None) -> Mapping[int, BaseE
 
 
 def give_up(batch: Batch, error: BaseException | None, names: Collection[str]) -> None:
-    """Decide that messages are dead letters for which an exception of one of these names was raised."""
+    """Dead-letter the messages whose exception has one of these names."""
     for index, one in failures_of(batch, error).items():
         if named := [leaf for leaf in leaves_of(one) if is_named(leaf, names)]:
             batch.overrule(index, Decision(Outcome.DEAD_LETTER, reason=describe(named[0]), error=one))
 
 
 def is_named(error: BaseException, names: Collection[str]) -> bool:
-    """Whether the exception's class, or one that it inherits from, has one of these names.
+    """Whether the exception's class, or one of its base classes, has one of these names.
 
-    A name may have the class's module in front, or a package that this is in: `asyncpg.PostgresError`.
+    A name may be qualified by the class's module or by a package above it: `asyncpg.PostgresError`.
     """
     return any(_has_name(one, name) for one in type(error).__mro__ for name in names)
 

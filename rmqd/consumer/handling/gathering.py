@@ -17,9 +17,9 @@ Make = Callable[[list[Message], MessageQueue], Batch]
 
 
 class GatheringLine(Line):
-    """A queue stands in line once its messages fill a batch, or the oldest of them has waited long enough.
+    """Adds a queue only when its messages fill a batch, or when the oldest message has waited long enough.
 
-    Times are by the wall clock, which tests have jump. Where it is set back, a queue waits twice as long at most.
+    Times are wall-clock times, which tests can shift. If the clock is set back, a queue waits at most twice as long.
     """
 
     __slots__ = ("_armed", "_arrivals", "_clock", "_ripe", "_size", "_wait")
@@ -29,13 +29,13 @@ class GatheringLine(Line):
         self._size = size
         self._wait = wait_seconds
         self._clock = clock
-        # by queue, how many messages had come and when; from the oldest waiting one on
+        # for each queue, (messages so far, time) at each arrival, starting with the oldest waiting message
         self._arrivals: dict[ProcessQueue, deque[tuple[int, float]]] = {}
-        self._armed: set[ProcessQueue] = set()  # those that a timer looks at
-        self._ripe: set[ProcessQueue] = set()  # those whose oldest message has waited long enough
+        self._armed: set[ProcessQueue] = set()  # queues with a running timer
+        self._ripe: set[ProcessQueue] = set()  # queues whose oldest message has waited long enough
 
     def submit(self, process_queue: ProcessQueue) -> None:
-        """Put a queue into the line if it has a batch to hand out; else have it wait."""
+        """Add a queue to the line if it has a batch to hand out. Otherwise let it wait."""
         if process_queue not in self._arrivals:
             self._forget_dropped()
             self._arrivals[process_queue] = deque()
@@ -49,7 +49,7 @@ class GatheringLine(Line):
             self._gather(process_queue)
 
     def making(self, process_queue: ProcessQueue, make: Make, halt: Callable[[ProcessQueue], None]) -> Make:
-        """Have batches of a queue made by `make`, and the turns at it halted once what is left is no batch."""
+        """Return a `make` that also halts the turns at the queue when the remaining messages do not fill a batch."""
 
         def made(messages: list[Message], message_queue: MessageQueue) -> Batch:
             self._ripe.discard(process_queue)
@@ -72,7 +72,7 @@ class GatheringLine(Line):
             self._clock.call_later(self._left(process_queue), self._look, process_queue)
 
     def _look(self, process_queue: ProcessQueue) -> None:
-        """The oldest message of a while ago has waited long enough, if it is still there."""
+        """Called when the oldest message at the timer's start has waited long enough, if it is still pending."""
         self._armed.discard(process_queue)
         process_queue.end_gathering()
         if not process_queue.pending:
@@ -84,26 +84,26 @@ class GatheringLine(Line):
             super().submit(process_queue)
 
     def _left(self, process_queue: ProcessQueue) -> float:
-        """Seconds until the oldest waiting message has waited long enough."""
+        """Return the seconds until the oldest waiting message has waited long enough."""
         self._forget_taken(process_queue)
         arrived_at = self._arrivals[process_queue][0][1]
         return min(max(arrived_at + self._wait - self._clock.wall(), 0.0), self._wait)
 
     def _forget_taken(self, process_queue: ProcessQueue) -> None:
-        """Forget when messages came that wait no longer; the last arrival is kept."""
+        """Forget the arrival times of messages that were taken. The last one is kept."""
         arrivals, before = self._arrivals[process_queue], process_queue.put_count - len(process_queue.pending)
         while len(arrivals) > 1 and arrivals[0][0] <= before:
             arrivals.popleft()
 
     def _forget_dropped(self) -> None:
-        """Forget queues that are not ours any more; a timer still looks at those in `_armed`."""
+        """Forget queues that this member no longer owns. A timer still needs the queues in `_armed`."""
         for gone in [one for one in self._arrivals if one.dropped and one not in self._armed]:
             del self._arrivals[gone]
             self._ripe.discard(gone)
 
 
 def line_of(options: ConsumerOptions, clock: Clock) -> tuple[Line, GatheringLine | None]:
-    """The line, and the same where it waits for full batches: a batch of one message is full."""
+    """Return the group's line, twice if it waits for full batches. A batch of one message is always full."""
     size, wait = options.consume_message_batch_max_size, options.consume_message_batch_max_wait_seconds
     if size == 1 or not wait:
         return Line(), None

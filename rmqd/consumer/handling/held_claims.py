@@ -1,11 +1,11 @@
-"""The claims that a group has in this process: asked for, renewed, confirmed, given up.
+"""The claims of a group in this process: requested, renewed, confirmed and released.
 
-A key is reserved here first, so that no two calls of this process ask for it: to the store they are one owner. What
-another process has only the store knows. A store that does not answer is waited for; what was given up is told to it in
-a moment, by `run`, which also renews leases.
+A key is first reserved here, so that two calls of this process never claim it: the store sees both as one owner. Only
+the store knows the claims of other processes. If the store is unavailable, calls wait for it. `run` sends releases to
+the store a moment later, and renews leases.
 
-A call that goes on though nobody waits for it (it hangs past its deadline) keeps its claim, as it may still have its
-effect. Nobody renews that: should it never end, its messages can be claimed again when the lease is over.
+An abandoned call (it hangs past its deadline) keeps its claim, because its effect may still happen. The claim is not
+renewed. If the call never ends, its messages can be claimed again when the lease has expired.
 """
 
 from __future__ import annotations
@@ -27,47 +27,47 @@ log = structlog.get_logger(__name__)
 LEASE_SECONDS: Final = 30.0
 RENEW_SECONDS: Final = LEASE_SECONDS / 3
 PURGE_SECONDS: Final = 60.0
-FIRST_PAUSE_SECONDS: Final = 0.1  # before a store that did not answer is asked again
+FIRST_PAUSE_SECONDS: Final = 0.1  # before the first retry of a failed request to the store
 LONGEST_PAUSE_SECONDS: Final = 2.0
-CLOSE_SECONDS: Final = 3.0  # for the last claims to be confirmed and released
+CLOSE_SECONDS: Final = 3.0  # how long the last confirmations and releases may take
 
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """What is claimed for one call of the handler."""
+    """The claims for one handler call."""
 
     token: str
     keys: dict[int, Key] = field(default_factory=dict)
-    """By index in the batch: what is neither confirmed nor given up."""
+    """The keys that are neither confirmed nor released, by index in the batch."""
     former: dict[Key, str] = field(default_factory=dict)
     """The topics in former records of these keys."""
     is_abandoned: bool = False
-    """Whether the call goes on, and nobody waits for it."""
+    """Whether the call still runs after its deadline, and nothing waits for it."""
     has_ended: bool = False
-    """Whether the handler is through with the call."""
+    """Whether the handler call has ended."""
 
 
 class HeldClaims:
-    """The claims of one owner. `run` keeps them alive; `close` comes after the last call."""
+    """The claims of one owner. `run` keeps them alive. Call `close` after the last handler call."""
 
     def __init__(self, store: ClaimStore, owner: str, clock: Clock) -> None:
         self.failure = ""
-        """Why the store did not do what it was asked last; empty while it does."""
+        """Why the store's last request failed; empty if it succeeded."""
         self._store = store
         self._owner = owner
         self._clock = clock
         self._numbers = itertools.count(1)
         self._claims: dict[Key, Claim] = {}
-        self._confirming: dict[Claim, list[int]] = {}  # what is done with, and the store has not said that it knows
-        self._released: list[tuple[float, Held]] = []  # with when that was (monotonic)
-        self._news = asyncio.Event()  # something is to be released
+        self._confirming: dict[Claim, list[int]] = {}  # finished messages that the store has not confirmed yet
+        self._released: list[tuple[float, Held]] = []  # released claims, with the monotonic time
+        self._news = asyncio.Event()  # claims must be released
 
     def new(self) -> Claim:
-        """A claim of nothing yet."""
+        """Return an empty claim."""
         return Claim(f"{self._owner}:{next(self._numbers)}")
 
     def reserve(self, claim: Claim, index: int, key: Key, former: str = "") -> bool:
-        """Have `ask` ask for this key too. Returns False where another claim of this process has it."""
+        """Add a key to the claim. Returns False if another claim of this process has the key."""
         if key in self._claims:
             return False
         self._claims[key] = claim
@@ -75,7 +75,7 @@ class HeldClaims:
         return True
 
     async def ask(self, claim: Claim, gives_up: Callable[[], bool]) -> Mapping[int, Standing] | None:
-        """What the store says, by index; waits for it until `gives_up`, and returns None then."""
+        """Claim the keys in the store. Returns the result by index. Waits for the store; None if `gives_up` is true."""
         if not claim.keys:
             return {}
         for attempt in itertools.count(1):
@@ -92,7 +92,7 @@ class HeldClaims:
         return dict(zip(claim.keys, standings, strict=True))
 
     async def confirm(self, claim: Claim, indexes: Iterable[int]) -> None:
-        """Note that messages are done with; waits for the store. Where that is cancelled, `close` does it."""
+        """Confirm finished messages. Waits for the store. If this is cancelled, `close` confirms them."""
         indexes = [index for index in indexes if index in claim.keys]
         if not indexes:
             return
@@ -101,12 +101,12 @@ class HeldClaims:
             log.warning("claim.lost", messages=lost, lease_seconds=LEASE_SECONDS)
 
     def owe(self, claim: Claim, indexes: Iterable[int]) -> None:
-        """Have `close` confirm messages of a call that nobody settles, unless it is about to confirm some already."""
+        """Let `close` confirm messages of a call that will not be settled, unless others of it are being confirmed."""
         if claim not in self._confirming and (owed := [index for index in indexes if index in claim.keys]):
             self._confirming[claim] = owed
 
     async def _confirm(self, claim: Claim, indexes: list[int]) -> int:
-        """Returns how many of these somebody else has claimed since."""
+        """Return how many of these claims another owner has obtained meanwhile."""
         keys = [claim.keys[index] for index in indexes]
         for attempt in itertools.count(1):
             try:
@@ -121,7 +121,7 @@ class HeldClaims:
         return lost
 
     def release(self, claim: Claim, indexes: Iterable[int] | None = None) -> None:
-        """Give up these messages, or all, so that the next attempt may have them. The store hears of it in a moment."""
+        """Release these messages, or all, for the next attempt. The store is notified a moment later."""
         indexes = list(claim.keys if indexes is None else indexes)
         now = self._clock.monotonic()
         self._released += [(now, (claim.keys[index], claim.token)) for index in indexes]
@@ -130,25 +130,25 @@ class HeldClaims:
         self.forget(claim, indexes)
 
     def forget(self, claim: Claim, indexes: Iterable[int]) -> None:
-        """Have no part in these messages any more."""
+        """Remove these messages from the claim."""
         for index in indexes:
             key = claim.keys.pop(index, None)
             if key is not None and self._claims.get(key) is claim:
                 del self._claims[key]
 
     def abandon(self, claim: Claim) -> None:
-        """Renew this claim no more: its call goes on, and nobody waits for it."""
+        """Stop renewing this claim: its call still runs, and nothing waits for it."""
         claim.is_abandoned = True
         self._clock.call_later(LEASE_SECONDS, self._lapsed, claim)
 
     def _lapsed(self, claim: Claim) -> None:
-        """Let other calls have these messages. What the call turns out to be done with is confirmed all the same."""
+        """Allow other calls to claim these messages. If the call still finishes some, they are confirmed anyway."""
         for key in claim.keys.values():
             if self._claims.get(key) is claim:
                 del self._claims[key]
 
     async def run(self) -> None:
-        """Renew leases, release claims, and delete what is over, until cancelled."""
+        """Renew leases, send releases, and purge expired records, until cancelled."""
         renewed = purged = self._clock.monotonic()
         failures = 0
         while True:
@@ -156,7 +156,7 @@ class HeldClaims:
             await wait_within(self._clock, due, self._news.wait())
             now = self._clock.monotonic()
             try:
-                if now - renewed >= RENEW_SECONDS:  # first: nothing else may keep it from that
+                if now - renewed >= RENEW_SECONDS:  # first, so that a failed release or purge cannot prevent it
                     await self._renew()
                     renewed = now
                 await self._send_releases()
@@ -170,14 +170,14 @@ class HeldClaims:
                 failures = 0
 
     async def close(self) -> None:
-        """Confirm what was about to be, release the rest of what no handler has any more, and end the connections.
+        """Confirm finished messages, release the claims of ended calls, and close the connections.
 
-        What cannot be confirmed in that time is not released either: until its lease is over it may not be handled.
+        Claims that cannot be confirmed in time are not released, so nothing handles their messages until they expire.
         """
         try:
             async with self._clock.timeout(CLOSE_SECONDS):
                 for claim, indexes in list(self._confirming.items()):
-                    await self._confirm(claim, indexes)  # whether it was lost the store cannot tell the second time
+                    await self._confirm(claim, indexes)  # a second confirmation cannot show whether the claim was lost
                 self._release_ended()
                 await self._send_releases()
         except (ClaimStoreError, TimeoutError) as error:
@@ -204,13 +204,13 @@ class HeldClaims:
 
     async def _renew(self) -> None:
         held = [(key, claim.token) for key, claim in self._claims.items() if not claim.is_abandoned]
-        if held or self.failure:  # without claims, to hear whether the store is back
+        if held or self.failure:  # without claims, this shows whether the store is available again
             await self._store.renew(held)
             self._is_back()
 
     async def _send_releases(self) -> None:
         self._news.clear()
-        over = self._clock.monotonic() - LEASE_SECONDS  # by then they have ended by themselves
+        over = self._clock.monotonic() - LEASE_SECONDS  # claims that were released before this have expired
         self._released = [(since, held) for since, held in self._released if since > over]
         sent = self._released[:]
         if sent:

@@ -1,4 +1,4 @@
-"""What becomes of a batch where each message keeps its place among those of its key: what fails is repeated here."""
+"""Settlement of a batch in a group with `order_by`: a failed message is retried here, in the order of its key."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rmqd.wire.messages.message import Message
 class KeyedSettlement(Settlement):
     """Carries out a handler's decisions about a batch with at most one message of each key.
 
-    A message that failed is handed to the handler again after a rest, with one more attempt counted; its key waits, and
-    the queue goes on with others. It is dead-lettered, and passed, where the handler says so or its attempts are used
-    up; if no broker takes the dead letter, it is repeated.
+    A failed message is handed to the handler again after a suspension, with one more attempt counted. Its key waits,
+    and the queue continues with other keys. The message is dead-lettered and passed if the handler decided so or its
+    attempts are used up. If no broker accepts the dead letter, the message is retried.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class KeyedSettlement(Settlement):
         return None
 
     def _set_aside(self, process_queue: ProcessQueue, failed: list[Failed]) -> None:
-        """Have each message rest for as long as its own error asks for."""
+        """Suspend each message for as long as its own error asks for."""
         resting: dict[float, list[Message]] = {}
         for message, error in failed:
             resting.setdefault(rest_seconds(error, self._usual_seconds), []).append(message)

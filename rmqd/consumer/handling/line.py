@@ -14,7 +14,7 @@ TRICKLE: Final = 4  # so few messages are handled faster than one iteration of t
 
 
 class Line:
-    """The queues from which workers take batches, in turn.
+    """The queues that workers take batches from, in turn.
 
     Most handlers need only one worker, so one worker is woken at a time. It wakes the next one if more work is left.
     """
@@ -110,7 +110,7 @@ class Line:
         self.surplus -= 1
         parked = asyncio.get_running_loop().create_future()
         self.parked.append(parked)
-        if self.queues and self.can_wake:  # another worker must do the work for which this one was woken
+        if self.queues and self.can_wake:  # this worker parks instead of working, so wake another one
             self.wake()
         await parked
 

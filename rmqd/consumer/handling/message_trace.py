@@ -1,9 +1,8 @@
-"""Message trace of a group: which messages its handlers got, and how that ended, in records like those of Java's
-`ConsumeMessageTraceHookImpl`.
+"""Message trace of a group: records of handled messages and their results, like Java's `ConsumeMessageTraceHookImpl`.
 
-A hook makes the records, and a dispatcher sends them. There are two for each handler call, SubBefore and SubAfter,
-which go out together once the call has ended. If the call is still under way when the dispatcher sends all that it has,
-SubBefore goes alone, so that a message whose handler never ends can be seen.
+A hook makes the records, and a dispatcher sends them. Each handler call has two records, SubBefore and SubAfter. They
+are sent together once the call has ended. If the dispatcher flushes while a call is running, SubBefore is sent alone,
+so that the trace shows messages whose handler never ends.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ HOOK_NAME = "message_trace"
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One handler call: the records that are made before it, by the message's index in the batch."""
+    """One handler call, with the SubBefore records by the message's index in the batch."""
 
     request_id: str
     before: dict[int, TracePart]
 
 
 class MessageTrace:
-    """What one group adds to the trace topic. `dispatcher` is to be run, and closed at the group's end."""
+    """The message trace of one group. The caller runs `dispatcher`, and closes it at the group's end."""
 
     def __init__(
         self, options: TraceOptions, group: str, consume_timeout_seconds: float, producer: Producer, clock: Clock
     ) -> None:
         self.hook = Hook(HOOK_NAME, self._before, self._after)
-        # Java numbers the dispatchers of a process; here a group has one
+        # Java numbers the dispatchers of a process; here each group has one
         self.dispatcher = TraceDispatcher(producer, options, f"{TRACE_PRODUCER_PREFIX}-{group}-CONSUME-1", clock)
         self.dispatcher.before_flush = self._tell_begun
         self._timeout = consume_timeout_seconds
         self._clock = clock
-        # calls of which nothing was said yet; handlers' threads and the event loop each do one dict operation at a time
+        # calls without sent records; handler threads and the event loop each do only one dict operation at a time
         self._begun: dict[str, _Call] = {}
         self._request_prefix = secrets.token_hex(8).upper()
         self._next_request = itertools.count(1).__next__
@@ -100,7 +99,7 @@ class MessageTrace:
         self.dispatcher.append(tuple(parts), len(parts) * (2 if is_new else 1))
 
     def _code(self, context: HookContext, seconds: float, *, is_failed: bool) -> ContextCode:
-        """As Java's consume services choose it, message by message where the handler decided so."""
+        """Return the code that Java's consume services would choose, for each message if the handler decided so."""
         if context.outcome == "failed" and is_failed:
             return ContextCode.EXCEPTION
         if seconds >= self._timeout:
@@ -108,7 +107,7 @@ class MessageTrace:
         return ContextCode.FAILED if is_failed else ContextCode.SUCCESS
 
     def _tell_begun(self) -> None:
-        """Send SubBefore records of the calls that are under way, where they were not sent yet."""
+        """Send SubBefore records of running calls that were not sent yet."""
         for request_id in list(self._begun):
             call = self._begun.pop(request_id, None)
             if call is not None:
@@ -116,7 +115,7 @@ class MessageTrace:
 
 
 def message_trace(options: ConsumerOptions, client: ClientInstance, clock: Clock) -> MessageTrace | None:
-    """A group's message trace, if it is to have one."""
+    """Return the group's message trace; None if the group has none."""
     if options.trace is None:
         return None
     return MessageTrace(options.trace, options.group, options.consume_timeout_seconds, client.producer, clock)

@@ -1,4 +1,4 @@
-"""What becomes of a batch of an orderly group: what failed is repeated in place, and nothing of its queue passes it."""
+"""Settlement of a batch in an orderly group: a failed message is retried in place, before the rest of its queue."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from rmqd.wire.messages.message import Message
 
 log = structlog.get_logger(__name__)
 
-SHORTEST_REST_SECONDS: Final = 0.01  # Java: suspendCurrentQueueTimeMillis is cut to 10 … 30000
+SHORTEST_REST_SECONDS: Final = 0.01  # Java limits suspendCurrentQueueTimeMillis to 10 … 30000
 LONGEST_REST_SECONDS: Final = 30.0
 
 
 class OrderlySettlement:
-    """Carries out a handler's decisions in the queue's order.
+    """Carries out a handler's decisions in queue order.
 
-    A queue keeps its order only if nothing passes a message that failed. So nothing is sent back, as a concurrent group
-    does: messages that were acknowledged before the first failed one are finished, and the failed one and those after
-    it are handed to the handler again, after a rest. A message after it that the handler decided about by itself is the
-    exception: that decision stands. A message is dead-lettered, and passed, if the handler says so or its attempts are
-    used up; if no broker takes the dead letter, the message is repeated.
+    A queue keeps its order only if no message passes a failed one, so nothing is sent back. Messages that were
+    acknowledged before the first failed message are finished. The failed message and the messages behind it are handed
+    to the handler again after a suspension. A message behind it keeps the handler's own decision, if there is one. A
+    message is dead-lettered and passed if the handler decided so or its attempts are used up. If no broker accepts the
+    dead letter, the message is retried.
 
-    Where the handler commits by itself (`auto_commit: false`), what it acknowledged is held as uncommitted until it
-    commits, and a rollback has all of that handled again.
+    If the handler commits explicitly (`auto_commit: false`), acknowledged messages are held as uncommitted until it
+    commits. After a rollback all of them are handled again.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class OrderlySettlement:
         self._rest = rest
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """Finish what is done, and have the rest repeated later. Returns whether the queue rests until then."""
+        """Finish the acknowledged messages, and retry the rest later. Returns whether the queue is suspended."""
         report(process_queue, batch, error, self._clock.wall())
         reasons = self._reasons(batch, default_decision(error, batch))
         lost: dict[int, str | None] = dict.fromkeys(reasons)
         if reasons and self._confirm_settled is not None:
-            # first: where the queue is lost in a wait for the store, its next owner would send the dead letters again
+            # first: if the queue is lost while this waits for the store, the next owner would send dead letters again
             await self._confirm_settled(batch, _acknowledged(batch, error, lost), more_follows=True)
         unfinished: Sequence[Message] = batch
         if reasons and not process_queue.dropped:
@@ -64,7 +64,7 @@ class OrderlySettlement:
             if not process_queue.dropped:
                 self._finish_dead_letters(process_queue, batch, error, lost)
                 unfinished = [message for index, message in enumerate(batch) if lost.get(index) is None]
-        if self._confirm_settled is not None:  # of a dropped queue too: who has it then leaves out what is done with
+        if self._confirm_settled is not None:  # for a dropped queue too: its next owner then skips finished messages
             await self._confirm_settled(batch, _acknowledged(batch, error, lost))
         if not still_ours(process_queue, unfinished):
             return False
@@ -73,8 +73,8 @@ class OrderlySettlement:
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
         """Settle a batch whose handler returned, without waiting.
 
-        Returns None, and does nothing, where there is more to do, which is the business of `settle`: a dead letter to
-        be sent, an error to be reported, somebody to be told first.
+        Returns None and does nothing if `settle` must be called: to send a dead letter, report an error or confirm
+        messages in a store.
         """
         if self._confirm_settled is not None:
             return None
@@ -87,10 +87,10 @@ class OrderlySettlement:
     def _carry_out(
         self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None, lost: dict[int, str | None]
     ) -> bool:
-        """Finish, hold or repeat each message of the batch. Returns whether the queue rests.
+        """Finish, hold or retry each message of the batch. Returns whether the queue is suspended.
 
-        `lost` has an entry for each message that was to be dead-lettered, by its index: its reason, or None where no
-        broker took it. The others of it are finished.
+        `lost` maps the index of each message to be dead-lettered to its reason, or to None if no broker accepted it.
+        Dead-lettered messages are finished already.
         """
         manual = batch if isinstance(batch, ManualBatch) else None
         if manual is not None and manual.closing is Closing.ROLLBACK:
@@ -113,7 +113,7 @@ class OrderlySettlement:
                 process_queue.stats.of(message).count("retried")
                 if decision.outcome is not Outcome.ACK:
                     message.count_attempt()
-                    error = error or (decision.error if index in decisions else None)  # may ask for its own rest
+                    error = error or (decision.error if index in decisions else None)  # it may ask for a suspension
                 again.append(message)
         self._finish(process_queue, [batch[index] for index in done], manual)
         is_committed = manual is not None and manual.closing is Closing.COMMIT
@@ -131,9 +131,9 @@ class OrderlySettlement:
             process_queue.commit()
 
     def _reasons(self, batch: Batch, default: Decision) -> dict[int, str]:
-        """By index, why messages are to be dead-lettered: the handler's reason, or that their attempts are used up.
+        """Return why messages must be dead-lettered, by index: the handler's reason, or that attempts are used up.
 
-        A rollback dead-letters nothing.
+        Empty after a rollback.
         """
         if isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK:
             return {}
@@ -149,7 +149,7 @@ class OrderlySettlement:
     async def _dead_letter(
         self, batch: Batch, reasons: dict[int, str], error: BaseException | None
     ) -> dict[int, str | None]:
-        """Send dead letters. Returns the reasons by index, None for what no broker took: that is repeated."""
+        """Send dead letters. Returns the reasons by index; None for a message that no broker accepted."""
         decisions = batch.decisions()
         raised = {index: decisions[index].error if index in decisions else None for index in reasons}
         sent = await asyncio.gather(
@@ -164,7 +164,7 @@ class OrderlySettlement:
     def _finish_dead_letters(
         self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None, lost: Mapping[int, str | None]
     ) -> None:
-        """Pass what a broker took, so that it is not sent again whatever becomes of the rest of the batch."""
+        """Finish accepted dead letters at once, so that they are not sent again, whatever happens to the batch."""
         decisions, default = batch.decisions(), default_decision(error, batch)
         taken = {index: reason for index, reason in lost.items() if reason is not None}
         for index, reason in taken.items():
@@ -174,10 +174,10 @@ class OrderlySettlement:
         process_queue.finish([batch[index] for index in taken])
 
     def _roll_back(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """Have everything since the handler's last commit repeated; as in Java that counts as no attempt."""
+        """Retry all messages since the handler's last commit. As in Java, no attempt is counted."""
         decisions = batch.decisions()
         for index, message in enumerate(batch):
-            if decisions.get(index) != AGAIN:  # the handler has had it
+            if decisions.get(index) != AGAIN:  # the handler has had the message
                 process_queue.stats.of(message).count("retried")
         return self._repeat(process_queue, [*process_queue.roll_back(), *batch], error)
 
@@ -189,9 +189,9 @@ class OrderlySettlement:
 
 
 def _acknowledged(batch: Batch, error: BaseException | None, lost: Mapping[int, str | None]) -> list[int]:
-    """The indexes of what is acknowledged: nothing that the handler did not decide about passes what is repeated.
+    """Return the indexes of acknowledged messages. A message without a decision does not pass a retried one.
 
-    `lost` is that of `_carry_out`: a message that is dead-lettered is passed.
+    `lost` as in `_carry_out`: dead-lettered messages do not count as retried.
     """
     decisions, default = batch.decisions(), default_decision(error, batch)
     done: list[int] = []
@@ -208,6 +208,6 @@ def _acknowledged(batch: Batch, error: BaseException | None, lost: Mapping[int, 
 
 
 def rest_seconds(error: BaseException | None, usual: float) -> float:
-    """How long a queue rests before what failed is repeated: as the exception asks for, else as `usual`."""
+    """How long a queue is suspended before a retry: as the exception asks, otherwise `usual`."""
     asked = rest_asked_for(error)
     return usual if asked is None else min(max(asked, SHORTEST_REST_SECONDS), LONGEST_REST_SECONDS)

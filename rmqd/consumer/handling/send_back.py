@@ -1,4 +1,4 @@
-"""Gives a message back: to be delivered again later, or to the group's dead letters."""
+"""Sends a failed message to a broker: as a retry, or as a dead letter."""
 
 from __future__ import annotations
 
@@ -32,30 +32,31 @@ from rmqd.wire.topics import dlq_topic, is_dlq_topic, retry_topic
 log = structlog.get_logger(__name__)
 
 SEND_BACK_TIMEOUT_SECONDS: Final = 5.0  # Java: consumerSendMessageBack
-CONCURRENT_MAX_RECONSUME_TIMES: Final = 16  # Java: what -1 means in a concurrent group
+CONCURRENT_MAX_RECONSUME_TIMES: Final = 16  # Java's meaning of -1 in a concurrent group
 ORDERLY_MAX_RECONSUME_TIMES: Final = 2**31 - 1  # Java: Integer.MAX_VALUE
-FIRST_DELAY_LEVEL: Final = 3  # the broker's choice is 3 + reconsume times
+FIRST_DELAY_LEVEL: Final = 3  # the broker adds the reconsume times
 LAST_DELAY_LEVEL: Final = 18
-MOST_REFUSED: Final = 1000  # messages whose refusal is remembered, to be reported
+MOST_REFUSED: Final = 1000  # refused messages that are remembered for reports
 
-_BROKERS_PROPERTIES_BYTES: Final = 512  # room for our two names, and for what the broker adds: region, cluster, trace
+_BROKERS_PROPERTIES_BYTES: Final = 512  # for our two names, and for properties from the broker: region, cluster, trace
 
 
 def reconsume_limit(options: ConsumerOptions) -> int:
-    """How often a failed message is tried again before it is given up."""
+    """Return how often a failed message is retried before it is dead-lettered."""
     if options.max_reconsume_times != -1:
         return options.max_reconsume_times
     return ORDERLY_MAX_RECONSUME_TIMES if options.repeats_in_place else CONCURRENT_MAX_RECONSUME_TIMES
 
 
 class SendBack:
-    """The ways in which one group gives a message back. Each returns whether a broker took it, also where one refuses.
+    """Sends one group's retries and dead letters. Each method returns whether a broker accepted the message.
 
-    A retry may go two ways. By send-back (CONSUMER_SEND_MSG_BACK) the broker copies the message out of its own log into
-    the group's retry topic. Where the broker cannot or does not do that, the message is sent to the retry topic as a
-    new one. A dead letter goes as a new message first, so that it can carry the reason, and by send-back where that is
-    refused. A broker that creates no topic for a message (autoCreateTopicEnable=false) is asked to create the topic of
-    the dead letters first, as it does itself for a send-back.
+    A retry is a send-back (CONSUMER_SEND_MSG_BACK): the broker copies the message from its own log to the group's retry
+    topic. If the broker cannot do that or refuses, the message is sent to the retry topic as a new message.
+
+    A dead letter is sent as a new message, so that it can carry the reason; if that is refused, by send-back. A broker
+    that does not auto-create topics (autoCreateTopicEnable=false) is asked to create the DLQ topic first. For a
+    send-back the broker creates it itself.
     """
 
     limit = "max_reconsume_times reached"
@@ -64,22 +65,22 @@ class SendBack:
         self._client = client
         self._group = group
         self._max = max_reconsume_times
-        self.refused: dict[Message, tuple[int, str]] = {}  # messages that no broker took, how often, and why last
+        self.refused: dict[Message, tuple[int, str]] = {}  # refused messages: number of refusals, last reason
         self._refusal = ""
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
-        """Whether the group gives the message up if this attempt fails; N reconsume times make N + 1 attempts."""
+        """Whether the message is dead-lettered if this attempt fails. N reconsume times are N + 1 attempts."""
         return message.reconsume_times - not_counted >= self._max
 
     def delay_level(self, message: Message, asked: int) -> int:
-        """The level that a retry is delayed by; without one that was asked for it is the broker's choice."""
+        """Return the delay level of a retry. If none was asked for (0), it is the broker's choice."""
         return min(asked or FIRST_DELAY_LEVEL + message.reconsume_times, LAST_DELAY_LEVEL)
 
     async def retry(self, message: Message, delay_level: int) -> bool:
-        """Have the message delivered again: by send-back, else as a message to the group's retry topic.
+        """Retry the message by send-back; if that fails, as a new message to the group's retry topic.
 
-        What the broker could copy for a member of a batch is the whole batch, others' messages too; and of a static
-        topic the broker that serves the queue now may not be the one that has the message.
+        Two kinds of message cannot be sent back. For a member of a batch, the broker would copy the whole batch with
+        the other members. For a static topic, the broker that serves the queue may not be the one that has the message.
         """
         return self._noted(
             message,
@@ -88,7 +89,7 @@ class SendBack:
         )
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
-        """Put the message into the group's dead letters, with the reason; by send-back where that is refused."""
+        """Send the message to the group's DLQ with the reason; if that is refused, by send-back without it."""
         sent = await self._to_dead_letters(message, reason, error) or (
             _can_be_copied(message) and await self.by_broker(message, -1)
         )
@@ -109,7 +110,7 @@ class SendBack:
         return is_taken
 
     async def by_broker(self, message: Message, delay_level: int) -> bool:
-        """CONSUMER_SEND_MSG_BACK: the broker copies the message out of its own log."""
+        """Send CONSUMER_SEND_MSG_BACK: the broker copies the message from its own log."""
         if (address := self._address(message)) is None:
             return False
         try:
@@ -151,7 +152,7 @@ class SendBack:
         properties[RMQD_REASON] = _head(plain(reason), room // 2)
         if error is not None:
             room -= len(properties[RMQD_REASON].encode())
-            properties[RMQD_EXCEPTION] = _tail(plain(traceback_of(error)), room)  # its end names the error
+            properties[RMQD_EXCEPTION] = _tail(plain(traceback_of(error)), room)  # the end names the error
         return await self._send(message, dlq_topic(self._group), properties, message.reconsume_times)
 
     def _address(self, message: Message) -> str | None:
@@ -160,7 +161,7 @@ class SendBack:
         return None if master is None else self._client.send_address(master)
 
     def _endpoint(self, message: Message) -> str:
-        """The name of the broker that serves the message's queue."""
+        """Return the name of the broker that serves the message's queue."""
         queue = MessageQueue(message.record_topic, message.broker_name, message.queue_id)
         return self._client.routes.endpoint(queue)
 
@@ -201,18 +202,18 @@ class SendBack:
 
 
 def _can_be_copied(message: Message) -> bool:
-    """Whether a send-back names this message, and this one only."""
+    """Whether a send-back identifies this message, and only this one."""
     return not message.is_member and not is_logical(message.broker_name)
 
 
 def _head(text: str, most_bytes: int) -> str:
-    """The beginning of a text, of at most so many bytes."""
+    """Return the beginning of a text, at most `most_bytes` long in UTF-8."""
     most_bytes = max(most_bytes, 0)
     return text[:most_bytes].encode()[:most_bytes].decode("utf-8", "ignore")
 
 
 def _tail(text: str, most_bytes: int) -> str:
-    """The end of a text, of at most so many bytes."""
+    """Return the end of a text, at most `most_bytes` long in UTF-8."""
     if most_bytes <= 0:
         return ""
     return text[-most_bytes:].encode()[-most_bytes:].decode("utf-8", "ignore")

@@ -1,4 +1,4 @@
-"""What a handler call means for each message of its batch; `settlement` carries it out, and traces tell it."""
+"""The decision about each message of a batch, from a call's end. `settlement` and message traces use it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rmqd.plain_text import RaisedElsewhere
 EXPIRED_DELAY_LEVEL: Final = 3  # Java: cleanExpiredMsg
 DEAD_LETTER_LEVEL: Final = -1
 PAST_DEADLINE: Final = "past consume_timeout"
-"""What a call is cancelled with at its deadline, for who stands between the slot and the handler."""
+"""The message of the cancellation at a call's deadline, for code between the slot and the handler."""
 
 
 class ConsumeTimeoutError(Exception):
@@ -31,16 +31,16 @@ class ConsumeTimeoutError(Exception):
 
 
 class HandlerProcessLostError(RaisedElsewhere, Exception):
-    """A handler's process died, hung or used up its memory limit. The traceback is what it wrote of itself."""
+    """A handler's process died, hung or exceeded its memory limit. The traceback is the process's own output."""
 
 
 EXPIRED: Final = ConsumeTimeoutError("the handler took longer than consume_timeout")
-HANDLED_BEFORE: Final = Decision(Outcome.ACK, reason="handled before")  # by another call than the one that ends
+HANDLED_BEFORE: Final = Decision(Outcome.ACK, reason="handled before")  # in an earlier call
 _EXPIRED_DECISION: Final = Decision(Outcome.RETRY, delay_level=EXPIRED_DELAY_LEVEL)
 
 
 def not_acknowledged(batch: Batch, error: BaseException | None) -> Mapping[int, Decision]:
-    """By index in the batch: the messages that are to come again or are given up. `error` is what the call raised."""
+    """Return the decisions about messages to be retried or dead-lettered, by index. `error` is the call's exception."""
     if error is None and batch.decided is None:
         return {}
     if isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK:
@@ -51,9 +51,9 @@ def not_acknowledged(batch: Batch, error: BaseException | None) -> Mapping[int, 
 
 
 def is_duplicate(decision: Decision | None, error: BaseException | None) -> bool:
-    """Whether a message that is acknowledged had its effect before this call, which ended with `error`.
+    """Whether an acknowledged message had its effect before this call, which ended with `error`.
 
-    `decision` is what was decided about it by itself, if anything was.
+    `decision` is the decision about this message alone, if there is one.
     """
     if decision is not None:
         return decision is HANDLED_BEFORE or is_only(decision.error, (AlreadyHandled,))
@@ -61,15 +61,15 @@ def is_duplicate(decision: Decision | None, error: BaseException | None) -> bool
 
 
 def default_decision(error: BaseException | None, batch: Batch) -> Decision:
-    """What the end of a call means for the messages that the handler did not decide about."""
+    """Return the decision about messages that the handler did not decide about, from the end of the call."""
     meant = _EXPIRED_DECISION if error is EXPIRED else decision_of(error)
-    if error is not None and meant.outcome is Outcome.ACK and len(batch) > 1:  # AlreadyHandled is about one of them
+    if error is not None and meant.outcome is Outcome.ACK and len(batch) > 1:  # AlreadyHandled is about one message
         return Decision(Outcome.RETRY)
     return meant
 
 
 def rest_asked_for(error: BaseException | None) -> float | None:
-    """The seconds that an orderly queue is to rest, if the exception says so."""
+    """How long the exception asks to suspend an orderly queue, in seconds. None if it does not say."""
     if error is None:
         return None
     rests = (asked(one, "seconds", checked_seconds) for one in leaves_of(error) if isinstance(one, Suspend))
@@ -77,7 +77,7 @@ def rest_asked_for(error: BaseException | None) -> float | None:
 
 
 def dead_letter_cause(decision: Decision, level: int | None) -> str:
-    """The cause under which a dead letter is counted (one of DEAD_LETTER_CAUSES), for this decision about it."""
+    """Return the cause of a dead letter for its counter (one of DEAD_LETTER_CAUSES)."""
     if decision.outcome is Outcome.DEAD_LETTER:
         return "handler"
     return "level" if level == DEAD_LETTER_LEVEL else "limit"
