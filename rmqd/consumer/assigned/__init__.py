@@ -1,10 +1,10 @@
-"""What this member has, pulled or popped: what the rest of its group asks of it, and what both kinds have in common.
+"""Assignments of this member: the common part of pulled and popped ones, and their interface to the rest of the group.
 
-The kinds are `pull.assigned_queue.AssignedQueue` and `pop.assignment.PopAssignment`.
+The two kinds are `pull.assigned_queue.AssignedQueue` and `pop.assignment.PopAssignment`.
 
-    assignment  Assignment: run it, have it leave, pause it, move it
-    loop        Loop: what brings its messages, by pulls or by pops
-    status      AssignmentStatus: its state, its figures, and what is seen of it when it stands still
-    stall       Stall: why, from what is seen; the first cause that explains it
-    leaving     Leaving: that it was told to leave, and the wait for what handlers have
+    assignment  Assignment: run, release, pause or move it
+    loop        Loop: the pulls or pops that fetch its messages
+    status      AssignmentStatus: state and figures
+    stall       Stall: finds the cause of a stall
+    leaving     Leaving: the start of a release, and the wait for batches in flight
 """

@@ -1,4 +1,4 @@
-"""A queue that this member has, or all queues of a broker: what rebalance, watchdog and status may ask of it."""
+"""One assignment, a queue or all queues of a broker: the interface for rebalance, watchdog and status."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 class Assignment(ABC):
-    """Takes a message queue over, has its messages handled, and gives it up when told to leave.
+    """Acquires a message queue, consumes it, and releases it after `leave`.
 
-    After `leave`, `run` ends once the messages that handlers had are finished and committed (or acknowledged, if
-    popped), or the drain time is over. A queue that is pulled belongs to this member alone. A queue that is popped may
-    belong to other members too; its queue id is -1 where the assignment stands for all queues of a broker.
+    After `leave`, `run` ends when the messages in flight are finished and committed (or acknowledged, if popped), or
+    when the drain time is over. A pulled queue belongs only to this member. A popped queue may belong to other members
+    too; queue id -1 means all queues of the broker.
     """
 
     is_popped: ClassVar[bool]
@@ -33,7 +33,7 @@ class Assignment(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Take the queue over and consume it until `leave` is called; then give it up."""
+        """Acquire the queue, consume it until `leave` is called, and release it."""
 
     @property
     def is_leaving(self) -> bool:
@@ -42,57 +42,57 @@ class Assignment(ABC):
 
     @property
     def loop(self) -> Loop | None:
-        """What brings the messages; None until it was taken over."""
+        """The loop that fetches the messages; None until the queue is acquired."""
         return self.status.loop
 
     @property
     def process_queues(self) -> Sequence[ProcessQueue]:
-        """The caches of the queues that messages came from; none before it was taken over."""
+        """The caches of the queues with messages; empty until the queue is acquired."""
         return self.status.process_queues
 
     def snapshot(self) -> QueueSnapshot | None:
-        """The figures of the moment; None for a pulled queue before it was taken over.
+        """Return the current figures; None for a pulled queue before it is acquired.
 
-        There are figures before that, too, while another member has the queue's lock, and once the watchdog calls the
-        queue stalled (`STALL_SECONDS` in `health.watchdog`).
+        Before the acquisition there are figures only while another member has the queue's lock, or once the watchdog
+        calls the queue stalled (`STALL_SECONDS` in `health.watchdog`).
         """
         return self.status.snapshot()
 
     def leave(self, drain_seconds: float, *, last: bool = False) -> None:
-        """Give it up; handlers get `drain_seconds` to finish what they have. The first call counts.
+        """Release it after handlers had up to `drain_seconds` to finish their batches. Only the first call counts.
 
-        `last` says that the whole group ends, so that no other member waits for the queue: see `Leaving`.
+        `last` means that the whole group ends, so no other member waits for the queue: see `Leaving`.
         """
         self._leaving.begin(drain_seconds, last=last)
 
     def hurry(self) -> None:
-        """Wait for handlers no longer."""
+        """Stop waiting for handlers."""
         self._leaving.hurried.set()
 
     def take_over_options(self) -> int:
-        """Apply the group's present options at once. Returns how many cached messages the new filter lets go."""
+        """Apply changed options at once. Returns how many cached messages the new filter discards."""
         return 0 if self.loop is None else self.loop.take_over_options()
 
     def apply_pauses(self) -> None:
-        """Take over what an operator paused or resumed."""
+        """Apply the operator's pauses and resumes."""
         if self.loop is not None:
             self.loop.apply_pauses()
 
-    # What only pulled queues have; these are the answers of a popped one:
+    # Only pulled queues implement these; the defaults are for popped ones:
 
     def commit_offset(self) -> int | None:
-        """The offset to commit; None before the queue was taken over, and if it is popped: then the broker keeps it."""
+        """Return the offset to commit; None before the acquisition, and if popped, because the broker keeps it."""
         return None
 
     def move_to(self, offset: int) -> bool:
-        """Go on at `offset` at once, as an operator says. Returns False if popped: the broker keeps the offset."""
+        """Continue at `offset` at once, after a reset. Returns False if popped, because the broker keeps the offset."""
         return False
 
     def look_around(self) -> None:  # noqa: B027
-        """Turn to another replica where the one that was asked is down; called every other second."""
+        """Switch to another replica if the current one is down. Called every other second."""
 
     def restart(self) -> None:  # noqa: B027
-        """Begin the loop anew at the same place: the watchdog found that it hangs."""
+        """Restart the loop at the same offset, because the watchdog found that it hangs."""
 
     async def abandon(self) -> None:  # noqa: B027
-        """Commit what is finished. Called after the group has failed and all its tasks have ended."""
+        """Commit finished messages. Called after the group has failed and all its tasks have ended."""

@@ -1,8 +1,8 @@
-"""How an assignment ends: it is told to leave, and then waits for a limited time until handlers return their batches.
+"""Release of an assignment: it is signalled, and then batches in flight are drained for a limited time.
 
-There are two kinds of leaving. In a *hand-over* another member is to have the queue, and may wait for it: the time is
-short, and the ownership says how much longer the queue can safely be kept (`linger`). At the *end of the group*
-(`is_last`) no other member takes the queue before it is let go, and handlers get the group's shutdown time.
+There are two kinds of release. In a *hand-over*, another member may wait for the queue. So the time is short, and the
+ownership decides how much longer this member can safely keep the queue (`linger`). At the *end of the group*
+(`is_last`), no other member acquires the queue before its release, and handlers get the group's shutdown time.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ log = structlog.get_logger(__name__)
 
 
 class Leaving:
-    """Whether one assignment was told to leave, and until when it waits for handlers."""
+    """Whether the release of one assignment was requested, and how long it waits for handlers."""
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
         self.begun = asyncio.Event()
         self.hurried = asyncio.Event()
         self.is_last = False  # whether the whole group ends, and not only this assignment
-        self.until = float("inf")  # when the wait for handlers is over (monotonic)
+        self.until = float("inf")  # when the wait for handlers ends (monotonic)
         self._context = context
         self._message_queue = message_queue
 
     @property
     def cause(self) -> str:
-        """The cause of duplicates that is counted for messages which handlers still have when the time is over."""
+        """The cause of duplicates for messages that are still in flight when the time is over."""
         return "stopped" if self.is_last else "handed_over"
 
     def begin(self, drain_seconds: float, *, last: bool) -> None:
-        """Leave; handlers get `drain_seconds` to finish what they have."""
+        """Begin the release. Handlers get `drain_seconds` to finish their batches."""
         if not self.begun.is_set():
             self.until, self.is_last = self._context.clock.monotonic() + drain_seconds, last
             self.begun.set()
 
     async def drain(self, process_queues: Iterable[ProcessQueue]) -> bool:
-        """Wait until no handler has a batch of these; False if the time for it ran out."""
+        """Wait until these queues have no batches in flight. Returns False if the time ran out."""
         busy = [one for one in process_queues if one.is_busy]
         if not busy:
             return True

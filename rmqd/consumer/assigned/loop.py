@@ -1,4 +1,4 @@
-"""What the rest of the group sees of the loop that pulls or pops an assignment's messages."""
+"""The loop that pulls or pops an assignment's messages: the interface for the rest of the group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rmqd.consumer.context import GroupContext
 from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
 
-# The broker has no filter of the group, or an older one. A heartbeat sends ours.
+# The broker has no filter of this group, or an outdated one. A heartbeat sends the current one.
 _SUBSCRIPTION_AWAY: Final = (
     SubscriptionNotExistError,
     SubscriptionNotLatestError,
@@ -29,14 +29,14 @@ _SUBSCRIPTION_AWAY: Final = (
 
 
 class Loop(ABC):
-    """One assignment's requests for messages. `asked_at` and `answered_at` are monotonic.
+    """The requests for messages of one assignment. `asked_at` and `answered_at` are monotonic.
 
-    `begun_at` is when its cache was made (Unix seconds): at the take-over, or where an operator moved the queue.
+    `begun_at` is when its cache was created (Unix seconds): at the acquisition, or when an operator moved the queue.
     """
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
-        self.held_by: Reason | None = None  # why no request is sent at present
-        self.failure: RmqdError | None = None  # of the last request
+        self.held_by: Reason | None = None  # why no request is sent now
+        self.failure: RmqdError | None = None  # error of the last request
         self.answered_at = self.asked_at = context.clock.monotonic()
         self.begun_at = context.clock.wall()
         self._context = context
@@ -45,12 +45,12 @@ class Loop(ABC):
     @property
     @abstractmethod
     def process_queues(self) -> Sequence[ProcessQueue]:
-        """The caches of the queues that messages came from."""
+        """The caches of the queues with messages."""
 
     @property
     @abstractmethod
     def is_behind(self) -> bool:
-        """Whether messages wait on the broker, as far as it has told."""
+        """Whether messages wait on the broker, by its last response."""
 
     @property
     def is_paused(self) -> bool:
@@ -59,7 +59,7 @@ class Loop(ABC):
 
     @abstractmethod
     def take_over_options(self) -> int:
-        """Apply the group's present options at once. Returns how many cached messages the new filter lets go."""
+        """Apply changed options at once. Returns how many cached messages the new filter discards."""
 
     def apply_pauses(self) -> None:
         """Apply the operator's pauses to the caches."""
@@ -71,7 +71,7 @@ class Loop(ABC):
                 self._context.service.submit(process_queue)
 
     def _bring_up_to_date(self, error: RmqdError) -> bool:
-        """Send a heartbeat soon if a request failed for want of our subscription; refresh a route that may be stale.
+        """Send a heartbeat soon if the broker lacked our subscription. Refresh a route that may be stale.
 
         Returns whether the route may be stale.
         """

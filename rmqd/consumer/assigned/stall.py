@@ -1,4 +1,4 @@
-"""Why a queue stands still: decided from what can be seen of it, without asking anybody."""
+"""Finds the cause of a stalled queue from local facts, without requests."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from rmqd.diagnosis.causes import Problem, found
 from rmqd.diagnosis.failures import explain_failure
 from rmqd.errors import RmqdError
 
-SLOW_CALL_SECONDS: Final = 10.0  # a handler's call that is younger has not kept its queue from moving
+SLOW_CALL_SECONDS: Final = 10.0  # a shorter call is not the cause of a stall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """What is seen of an assignment that makes no progress while messages wait. Durations are in seconds.
+    """The facts about an assignment without progress while messages wait. Durations are in seconds.
 
-    Several of these may be true at once, and some hide others: while an operator pauses a queue, it says nothing that
-    no handler is busy. `explain` goes through them in a fixed order and names the first one that applies.
+    Several of these can be true at once, and some explain others: if an operator paused a queue, idle handlers are not
+    a cause. `explain` checks them in a fixed order and returns the first cause that applies.
     """
 
-    started: bool = True  # whether it was taken over, and has a loop that pulls or pops
+    started: bool = True  # whether it is acquired, and its loop pulls or pops
     stuck: Problem | None = None  # why nothing is pulled until an operator acts
     paused: bool = False
-    circuit: Problem | None = None  # the handler is not called, as its calls fail
-    locked_out: bool = False  # somebody else has the queue's lock
-    in_place: bool = False  # what fails is repeated here, and not sent back
-    kept: Problem | None = None  # why its messages are not claimed, or not sent back, as far as the service knows
-    failure: RmqdError | None = None  # of the last pull, or of the last attempt to take the queue over
-    retrying: int = 0  # messages that wait for another try of their send-back
-    in_flight: int = 0  # batches that a handler has, or that are settled now
+    circuit: Problem | None = None  # the circuit is open, because handler calls fail
+    locked_out: bool = False  # another member has the queue's lock
+    in_place: bool = False  # failed messages are retried in place
+    kept: Problem | None = None  # why messages cannot be claimed or sent back, according to the service
+    failure: RmqdError | None = None  # error of the last pull or acquisition
+    retrying: int = 0  # postponed messages
+    in_flight: int = 0  # batches in flight, or being settled
     pending: int = 0  # messages that no handler has yet
-    uncommitted: int = 0  # messages that an orderly handler is through with, and did not commit
-    oldest: str = ""  # the first message that is not finished: "message ID at offset N (retried M times)"
-    call_seconds: float | None = None  # the longest call of the handler for this queue, of those within their deadline
+    uncommitted: int = 0  # messages that an orderly handler has finished but not committed
+    oldest: str = ""  # the first unfinished message: "message ID at offset N (retried M times)"
+    call_seconds: float | None = None  # longest handler call of this queue within its deadline
     slots: int = 1
     busy_slots: int = 0
-    longest_call_seconds: float = 0.0  # of any queue
+    longest_call_seconds: float = 0.0  # across all queues
     waits_for_rate: bool = False
-    unanswered_seconds: float = 0.0  # since a pull was sent that has no answer
+    unanswered_seconds: float = 0.0  # since a pull that has no response yet
     broker_down: bool = False
     broker: str = ""
-    group: str = "GROUP"  # for the next step, as the topic
+    group: str = "GROUP"  # for the next step, like the topic
     topic: str = "TOPIC"
 
     def explain(self) -> Problem:
-        """The cause: the first one that applies, ahead of those that it would bring about."""
+        """Return the first cause that applies. Causes come before their consequences."""
         if self.stuck is not None:
             return self.stuck
         if self.paused:
@@ -60,7 +60,7 @@ class Stall:
             return self._explain_messages()
         if self.uncommitted:
             return self._found(
-                "slow_handler", f"{self.uncommitted} messages are handled, and the handler does not commit them"
+                "slow_handler", f"{self.uncommitted} messages are handled, but the handler does not commit them"
             )
         return self._explain_pulls()
 
@@ -70,36 +70,36 @@ class Stall:
         if self.call_seconds is not None and self.call_seconds >= SLOW_CALL_SECONDS:
             return self._found(
                 "slow_handler",
-                f"a call of the handler runs for {self.call_seconds:.0f} s; first unfinished is {self.oldest}",
+                f"a handler call has been running for {self.call_seconds:.0f} s; first unfinished: {self.oldest}",
             )
         if self.in_place and self.in_flight and self.call_seconds is None and not self.retrying:
             return self._found(
                 "slow_handler",
-                f"a call of the handler that is past its deadline has not come back; it has {self.oldest}",
+                f"a handler call is past its deadline and has not returned; it has {self.oldest}",
             )
         if self.in_place and (self.in_flight or self.retrying):
-            return self._found("poison_message", f"the handler fails again and again at {self.oldest}")
+            return self._found("poison_message", f"the handler fails repeatedly at {self.oldest}")
         if self.retrying or (self.in_flight and self.call_seconds is None):
-            told = f"no broker takes back what the handler failed at; first unfinished is {self.oldest}"
+            told = f"no broker accepts retries or dead letters of failed messages; first unfinished: {self.oldest}"
             return self._found("retry_refused", told)
         if self.busy_slots >= self.slots:
-            longest = f"the longest call runs for {self.longest_call_seconds:.0f} s"
-            return self._found("slow_handler", f"all {self.slots} slots of the handler are taken, {longest}")
+            longest = f"the longest call has been running for {self.longest_call_seconds:.0f} s"
+            return self._found("slow_handler", f"all {self.slots} slots of the handler are busy, {longest}")
         if self.in_flight:
             return self._found(
-                "slow_handler", f"{self.in_flight} batches are with the handler; first unfinished is {self.oldest}"
+                "slow_handler", f"{self.in_flight} batches are in flight; first unfinished: {self.oldest}"
             )
         return self._found("stalled_queue", _STALLED)
 
     def _explain_pulls(self) -> Problem:
         if self.waits_for_rate:
-            return self._found("rate_limit", "its next pull waits for pull_rate_limit")
+            return self._found("rate_limit", "the next pull waits for pull_rate_limit")
         if self.unanswered_seconds > 0 and self.broker_down:
-            told = f"broker {self.broker} answers neither heartbeats nor pulls"
+            told = f"broker {self.broker} responds neither to heartbeats nor to pulls"
             return self._found("broker_unreachable", told)
         if self.unanswered_seconds > 0:
-            told = f"a pull was sent {self.unanswered_seconds:.0f} s ago and has no answer"
-            step = "it is pulled anew by itself; if that does not help, look at the broker's log"
+            told = f"a pull was sent {self.unanswered_seconds:.0f} s ago and has no response"
+            step = "rmqd restarts the pull loop automatically; if that does not help, check the broker's log"
             return found("stalled_queue", told, step=step)
         return self._found("stalled_queue", _STALLED)
 
@@ -107,5 +107,5 @@ class Stall:
         return found(cause, evidence, group=self.group, topic=self.topic)
 
 
-_HELD_LOCK: Final = "another member has the queue's lock, and the group's members do not agree that it should"
-_STALLED: Final = "messages wait, nothing holds the queue back, and it does not move"
+_HELD_LOCK: Final = "another member has the queue's lock, although it is assigned to this member"
+_STALLED: Final = "messages wait and nothing holds the queue back, but it makes no progress"

@@ -1,4 +1,4 @@
-"""What an assignment tells about itself: its state, the figures of the moment, and why it stands still."""
+"""The status of an assignment: state, current figures, and the cause of a stall."""
 
 from __future__ import annotations
 
@@ -20,61 +20,61 @@ from rmqd.wire.topics import topic_of_pop_retry, unwrap_namespace
 
 
 class AssignmentStatus(ABC):
-    """The state of an assignment, and since when. Its loop is None until it was taken over."""
+    """The state of an assignment, and the time of its last change. Its loop is None until it is acquired."""
 
     loop: Loop | None
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
-        self.stall: Problem | None = None  # as the watchdog found it
-        self.since = context.clock.wall()  # Unix seconds; when it came into its state
+        self.stall: Problem | None = None  # set by the watchdog
+        self.since = context.clock.wall()  # Unix seconds; when it entered its state
         self._context = context
         self._message_queue = message_queue
         self._state = "waiting"
 
     @property
     def process_queues(self) -> Sequence[ProcessQueue]:
-        """The caches of the queues that messages came from; none before it was taken over."""
+        """The caches of the queues with messages; empty until the assignment is acquired."""
         return () if self.loop is None else self.loop.process_queues
 
     @property
     def failure(self) -> RmqdError | None:
-        """What failed last, if it did not succeed since."""
+        """The last error, if there was no success since."""
         return None if self.loop is None else self.loop.failure
 
     @property
     def turned_at(self) -> float | None:
-        """When its loop last did something (monotonic); None where that tells nothing."""
+        """When the loop last completed an iteration (monotonic); None if that does not indicate a problem."""
         return None
 
     @abstractmethod
     def progress(self) -> object:
-        """A value that differs whenever messages have come or gone; the watchdog compares it with the last one."""
+        """Return a value that changes with every progress. The watchdog compares it with the last one."""
 
     @abstractmethod
     def has_work(self) -> bool:
-        """Whether there is something to do, or it cannot even be told."""
+        """Whether there is work, or that cannot be determined."""
 
     def is_quiet(self, now: float) -> bool:
-        """Whether it plainly waits for messages, so that nobody need look closer; `now` is monotonic."""
+        """Whether it clearly waits for new messages, so that no further check is needed. `now` is monotonic."""
         return False
 
     @abstractmethod
     def measure(self) -> Coroutine[Any, Any, None] | None:
-        """Ask the broker how far behind the group is; None if its answers tell."""
+        """Query the group's lag from the broker; None if the responses to pulls already contain it."""
 
     def tick(self) -> None:
-        """Note when the state changed; called every second or so."""
+        """Record when the state changed. Called about every second."""
         state = self._current_state()
         if state != self._state:
             self._state, self.since = state, self._context.clock.wall()
 
     def snapshot(self) -> QueueSnapshot | None:
-        """What is known of it; None where that is nothing yet."""
+        """Return the known values; None if there are none yet."""
         self.tick()
         context, queue, process_queues = self._context, self._message_queue, self.process_queues
         stats, cached = context.stats[queue.topic], sum(one.cached_count for one in process_queues)
         waiting = sum(one.waiting_count + one.retrying for one in process_queues)
-        # a pop retry topic counts as the group's retry topic does, and has a queue of the same number
+        # a pop retry topic counts as the group's retry topic, because both have queues of the same number
         is_pop_retry = topic_of_pop_retry(context.options.group, queue.topic) is not None
         return QueueSnapshot(
             topic=queue.without(context.options.namespace).topic if is_pop_retry else stats.topic,
@@ -90,7 +90,7 @@ class AssignmentStatus(ABC):
         )
 
     def explain(self) -> Problem:
-        """Why the assignment stands still, from what is seen of it now."""
+        """Return the cause of a stall from the current facts."""
         return self._seen().explain()
 
     def _seen(self) -> Stall:
@@ -122,7 +122,7 @@ class AssignmentStatus(ABC):
         )
 
     def _named(self) -> Stall:
-        """What the queue and its group are called in evidence and in next steps."""
+        """Return a Stall with the names for evidence and next steps."""
         options = self._context.options
         queue, group = (
             self._message_queue.without(options.namespace),
@@ -152,17 +152,17 @@ class AssignmentStatus(ABC):
         return None if self._context.ownership.holds(self._message_queue) else "locked_out"
 
     def _waits_for_circuit(self) -> bool:
-        """Whether messages wait as the circuit is not closed."""
+        """Whether messages wait because the circuit is not closed."""
         circuit = self._context.circuit
         return circuit is not None and circuit.state != "closed" and any(one.pending for one in self.process_queues)
 
     def _oldest(self) -> Message | None:
-        """The message that was stored first, of those that are not finished."""
+        """The unfinished message that was stored first."""
         unfinished = [message for one in self.process_queues if (message := one.oldest()) is not None]
         return min(unfinished, key=lambda message: message.store_timestamp, default=None)
 
     def _lag_seconds(self, lag: int | None, last_stored_ms: int = 0) -> float | None:
-        """Age of the oldest message that waits; with none cached, that of the last one seen."""
+        """Return the age of the oldest waiting message; if none is cached, of the last one seen."""
         if lag == 0:
             return 0.0
         oldest = self._oldest()

@@ -127,7 +127,7 @@ class _GuardedCall:
             self._batch.decide(index, ACK)
 
     def _hand_out_again(self, again: list[int]) -> list[int]:
-        """Clear the decisions about these messages and the messages that wait behind them. Returns the indexes of both."""
+        """Clear the decisions about these messages and the messages behind them. Returns the indexes of both."""
         decided = dict(self._batch.decisions())
         behind = [index for index, decision in decided.items() if decision.outcome is Outcome.AGAIN]
         indexes = sorted({*again, *behind})

@@ -1,14 +1,14 @@
-"""A group that consumes lite topics (RIP-83, RocketMQ 5.5): some of those below one parent topic.
+"""Groups that consume lite topics (RIP-83, RocketMQ 5.5): selected lite topics of one parent topic.
 
-Members tell each broker which lite topics they want, and pop from it what comes for any of these. The broker keeps an
-offset for each lite topic, and hands out nothing more of one while a member has messages of it. Line, workers,
-settlement and receipts are those of a group that pops. Loaded only for such groups.
+Members subscribe to lite topics at each broker, and pop messages of all their lite topics with one request. The broker
+keeps an offset for each lite topic. While a member has messages of a lite topic, the broker returns no others of it.
+The line, the workers, the settlement and the receipts are shared with POP groups. Only such groups load this package.
 
-    division       LiteDivision: every member pops at every broker of the parent topic, once the brokers serve it
+    division       LiteDivision: every member pops at every broker of the parent topic that serves lite topics
     assignment     LiteAssignment: one broker, from the subscription to the last acknowledgement
-    subscribed     LiteSubscribed: which lite topics this member has told a broker, and where new ones start
-    loop           LiteLoop: pops, and divides what comes by lite topic
+    subscribed     LiteSubscribed: this member's subscription at a broker, and start offsets of new lite topics
+    loop           LiteLoop: pops, and splits responses by lite topic
     request        LitePopRequest: the request
-    block          LiteBlock: what is handled together of a lite topic, and what follows it
-    process_queue  LiteProcessQueue: a lite topic's messages go to handlers one batch after the other
+    block          LiteBlock: one batch of a lite topic, and the messages behind it
+    process_queue  LiteProcessQueue: hands out a lite topic's messages batch by batch
 """

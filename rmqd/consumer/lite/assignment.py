@@ -15,7 +15,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 class LiteStatus(PopStatus):
-    """What waits on the broker, of all lite topics below the assignment's that the group has offsets of."""
+    """The status of a lite assignment. Its lag includes all lite topics with an offset of the group."""
 
     @property
     def _asked_topic(self) -> str:
@@ -26,7 +26,7 @@ class LiteStatus(PopStatus):
 
 
 class LiteAssignment(PopAssignment):
-    """Subscribes, pops, and takes the subscription back before it leaves: what comes goes to other members."""
+    """Subscribes and pops. At its release it unsubscribes first, so that other members get new messages."""
 
     loop_type: ClassVar[type[PopLoop]] = LiteLoop
     status_type: ClassVar[type[PopStatus]] = LiteStatus

@@ -1,4 +1,4 @@
-"""What is handled together of one lite topic, and what is handled after it."""
+"""One batch of a lite topic, and the messages that must be handled after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmqd.wire.pop import PopHandle, RetryFlag
 
 
 class LiteBlock(PopBlock):
-    """One batch of a lite topic. `rest` are the messages of the same pop that come after it, in order."""
+    """One batch of a lite topic. `rest` are the later messages of the same pop, in order."""
 
     __slots__ = ("_lite_topic", "rest")
 
@@ -36,11 +36,11 @@ class LiteBlock(PopBlock):
 
     @property
     def lite_topic(self) -> str:
-        """The lite topic, which requests about its messages name beside the parent topic."""
+        """The lite topic. Requests about its messages need it in addition to the parent topic."""
         return self._lite_topic
 
     def holding(self, messages: list[Message], most: int, size_bytes: int) -> LiteBlock:
-        """A block of the same pop: the first `most` of these messages are its own, the others its rest."""
+        """Return a block of the same pop: the first `most` of these messages are its batch, the others its rest."""
         block = LiteBlock(self.data, self.queue, self.topic, self._lite_topic, self.handle, self.due, self.namespace)
         block.decompressed = self.decompressed
         block.messages, block.rest = messages[:most], messages[most:]
@@ -51,37 +51,37 @@ class LiteBlock(PopBlock):
 
 
 class PassedOver:
-    """How often messages were popped here that no handler got, as one before them failed.
+    """How often messages were popped here without a handler call, because an earlier message failed.
 
-    A broker counts the pops of a message, and takes each for an attempt. Without this the messages behind one that
-    fails would be given up at their own first failure.
+    A broker counts every pop of a message as an attempt. Without this correction, messages behind a failed message
+    would be dead-lettered at their own first failure.
     """
 
     def __init__(self) -> None:
-        self._times: dict[MessageQueue, Counter[int]] = {}  # by offset in the lite topic's queue
+        self._times: dict[MessageQueue, Counter[int]] = {}  # counted by offset in the lite topic's queue
 
     def note(self, queue: MessageQueue, offsets: Iterable[int]) -> None:
-        """Note that messages go back to the broker which no handler got."""
+        """Record messages that are returned to the broker without a handler call."""
         self._times.setdefault(queue, Counter()).update(offsets)
 
     def times(self, queue: MessageQueue, offset: int) -> int:
-        """How often that was so of one message."""
+        """Return how often that happened to one message."""
         known = self._times.get(queue)
         return 0 if known is None else known[offset]
 
     def forget_below(self, queue: MessageQueue, offset: int) -> None:
-        """Forget the messages below an offset: they do not come again."""
+        """Forget the messages below an offset: they are not redelivered."""
         known = self._times.pop(queue, None)
         if known and (kept := Counter({at: times for at, times in known.items() if at >= offset})):
             self._times[queue] = kept
 
 
 def place(reply: MessageBlock, message_queue: MessageQueue, tries: str | None, passed_over: PassedOver) -> int:
-    """Have each message of a reply show its offset in its lite topic, and how often it was tried.
+    """Set the offset in its lite topic and the number of attempts of each message in a response.
 
-    `message_queue` is what was asked for: the parent topic, on a broker. `tries` is the reply's orderCountInfo, which
-    counts pops; those in which the message was passed over are no tries. Corrupt messages that name no lite topic are
-    left out of the reply; returns how many. Raises ProtocolError. Java: `MQClientAPIImpl.processPopLiteResponse`.
+    `message_queue` is the requested parent topic on a broker. `tries` is the response's orderCountInfo, which counts
+    pops; pops without a handler call are subtracted. Corrupt messages without a lite topic are removed from the
+    response; returns their number. Raises ProtocolError. Java: `MQClientAPIImpl.processPopLiteResponse`.
     """
     found = sorted([*reply.messages, *(one.message for one in reply.corrupt)], key=lambda message: message.place)
     for message, times in zip(found, parse_tries(tries, len(found)), strict=True):
@@ -98,7 +98,10 @@ def place(reply: MessageBlock, message_queue: MessageQueue, tries: str | None, p
 def divided_by_lite_topic(
     reply: MessageBlock, message_queue: MessageQueue, header: PopMessageResponseHeader, due: float, most: int
 ) -> list[LiteBlock]:
-    """Divide the messages of a reply that `place` has seen by lite topic, and those into batches of `most`."""
+    """Split the messages of a response by lite topic, and each lite topic into a batch of `most` and the rest.
+
+    Call `place` first.
+    """
     messages: dict[str, list[Message]] = {}
     corrupt: dict[str, list[CorruptMessage]] = {}
     for message in sorted(reply.messages, key=lambda message: message.place):

@@ -1,4 +1,4 @@
-"""Who pops which lite topics: every member at every broker of the parent topic, those that it subscribed to."""
+"""Assignment of lite topics: every member pops the lite topics that it subscribed to, at every broker."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ log = structlog.get_logger(__name__)
 
 
 class LiteDivision(Division):
-    """Looks whether a broker serves the group's lite topics; the broker divides them among those that subscribed."""
+    """Checks which brokers serve the group's lite topics. A broker divides each lite topic among its subscribers."""
 
     def __init__(self, context: GroupContext, receipts: PopReceipts) -> None:
         super().__init__(context)
         self._receipts = receipts
-        self._served: set[str] = set()  # brokers that were found to serve them
+        self._served: set[str] = set()  # brokers that serve them
 
     def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
-        """Have acknowledgements sent."""
+        """Start to send acknowledgements."""
         return [tasks.create_task(self._receipts.run(), name=f"acks:{self._context.options.group}")]
 
     async def share_of(
         self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
     ) -> Share | None:
-        """All lite topics at each broker of the parent topic; None while none answers.
+        """Return all lite topics at each broker of the parent topic; None while no broker responds.
 
-        Raises LiteTopicsRefusedError where the topic or the group is not set up for lite topics.
+        Raises LiteTopicsRefusedError if the topic or the group is not set up for lite topics.
         """
         names = sorted({queue.broker_name for queue in queues})
         ready = [name for name in names if name in self._served or await self._is_served(topic, name)]
@@ -50,7 +50,7 @@ class LiteDivision(Division):
         return Share(popped=frozenset(MessageQueue(topic, name, ANY_QUEUE) for name in ready))
 
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
-        """The assignment for a broker of a share."""
+        """Return the assignment for a broker of a share."""
         assert is_popped
         return LiteAssignment(self._context, self._receipts, replace(message_queue, queue_id=ANY_QUEUE))
 
@@ -75,27 +75,27 @@ class LiteDivision(Division):
 def _check_topic(topic: str, broker_name: str, message_type: str | None) -> None:
     if message_type != LITE:
         raise LiteTopicsRefusedError(
-            f"lite_topics needs a topic of message type {LITE}, and {topic} on {broker_name} is of type "
-            f"{message_type or 'NORMAL'}; `mqadmin updateTopic -t TOPIC -a +{MESSAGE_TYPE}={LITE}` makes one, on "
-            "brokers of RocketMQ 5.5 or later, and to this one you can subscribe by tags"
+            f"lite_topics needs a topic of message type {LITE}, but {topic} on {broker_name} has type "
+            f"{message_type or 'NORMAL'}; create one with `mqadmin updateTopic -t TOPIC -a +{MESSAGE_TYPE}={LITE}` on "
+            f"brokers of RocketMQ 5.5 or later, or subscribe to {topic} by tags"
         )
 
 
 def _check_group(group: str, topic: str, broker_name: str, attributes: dict[str, str]) -> None:
     bound = attributes.get(BIND_TOPIC)
     if bound != topic:
-        is_bound = f"is bound to {bound}" if bound else "is bound to no topic"
+        is_bound = f"is bound to {bound}" if bound else "is not bound to a topic"
         raise LiteTopicsRefusedError(
-            f"lite_topics needs a group that is bound to {topic}, and {group} on {broker_name} {is_bound}; "
-            f"`mqadmin updateSubGroup -c CLUSTER -g {group} -a +{BIND_TOPIC}={topic}` binds it"
+            f"lite_topics needs a group that is bound to {topic}, but {group} on {broker_name} {is_bound}; "
+            f"bind it with `mqadmin updateSubGroup -c CLUSTER -g {group} -a +{BIND_TOPIC}={topic}`"
         )
     if WILDCARD in attributes:
         raise LiteTopicsRefusedError(
-            f"{group} on {broker_name} is a group for all lite topics ({WILDCARD}), and lite_topics names some: "
-            "brokers would send all of them; use another group"
+            f"{group} on {broker_name} is a group for all lite topics ({WILDCARD}): brokers would send all of them, "
+            "not only those in lite_topics; use another group"
         )
     if (model := attributes.get(MODEL, SHARED)) != SHARED:
         raise LiteTopicsRefusedError(
-            f"{group} on {broker_name} has {MODEL}={model}, and members of rmqd share lite topics; "
-            f"`mqadmin updateSubGroup -c CLUSTER -g {group} -a +{MODEL}={SHARED}` has brokers know that"
+            f"{group} on {broker_name} has {MODEL}={model}, but members of rmqd share lite topics; "
+            f"run `mqadmin updateSubGroup -c CLUSTER -g {group} -a +{MODEL}={SHARED}`"
         )

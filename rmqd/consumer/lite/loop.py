@@ -1,4 +1,4 @@
-"""Pops the lite topics of one parent topic at one broker, and puts what comes where workers take it from."""
+"""Pops the lite topics of one parent topic at one broker, and puts the messages into process queues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class LiteLoop(PopLoop):
-    """The pops of one assignment. Each lite topic that messages came from has a cache of its own."""
+    """The pops of one assignment. Each lite topic with messages has a separate cache."""
 
     request_type: ClassVar[type[PopRequest]] = LitePopRequest
 
@@ -37,7 +37,7 @@ class LiteLoop(PopLoop):
         super().__init__(context, receipts, message_queue)
 
     def take_over_options(self) -> int:
-        """Apply the group's present options at once, other lite topics too."""
+        """Apply changed options at once, including the selection of lite topics."""
         self.subscribed.again()
         return super().take_over_options()
 
@@ -47,15 +47,15 @@ class LiteLoop(PopLoop):
             pop_time=header.pop_time,
             invisible_time=header.invisible_time,
             revive_qid=header.revive_qid,
-            rest_num=0,  # the broker does not tell
+            rest_num=0,  # not in the response
             order_count_info=header.order_count_info,
         )
 
     def _read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, MessageBlock]:
         header, block = super()._read(reply)
         if left_out := place(block, self._message_queue, header.order_count_info, self._passed_over):
-            # nothing names them to the broker: they come again when their time is over
-            log.warning("pop.doubted", queue=str(self._message_queue), reason=f"{left_out} corrupt, of no lite topic")
+            # without a lite topic they cannot be acknowledged; they become visible again when their time is over
+            log.warning("pop.doubted", queue=str(self._message_queue), reason=f"{left_out} corrupt, no lite topic")
         return header, block
 
     def _divided(self, found: MessageBlock, header: PopMessageResponseHeader, popped_at: float) -> list[PopBlock]:
@@ -72,7 +72,7 @@ class LiteLoop(PopLoop):
         return LiteProcessQueue(message_queue, stats, namespace, self._receipts, self.relieve, self)
 
     def go_on(self, block: LiteBlock, process_queue: LiteProcessQueue) -> None:
-        """Put what follows a batch that was acknowledged."""
+        """Put the messages behind an acknowledged batch into the cache."""
         rest, block.rest = block.rest, []
         most = self._context.options.consume_message_batch_max_size
         following = block.holding(rest, most, block.size_bytes)
@@ -80,12 +80,12 @@ class LiteLoop(PopLoop):
         self.cached.set()
 
     def give_back(self, block: LiteBlock) -> None:
-        """Have the broker show what follows a batch that was not acknowledged as a whole, behind what failed."""
+        """Return the messages behind a failed batch to the broker, which redelivers them after the failed message."""
         offsets = [message.queue_offset for message in block.rest]
         block.rest = []
         self._passed_over.note(block.queue, offsets)
         self._receipts.show_again(block, offsets)
 
     async def _failed(self, error: RmqdError) -> None:
-        self.subscribed.again()  # the broker may have been started anew, and know of no subscription
+        self.subscribed.again()  # the broker may have restarted and lost the subscription
         await super()._failed(error)

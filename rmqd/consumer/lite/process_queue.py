@@ -1,4 +1,4 @@
-"""The cache of one lite topic: handlers get its messages batch after batch, in order."""
+"""The cache of one lite topic: handlers get its messages batch by batch, in order."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from rmqd.wire.messages.message import Message, MessageBlock
 
 
 class Following(Protocol):
-    """What becomes of the messages that follow a batch."""
+    """Receives the messages behind a batch."""
 
     def go_on(self, block: LiteBlock, process_queue: LiteProcessQueue) -> None:
-        """Put them: the batch was acknowledged."""
+        """Called when the batch was acknowledged: put the messages behind it into the cache."""
 
     def give_back(self, block: LiteBlock) -> None:
-        """Have the broker show them again."""
+        """Called when the batch was not acknowledged: return the messages behind it to the broker."""
 
 
 class LiteProcessQueue(PopProcessQueue):
-    """Messages of one lite topic that this member popped; no other member gets any of it meanwhile.
+    """Messages of one lite topic that this member popped. Meanwhile, no other member gets messages of it.
 
-    Where a batch is acknowledged as a whole, what follows it is put. Where it is not, what follows goes back to the
-    broker, which shows it again behind what failed: the order stays.
+    If a batch is acknowledged as a whole, the messages behind it are put into the cache. Otherwise they are returned to
+    the broker, which redelivers them after the failed message. This keeps the order.
     """
 
     __slots__ = ("_following",)
@@ -45,7 +45,7 @@ class LiteProcessQueue(PopProcessQueue):
         self._following = following
 
     def put(self, block: MessageBlock, next_offset: int, held: Sequence[Message] = ()) -> None:
-        """Add a batch; where none of it is wanted, what follows it."""
+        """Add a batch. If the filter rejects all its messages, continue with the messages behind it."""
         assert isinstance(block, LiteBlock)
         is_wanted = bool(block.unfinished)
         super().put(block, next_offset, held)

@@ -1,4 +1,4 @@
-"""The pops of a parent topic's lite topics at one broker, as requests."""
+"""The pop requests for a parent topic's lite topics at one broker."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rmqd.wire.headers.lite import PopLiteMessageRequestHeader
 
 
 class LitePopRequest(PopRequest):
-    """Sends them. The broker knows from the subscription which lite topics they are for."""
+    """Sends lite pops. They name no lite topics, because the broker knows the subscription."""
 
     code: ClassVar[int] = int(RequestCode.POP_LITE_MESSAGE)
 
     def go_by(self, options: ConsumerOptions, subscription: SubscriptionData, most: int) -> None:
-        """Have later pops ask by these options."""
+        """Use these options for later pops."""
         self._fields = PopLiteMessageRequestHeader(
             client_id=self._client.client_id,
             consumer_group=options.group,

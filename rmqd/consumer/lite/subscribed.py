@@ -1,7 +1,7 @@
-"""Which lite topics this member has told one broker that it wants, and where those begin that are new to the group.
+"""A member's lite subscription at one broker, and the start offsets of lite topics that are new to the group.
 
-Brokers keep lite subscriptions in memory only, for three minutes. So all of them are told again and again, and at once
-after an answer that did not come: the broker may have been started anew.
+Brokers keep lite subscriptions only in memory, for three minutes. So the subscription is sent periodically, and at once
+after a failed request, because the broker may have restarted.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-AGAIN_SECONDS: Final = 30.0  # as the official clients
+AGAIN_SECONDS: Final = 30.0  # same as the official clients
 AFTER_ERROR_SECONDS: Final = 1.0
 
 
 class LiteSubscribed:
-    """The subscription of one member at one broker; `message_queue` names the parent topic and the broker."""
+    """The subscription of one member at one broker. `message_queue` names the parent topic and the broker."""
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
         self._context = context
@@ -37,15 +37,15 @@ class LiteSubscribed:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The lite topics that the group's options name now."""
+        """The lite topics in the group's current options."""
         return self._context.options.subscriptions[self._message_queue.topic].lite_topics
 
     def again(self) -> None:
-        """Have `keep` tell the broker at once."""
+        """Make `keep` send the subscription at once."""
         self._sooner.set()
 
     async def tell(self) -> None:
-        """Tell the broker which lite topics are wanted: all of them, and no others. Raises RmqdError."""
+        """Subscribe to all wanted lite topics, and to no others. Raises RmqdError."""
         wanted = self.wanted
         for lite_topic in wanted:
             if lite_topic not in self._founded:
@@ -54,7 +54,7 @@ class LiteSubscribed:
         await self._control(LiteSubscriptionAction.COMPLETE_ADD, wanted)
 
     async def keep(self) -> None:
-        """Tell the broker again and again, until cancelled."""
+        """Send the subscription periodically, until cancelled."""
         clock, pause_seconds = self._context.clock, AGAIN_SECONDS
         while True:
             await wait_within(clock, pause_seconds, self._sooner.wait())
@@ -68,7 +68,7 @@ class LiteSubscribed:
                     log.warning("lite.subscription_failed", queue=str(self._message_queue), error=str(error))
 
     async def end(self) -> None:
-        """Want no lite topics any more: what comes goes to other members. A broker that does not answer forgets us."""
+        """Unsubscribe, so that other members get new messages. A broker that does not respond forgets us anyway."""
         try:
             await self._control(LiteSubscriptionAction.COMPLETE_REMOVE, ())
         except RmqdError as error:
@@ -83,10 +83,10 @@ class LiteSubscribed:
         await control_lite_subscription(context.client.remoting, self._address(), told)
 
     async def _found(self, lite_topic: str) -> None:
-        """Store where a lite topic begins that the group has no offset of: at its first message, or after its last.
+        """Store the start offset of a lite topic without an offset of the group: its first message, or its end.
 
-        Otherwise the broker would choose, at the first pop; and one that is empty now begins with what comes next, also
-        where this member is away by then.
+        Otherwise the broker would choose at the first pop. A lite topic that is empty now must begin with its next
+        message, even if this member is stopped by then.
         """
         context, remoting, address = self._context, self._context.client.remoting, self._address()
         group = context.options.group

@@ -1,8 +1,8 @@
-"""How the queues of a group that pulls are divided, with what it popped before and did not finish.
+"""Assignment of queues in a group that pulls but popped before, with its unfinished popped messages.
 
-A group that popped until its `consume_mode` was changed has messages in its pop retry topics, and more come there while
-popped messages are hidden. No pull looks there, so the group reads these topics besides its own (`PopRetries`).
-Brokers pop for a group only where an administrator said so, and remember that: they are asked once.
+A group that popped until its `consume_mode` was changed has messages in its pop retry topics. More arrive while popped
+messages are invisible. Pulls of the group's topics do not return them, so the group also pulls these topics
+(`PopRetries`). Brokers pop for a group only if an administrator set that, and remember it, so one query is enough.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ ASK_SECONDS: Final = 10.0
 
 
 class DivisionAfterPop(Division):
-    """Each member computes its share, as without pop retry topics."""
+    """Computes each member's share as usual, with pop retry topics."""
 
     def __init__(self, context: GroupContext) -> None:
         super().__init__(context)
         self._retries = PopRetries(context)
         self._modes: dict[str, MessageRequestMode] = {}  # the topics that the group may have popped
-        self._asked: set[str] = set()  # addresses of brokers that answered
+        self._asked: set[str] = set()  # addresses of brokers that responded
 
     def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
-        """Have the brokers asked, and pop retry topics looked for if they tell of a topic."""
+        """Start to query the brokers, and to check the pop retry topics of the topics that they report."""
         group = self._context.options.group
         reading = self._retries.run(self._modes, changed)
         return [
@@ -49,7 +49,7 @@ class DivisionAfterPop(Division):
     async def share_of(
         self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
     ) -> Share | None:
-        """This member's share, none of a pop retry topic that is empty."""
+        """Return this member's share. It is empty for a finished pop retry topic."""
         if self._retries.is_over(topic, held):
             return Share()
         return await super().share_of(topic, queues, client_ids, held)
@@ -66,7 +66,7 @@ class DivisionAfterPop(Division):
         options = self._context.options
         try:
             told = await request_modes(self._context.client.remoting, address)
-        except RequestCodeNotSupportedError:  # it cannot pop
+        except RequestCodeNotSupportedError:  # this broker cannot pop
             told = {}
         except RmqdError as error:
             log.debug("pop.modes_unknown", address=address, error=str(error))

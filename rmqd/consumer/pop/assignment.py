@@ -1,4 +1,4 @@
-"""One assignment that is popped, a queue or all queues of a broker: from its first pop to its last acknowledgement."""
+"""One popped assignment, a queue or all queues of a broker: from its first pop to its last acknowledgement."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-KEEP_SECONDS: Final = 0.1  # how soon what is finished of a block is acknowledged, while handlers have the rest
-RENEW_AT: Final = 2 / 3  # of the time that a message is hidden; also where one that waits is left to others
+KEEP_SECONDS: Final = 0.1  # delay until finished messages of a block are acknowledged while handlers have the rest
+RENEW_AT: Final = 2 / 3  # share of the invisible time, then it is extended, or a waiting message is discarded
 RENEW_AGAIN_SECONDS: Final = 1.0
-FLUSH_SECONDS: Final = 3.0  # for acknowledgements to be answered, when the handlers are done
+FLUSH_SECONDS: Final = 3.0  # how long the responses to the last acknowledgements may take
 HURRIED_FLUSH_SECONDS: Final = 0.5
 
 
 class PopAssignment(Assignment):
-    """Pops, and keeps hidden what handlers have, until told to leave.
+    """Pops messages, and keeps those in flight invisible, until it is released.
 
-    When it leaves, what no handler had is shown to the other members at once, and what handlers finish is acknowledged.
+    At the release, messages that no handler has become visible to other members at once. Messages that handlers finish
+    are still acknowledged.
     """
 
     is_popped = True
@@ -45,12 +46,12 @@ class PopAssignment(Assignment):
 
     @property
     def loop(self) -> PopLoop:
-        """The loop that pops; there is one from the beginning."""
+        """The loop that pops. It exists from the beginning."""
         return self.status.loop
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether the broker has heard of every popped message that is done with."""
+        """Whether the broker has received the acknowledgements of all finished messages."""
         return not self.loop.unacknowledged and self._receipts.is_idle
 
     async def run(self) -> None:
@@ -80,10 +81,10 @@ class PopAssignment(Assignment):
         await self.loop.run()
 
     async def _popped_last(self) -> None:
-        """No pop is under way any more; handlers may still have messages."""
+        """Called when no pop is in progress any more. Handlers may still have messages."""
 
     def _show_waiting(self) -> None:
-        """Hand out nothing more, and let other members have the messages that no handler has."""
+        """Stop handing out messages. Waiting messages become visible to other members."""
         for process_queue in self.loop.process_queues:
             for block in list(process_queue.blocks):
                 assert isinstance(block, PopBlock)
@@ -94,7 +95,7 @@ class PopAssignment(Assignment):
             process_queue.leave()
 
     async def _keep(self, tasks: asyncio.TaskGroup) -> None:
-        """Acknowledge what is finished of blocks that are not, and keep hidden what handlers have."""
+        """Acknowledge finished messages of unfinished blocks, and keep messages in flight invisible."""
         while True:
             if not self.loop.unacknowledged:
                 self.loop.cached.clear()
@@ -109,9 +110,9 @@ class PopAssignment(Assignment):
                         self._look_at(tasks, process_queue, block)
 
     def _look_at(self, tasks: asyncio.TaskGroup, process_queue: PopProcessQueue, block: PopBlock) -> None:
-        """Deal with a block whose messages are about to be shown to others: keep those that a handler has.
+        """Extend the invisible time of a block's messages in flight, and discard its waiting messages.
 
-        While the group is held up, keep those that wait as well: left to others, each would lose an attempt.
+        While the group is held up, keep the waiting messages too: each would lose an attempt at another member.
         """
         waiting = [] if self._context.is_held_up else process_queue.waiting_of(block)
         if waiting:
@@ -129,7 +130,7 @@ class PopAssignment(Assignment):
         if not held:
             block.look_at = float("inf")
             return
-        block.look_at = float("inf")  # until the answers are there
+        block.look_at = float("inf")  # until the responses arrive
         tasks.create_task(self._renew(block, held), name=f"renew:{block.queue}")
 
     async def _renew(self, block: PopBlock, offsets: list[int]) -> None:
@@ -137,7 +138,7 @@ class PopAssignment(Assignment):
         invisible_ms = round(seconds * 1000)
         renewed = await asyncio.gather(*(self._receipts.renew(block, offset, invisible_ms) for offset in offsets))
         if all(renewed):
-            # hidden from when that was asked: what the answer took does not count
+            # the new time counts from the request, not from the response
             block.look_at = min(block.due_of(offset) for offset in offsets) - seconds * (1 - RENEW_AT)
         else:
             block.look_at = self._context.clock.monotonic() + RENEW_AGAIN_SECONDS

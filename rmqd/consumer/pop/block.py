@@ -1,4 +1,4 @@
-"""The messages that one pop took of one queue, and the handles that acknowledge them."""
+"""The messages that one pop returned from one queue, and the handles to acknowledge them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rmqd.wire.pop import PopHandle, PoppedQueue, RetryFlag, parse_start_offsets
 
 
 class PopBlock(MessageBlock):
-    """What one pop took of one queue. Other members don't see the messages until `due` (monotonic seconds).
+    """The messages that one pop returned from one queue. They are invisible to others until `due` (monotonic seconds).
 
-    The broker gives one handle for all of them, in which only the queue offset differs (`handle`). A message that is
-    hidden for longer, or for another time, gets a handle and a time of its own (`renewed`).
+    The broker returns one handle for all of them, in which only the queue offset differs (`handle`). A message with a
+    changed invisible time gets a separate handle and time (`renewed`).
     """
 
     __slots__ = ("changing", "due", "handle", "look_at", "queue", "renewed", "settled", "topic")
@@ -26,33 +26,33 @@ class PopBlock(MessageBlock):
     ) -> None:
         super().__init__(data, queue, namespace)
         self.origin = topic
-        self.queue = queue  # as brokers know it
-        self.topic = topic  # the subscribed one; `queue` may be of a retry topic
+        self.queue = queue  # the broker's name for it
+        self.topic = topic  # the subscribed topic; `queue` may belong to a retry topic
         self.handle = handle
         self.due = due
-        self.look_at = due - handle.invisible_time / 3000  # when what handlers have is to be hidden for longer
+        self.look_at = due - handle.invisible_time / 3000  # when to extend the time of messages in flight
         # by queue offset:
-        self.settled: set[int] = set()  # acknowledged, given back, or left to the broker
-        self.changing: dict[int, asyncio.Future[None]] = {}  # about to get a new handle
-        self.renewed: dict[int, tuple[PopHandle, float]] = {}  # the new handle, and when it is due
+        self.settled: set[int] = set()  # acknowledged, sent back or discarded
+        self.changing: dict[int, asyncio.Future[None]] = {}  # a request for a new handle is in progress
+        self.renewed: dict[int, tuple[PopHandle, float]] = {}  # the new handle, and when its time is over
 
     @property
     def lite_topic(self) -> str | None:
-        """The lite topic that requests about these messages name beside `topic`; None where there is none."""
+        """The lite topic that requests about these messages need in addition to `topic`; None if there is none."""
         return None
 
     def handle_of(self, offset: int) -> PopHandle:
-        """The handle by which the message at a queue offset is acknowledged now."""
+        """Return the current handle of the message at a queue offset."""
         renewed = self.renewed.get(offset)
         return self.handle._replace(queue_offset=offset) if renewed is None else renewed[0]
 
     def due_of(self, offset: int) -> float:
-        """When other members see the message at a queue offset again (monotonic seconds)."""
+        """Return when the message at a queue offset becomes visible to other members (monotonic seconds)."""
         renewed = self.renewed.get(offset)
         return self.due if renewed is None else renewed[1]
 
     def unsettled(self, messages: Iterable[Message]) -> list[int]:
-        """The queue offsets of those messages that are still to be acknowledged, or given back."""
+        """Return the queue offsets of those messages that are not acknowledged, sent back or discarded yet."""
         if not self.settled:
             return [message.queue_offset for message in messages]
         return [message.queue_offset for message in messages if message.queue_offset not in self.settled]
@@ -61,10 +61,10 @@ class PopBlock(MessageBlock):
 def divided(
     reply: MessageBlock, message_queue: MessageQueue, group: str, header: PopMessageResponseHeader, due: float
 ) -> list[PopBlock]:
-    """Divide a reply's messages by the queue that they were popped from. Raises ProtocolError.
+    """Group a response's messages by their queue. Raises ProtocolError.
 
-    `message_queue` is what was asked for: one queue, or any queue of a broker. A block's own queue has the topic that
-    really holds the message, which is the group's retry topic for a message that was popped before. Java:
+    `message_queue` is the requested queue, or any queue of a broker. A block's own queue has the topic that stores the
+    message: for a message that was popped before, this is the group's retry topic. Java:
     `MQClientAPIImpl.processPopResponse`.
     """
     starts = parse_start_offsets(header.start_offset_info)
@@ -93,7 +93,7 @@ def divided(
 
     block, queue_id = None, None
     for message in reply.messages:
-        if block is None or from_retries or message.stored_queue_id != queue_id:  # a reply has queue after queue
+        if block is None or from_retries or message.stored_queue_id != queue_id:  # a response is sorted by queue
             block, queue_id = block_of(message), message.stored_queue_id
         message.block = block
         block.messages.append(message)
@@ -107,6 +107,6 @@ def divided(
 
 
 def _retry_flag(message: Message) -> RetryFlag:
-    """Which topic really holds a message: brokers show a retried one under the topic where it was sent at first."""
+    """Return which topic stores a message. Brokers show a retried message under its original topic."""
     told = message.stored_properties.get(names.POP_CK)
     return PopHandle.parse(told).retry if told else RetryFlag.of(message.record_topic)

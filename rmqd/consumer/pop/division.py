@@ -1,4 +1,4 @@
-"""How the queues of a group in POP mode are divided: the broker says what a member reads, and how (400)."""
+"""Assignment of queues in POP mode: the broker decides which queues a member pops or pulls (request 400)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMEOUT_SECONDS: Final = 3.0  # Java: QUERY_ASSIGNMENT_TIMEOUT
 
 
 class DivisionByBroker(Division):
-    """Asks the first of a topic's brokers that answers, as all members do: what they are told belongs together."""
+    """Queries the first available broker of a topic. All members query the same one, so that shares fit together."""
 
     def __init__(self, context: GroupContext, receipts: PopReceipts) -> None:
         super().__init__(context)
@@ -38,10 +38,10 @@ class DivisionByBroker(Division):
         self._group = context.options.group
         strategy = context.options.allocate_strategy.name
         self._strategy = BROKERS_NAMES.get(strategy, strategy)
-        self._modes: dict[str, MessageRequestMode] = {}  # by topic, as brokers said the last time
+        self._modes: dict[str, MessageRequestMode] = {}  # topic -> mode in the last response
 
     def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
-        """Have acknowledgements sent, and what a group popped before it pulled looked for."""
+        """Start to send acknowledgements, and to check the pop retry topics of pulled topics."""
         return [
             tasks.create_task(self._receipts.run(), name=f"acks:{self._group}"),
             tasks.create_task(self._retries.run(self._modes, changed), name=f"pop retries:{self._group}"),
@@ -50,10 +50,10 @@ class DivisionByBroker(Division):
     async def share_of(
         self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
     ) -> Share | None:
-        """The share that a broker gives this member; None while no broker answers.
+        """Return the share that a broker assigns to this member; None while no broker responds.
 
-        Raises PopNotSupportedError where all brokers that answer are too old to divide queues, and
-        StaticTopicNotPoppedError where the topic is static.
+        Raises PopNotSupportedError if all responding brokers are too old to assign queues, and
+        StaticTopicNotPoppedError if the topic is static.
         """
         if self._retries.is_over(topic, held):
             return Share()
@@ -63,17 +63,17 @@ class DivisionByBroker(Division):
         popped = frozenset(one.queue for one in told if one.mode is MessageRequestMode.POP)
         if popped and (route := self._client.routes.route(topic)) is not None and route.mappings:
             raise StaticTopicNotPoppedError(topic)
-        # who pops is always given something; who pulls and has no queue tells brokers of pop retries, too: the last
-        # heartbeat of any member sets the group's subscriptions
+        # In POP mode every member has an assignment, so an empty one means PULL. A pulling member without queues also
+        # subscribes to pop retry topics: the last heartbeat of any member determines the group's subscriptions.
         mode = MessageRequestMode.POP if popped else MessageRequestMode.PULL
         if self._modes.get(topic) != mode:
             self._modes[topic] = mode
-            if not is_retry_topic(topic):  # they are always pulled
+            if not is_retry_topic(topic):  # retry topics are always pulled
                 log.info("pop.mode_changed", topic=topic, mode=mode.value)
         return Share(pulled=frozenset(one.queue for one in told) - popped, popped=popped)
 
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
-        """The assignment for a queue of a share: popped or pulled, as the broker said."""
+        """Return the assignment for a queue of a share, popped or pulled."""
         if not is_popped:
             return super().assignment(message_queue, is_popped=False)
         return PopAssignment(self._context, self._receipts, message_queue)
@@ -90,7 +90,7 @@ class DivisionByBroker(Division):
             try:
                 if told := await self._ask(address, topic):
                     return told
-                # as long as a broker does not know this member, it gives none, or cannot tell
+                # a broker that does not know this member returns no queues, or an error
                 await client.heartbeat.beat_address(address)
                 return await self._ask(address, topic)
             except RequestCodeNotSupportedError as error:

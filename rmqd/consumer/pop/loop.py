@@ -1,4 +1,4 @@
-"""Pops one assignment, a queue or all queues of a broker, and puts what comes where workers take it from."""
+"""Pops one assignment, a queue or all queues of a broker, and puts the messages into process queues."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)
 
-POPS_AT_ONCE: Final = 3  # while messages wait on the broker; otherwise one is held there
+POPS_AT_ONCE: Final = 3  # while messages wait on the broker; otherwise the broker holds a single pop
 
-LEFT_SHARE: Final = 2  # of the invisible time, in which bodies that there is no room for may be opened here
+LEFT_SHARE: Final = 2  # bodies without room in the cache may wait for half of the invisible time
 
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _FULL: Final = int(ResponseCode.POLLING_FULL)
@@ -51,18 +51,18 @@ _NOTHING: Final = frozenset((int(ResponseCode.POLLING_TIMEOUT), int(ResponseCode
 
 
 class PopLoop(Loop):
-    """The pops of one assignment, for as long as this member has it."""
+    """The pops of one assignment, from its acquisition to its release."""
 
     request_type: ClassVar[type[PopRequest]] = PopRequest
 
     def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
         super().__init__(context, message_queue)
-        self._by_message_queue: dict[MessageQueue, PopProcessQueue] = {}  # messages name their queue themselves
-        self.rest = 0  # messages that wait on the broker, as the last reply tells
-        self.swamped = False  # messages were left to others, as no handler was free for them
-        self._full_times = 0  # how often nothing was popped because of messages that are not acknowledged
-        self.cached = asyncio.Event()  # set by whatever is put into the queues
-        self.moved_at = self.asked_at  # when messages were finished, or came where none waited
+        self._by_message_queue: dict[MessageQueue, PopProcessQueue] = {}  # keyed by the messages' own queue
+        self.rest = 0  # messages that wait on the broker, from the last response
+        self.swamped = False  # messages were discarded, because no handler was free for them
+        self._full_times = 0  # how often the unacknowledged messages prevented a pop
+        self.cached = asyncio.Event()  # set when messages are put into the queues
+        self.moved_at = self.asked_at  # when messages were last finished, or arrived while none waited
         self._receipts = receipts
         self._relief = asyncio.Event()
         self._more = asyncio.Event()  # messages wait on the broker
@@ -73,22 +73,22 @@ class PopLoop(Loop):
 
     @property
     def process_queues(self) -> list[PopProcessQueue]:
-        """The caches of the queues that messages came from."""
+        """The caches of the queues with popped messages."""
         return list(self._by_message_queue.values())
 
     @property
     def is_behind(self) -> bool:
-        """Whether messages wait on the broker, as the last reply told."""
+        """Whether messages wait on the broker, by the last response."""
         return self.rest > 0
 
     @property
     def unacknowledged(self) -> int:
-        """Messages that wait for a handler, or that one has."""
+        """How many messages wait for a handler or are in flight."""
         return sum(process_queue.cached_count for process_queue in self.process_queues)
 
     @property
     def pops_under_way(self) -> int:
-        """Pops that were sent and are not answered; one of them is held by the broker while nothing is there."""
+        """How many pops have no response yet. The broker holds one of them while it has no messages."""
         return self._request.under_way
 
     async def run(self) -> None:
@@ -98,17 +98,17 @@ class PopLoop(Loop):
                 tasks.create_task(self._pop(is_first=number == 0), name=f"pop:{self._message_queue}:{number}")
 
     def take_over_options(self) -> int:
-        """Apply the group's present options at once. Returns how many cached messages the new filter lets go."""
+        """Apply changed options at once. Returns how many cached messages the new filter discards."""
         self._configure()
         return sum(map(self._arrivals.let_go, self.process_queues))
 
     def apply_pauses(self) -> None:
-        """Take over what an operator paused or resumed."""
+        """Apply the operator's pauses and resumes."""
         super().apply_pauses()
         self._relief.set()
 
     def relieve(self) -> None:
-        """Hear that messages were finished, so that there may be room for more."""
+        """Called when messages were finished, so that there may be room for more."""
         self.moved_at = self._context.clock.monotonic()
         self.swamped = False
         self._relief.set()
@@ -123,7 +123,7 @@ class PopLoop(Loop):
         self._request.go_by(options, subscription, context.rate_limit.most(self._batch))
 
     async def _pop(self, *, is_first: bool) -> None:
-        """Pop, and pop again. The broker holds only the first one of a loop; the others are for when messages wait."""
+        """Pop repeatedly. The broker holds only the pops of the first task; the others pop only while messages wait."""
         context, clock = self._context, self._context.clock
         while True:
             if not is_first:
@@ -188,7 +188,7 @@ class PopLoop(Loop):
         header = self._read_header(reply)
         block = frame_readable(reply.payload, self._message_queue, reply.body_start, self._context.options.namespace)
         if block.broken is not None:
-            # nothing names them to the broker, so they can only be left alone: they come again when their time is over
+            # without a handle they cannot be acknowledged; they become visible again when their time is over
             self._context.client.remoting.traffic.doubted_replies += 1
             log.warning("pop.doubted", queue=str(self._message_queue), reason=block.broken)
         return header, block
@@ -201,16 +201,16 @@ class PopLoop(Loop):
         return divided(found, self._message_queue, self._context.options.group, header, due)
 
     def _leave_to_others(self, block: PopBlock, seconds: float) -> None:
-        """Hand nothing out of an answer that was so long under way that others see its messages soon, or by now."""
+        """Discard messages of a response that took so long that other members can see them soon, or already do."""
         log.warning("pop.came_late", queue=str(block.queue), messages=len(block.messages), seconds=round(seconds, 3))
 
     def _room(self) -> int:
-        """Bytes that bodies may become: what is popped counts for the queue's size threshold, opened."""
+        """Return how many bytes fit into the cache. Decompressed bodies count for the queue's size threshold."""
         cached_bytes = sum(process_queue.cached_bytes for process_queue in self.process_queues)
         return self._context.thresholds.size_bytes - cached_bytes
 
     async def _wait_for_room(self, until: float) -> bool:
-        """Wait until handlers are done with what is cached; False if they are not by then (monotonic seconds)."""
+        """Wait until handlers finish cached messages. Returns False if `until` (monotonic seconds) passes first."""
         clock = self._context.clock
         while self._room() < 0 and clock.monotonic() < until:
             self._relief.clear()
@@ -218,7 +218,7 @@ class PopLoop(Loop):
         return self._room() >= 0
 
     def _process_queue_of(self, block: PopBlock) -> PopProcessQueue:
-        """The cache of the block's queue, made with its first message."""
+        """Return the cache of the block's queue. The first message of the queue creates it."""
         message_queue = block.queue
         process_queue = self._by_message_queue.get(message_queue)
         if process_queue is None:
@@ -233,7 +233,7 @@ class PopLoop(Loop):
         return PopProcessQueue(message_queue, stats, context.options.namespace, self._receipts, self.relieve)
 
     async def _set_aside(self, block: PopBlock, process_queue: PopProcessQueue) -> None:
-        """Treat corrupt messages as `on_corrupt_message` says. By `stop` they come again, which stops no others."""
+        """Apply `on_corrupt_message` to corrupt messages. With `stop` they are redelivered, and block no others."""
         context, policy = self._context, self._context.options.on_corrupt_message
         for corrupt in block.corrupt:
             message, reason = corrupt.message, corrupt.reason
@@ -252,7 +252,7 @@ class PopLoop(Loop):
         elif reply.code not in _NOTHING:
             raise BrokerError.of(reply.code, reply.remark, self._message_queue.broker_name)
         elif self._request.was_refused_as_late(reply) or read_at - asked_at < UNHELD_SECONDS:
-            # keeps from asking in circles a broker that says "nothing" without waiting
+            # slows down requests to a broker that returns nothing without waiting
             await self._context.clock.sleep(UNHELD_DELAY_SECONDS)
         else:
             self.rest = 0
@@ -271,7 +271,7 @@ class PopLoop(Loop):
         await self._context.clock.sleep(after_error())
 
     def _hold_back(self) -> Reason | None:
-        """Java's check, and room for what the pops under way may bring."""
+        """Return the reason not to pop, by Java's check, which also reserves room for the pops in progress."""
         if self._context.paused or self.is_paused:
             return "paused"
         if self._waits_for_circuit():
@@ -282,7 +282,7 @@ class PopLoop(Loop):
         return "count" if self.unacknowledged + reserved > self._threshold else None
 
     def _waits_for_circuit(self) -> bool:
-        """Whether nothing is popped, as no handler is called; while it is half open, a probe needs a new message."""
+        """Whether the circuit prevents pops. While it is half open, a probe needs one new message."""
         circuit = self._context.circuit
         if circuit is None or circuit.state == "closed":
             return False
@@ -290,13 +290,13 @@ class PopLoop(Loop):
         return circuit.state == "open" or has_new or self._request.under_way > 0
 
     async def _wait_for_relief(self, reason: Reason, *, counted: bool) -> None:
-        """Wait until the reason to hold back has gone; it is counted once."""
+        """Wait until the reason to hold back is gone. If `counted`, report it to the statistics."""
         context, stats = self._context, self._context.stats[self._message_queue.topic]
         since = context.clock.monotonic()
         if counted:
             stats.held_back(reason, None)
             self.held_by = reason
-            if reason == "count" and self.unacknowledged + self._batch > self._threshold:  # not only pops under way
+            if reason == "count" and self.unacknowledged + self._batch > self._threshold:  # full without other pops
                 self._full_times += 1
                 cached = {"threshold": self._threshold, "count": self.unacknowledged}
                 log_now_and_then(self._full_times, self._message_queue, reason, **cached)
@@ -315,9 +315,9 @@ class PopLoop(Loop):
                 self.held_by = None
 
     def _came_late(self, asked_at: float, connection: RemotingConnection, reply: RemotingCommand) -> None:
-        """Have the messages of a pop shown to others soon, as it was answered when nobody waited for it any more.
+        """Make the messages of a late response visible to other members soon.
 
-        The client may know no routes by then: a broker holds a pop for longer than it takes a group to leave.
+        The client may know no routes by then: a broker holds a pop for longer than a group takes to stop.
         """
         if reply.code != _FOUND:
             return

@@ -1,4 +1,4 @@
-"""The requests about popped messages of one group: acknowledged, hidden for longer, or shown to others again."""
+"""Requests about popped messages of one group: acknowledge, extend the invisible time, or end it."""
 
 from __future__ import annotations
 
@@ -22,37 +22,38 @@ from rmqd.wire.pop import PopHandle
 
 log = structlog.get_logger(__name__)
 
-GATHER_SECONDS: Final = 0.01  # acknowledgements of so long leave together
+GATHER_SECONDS: Final = 0.01  # acknowledgements from this interval are sent together
 AGAIN_SECONDS: Final = 1.0
-SHOW_AGAIN_MS: Final = 100  # until others see what was not handed out; brokers look every second or so
-LATE: Final = "invisible_time"  # the cause of duplicates: handled for longer than the message was hidden
+SHOW_AGAIN_MS: Final = 100  # until discarded messages become visible; brokers check about every second
+LATE: Final = "invisible_time"  # cause of duplicates: handled for longer than the message was invisible
 REFUSED: Final = "ack_refused"
 
 
 @dataclass(frozen=True, slots=True)
 class _Ack:
     body: BatchAck
-    due: float  # monotonic; later it has no effect
+    due: float  # monotonic; a later acknowledgement has no effect
     stats: TopicStats
-    lite_topic: str | None  # brokers take no batches of those
+    lite_topic: str | None  # brokers do not accept batches for lite topics
 
 
 class PopReceipts:
-    """Tells brokers what became of popped messages. Nothing here raises: a broker shows again what it does not hear of.
+    """Reports the results of popped messages to brokers. Nothing here raises: unreported messages become visible again.
 
-    *Receipts.* A pop hides a message from the other members for a time, and gives a handle for it (`PopHandle`), which
-    RocketMQ calls a receipt handle. All later requests about the message name it by its handle: acknowledge it
-    (ACK_MESSAGE, or BATCH_ACK_MESSAGE for many), or change how long it stays hidden (CHANGE_MESSAGE_INVISIBLETIME). A
-    retry is such a change, to the time of its delay level; to show a message again at once is another.
+    *Receipts.* A pop makes a message invisible to the other members for a time, and returns a handle (`PopHandle`),
+    which RocketMQ calls a receipt handle. All later requests identify the message by its handle: the acknowledgement
+    (ACK_MESSAGE, or BATCH_ACK_MESSAGE for many messages) and a change of the invisible time
+    (CHANGE_MESSAGE_INVISIBLETIME). A retry is such a change, to the time of its delay level. A very short time makes
+    the message visible again at once.
 
-    *New handles.* Each change gives the message another handle, and makes the former one void: an acknowledgement that
-    names the former one has no effect, and the message comes again. So while a change is under way
-    (`PopBlock.changing`), an acknowledgement of the message waits for its answer, and then uses the new handle
+    *New handles.* Each change gives the message a new handle and invalidates the previous one. An acknowledgement with
+    the previous handle has no effect, and the message is redelivered. So while a change is in progress
+    (`PopBlock.changing`), an acknowledgement of the message waits for the response, and then uses the new handle
     (`PopBlock.renewed`). All other messages of a block share one handle, in which only the queue offset differs.
 
-    *Batches.* Acknowledgements are gathered for a moment and sent broker by broker, to each broker one request at a
-    time; `run` sends them. One that comes after the message's time is over (`due`) has no effect: it is not sent, and
-    the message counts as handled twice.
+    *Batches.* Acknowledgements are collected for a moment. `run` sends them to each broker, one request at a time. An
+    acknowledgement after the end of the invisible time (`due`) has no effect: it is not sent, and the message counts as
+    handled twice.
     """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
@@ -74,11 +75,11 @@ class PopReceipts:
 
     @property
     def is_idle(self) -> bool:
-        """Whether every acknowledgement so far is answered."""
+        """Whether every acknowledgement so far has its response."""
         return all(line.idle.is_set() for line in self._lines.values())
 
     async def flush(self, seconds: float) -> None:
-        """Wait until every acknowledgement so far is answered, or the time is over."""
+        """Wait until every acknowledgement so far has its response, for at most `seconds`."""
         busy = [line for line in self._lines.values() if not line.idle.is_set()]
         for line in busy:
             line.hurry.set()
@@ -89,11 +90,11 @@ class PopReceipts:
                 wait.cancel()
 
     def is_late(self, block: PopBlock, offset: int) -> bool:
-        """Whether the time of the message is over, so that other members see it again."""
+        """Whether the invisible time of the message is over, so that other members get it too."""
         return self._clock.monotonic() >= block.due_of(offset)
 
     def acknowledge(self, block: PopBlock, offsets: list[int], stats: TopicStats) -> None:
-        """Have messages acknowledged that are done with; `run` sends it."""
+        """Acknowledge finished messages. `run` sends the request."""
         if not offsets:
             return
         block.settled.update(offsets)
@@ -104,9 +105,9 @@ class PopReceipts:
             self._line(block.handle.broker_name).add(_Ack(body, block.due, stats, block.lite_topic))
 
     async def renew(self, block: PopBlock, offset: int, invisible_ms: int) -> bool:
-        """Hide a message for longer. Returns whether that was done.
+        """Extend the invisible time of a message. Returns whether the broker accepted it.
 
-        What is to be told of the message meanwhile waits for the new handle.
+        Acknowledgements of the message wait for the new handle meanwhile.
         """
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         block.changing[offset] = changed
@@ -121,17 +122,17 @@ class PopReceipts:
             changed.set_result(None)
 
     async def retry_later(self, block: PopBlock, offset: int, seconds: float) -> None:
-        """Have a message shown again after so many seconds."""
+        """Make a message visible again after so many seconds."""
         block.settled.add(offset)
         if (changing := block.changing.get(offset)) is not None:
             await asyncio.shield(changing)
         await self._change(block, offset, round(seconds * 1000))
 
     def show_again(self, block: PopBlock, offsets: Iterable[int], connection: RemotingConnection | None = None) -> None:
-        """Let other members have messages that no handler had; by this connection, where the group may have left.
+        """Make messages that no handler had visible to other members. Pass `connection` if the group may have ended.
 
-        The answer is not waited for: if the request is lost, the messages are shown when their time is over. Of one
-        whose time is over by now a broker would make another copy.
+        This does not wait for the response. If the request is lost, the messages become visible when their time is
+        over. It skips messages whose time is over by now, because the broker would copy them once more.
         """
         if connection is None and (address := self._client.routes.master(block.handle.broker_name)) is not None:
             connection = self._client.remoting.connected(address)
@@ -143,7 +144,7 @@ class PopReceipts:
                 self._client.remoting.call(connection, header.code, header.ext_fields(), ACK_TIMEOUT_SECONDS)
 
     def _acknowledge_changed(self, block: PopBlock, offsets: list[int], stats: TopicStats) -> list[int]:
-        """Acknowledge those that have a handle of their own; returns the others."""
+        """Acknowledge messages with a changed handle. Returns the other offsets."""
         others = []
         for offset in offsets:
             if (changing := block.changing.get(offset)) is not None:
@@ -200,7 +201,7 @@ class PopReceipts:
             self._tasks.create_task(line.run(), name=f"acks:{line.broker_name}")
 
     def address(self, broker_name: str, topic: str) -> str:
-        """Where a broker's master is. Raises BrokerAwayError."""
+        """Return the address of a broker's master. Raises BrokerAwayError."""
         address = self._client.routes.master(broker_name)
         if address is None:
             raise BrokerAwayError(topic, broker_name)
@@ -208,19 +209,19 @@ class PopReceipts:
 
 
 class _Line:
-    """The acknowledgements that wait for one broker."""
+    """The acknowledgements for one broker."""
 
     def __init__(self, receipts: PopReceipts, client: ClientInstance, clock: Clock, broker_name: str) -> None:
         self.broker_name = broker_name
-        self.idle = asyncio.Event()  # nothing waits, and nothing is under way
+        self.idle = asyncio.Event()  # no acknowledgement waits or is being sent
         self.idle.set()
-        self.hurry = asyncio.Event()  # somebody waits for it
+        self.hurry = asyncio.Event()  # a caller waits in `flush`
         self._receipts = receipts
         self._client = client
         self._clock = clock
         self._waiting: list[_Ack] = []
         self._came = asyncio.Event()
-        self._singly = False  # the broker knows no batches
+        self._singly = False  # the broker does not support batches
 
     def add(self, ack: _Ack) -> None:
         self._waiting.append(ack)
@@ -228,7 +229,7 @@ class _Line:
         self.idle.clear()
 
     async def run(self) -> None:
-        """Send what is added, request by request, until cancelled."""
+        """Send the added acknowledgements, one request after the other, until cancelled."""
         while True:
             await self._came.wait()
             await self._pause(GATHER_SECONDS)
@@ -248,7 +249,7 @@ class _Line:
             await self._clock.sleep(seconds)
 
     async def _send(self, acks: list[_Ack]) -> list[_Ack]:
-        """Send acknowledgements. Returns those to be tried again; what is late by now counts as handled twice."""
+        """Send acknowledgements. Returns those to retry. Late ones are not sent and count as handled twice."""
         now = self._clock.monotonic()
         for late in [ack for ack in acks if now >= ack.due]:
             late.stats.may_repeat(LATE, len(late.body.offsets))

@@ -1,4 +1,4 @@
-"""The pops of one assignment as requests: to which broker, by which filter; and answers that nobody waits for."""
+"""The pop requests of one assignment: broker, filter, and late responses."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop import PopMessageRequestHeader
 from rmqd.wire.message_queue import MessageQueue
 
-GRACE_SECONDS: Final = 10.0  # Java: the broker may answer so long after the time it was to hold the pop
+GRACE_SECONDS: Final = 10.0  # Java: how much longer than the hold time a response may take
 TOO_LATE: Final = "timeout too much"
 
 _FROM_FIRST: Final = 0
 
 
 class PopRequest:
-    """Sends the pops of a queue, or of all queues of a broker; several may be under way."""
+    """Sends the pops of a queue, or of all queues of a broker. Several may be in progress."""
 
     code: ClassVar[int] = int(RequestCode.POP_MESSAGE)
 
@@ -33,11 +33,11 @@ class PopRequest:
         self._client = client
         self._message_queue = message_queue
         self._fields: dict[str, str] = {}
-        # by 0 the broker takes its own clock; others than 5.3 and later take it for a pop of 1970
+        # with a born time of 0, brokers from 5.3 on use their own clock; older ones reject it as a pop from 1970
         self._tells_time = False
 
     def go_by(self, options: ConsumerOptions, subscription: SubscriptionData, most: int) -> None:
-        """Have later pops ask by these options. Java: `DefaultMQPushConsumerImpl.popMessage`."""
+        """Use these options for later pops. Java: `DefaultMQPushConsumerImpl.popMessage`."""
         self._fields = PopMessageRequestHeader(
             consumer_group=options.group,
             topic=self._message_queue.topic,
@@ -46,7 +46,7 @@ class PopRequest:
             invisible_time=round(options.pop_invisible_time_seconds * 1000),
             poll_time=0,
             born_time=0,
-            init_mode=_FROM_FIRST,  # a new group has offsets by now, so a queue without one came later
+            init_mode=_FROM_FIRST,  # a new group has offsets by now, so a queue without one was created later
             exp_type=subscription.expression_type,
             exp=subscription.sub_string,
             order=False,
@@ -56,13 +56,13 @@ class PopRequest:
     async def ask(
         self, hold_ms: int, now_ms: int, came_late: Callable[[RemotingConnection, RemotingCommand], None]
     ) -> RemotingCommand:
-        """Pop, and wait for the answer, whatever its code. Raises RmqdError.
+        """Pop, and return the response, whatever its code. Raises RmqdError.
 
-        An answer that comes after a cancellation goes to `came_late`, with its connection: the broker hides its
-        messages from everybody.
+        A response after a cancellation is passed to `came_late` with its connection, because its messages are invisible
+        to all members.
         """
         client, name = self._client, self._message_queue.broker_name
-        address = client.routes.master(name)  # slaves cannot write down what they hand out
+        address = client.routes.master(name)  # slaves cannot record which messages are invisible
         if address is None:
             raise BrokerAwayError(self._message_queue.topic, name)
         connection = await client.connection(address)
@@ -78,7 +78,7 @@ class PopRequest:
             self.under_way -= 1
 
     def was_refused_as_late(self, reply: RemotingCommand) -> bool:
-        """Whether the broker took the pop for one of long ago; the next one tells the time in the other way."""
+        """Whether the broker rejected the pop as too old. The next pop then sends the other form of born time."""
         if TOO_LATE not in (reply.remark or ""):
             return False
         self._tells_time = not self._tells_time

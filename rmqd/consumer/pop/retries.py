@@ -1,9 +1,9 @@
-"""What a group popped once and did not finish: its pop retry topics, read for as long as it pulls the topic itself.
+"""Unfinished popped messages of a group that pulls now: it reads its pop retry topics while it pulls the topic itself.
 
-A message that was popped and not acknowledged goes to a pop retry topic, from which the broker answers later pops. A
-pull does not look there. So when an administrator switches a group from popping to pulling, the group also pulls its
-pop retry topics, in both forms of their names, until they stay empty for as long as a popped message is hidden. After
-that it looks at them from time to time: a retry may come as late as two hours after its message was given back.
+A message that was popped and not acknowledged moves to a pop retry topic. Brokers return it to later pops, but not to
+pulls of the original topic. So when an administrator switches a group from POP to PULL, the group also pulls its pop
+retry topics, in both forms of their names, until they stay empty for the invisible time. After that it checks them from
+time to time, because a retry can arrive up to two hours after its message was sent back.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ LOOK_SECONDS: Final = 10.0
 
 
 class PopRetries:
-    """Adds pop retry topics to the group's subscriptions, and takes them out again."""
+    """Adds pop retry topics to the group's subscriptions, and removes them again."""
 
     def __init__(self, context: GroupContext) -> None:
-        self.ending: set[str] = set()  # whose queues are being given up
+        self.ending: set[str] = set()  # topics whose queues are being released
         self._context = context
         self._client = context.client
         self._group = context.options.group
@@ -40,7 +40,7 @@ class PopRetries:
         self._watched: set[str] = set()
 
     async def run(self, modes: Mapping[str, MessageRequestMode], changed: Callable[[], None]) -> None:
-        """Look every few seconds, until cancelled; `changed` is called where the subscriptions were."""
+        """Check every few seconds, until cancelled. `changed` is called after a change of the subscriptions."""
         try:
             while True:
                 for topic in list(self._context.options.subscriptions):
@@ -54,7 +54,7 @@ class PopRetries:
                 self._client.routes.unwatch(retry)
 
     async def _look(self, retry: str, *, pulled: bool) -> bool:
-        """Begin or end to read one pop retry topic. Returns whether the group's subscriptions changed."""
+        """Start or stop reading one pop retry topic. Returns whether the group's subscriptions changed."""
         is_read = retry in self._context.subscriptions
         if not pulled:
             if is_read:
@@ -79,8 +79,8 @@ class PopRetries:
         return False
 
     async def _has_messages(self, retry: str) -> bool:
-        """Whether the group has not finished all of a pop retry topic. Raises RmqdError."""
-        if retry not in self._watched:  # nobody else asks for its route: a broker that was away then would be missed
+        """Whether a pop retry topic has messages that the group has not finished. Raises RmqdError."""
+        if retry not in self._watched:  # nothing else refreshes its route, and a broker may have been unreachable
             await self._client.routes.refresh(retry)
         for queue in self._client.routes.queues(retry):
             address = self._client.routes.address(queue.broker_name)
@@ -104,11 +104,11 @@ class PopRetries:
         self._watched.add(retry)
         context.stats.setdefault(retry, context.stats[retry_topic(self._group)])
         subscription = tag_subscription(retry, SUBSCRIPTION_ALL, int(context.clock.wall() * 1000))
-        await announce(context, {retry: subscription})  # the queues may be divided at any time, and then pulled
+        await announce(context, {retry: subscription})  # first: its queues can be assigned and pulled at any time
         context.subscriptions[retry] = subscription
 
     def is_over(self, topic: str, held: Collection[MessageQueue]) -> bool:
-        """Whether a topic is a pop retry topic that is read no more; its end once no queue of it is `held`."""
+        """Whether reading this pop retry topic ends. The end is complete when none of its queues is `held`."""
         if topic not in self.ending:
             return False
         if not held:

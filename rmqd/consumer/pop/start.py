@@ -1,7 +1,7 @@
-"""Where a group in POP mode begins.
+"""The start offsets of a group in POP mode.
 
-Brokers pop from the offset that they have for the group. Where they have none, a pop can ask them to begin at the
-queue's first message or at its end, and nothing else. So a new group's starts are stored before its first pop.
+Brokers pop from the group's offset. If a queue has none, a pop can only ask to begin at the first message or at the
+end. So the start offsets of a new group are stored before its first pop.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from rmqd.wire.pop import ANY_QUEUE
 
 
 async def begin(context: GroupContext, message_queue: MessageQueue) -> None:
-    """Have the group founded before the first pop of an assignment. Raises RmqdError.
+    """Store the start offsets of a new group before the first pop of an assignment. Raises RmqdError.
 
-    After that, the queues of a new group have offsets. A queue without one is a later queue, of which this member need
-    not know yet. So each pop tells the broker to begin at the first message of such a queue: see `PopRequest.go_by`.
+    After that, all queues of a new group have offsets. A queue without one was created later, and this member may not
+    know it yet. So each pop asks the broker to begin at the first message of such a queue: see `PopRequest.go_by`.
     """
     await context.founding.ensure()
     for queue in context.client.routes.queues(message_queue.topic):

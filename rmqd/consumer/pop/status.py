@@ -1,4 +1,4 @@
-"""What a popped assignment tells about itself: its state, the figures of the moment, and why it stands still."""
+"""The status of a popped assignment: state, current figures, and the reason of a stall."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ log = structlog.get_logger(__name__)
 
 
 class PopStatus(AssignmentStatus):
-    """The state of a popped assignment, and since when."""
+    """The state of a popped assignment, and the time of its last change."""
 
     loop: PopLoop
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue, loop: PopLoop) -> None:
         super().__init__(context, message_queue)
         self.loop = loop
-        self._lag: int | None = None  # messages that are not acknowledged, as the broker counts them
+        self._lag: int | None = None  # unacknowledged messages according to the broker
         self._moved_at = loop.moved_at
 
     @property
@@ -34,23 +34,23 @@ class PopStatus(AssignmentStatus):
         return self.loop.failure is not None and not self.loop.failure.is_reported
 
     def progress(self) -> object:
-        """When messages were last finished, or came where none waited; while pops fail, finishing is no progress."""
+        """Return when messages were last finished, or arrived while none waited. It stops while pops fail."""
         if not self._is_failing:
             self._moved_at = self.loop.moved_at
         return self._moved_at
 
     def has_work(self) -> bool:
-        """Whether messages wait for handlers or are with them, or pops fail."""
+        """Whether messages wait for handlers or are in flight, or pops fail."""
         return self._is_failing or self.loop.unacknowledged > 0
 
     def snapshot(self) -> QueueSnapshot | None:
-        """What is known of it. There is no position and no committed offset: brokers keep those of popped queues."""
+        """Return the known values. Position and committed offset are missing: brokers keep them for popped queues."""
         snapshot = super().snapshot()
         assert snapshot is not None
         return replace(snapshot, lag=self._lag, lag_seconds=self._lag_seconds(self._lag), popped=True)
 
     async def measure(self) -> None:
-        """Ask the broker how many messages of the queue the group has not acknowledged."""
+        """Query how many messages of the queue the group has not acknowledged."""
         client, message_queue = self._context.client, self._message_queue
         address = client.routes.address(message_queue.broker_name)
         if address is None:
@@ -68,7 +68,7 @@ class PopStatus(AssignmentStatus):
 
     @property
     def _asked_topic(self) -> str:
-        """The topic that the broker is asked about; empty: all that the group has offsets of."""
+        """The topic of the query; empty for all topics with offsets of the group."""
         return self._message_queue.topic
 
     def _is_ours(self, queue: MessageQueue) -> bool:
