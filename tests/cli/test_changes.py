@@ -321,7 +321,7 @@ def test_dead_letters_that_cannot_be_replayed_are_named(cluster: Cluster, tmp_pa
     cluster.send("%DLQ%sender", "x", keys="by-hand", queue_id=0)
     state = ("--set", f"state_dir={tmp_path / 'state'}")
     for group, told in (
-        ("nobody", "rmqd: no broker knows group nobody; `rmqd dlq list` has those with dead letters\n"),
+        ("nobody", "rmqd: no broker knows group nobody; run `rmqd dlq list` to see the groups with dead letters\n"),
         ("../../other", "a character that RocketMQ refuses"),
     ):
         for command in ("replay", "purge"):

@@ -111,7 +111,7 @@ def test_names_that_no_broker_knows(cluster: Cluster) -> None:
     for words, told in (
         ("groups show absent", "rmqd: no broker knows group absent; run `rmqd groups list` to see all\n"),
         ("topics show absent", "rmqd: no broker has topic absent; run `rmqd topics list` to see all\n"),
-        ("dlq show absent", "rmqd: absent has no dead letters; `rmqd dlq list` has the groups that have some\n"),
+        ("dlq show absent", "rmqd: absent has no dead letters; run `rmqd dlq list` to see the groups that have some\n"),
     ):
         ended = cluster.ask(*words.split())
         assert (ended.code, ended.out, ended.err) == (1, "", told)

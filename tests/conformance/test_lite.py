@@ -129,7 +129,7 @@ async def test_members_share_lite_topics(rocketmq_of_kinds: RealCluster, group: 
     ("message_type", "attributes", "says"),
     [
         ("NORMAL", {"+lite.bind.topic": "PARENT"}, "message type LITE"),
-        ("LITE", {}, "bound to no topic; `mqadmin updateSubGroup"),
+        ("LITE", {}, "not bound to a topic; bind it with `mqadmin updateSubGroup"),
         ("LITE", {"+lite.bind.topic": "PARENT", "+lite.sub.wildcard": "true"}, "lite.sub.wildcard"),
         ("LITE", {"+lite.bind.topic": "PARENT", "+lite.sub.model": "Exclusive"}, "lite.sub.model=Exclusive"),
     ],

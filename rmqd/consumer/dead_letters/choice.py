@@ -1,4 +1,4 @@
-"""Which dead letters a command is about."""
+"""The choice of dead letters for a command."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from rmqd.consumer.dead_letters.letter import Letter
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What letters must be like; by default all are meant.
+    """Conditions for letters; without conditions, all letters are chosen.
 
-    Times are Unix milliseconds and about when a letter came. Of several ids, keys or tags one must be the letter's; of
-    properties each. `reason` is a part of the reason or of the exception's last line, in small or capital letters.
+    Times are Unix milliseconds and compared with the time when the letter was stored. A letter must have one of the
+    ids, keys or tags, and all of the properties. `reason` is a part of the reason or of the exception's last line,
+    ignoring case.
     """
 
     since_ms: int | None = None
@@ -24,7 +25,7 @@ class Choice:
     reason: str = ""
 
     def takes(self, letter: Letter) -> bool:
-        """Whether a letter is meant."""
+        """Whether a letter meets all conditions."""
         message = letter.message
         stored = message.stored_properties
         if self.since_ms is not None and message.store_timestamp < self.since_ms:

@@ -1,4 +1,4 @@
-"""One dead letter: why it is there, where it came from, and whether it can be replayed."""
+"""One dead letter: its reason, its original topic, and whether it can be replayed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rmqd.wire.messages.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC,
 from rmqd.wire.topics import retry_topic, topic_of_pop_retry
 
 RMQD_REPLAY_ID: Final = "RMQD_REPLAY_ID"
-"""In a copy that a replay sent: the letter's id. No two letters have one id, and a letter has the same one always."""
+"""Property of a copy that a replay sent: the letter's id, which is unique and never changes."""
 _BOUNCED: Final = "-1"
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead letter of a group. `corrupt` is why its record cannot be trusted, "" where it can."""
+    """A dead letter of a group. `corrupt` is why its record cannot be trusted; empty if it can."""
 
     message: Message
     group: str
@@ -25,28 +25,28 @@ class Letter:
 
     @property
     def offset(self) -> int:
-        """Its place in the queue of dead letters."""
+        """Its offset in the queue of dead letters."""
         return self.message.queue_offset
 
     @property
     def replay_id(self) -> str:
-        """Where and when it was first stored: also another topic of this name, or another cluster, has none like it."""
+        """The place and time of its first storage: unique even for a recreated topic or another cluster."""
         return f"{self.message.offset_msg_id}-{self.message.store_timestamp}"
 
     @property
     def reason(self) -> str | None:
-        """What rmqd wrote down when it gave the message up; other clients write down nothing."""
+        """The reason that rmqd recorded; None for letters of other clients."""
         return self.message.stored_properties.get(RMQD_REASON)
 
     @property
     def exception(self) -> str | None:
-        """The last line of the exception that it was given up for: the exception's name and text."""
+        """The name and text of the exception behind the letter: the last line of its traceback."""
         told = self.message.stored_properties.get(RMQD_EXCEPTION, "").strip()
         return told.rpartition("\n")[2].strip() or None
 
     @property
     def kind(self) -> str | None:
-        """The reason, with the name of the exception unless the reason says all: letters are counted by it."""
+        """The reason for counts, with the name of the exception unless the reason contains it."""
         if self.reason is None:
             return None
         name = (self.exception or "").partition(":")[0].rpartition(".")[2]
@@ -55,7 +55,7 @@ class Letter:
 
     @property
     def origin_topic(self) -> str | None:
-        """The topic that the message was first sent to; None where the letter does not say it."""
+        """The topic that the message was first sent to; None if the letter does not say it."""
         told = self.message.stored_properties.get(RETRY_TOPIC)
         if told is None or told == retry_topic(self.group):
             return None
@@ -63,36 +63,36 @@ class Letter:
 
     @property
     def refusal(self) -> str:
-        """Why it cannot be replayed; "" where it can."""
+        """Why it cannot be replayed; empty if it can."""
         if self.corrupt:
             return f"its record cannot be trusted: {self.corrupt}"
         if RMQD_LITE_TOPIC in self.message.stored_properties:
-            return "it is of a lite topic, which a retry topic cannot put it back into"
+            return "it is from a lite topic, and a retry topic cannot return it there"
         return "" if self.origin_topic else f"it does not say which topic it came from ({RETRY_TOPIC})"
 
     @property
     def is_bounced_copy(self) -> bool:
-        """Whether it is no letter of its own, but what a replay sent to the retry topic while the group held locks.
+        """Whether it is not a separate letter, but a replay's copy that the broker bounced because of queue locks.
 
-        The broker dead-letters that at once, with delay level -1. What a member gives up after a replay has been
-        delivered: a broker has counted that, or rmqd left the delay level out.
+        The broker dead-letters such a copy at once, with delay level -1. A message that a member dead-letters after a
+        replay was delivered before: a broker has counted that, or rmqd has removed the delay level.
         """
         stored = self.message.stored_properties
         return RMQD_REPLAY_ID in stored and stored.get(DELAY) == _BOUNCED and self.message.reconsume_times == 0
 
     @property
     def sent_back_key(self) -> str:
-        """By what the broker's copy of it is known, once it was sent back."""
+        """The key of the copy that the broker makes by send-back."""
         origin = self.message.stored_properties.get(ORIGIN_MESSAGE_ID) or self.message.offset_msg_id
         return _copy_key(self.message, origin, self.message.reconsume_times + 1)
 
     def copied_properties(self) -> dict[str, str]:
-        """The properties of the message as it is sent to be handled again: its own ones, and RMQD_REPLAY_ID."""
+        """Return the properties of a copy for a replay: the message's properties and RMQD_REPLAY_ID."""
         return kept_properties(self.message, self.origin_topic or "") | {RMQD_REPLAY_ID: self.replay_id}
 
 
 def sent_back_key(copy: Message) -> str:
-    """Of what letter a broker's copy is: the `sent_back_key` of that letter."""
+    """Return the `sent_back_key` of the original letter of a broker's copy."""
     return _copy_key(copy, copy.stored_properties.get(ORIGIN_MESSAGE_ID, ""), copy.reconsume_times)
 
 

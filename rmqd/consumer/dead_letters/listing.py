@@ -1,4 +1,4 @@
-"""Which groups have dead letters, how many are left, and the newest of a group."""
+"""Groups with dead letters, their counts, and the newest letters of a group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rmqd.wire.topics import DLQ_PREFIX, is_dlq_topic
 
 @dataclass(frozen=True, slots=True)
 class NewestLetters:
-    """The newest letters, the oldest of them first; `has_more` says that older ones are meant, too."""
+    """The newest letters, in the order of their storage. `has_more` means that older letters match too."""
 
     letters: list[Letter]
     has_more: bool
@@ -27,9 +27,9 @@ class NewestLetters:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """How many dead letters of a group brokers hold, how many of them are left, and when the last one came (Unix ms).
+    """The counts of a group's dead letters at the brokers, and when the last one was stored (Unix ms).
 
-    Those that are not left were replayed or purged.
+    Letters that are not left were replayed or purged.
     """
 
     group: str
@@ -42,7 +42,7 @@ class DeadLetters:
 async def list_dead_letters(
     brokers: Brokers, marks_of: Callable[[str], Marks], *, namespace: str = ""
 ) -> tuple[list[DeadLetters], dict[str, RmqdError]]:
-    """The groups that have dead letters, or had some, and what could not be asked. Raises RmqdError."""
+    """Return the groups that have or had dead letters, and the errors of failed queries. Raises RmqdError."""
     remoting = brokers.client.remoting
     tables = await brokers.ask(lambda address: topic_configs(remoting, address))
     begin = DLQ_PREFIX + (f"{namespace}%" if namespace else "")
@@ -62,14 +62,14 @@ async def list_dead_letters(
 async def newest_letters(
     brokers: Brokers, group: str, marks: Marks | None, choice: Choice, most: int
 ) -> tuple[NewestLetters, dict[str, RmqdError]]:
-    """The newest letters that are left and meant, and what could not be asked.
+    """Return the newest letters that are left and chosen, and the errors of failed queries.
 
-    Without `marks` those that are settled are there, too.
-    Raises RmqdError where no broker that answers has any dead letter of the group.
+    Without `marks`, settled letters are included.
+    Raises RmqdError if no responding broker has dead letters of the group.
     """
     queues, errors = await letter_queues(brokers, group, marks)
     if not queues and not errors:
-        raise RmqdError(f"{group} has no dead letters; `rmqd dlq list` has the groups that have some")
+        raise RmqdError(f"{group} has no dead letters; run `rmqd dlq list` to see the groups that have some")
     one_more = most + 1
     read = await asyncio.gather(
         *(_newest(brokers, queue, choice, one_more) for queue in queues), return_exceptions=True
@@ -88,7 +88,7 @@ async def newest_letters(
 
 async def _newest(brokers: Brokers, queue: LetterQueue, choice: Choice, most: int) -> list[Letter]:
     low = queue.min_offset
-    if choice == Choice():  # where all are meant, the newest are the last: what is before them need not be read
+    if choice == Choice():  # if all letters are chosen, the newest are at the end, so skip the rest
         low = max(low, queue.max_offset - most)
         while low > queue.min_offset and queue.max_offset - low - queue.settled.count(low, queue.max_offset) < most:
             low = max(queue.min_offset, low - most)

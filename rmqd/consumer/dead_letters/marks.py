@@ -1,4 +1,4 @@
-"""The file that says which dead letters of a group are settled, and which copies may be on their way."""
+"""The file with the settled dead letters of a group, and the copies that may be in transit."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ LOCK_NAME: Final = "lock"
 
 Way = Literal["retry_topic", "send_back"]
 Place = tuple[str, int]
-"""A queue of the group's dead letters: the broker's name, and the queue's number."""
+"""A queue of the group's dead letters: broker name and queue id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Letters of one queue that are being replayed together.
+    """Letters of one queue that are replayed together.
 
-    `keys` are the letters' offsets with what their copies are known by; `ends` is where, before the first was sent, the
-    queues ended that a copy may get to: by topic and queue.
+    `keys` maps the letters' offsets to the keys of their copies. `ends` are the ends of the queues that a copy may
+    reach, by topic and queue, before the first copy was sent.
     """
 
     queue_id: int
@@ -39,14 +39,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A settled letter by which the queue is known again: a topic that was deleted and made anew has another there."""
+    """A settled letter that identifies the queue. A recreated topic has another message at this offset."""
 
     offset: int
     replay_id: str
 
 
 class Marks:
-    """What is settled of one group's dead letters. Methods block; `hold` first, to write."""
+    """The settled letters of one group. Methods block. Call `hold` before writing."""
 
     def __init__(self, state_dir: Path, group: str) -> None:
         self.path = self._former = state_dir / FOLDER / group / FILE_NAME
@@ -54,32 +54,32 @@ class Marks:
         self.settled: dict[Place, Spans] = {}
         self.witnesses: dict[Place, Witness] = {}
         self.windows: dict[str, Window] = {}
-        """By the broker's name: at most one is open on each."""
+        """Open windows by broker name, at most one for each broker."""
         self.is_new = True
-        """Whether nothing was noted here before."""
+        """Whether there was no file yet."""
 
     def belong_to(self, identity: Identity) -> None:
-        """Use the file of the group on its cluster. Until it is there, that of rmqd 0.1.0 counts, which named none."""
+        """Use the file of the group on its cluster. Until it exists, rmqd 0.1.0's file without a cluster is valid."""
         self.path = self._folder / str(identity) / FILE_NAME
 
     def hold(self) -> None:
-        """Keep other processes from writing, until this one ends. Raises RmqdError, also where another one does."""
+        """Lock the file until this process ends. Raises RmqdError, also if another process holds the lock."""
         folder = self.path.parent
         try:
             make_folder(folder)
             process_lock.hold(folder / LOCK_NAME)
-        except InUseError as error:  # whose advice, another state_dir, would have letters go out twice
+        except InUseError as error:  # its advice, another state_dir, would send letters twice
             raise RmqdError(
-                f"process {error.owner or '?'} replays or purges this group's dead letters now; wait for its end"
+                f"another replay or purge of this group is running (process {error.owner or '?'}); wait until it ends"
             ) from error
         except OSError as error:
             raise RmqdError(
-                f"what is replayed is noted in {folder}, which cannot be written: {error.strerror or error}; "
-                "--set state_dir=FOLDER names another one"
+                f"{folder}, which records the progress of a replay, cannot be written: {error.strerror or error}; "
+                "set another folder with --set state_dir=FOLDER"
             ) from error
 
     def load(self) -> None:
-        """Read the file, if there is one. Raises RmqdError where it cannot be read, or is damaged."""
+        """Read the file if it exists. Raises RmqdError if it cannot be read or is damaged."""
         try:
             document = json.loads((self.path if self.path.exists() else self._former).read_bytes())
             self._take(document)
@@ -89,8 +89,8 @@ class Marks:
             raise RmqdError(f"{self.path} cannot be read: {error.strerror or error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RmqdError(
-                f"{self.path} is damaged ({error}); put a good copy in its place. Moved away, what is settled is known "
-                "by the group's positions on the brokers alone, and by copies that are still in its retry topic"
+                f"{self.path} is damaged ({error}); restore it from a backup. If you remove it, settled letters are "
+                "known only by the group's offsets on the brokers, and by copies that are still in its retry topic"
             ) from error
         self.is_new = False
 
@@ -113,19 +113,19 @@ class Marks:
         try:
             replace_file(self.path, json.dumps(document).encode())
             sync_folder(self.path.parent)
-            if self._former != self.path and self._former.exists():  # it is about this cluster, then
+            if self._former != self.path and self._former.exists():  # `load` has used it, so it is about this cluster
                 self._former.replace(self._former.with_name(f"{FILE_NAME}.moved"))
         except OSError as error:
             raise RmqdError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
     def settle(self, place: Place, offset: int, replay_id: str = "") -> None:
-        """Mark one letter; with its id it can bear witness of the queue."""
+        """Mark one letter as settled. With its id it becomes the witness of the queue."""
         self.settled.setdefault(place, Spans()).add(offset)
         if replay_id:
             self.witnesses[place] = Witness(offset, replay_id)
 
     def forget(self, place: Place) -> None:
-        """Take back all marks in a queue: it is as if nothing was noted before."""
+        """Remove all marks of a queue, as if there had been no file."""
         self.is_new = True
         self.settled.pop(place, None)
         self.witnesses.pop(place, None)

@@ -1,4 +1,4 @@
-"""What a command would do with a group's dead letters, and who would get them: shown before anything is done."""
+"""The plan of a command on a group's dead letters, and the receiving members: shown before the command acts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rmqd.wire.topics import dlq_topic
 
 @dataclass(frozen=True, slots=True)
 class Receivers:
-    """The members who would get what is replayed. `is_orderly` is whether one says that it consumes in order."""
+    """The members that would get the copies. `is_orderly` is whether any of them reports orderly consumption."""
 
     members: int
     is_orderly: bool
@@ -27,7 +27,7 @@ class Receivers:
 
 @dataclass(slots=True)
 class Plan:
-    """The letters that are meant. `refused` counts those that no replay can send, by the reason."""
+    """The chosen letters. `refused` counts letters that cannot be replayed, by reason."""
 
     queues: list[LetterQueue]
     left: int = 0
@@ -39,18 +39,20 @@ class Plan:
 
 
 async def expect_group(brokers: Brokers, group: str) -> None:
-    """Raise RmqdError where no broker knows the group or has its letters."""
+    """Raise RmqdError if no broker knows the group or has its letters."""
     try:
         await brokers.client.routes.lookup(dlq_topic(group))
     except RouteNotFoundError:
         if not await is_known(brokers, group):
-            raise RmqdError(f"no broker knows group {group}; `rmqd dlq list` has those with dead letters") from None
+            raise RmqdError(
+                f"no broker knows group {group}; run `rmqd dlq list` to see the groups with dead letters"
+            ) from None
 
 
 async def make_plan(brokers: Brokers, group: str, marks: Marks, choice: Choice) -> tuple[Plan, dict[str, RmqdError]]:
-    """Read all letters that are left, and count those that are meant.
+    """Read all letters that are left, and count the chosen ones.
 
-    Returns what could not be asked, too. Raises RmqdError.
+    Returns the errors of failed queries too. Raises RmqdError.
     """
     queues, errors = await letter_queues(brokers, group, marks)
     plan = Plan(queues)
@@ -59,7 +61,7 @@ async def make_plan(brokers: Brokers, group: str, marks: Marks, choice: Choice) 
 
 
 async def receivers(brokers: Brokers, group: str) -> tuple[Receivers, dict[str, RmqdError]]:
-    """The group's members, and what could not be asked."""
+    """Return the group's members, and the errors of failed queries."""
     known = await connections(brokers, group)
     near = {one.client_id: name for name, connection in known.by_broker.items() for one in connection.connection_set}
     infos = await running_infos(brokers, group, near)

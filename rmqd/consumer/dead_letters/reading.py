@@ -1,4 +1,4 @@
-"""The queues of a group's dead letters, and the letters in them that are left."""
+"""The queues of a group's dead letters, and the letters left in them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.message import MessageBlock
 from rmqd.wire.topics import DLQ_PREFIX, dlq_topic
 
-_MOST_AT_ONCE: Final = 1000  # brokers give fewer
+_MOST_AT_ONCE: Final = 1000  # brokers return fewer
 
 
 @dataclass(frozen=True, slots=True)
 class LetterQueue:
-    """One queue of dead letters, as it was when it was looked up.
+    """A snapshot of one queue of dead letters.
 
-    `settled` are the letters that are marked here or lie below the group's position at the broker.
+    `settled` are the letters that are marked, or below the group's offset at the broker.
     """
 
     group: str
@@ -44,21 +44,21 @@ class LetterQueue:
 
     @property
     def place(self) -> Place:
-        """Its key among marks."""
+        """The queue's key in marks."""
         return self.queue.broker_name, self.queue.queue_id
 
     @property
     def left(self) -> int:
-        """How many of its letters are not settled."""
+        """How many letters are not settled."""
         return self.max_offset - self.min_offset - self.settled.count(self.min_offset, self.max_offset)
 
 
 async def letter_queues(
     brokers: Brokers, group: str, marks: Marks | None, names: list[str] | None = None
 ) -> tuple[list[LetterQueue], dict[str, RmqdError]]:
-    """The group's queues of dead letters on the brokers of these names, or on all, and what could not be asked.
+    """Return the group's queues of dead letters on the named brokers, or on all, and the errors of failed queries.
 
-    Without `marks` nothing counts as settled.
+    Without `marks`, no letter counts as settled.
     """
     remoting, topic = brokers.client.remoting, dlq_topic(group)
 
@@ -79,9 +79,9 @@ async def letter_queues(
 async def letters_left(
     remoting: RemotingClient, queue: LetterQueue, low: int | None = None
 ) -> AsyncIterator[list[Letter]]:
-    """The letters of a queue that are left, from `low` or the oldest on up to its end, some at a time.
+    """Yield the letters left in a queue from `low` or the oldest, in parts.
 
-    Copies that brokers gave back to a replay are no letters, and are left out. Raises RmqdError.
+    Bounced copies of a replay are not letters, and are skipped. Raises RmqdError.
     """
     settled, group = queue.settled, queue.group
     offset = settled.reach(max(queue.min_offset, queue.min_offset if low is None else low))
@@ -93,7 +93,7 @@ async def letters_left(
         ]
         letters = [one for one in letters if offset <= one.offset < queue.max_offset and one.offset not in settled]
         yield [one for one in sorted(letters, key=lambda one: one.offset) if not one.is_bounced_copy]
-        if following <= offset:  # the queue ends here by now
+        if following <= offset:  # the queue ends here
             return
         offset = settled.reach(following)
 
@@ -101,7 +101,7 @@ async def letters_left(
 async def read_block(
     remoting: RemotingClient, address: str, queue: MessageQueue, low: int, high: int
 ) -> tuple[MessageBlock, int]:
-    """The messages of a queue from an offset on, as many as the broker gives, and where to go on. Raises RmqdError."""
+    """Return a part of a queue's messages from `low` on, and the next offset. Raises RmqdError."""
     part = await read_part(remoting, address, queue, low, min(high - low, _MOST_AT_ONCE))
     return decode_messages(part.records, queue), part.next_offset
 
@@ -117,7 +117,7 @@ async def _look_up(
             marks.forget(place)
         settled = Spans(marks.settled.get(place, ()))
         position = await query_consumer_offset(remoting, address, group, queue) or 0
-        if position <= ends.max_offset:  # a higher one is of an older topic of this name
+        if position <= ends.max_offset:  # a higher offset belongs to a deleted topic of the same name
             settled.add(0, position)
     return LetterQueue(
         group,
@@ -134,7 +134,7 @@ async def _look_up(
 async def _is_the_same(
     remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, marks: Marks
 ) -> bool:
-    """Whether marks are about this queue, and not about one that had its name before. Raises RmqdError."""
+    """Whether marks belong to this queue, and not to a deleted one of the same name. Raises RmqdError."""
     witness = marks.witnesses.get((queue.broker_name, queue.queue_id))
     if witness is None or witness.offset < ends.min_offset:
         return True

@@ -1,22 +1,26 @@
-"""Has a group handle its dead letters again: each letter goes out once, whatever ends the process at whatever time.
+"""Replays dead letters of a group. Each letter is sent once, no matter when and why the process ends.
 
-Why once. A request whose answer is missing may or may not have been carried out, and after kill -9 every answer is
-missing. So letters go out in windows. Before the first request of a window the file of marks says which letters are in
-it, and where the queues end that their copies can get to; it is on the disk before anything is sent. After the last
-answer the letters are settled and the window is closed in one write. A window that is found open, by the next run, or
-by this one after an error, is not sent again as it is. The broker is asked something, is given the time to end a
-request that it may still be working on, and what those queues got since is read: in the retry topic each copy carries
-RMQD_REPLAY_ID, the letter's own id; a copy that the broker made (send-back) is with the delayed messages, and known by
-the message's id, where it was first stored, and its reconsume times, one more than the letter's. A letter whose copy
-is there went out, and is settled. A letter without a copy did not and will not: it is left, and may be sent. The copy
-itself is the proof, so that it does not matter whether the process, the answer or the note was lost.
+A request without a response may or may not have been carried out, and after kill -9 all responses are missing. So
+letters are sent in windows:
 
-The same look shows what came back. A broker answers a send to the retry topic of a group that holds queue locks with
-success, and stores it as a dead letter. So each window of that way ends with a look at its copies; those among the dead
-letters are marked, for they are no letters of their own, and their letters go by send-back.
+1. Before the first request, the file of marks records the letters of the window, and the current ends of the queues
+   that their copies can reach. The file is on disk before anything is sent.
+2. After the last response, the letters are settled and the window is closed in one write.
 
-Where the file is missing (another machine, a state_dir that was lost), ids are read from the retry topic as far back as
-the oldest letter that is meant. Two processes do not replay a group from one state_dir at a time: the file is locked.
+A window may be found open by the next run, or by this one after an error. It is not sent again as it is. The replay
+sends the broker a query, waits until the broker must have completed earlier requests, and reads the messages that the
+queues have received since. In the retry topic, each copy has RMQD_REPLAY_ID, the letter's id. A copy that the broker
+made (send-back) is among the delayed messages. It is identified by the message id, the place of its first storage, and
+its reconsume times, one more than the letter's. A letter with a copy was sent, and is settled. A letter without a copy
+was not sent and will not be: it is left, and may be sent. The copy itself is the proof, so it does not matter whether
+the process, the response or the file was lost.
+
+The same check finds bounced copies. If a group holds queue locks, a broker reports success for a send to its retry
+topic, but stores the message as a dead letter. So each window of retry-topic sends ends with this check. Copies among
+the dead letters are marked, because they are not separate letters, and their letters are sent by send-back.
+
+If the file is missing (another machine, a lost state_dir), ids are read from the retry topic, from the time of the
+oldest chosen letter. The file is locked, so two processes with one state_dir never replay a group at the same time.
 """
 
 from __future__ import annotations
@@ -39,8 +43,8 @@ from rmqd.errors import InvalidMessageError, RemotingError, RmqdError
 
 WINDOW_LETTERS: Final = 64
 IN_FLIGHT_SECONDS: Final = 3.0
-"""For so long a broker that answers may work on an earlier request: it refuses a send that waited for 200 ms
-(waitTimeMillsInSendQueue), the rest is for its disk."""
+"""How long a responding broker may still process an earlier request: it refuses a send that waited for 200 ms
+(waitTimeMillsInSendQueue); the rest is for slow disks."""
 TRIES: Final = 3
 PAUSE_SECONDS: Final = 1.0
 LOOKS: Final = 100
@@ -62,9 +66,9 @@ class Failure:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a replay did. `found` letters had gone out before, in a run that was cut; `untried` are left.
+    """The result of a replay. `found` letters were sent before, in an interrupted run; `untried` letters are left.
 
-    `ways` is how letters went, by the brokers' names; `errors` is what kept letters of a broker from being tried.
+    `ways` is how letters were sent, by broker name. `errors` stopped the replay of a broker's letters.
     """
 
     sent: int = 0
@@ -76,7 +80,7 @@ class Outcome:
 
 
 class Replay:
-    """One run over the letters of a plan. `tell` hears how many are done each time some are."""
+    """One run over the letters of a plan. `tell` is called with the number of sent letters after each progress."""
 
     def __init__(
         self,
@@ -99,11 +103,11 @@ class Replay:
         self._rate = RateLimit(per_second, self._client.clock)
         self._tell = tell
         self._queues: dict[Place, LetterQueue] = {}
-        self._known: dict[str, set[str]] = {}  # by broker: ids that its retry topic had before this run
-        self._proven: set[tuple[str, Way]] = set()  # ways that brokers are known to take copies by
+        self._known: dict[str, set[str]] = {}  # broker name -> ids in its retry topic before this run
+        self._proven: set[tuple[str, Way]] = set()  # ways that brokers are known to accept
 
     async def run(self, plan: Plan) -> Outcome:
-        """Replay the letters that are meant, queue by queue."""
+        """Replay the chosen letters, queue by queue."""
         self._queues = {queue.place: queue for queue in plan.queues}
         for queue in plan.queues:
             try:
@@ -133,7 +137,7 @@ class Replay:
         await keep_position(self._client, queue)
 
     async def _to_send(self, queue: LetterQueue) -> AsyncIterator[Letter]:
-        """The letters that are meant, without those that went out before or cannot go out."""
+        """Yield the chosen letters, except letters that were sent before or cannot be sent."""
         known = self._known.get(queue.queue.broker_name, set())
         async for letters in letters_left(self._client.remoting, queue):
             for letter in filter(self._choice.takes, letters):
@@ -146,13 +150,13 @@ class Replay:
                     yield letter
 
     def _room(self, broker: str) -> int:
-        """How many letters go together; one until the broker has shown what it does with what is sent for retries."""
+        """Return the size of the next window: one letter until the broker has accepted a send to the retry topic."""
         way = self.outcome.ways[broker]
         is_tried = way == "send_back" or (broker, way) in self._proven
         return self._rate.most(WINDOW_LETTERS) if is_tried else 1
 
     async def _send_all(self, queue: LetterQueue, sender: CopySender, letters: list[Letter]) -> None:
-        """Send letters; those that fail are tried again, then noted. Raises RemotingError if none got an answer."""
+        """Send letters with retries, and record failures. Raises RemotingError if no request got a response."""
         broker, tried = queue.queue.broker_name, 0
         left, errors = letters, dict[int, Exception]()
         while left and tried < TRIES:
@@ -161,7 +165,7 @@ class Replay:
                 await self._client.clock.sleep(PAUSE_SECONDS * tried)
             errors = await self._send(queue, sender, left)
             left = [one for one in left if one.offset in errors]
-            tried += self.outcome.ways[broker] == way  # else they came back from the one way, and have the other one
+            tried += self.outcome.ways[broker] == way  # otherwise the copies bounced, and the other way is next
             self._tell(self.outcome.sent + self.outcome.found)
         unanswered = [error for error in errors.values() if isinstance(error, RemotingError)]
         if len(unanswered) == len(letters):
@@ -170,7 +174,7 @@ class Replay:
             self._fail(one, str(errors[one.offset]))
 
     async def _send(self, queue: LetterQueue, sender: CopySender, letters: list[Letter]) -> dict[int, Exception]:
-        """Send letters as one window. Returns those that did not go out, by offset, with the reason."""
+        """Send letters as one window. Returns the letters that were not sent, by offset, with the error."""
         broker = queue.queue.broker_name
         way = self.outcome.ways[broker]
         if way == "send_back" and (broker, way) not in self._proven:
@@ -184,7 +188,7 @@ class Replay:
         self.outcome.sent += len(gone)
         if gone:
             self._proven.add((broker, way))
-        held = RmqdError("the broker gave it back: the group holds queue locks")
+        held = RmqdError("the broker dead-lettered the copy, because the group holds queue locks")
         return {offset: errors.get(offset, held) for offset in keys.keys() - gone}
 
     async def _requests(self, sender: CopySender, letters: list[Letter], way: Way) -> dict[int, Exception]:
@@ -198,7 +202,7 @@ class Replay:
             except (RmqdError, InvalidMessageError) as error:
                 errors[letter.offset] = error
 
-        if way == "send_back":  # one after another: an orderly group gets them in their order
+        if way == "send_back":  # one by one, so that an orderly group gets them in order
             for letter in letters:
                 await send(letter)
         else:
@@ -206,13 +210,13 @@ class Replay:
         return errors
 
     async def _close(self, sender: CopySender, window: Window, broker: str, answered: Set[int]) -> set[int]:
-        """Settle what went out of a window, and close it. Returns what went out.
+        """Settle the sent letters of a window, and close it. Returns their offsets.
 
-        The broker `answered` that it has copies of these. Of others it may have one all the same: by a broker's answer,
-        too, where its disk or slave was slow.
+        For the `answered` letters the broker reported success. It may have copies of others too: also after an error
+        response, if its disk or slave was slow.
         """
         if answered < window.keys.keys():
-            await sender.ends(window.way)  # a broker that was held up has got all that was sent to it by now
+            await sender.ends(window.way)  # after this response, a delayed broker has received all earlier requests
             await self._client.clock.sleep(IN_FLIGHT_SECONDS)
         gone, bounced = set(answered), dict[int, Letter]()
         if window.way == "retry_topic":
@@ -230,10 +234,10 @@ class Replay:
         return gone
 
     async def _look(self, sender: CopySender, window: Window, answered: Set[int]) -> tuple[set[int], dict[int, Letter]]:
-        """Which letters' copies are in the retry topic, and which became dead letters at once.
+        """Return the letters with copies in the retry topic, and the copies that became dead letters at once.
 
-        A queue shows a message some moments after the broker has answered for it. What it does not show in time counts
-        as it was answered.
+        A queue shows a message a moment after the broker's response. If a copy does not appear in time, the response
+        counts.
         """
         for _ in range(LOOKS):
             gone, bounced = await sender.sent(window)

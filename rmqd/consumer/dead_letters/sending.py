@@ -1,10 +1,12 @@
-"""Sends copies of dead letters to be handled again, on one broker, and finds out which copies it has.
+"""Sends copies of dead letters on one broker, and finds out which copies the broker has.
 
-A copy goes to the group's retry topic, which no other group reads. There are two ways to it. `retry_topic`: as a new
-message with RMQD_REPLAY_ID; its reconsume times begin at 0. `send_back`: by CONSUMER_SEND_MSG_BACK of the dead letter,
-which the broker copies itself. It is for groups that hold queue locks: what is sent to their retry topics, the broker
-dead-letters. The copy has the letter's properties and one reconsume time more. Delay level 1 is the shortest; with 0
-the broker would choose one by the reconsume times, hours for an old message.
+A copy is sent to the group's retry topic, which no other group reads. There are two ways:
+
+- `retry_topic`: as a new message with RMQD_REPLAY_ID. Its reconsume times begin at 0.
+- `send_back`: by CONSUMER_SEND_MSG_BACK, so that the broker copies the dead letter itself. This is for groups that hold
+  queue locks, because the broker dead-letters messages sent to their retry topics. The copy has the letter's
+  properties, and one more reconsume time. Delay level 1 is the shortest. With level 0 the broker would choose the delay
+  by the reconsume times: hours for an old message.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ Ends = dict[str, dict[int, int]]
 
 
 class CopySender:
-    """Sends one group's letters from one broker to the same broker, where they need not cross the network again."""
+    """Sends one group's letters of one broker back to the same broker. A send-back needs no body."""
 
     def __init__(self, client: ClientInstance, group: str, broker_name: str, address: str) -> None:
         self._client = client
@@ -48,7 +50,7 @@ class CopySender:
         self._address = address
 
     async def send(self, letter: Letter, way: Way) -> None:
-        """Send a copy. Raises RmqdError, after which the broker may have it all the same, and InvalidMessageError."""
+        """Send a copy. Raises RmqdError (the broker may have the copy anyway) and InvalidMessageError."""
         message, unit_mode = letter.message, self._client.options.unit_mode
         if way == "send_back":
             await send_message_back(
@@ -79,21 +81,21 @@ class CopySender:
         )
 
     async def check_send_back(self) -> None:
-        """Raise RmqdError if the broker stores nothing of what is sent back, and says that all is well."""
+        """Raise RmqdError if the broker drops sent-back messages of the group, although it reports success."""
         settings = (await subscription_groups(self._remoting, self._address)).get(self._group)
         if settings is not None and settings.retry_queue_nums <= 0:
-            raise RmqdError(f"{self._group} has retryQueueNums 0 there: the broker drops what is sent back")
+            raise RmqdError(f"{self._group} has retryQueueNums 0 at this broker, which drops sent-back messages")
 
     async def ends(self, way: Way) -> Ends:
-        """Where the queues end that copies get to, whatever becomes of them. Raises RmqdError.
+        """Return the ends of all queues that copies can reach. Raises RmqdError.
 
-        What is sent back is stored with the delayed messages first. A retry topic's messages may end as dead letters.
+        A sent-back message is first stored as a delayed message. A message for a retry topic may become a dead letter.
         """
         topics = (SCHEDULE_TOPIC,) if way == "send_back" else (retry_topic(self._group), dlq_topic(self._group))
         return {topic: await self._ends_of(topic) for topic in topics}
 
     async def starts(self, since_ms: int) -> Ends:
-        """Where the retry topic's queues have what was stored since a time (Unix milliseconds). Raises RmqdError."""
+        """Return the offsets in the retry topic's queues at a time (Unix milliseconds). Raises RmqdError."""
         topic = retry_topic(self._group)
         return {
             topic: {
@@ -103,7 +105,7 @@ class CopySender:
         }
 
     async def replayed_since(self, starts: Ends) -> set[str]:
-        """The ids of letters whose copies are in the retry topic from these offsets on. Raises RmqdError."""
+        """Return the ids of letters with copies in the retry topic from these offsets. Raises RmqdError."""
         return {
             copy.stored_properties[RMQD_REPLAY_ID]
             async for copy in self._stored_since(starts, retry_topic(self._group))
@@ -111,9 +113,9 @@ class CopySender:
         }
 
     async def sent(self, window: Window) -> tuple[set[int], dict[int, Letter]]:
-        """Of a window that went to the retry topic: the letters whose copies are there, and the copies that came back.
+        """For a window of retry-topic sends, return the letters with copies there, and the bounced copies.
 
-        A copy came back if the broker made a dead letter of it at once; these are by the offsets of their letters.
+        The broker dead-lettered a bounced copy at once. Bounced copies are keyed by their letters' offsets.
         Raises RmqdError.
         """
         starts = {topic: dict(ends) for topic, ends in window.ends.items()}
@@ -127,7 +129,7 @@ class CopySender:
         return {offset for key, offset in offsets.items() if key in ids}, bounced
 
     async def sent_back(self, window: Window) -> set[int]:
-        """Of a window that went by send-back: the letters whose copies the broker has made. Raises RmqdError."""
+        """For a window of send-backs, return the letters with copies by the broker. Raises RmqdError."""
         starts = {topic: dict(ends) for topic, ends in window.ends.items()}
         copies = Counter(
             [
@@ -139,7 +141,7 @@ class CopySender:
         return _matched(window, copies)
 
     async def _ends_of(self, topic: str) -> dict[int, int]:
-        if topic == SCHEDULE_TOPIC:  # its other queues are of other delays
+        if topic == SCHEDULE_TOPIC:  # its other queues are for other delays
             queue = self._queue(topic, _SCHEDULE_QUEUE)
             return {_SCHEDULE_QUEUE: await get_max_offset(self._remoting, self._address, queue)}
         try:
@@ -149,7 +151,7 @@ class CopySender:
         return {queue.queue_id: ends.max_offset for queue, ends in stats.offset_table.items()}
 
     async def _stored_since(self, starts: Ends, topic: str) -> AsyncIterator[Message]:
-        """What a topic's queues have got since they ended there; a queue that is new since then has got all of it."""
+        """Yield the messages that a topic's queues have received since these offsets; all messages of a new queue."""
         for queue_id, end in (await self._ends_of(topic)).items():
             queue, offset = self._queue(topic, queue_id), starts.get(topic, {}).get(queue_id, 0)
             while offset < end:
@@ -165,7 +167,7 @@ class CopySender:
 
 
 def _matched(window: Window, copies: Counter[str]) -> set[int]:
-    """A copy for each letter: of two letters with one key, for a message that was given up twice, each has its own."""
+    """Match each letter with a copy. Two letters of one message have the same key, and need two copies."""
     found = set()
     for offset, key in sorted(window.keys.items()):
         if copies[key]:

@@ -1,4 +1,4 @@
-"""Settling dead letters without a replay, and telling brokers how far a group's dead letters are settled."""
+"""Settles dead letters without a replay, and commits a group's offset in its dead letters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def purge(client: ClientInstance, queue: LetterQueue, marks: Marks, choice: Choice) -> AsyncIterator[int]:
-    """Settle the letters of a queue that are meant; gives the number of each some. Raises RmqdError."""
+    """Settle the chosen letters of a queue. Yields the number of letters after each part. Raises RmqdError."""
     async for letters in letters_left(client.remoting, queue):
         meant = [letter for letter in letters if choice.takes(letter)]
         for letter in meant:
@@ -28,9 +28,9 @@ async def purge(client: ClientInstance, queue: LetterQueue, marks: Marks, choice
 
 
 async def keep_position(client: ClientInstance, queue: LetterQueue) -> None:
-    """Commit, as the group's offset in the queue, the first letter that is left. Raises RmqdError.
+    """Commit the first letter that is left as the group's offset in the queue. Raises RmqdError.
 
-    Who has not got the file of marks, such as rmqd on another machine, knows by it what is settled up to there.
+    This shows the settled letters below it to a process without the file of marks, such as rmqd on another machine.
     """
     position = queue.settled.reach(queue.min_offset)
     if position > max(queue.position, queue.min_offset):

@@ -1,4 +1,4 @@
-"""Sees which of the brokers that a group consumes from are down, and what becomes of their queues meanwhile."""
+"""Detects brokers of a group that are down, and reports whether a slave serves their queues."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rmqd.consumer.pull.loop import PullLoop
 from rmqd.diagnosis.causes import Problem, found
 from rmqd.wire.message_queue import MessageQueue
 
-DOWN_SECONDS: Final = 4.0  # shorter, and it is a connection that was cut
+DOWN_SECONDS: Final = 4.0  # a shorter failure is only a lost connection
 
 
 class BrokerWatch:
-    """Watches the brokers of one group. One that is down for a while is a problem of the group until it answers."""
+    """Watches the brokers of one group. A broker that is down is a problem of the group until it responds again."""
 
     def __init__(self, context: GroupContext, assigned: Mapping[MessageQueue, Assignment]) -> None:
         self._context = context
         self._assigned = assigned
-        self._since: dict[str, float] = {}  # by the broker's name (monotonic)
+        self._since: dict[str, float] = {}  # broker name -> monotonic time
 
     def look(self) -> None:
-        """Look at every broker that this member pulls queues of, once."""
+        """Check every broker of this member's pulled queues once."""
         now = self._context.clock.monotonic()
         pulled = (queue for queue, one in self._assigned.items() if not one.is_popped)
         held = self._context.client.routes.by_endpoint(pulled)
@@ -40,7 +40,7 @@ class BrokerWatch:
                 self._context.problems.begin(("broker", name), problem)
 
     def _why_down(self, name: str) -> str | None:
-        """Why a broker's master serves nobody; None where it does, as far as is known."""
+        """Return why a broker's master is down; None if it is not, as far as is known."""
         client = self._context.client
         master = client.routes.master(name)
         if master is None:

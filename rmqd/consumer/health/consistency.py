@@ -1,8 +1,8 @@
-"""Whether brokers let the group consume, and its members consume alike: subscriptions, mode and model, client ids.
+"""Checks that brokers allow the group to consume, and that members agree: subscriptions, mode, model, client ids.
 
-Members that subscribe to different things overwrite each other's subscription at the brokers (the last heartbeat wins,
-and of one topic the later `subVersion`; protocol.md §4.9), and miss messages silently. So a broker's own view shows
-only one of two opinions, and the members themselves are asked too, through the broker (307).
+Members with different subscriptions overwrite each other's subscription at the brokers (the last heartbeat wins, and
+for one topic the later `subVersion`; protocol.md §4.9). Then they miss messages without any error. A broker shows only
+one of the subscriptions, so the members themselves are queried too, through the broker (307).
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ log = structlog.get_logger(__name__)
 
 CHECK_SECONDS: Final = 60.0
 NO_BROKER_SECONDS: Final = 1.0
-SECOND_LOOK_SECONDS: Final = 7.0  # a difference must last: a reload reaches all members and brokers within less
-MOST_ASKED: Final = 4  # members asked for themselves in a round; over the rounds all are
-ROUNDS_TO_END: Final = 2  # without the difference: each broker shows one opinion at a time, not always the other one
+SECOND_LOOK_SECONDS: Final = 7.0  # a difference must last longer than a reload takes to reach all members and brokers
+MOST_ASKED: Final = 4  # members that are queried directly in one round; later rounds query the others
+ROUNDS_TO_END: Final = 2  # without the difference, because a broker does not show the same subscription every time
 
 
 class Consistency:
-    """Looks every minute at every broker that serves the group's topics, and reports by the group's problems.
+    """Queries every broker of the group's topics once a minute, and reports problems of the group.
 
-    When members come or go, it looks at their client ids at once, if another process can have this member's id: two
-    members with one id handle messages twice.
+    If another process could have this member's client id, it also checks the client ids when members join or leave,
+    because two members with one id handle messages twice.
     """
 
     def __init__(self, context: GroupContext, problems: GroupProblems) -> None:
         self._context = context
         self._problems = problems
-        self._unseen: dict[Difference, int] = {}  # reported, and for how many rounds it did not show
-        self._suspects: set[str] = set()  # members that differed
-        self._settings_known: set[str] = set()  # addresses whose settings were read once
+        self._unseen: dict[Difference, int] = {}  # reported differences: number of rounds without them
+        self._suspects: set[str] = set()  # members with differences
+        self._settings_known: set[str] = set()  # addresses whose settings were read at least once
         self._told = asyncio.Event()
 
     def noticed(self) -> None:
-        """Called when a broker reports that members came or went."""
+        """Called when a broker reports that members joined or left."""
         if not OF_ONE_PROCESS.search(self._context.client.client_id):
             self._told.set()
 
     async def run(self) -> None:
-        """Look until cancelled; the first time as soon as there are brokers to ask."""
+        """Check until cancelled, first as soon as brokers are known."""
         clock = self._context.clock
         while True:
             if not (brokers := self._context.brokers()):
@@ -73,10 +73,10 @@ class Consistency:
                 await self.check(of_ids_only=True)
 
     async def check(self, *, of_ids_only: bool = False) -> None:
-        """Compare twice, `SECOND_LOOK_SECONDS` apart, and report what differs both times.
+        """Compare twice, `SECOND_LOOK_SECONDS` apart, and report differences that exist both times.
 
-        A difference that is seen once may be a reload that has not reached everybody. What a broker shows depends on
-        whose heartbeat came last, so a known difference ends only after several rounds that don't show it.
+        A difference that is seen once may be a reload that has not reached all members. A broker shows the subscription
+        of the last heartbeat, so a known difference ends only after several rounds without it.
         """
         first = await self._look(of_ids_only)
         await self._context.clock.sleep(SECOND_LOOK_SECONDS / 2 if of_ids_only else SECOND_LOOK_SECONDS)
@@ -97,7 +97,7 @@ class Consistency:
                 self._problems.end(known)
 
     async def _check_settings(self, name: str, address: str) -> None:
-        """Report a broker that does not know the group, forbids it to consume, or drops its retries."""
+        """Report a broker that does not know the group, disables its consumption, or drops its retries."""
         context, is_first = self._context, address not in self._settings_known
         remoting, group, where = context.client.remoting, context.options.group, f"{name} ({address})"
         try:
@@ -106,7 +106,7 @@ class Consistency:
             except SubscriptionGroupNotExistError:
                 self._problems.begin(("unknown", name), unknown_problem(where, context.plain_group))
                 return
-            except RmqdError:  # older than the request, or this user may not ask: all groups are asked for, but once
+            except RmqdError:  # an old broker, or a missing permission: query all groups instead, but only once
                 if not is_first or (found := (await subscription_groups(remoting, address)).get(group)) is None:
                     return
                 settings = found
@@ -119,7 +119,7 @@ class Consistency:
         self._problems.set(("settings", name), problem)
 
     async def _look(self, of_ids_only: bool) -> dict[Difference, str] | None:
-        """What differs now, with who told of each difference; None where no broker tells anything."""
+        """Return the current differences, each with its source; None if no broker responds."""
         addresses = self._context.brokers()
         seen: dict[Difference, str] = {}
         asked: set[str] = set()
@@ -132,7 +132,7 @@ class Consistency:
             others = {member.client_id for member in view.connection_set} - {self._context.client.client_id}
             for difference in self._conflict(view, address):
                 seen.setdefault(difference, f"broker {name}")
-            if of_ids_only or not others:  # the broker knows only what we told it, perhaps before a reload
+            if of_ids_only or not others:  # the broker knows only our subscription, perhaps from before a reload
                 continue
             for difference in self._differences_of_view(view):
                 seen.setdefault(difference, f"broker {name}, of {_some(others)}")
@@ -167,12 +167,12 @@ class Consistency:
             yield Difference("mode_mismatch", "consume type", text)
 
     async def _differences_of_members(self, address: str, members: Collection[str]) -> list[tuple[str, Difference]]:
-        """What members say of themselves: those that differed before, and some others."""
+        """Query members directly: all suspects first, and some others."""
         chosen = sorted(self._suspects & set(members))
         rest = sorted(set(members) - self._suspects)
         chosen = (chosen + random.sample(rest, len(rest)))[:MOST_ASKED]
         context, seen = self._context, []
-        for member in chosen:  # one after the other: each takes one of the broker's threads while it is asked
+        for member in chosen:  # one by one, because each query occupies a thread of the broker
             try:
                 info = await consumer_running_info(context.client.remoting, address, context.options.group, member)
             except RmqdError as error:
@@ -191,7 +191,7 @@ class Consistency:
         return seen
 
     def _conflict(self, view: ConsumerConnection, address: str) -> Iterator[Difference]:
-        """Whether somebody else is connected with our client id."""
+        """Yield a difference if another process is connected with our client id."""
         ours = self._context.client.client_id
         if Counter(member.client_id for member in view.connection_set)[ours] > 1:
             connection = self._context.client.remoting.connected(address)

@@ -1,4 +1,4 @@
-"""Whether the brokers of a group's topics filter by its SQL expressions: asked before anything is pulled."""
+"""Checks before the first pull whether the brokers of a group's topics accept its SQL expressions."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ log = structlog.get_logger(__name__)
 
 
 async def check_filters(client: ClientInstance, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-    """Ask every broker of each topic that is not filtered by tags (CHECK_CLIENT_CONFIG, 46).
+    """Send each SQL expression to every broker of its topic (CHECK_CLIENT_CONFIG, 46).
 
-    Raises FilterRefusedError where one refuses. What does not answer refuses nothing: its pulls will tell.
+    Raises FilterRefusedError if a broker refuses one. A broker that does not respond is skipped: its pulls will show.
     """
     asked = [data for data in subscriptions if data.expression_type != EXPRESSION_TAG]
     await asyncio.gather(*(_check_topic(client, group, data) for data in asked))
 
 
 def why_refused(where: str, subscription: SubscriptionData, error: BrokerError) -> str:
-    """What a broker's refusal means, and what to do about it."""
+    """Return the meaning of a broker's refusal, and the next step."""
     if error.code == ResponseCode.SYSTEM_ERROR and "does not support consumer to filter message" in error.remark:
         return (
             f"{where} filters by tags only: set enablePropertyFilter=true there (in its configuration file, or by "
             "`mqadmin updateBrokerConfig -k enablePropertyFilter -v true`), or subscribe by tags"
         )
-    reason = " ".join(error.remark.split())  # the parser's complaint has a line for each word it expected
+    reason = " ".join(error.remark.split())  # the parser writes one line for each expected word
     return f"{where} refuses the SQL filter {subscription.sub_string!r}: {reason:.300}"
 
 

@@ -1,4 +1,4 @@
-"""Whether rmqd knows the kinds of a group's topics: brokers are asked before anything is read."""
+"""Checks before the first pull whether rmqd knows the kinds of a group's topics."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ log = structlog.get_logger(__name__)
 
 
 async def check_kinds(client: ClientInstance, topics: Iterable[str]) -> None:
-    """Ask the brokers of each topic for its settings (GET_TOPIC_CONFIG, 351). Their routes must be known.
+    """Query the settings of each topic from its brokers (GET_TOPIC_CONFIG, 351). The routes must be known.
 
-    Raises UnknownTopicKindError where a broker keeps one as a kind that rmqd does not know. What does not answer, may
-    not, or is older than the request, has no such kind to tell of.
+    Raises UnknownTopicKindError if rmqd does not know the kind of a topic. A failed query is ignored: the broker is
+    unreachable, forbids the query, or is too old to have such kinds.
     """
     places = [
         (topic, broker.broker_name)

@@ -1,4 +1,4 @@
-"""How the handler's attempts ended lately: rates for the status page, and whether the handler fails at everything."""
+"""Recent results of the handler's attempts: rates for the status page, and a handler that fails for all messages."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rmqd.diagnosis.causes import Problem, found
 
 WINDOW_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 2.0
-FAILING_SECONDS: Final = 20.0  # a dependency that restarts is back sooner
+FAILING_SECONDS: Final = 20.0  # a service that restarts is available again sooner
 LEAST_ATTEMPTS: Final = 3
-FAILING_SHARE: Final = 0.9  # of the attempts; below it a group gets on, if slowly
+FAILING_SHARE: Final = 0.9  # share of failed attempts; below it the group makes progress, if slowly
 WELL_SHARE: Final = 0.5
 
 
 class _Totals(NamedTuple):
-    """Counters since the group began. An attempt is one message in one call of the handler."""
+    """Counters since the start of the group. An attempt is one message in one handler call."""
 
     acked: int = 0
-    retried: int = 0  # at the handler's word or at its deadline
+    retried: int = 0  # after a decision, an exception or a deadline
     dead_lettered: int = 0
-    failed: int = 0  # calls that raised or ran into their deadline
+    failed: int = 0  # calls that raised or expired
 
     def since(self, before: _Totals) -> _Totals:
         return _Totals(*(now - then for now, then in zip(self, before, strict=True)))
@@ -36,20 +36,20 @@ class _Totals(NamedTuple):
 
     @property
     def vain(self) -> int:
-        """Attempts that acknowledged nothing; calls too, as a message that no broker takes back is counted nowhere."""
+        """How many attempts failed; at least the failed calls, because refused messages are not counted."""
         return max(self.attempts - self.acked, self.failed)
 
 
 class RecentResults:
-    """Watches the attempts of one group. `look` is to be called about every LOOK_SECONDS with the group's counters.
+    """Watches the attempts of one group. Call `look` about every LOOK_SECONDS with the group's counters.
 
-    The handler is failing once at least LEAST_ATTEMPTS in a row were in vain, over FAILING_SECONDS or longer; fewer
-    than one success in ten does not break the row. That ends when half of the attempts succeed. A group that has
-    nothing to do meanwhile stays failing: nothing has shown yet that its handler works.
+    The handler is failing after at least LEAST_ATTEMPTS failed attempts in a row, over at least FAILING_SECONDS. Less
+    than one success in ten does not end the row. The problem ends when half of the attempts succeed. It also lasts
+    while the group has no messages, because nothing shows yet that the handler works again.
     """
 
     def __init__(self, clock: Clock, group: str = "GROUP") -> None:
-        """`group` is its name in the next step."""
+        """`group` is the group's name for the next step."""
         self.problem: Problem | None = None
         self._group = group
         self._clock = clock
@@ -58,7 +58,7 @@ class RecentResults:
         self._vain_since = 0.0
 
     def look(self, topics: Iterable[TopicSnapshot]) -> None:
-        """Take in the counters of this moment."""
+        """Evaluate the current counters."""
         topics, now = tuple(topics), self._clock.monotonic()
         totals = _totals(topics)
         self._judge(totals.since(self._samples[-1][1]), last_error(topics), now)
@@ -67,7 +67,7 @@ class RecentResults:
             self._samples.popleft()
 
     def rates(self, topics: Iterable[TopicSnapshot]) -> HandlerRates:
-        """Per second, over the last minute."""
+        """Return rates per second over the last minute."""
         since, before = self._samples[0]
         seconds = max(self._clock.monotonic() - since, 1.0)
         recent = _totals(topics).since(before)
@@ -91,7 +91,7 @@ class RecentResults:
 
 
 def last_error(topics: Iterable[TopicSnapshot]) -> LastError | None:
-    """The latest that the handler raised, of all topics."""
+    """Return the newest handler error of all topics."""
     errors = [topic.last_error for topic in topics if topic.last_error is not None]
     return max(errors, key=lambda error: error.at, default=None)
 
@@ -107,7 +107,7 @@ def _totals(topics: Iterable[TopicSnapshot]) -> _Totals:
 
 
 def _evidence(attempts: int, error: LastError | None) -> str:
-    text = f"the handler fails at (nearly) everything: {attempts} attempts were in vain"
+    text = f"the handler fails for (nearly) all messages: {attempts} attempts failed"
     if error is None:
         return text
     at = datetime.fromtimestamp(error.at, UTC)

@@ -1,9 +1,9 @@
-"""Sees which assignments make no progress while messages wait, says why, and starts a loop that hangs anew.
+"""Detects assignments without progress while messages wait, reports the cause, and restarts a loop that hangs.
 
-Every other second it compares each assignment's progress (`AssignmentStatus.progress`) with what it was before. Where
-nothing has changed for a while although there is work, it asks the assignment's status why (`explain`), tells it, and
-keeps the answer as the assignment's stall until there is progress again. It changes nothing itself, but for one repair:
-a loop that has not turned for two minutes is begun anew.
+Every other second it compares each assignment's progress (`AssignmentStatus.progress`) with the previous value. If the
+value has not changed for a while although there is work, the assignment's status determines the cause (`explain`). The
+watchdog logs the cause and keeps it as the assignment's stall until there is progress again. Its only repair: a loop
+that completed no iteration for two minutes is restarted.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ log = structlog.get_logger(__name__)
 TICK_SECONDS: Final = 2.0
 STALL_SECONDS: Final = 20.0
 EXPIRY_SECONDS: Final = 120.0  # Java: rocketmq.client.pull.pullMaxIdleTime
-REPEAT_SECONDS: Final = 600.0  # a stall that goes on, or comes again, is told so often
+REPEAT_SECONDS: Final = 600.0  # how often a stall that lasts or recurs is logged
 
 
 @dataclass(slots=True)
 class _Watch:
-    """One assignment. Times are monotonic."""
+    """The state of one assignment. Times are monotonic."""
 
     progress: object = None
     stands_since: float = 0.0
@@ -47,7 +47,7 @@ class _Watch:
 
 
 class Watchdog:
-    """Watches what one group has."""
+    """Watches the assignments and topics of one group."""
 
     def __init__(
         self, context: GroupContext, assigned: Mapping[MessageQueue, Assignment], results: RecentResults
@@ -56,21 +56,21 @@ class Watchdog:
         self._assigned = assigned
         self._results = results
         self._watches: dict[MessageQueue, _Watch] = {}
-        self._news: dict[tuple[str, str, str], dict[MessageQueue, Problem]] = {}  # by cause, topic and broker
+        self._news: dict[tuple[str, str, str], dict[MessageQueue, Problem]] = {}  # key: cause, topic, broker
         self._brokers = BrokerWatch(context, assigned)
-        self._replicas: object = None  # which there were at the last look, and which of them were down
-        self._unserved: dict[str, float] = {}  # topics that cannot be read as they should, and since when
+        self._replicas: object = None  # the replicas at the last check, and which of them were down
+        self._unserved: dict[str, float] = {}  # unreadable topics, with the time since when
 
     async def run(self) -> None:
-        """Look every other second, until cancelled."""
+        """Check every other second, until cancelled."""
         while True:
             await self._context.clock.sleep(TICK_SECONDS)
             self.look()
 
     def look(self) -> None:
-        """One look at every assignment and topic."""
+        """Check every assignment and topic once."""
         now = self._context.clock.monotonic()
-        due = list(self._news)  # one look later, so that queues that stop together are told together
+        due = list(self._news)  # logged one check later, so that queues that stall together share one log line
         may_pass_over = self._replicas_stay() and not due
         for queue, assigned in self._assigned.items():
             watch = self._watches.get(queue)
@@ -109,19 +109,19 @@ class Watchdog:
                 self._look_at_topic(topic, now)
 
     def _replicas_stay(self) -> bool:
-        """Whether all pulls that were right at the last look are asked of the right replicas still."""
+        """Whether no replica was added, removed or changed its state since the last check."""
         client, before = self._context.client, self._replicas
         down = frozenset(filter(client.remoting.is_down, client.routes.broker_addresses()))
         self._replicas = client.routes.version, down
         return self._replicas == before
 
     def _stall(self, assigned: Assignment, watch: _Watch, now: float) -> Problem | None:
-        """Why the assignment stands still, once it has done so for long enough."""
+        """Return the cause of a stall if the assignment has made no progress for long enough."""
         progress = assigned.status.progress()
         moved = progress != watch.progress
         watch.progress = progress
         is_gathering = self._is_gathering(assigned)
-        if is_gathering:  # a pull that hangs is behind the calls, and told by nothing
+        if is_gathering:  # a pull that hangs is hidden by the open calls, so check for it here
             self._repair(assigned, watch, now)
         if assigned.is_leaving or moved or is_gathering or not assigned.status.has_work():
             watch.stands_since, watch.seen_cause = now, ""
@@ -129,19 +129,19 @@ class Watchdog:
         if now - watch.stands_since < self._patience():
             return None
         problem = assigned.status.explain()
-        # "nobody has the messages" is true for a moment whenever one part hands them to the next: it must be seen twice
+        # between two steps of the pipeline no part has the messages for a moment, so this cause must be seen twice
         is_sure = problem.cause != "stalled_queue" or watch.seen_cause == problem.cause
         watch.seen_cause = problem.cause
         return problem if is_sure else assigned.status.stall
 
     def _is_gathering(self, assigned: Assignment) -> bool:
-        """Whether the handler keeps calls of this queue open as it gathers messages, and nothing else stops it."""
+        """Whether the handler keeps calls of this queue open to gather messages, and nothing else stops the queue."""
         service, status = self._context.service, assigned.status
         has_calls = any(call.process_queue in status.process_queues for call in service.calls())
         return has_calls and service.keeps_calls_open and status.explain().cause == "slow_handler"
 
     def _patience(self) -> float:
-        """For how many seconds a queue may stand still: with waits that its group asked for."""
+        """Return after how many seconds without progress a queue is stalled, including configured waits."""
         options = self._context.options
         return STALL_SECONDS + options.pull_interval_seconds + options.consume_message_batch_max_wait_seconds
 
@@ -152,7 +152,7 @@ class Watchdog:
         return True
 
     def _tell(self, stalled: Mapping[MessageQueue, Problem], now: float) -> None:
-        """One line for all queues of one broker that began to stand still for one cause."""
+        """Log one line for all queues of one broker that stalled for one cause."""
         queue, problem = next(iter(stalled.items()))
         since = self._watches[queue].stands_since if queue in self._watches else now
         for told in stalled.keys() & self._watches.keys():
@@ -167,14 +167,14 @@ class Watchdog:
 
     def _tell_end(self, queue: MessageQueue, watch: _Watch) -> None:
         for untold in self._news.values():
-            if untold.pop(queue, None) is not None:  # it stood still for one look, which is not worth a line
+            if untold.pop(queue, None) is not None:  # stalled for a single check, which needs no log line
                 watch.told_cause = ""
         if watch.must_tell_end:
             watch.must_tell_end = False
             log.info("queue.recovered", queue=str(queue), cause=watch.told_cause)
 
     def _repair(self, assigned: Assignment, watch: _Watch, now: float) -> None:
-        """Start a loop anew that has not turned for two minutes, though nothing that it waits for lasts so long."""
+        """Restart a loop without an iteration for two minutes. All its waits are shorter than that."""
         turned_at = assigned.status.turned_at
         if turned_at is not None and now - max(turned_at, watch.restarted_at) >= EXPIRY_SECONDS:
             watch.restarted_at = now
@@ -182,7 +182,7 @@ class Watchdog:
             assigned.restart()
 
     def _look_at_handler(self) -> None:
-        """Report a handler that fails at everything: its queues move and lag is low, as each message is sent back."""
+        """Report a failing handler. Its queues move and lag is low, because every message is sent back."""
         self._results.look(snapshots_of(self._context.stats))
         context, options = self._context, self._context.options
         context.problems.set("handler", self._results.problem)
@@ -193,7 +193,7 @@ class Watchdog:
         context.problems.set("refused", self._refused_problem())
 
     def _refused_problem(self) -> Problem | None:
-        """The first message that can be neither retried nor dead-lettered, after two attempts, and why."""
+        """Return a problem for the first message that brokers refused twice, both as retry and as dead letter."""
         context = self._context
         for message in [message for message in context.refused if not message.is_cached]:
             del context.refused[message]
@@ -203,18 +203,18 @@ class Watchdog:
         message, times, reason = min(lasting, key=lambda one: one[0].queue_offset)
         queue, offset = message.message_queue, message.queue_offset
         evidence = (
-            f"no broker takes back message {message.msg_id}, {queue} offset {offset} (refused {times} times): {reason}"
-            f"; {len(lasting) - 1} more wait like it"
+            f"no broker accepts message {message.msg_id}, {queue} offset {offset} (refused {times} times): {reason}; "
+            f"{len(lasting) - 1} more messages are refused"
         )
         place = f"--broker {queue.broker_name} --queue {queue.queue_id}"
         step = (
-            f"it is tried again every few seconds; `rmqd offsets reset {{group}} '{queue.topic}' --to {offset + 1} "
-            f"{place}` gives it up, and repeats messages that were handled behind it"
+            f"rmqd retries every few seconds; `rmqd offsets reset {{group}} '{queue.topic}' --to {offset + 1} {place}` "
+            "skips the message, and messages that were handled behind it are handled again"
         )
         return context.found("retry_refused", evidence, step=step)
 
     def _look_at_topic(self, topic: str, now: float) -> None:
-        """Report a topic without queues to read: it has no queue that could be reported as stalled."""
+        """Report a topic without readable queues, because it has no queue that could be reported as stalled."""
         problem = self._topic_problem(topic)
         if problem is None:
             self._unserved.pop(topic, None)
@@ -226,8 +226,8 @@ class Watchdog:
         routes = self._context.client.routes
         route = routes.route(topic)
         if route is None and routes.problem is not None:
-            step = "is `nameserver` right, and reachable from here? It goes on by itself"
-            evidence = f"no name server tells where {topic} is: {routes.problem}"
+            step = "check that `nameserver` is correct and reachable from here; the group continues automatically"
+            evidence = f"no name server returns a route for {topic}: {routes.problem}"
             return self._context.found("no_route", evidence, topic=topic, step=step)
         if route is None:
             return missing_problem(topic)
@@ -236,7 +236,7 @@ class Watchdog:
 
 
 def _tell_stalled(problem: Problem, which: dict[str, object]) -> None:
-    """Log that queues stand still; `which` names them, and says for how long they do."""
+    """Log stalled queues; `which` contains their names and the duration."""
     facts = {**which, "cause": problem.cause, "evidence": problem.evidence, "next": problem.next}
     if problem.cause == "paused":
         log.info("queue.stalled", **facts)

@@ -1,9 +1,9 @@
-"""What a group counts and tells. Knows nothing of the rest of the consumer but its pauses.
+"""Counters and snapshots of a group. Of the rest of the consumer, this package uses only the pauses.
 
-Counting happens for every message, so it is attributes and no locks: all of it in the event loop. Snapshots are taken
-whole, are plain values, and pickle: workers and drivers of Spark send them to the daemon.
+Every message is counted, so counters are plain attributes without locks, used only in the event loop. A snapshot
+contains the values of one moment. It is picklable, because worker processes and Spark drivers send it to the daemon.
 
-    counters  TopicStats: counters by topic; those of the retry topic by the topic that a message came from
-    problem   Problem: cause, evidence, next step; the closed lists of causes; a group's problems, logged once
-    snapshot  GroupSnapshot, TopicSnapshot, QueueSnapshot: what metrics and status are rendered from
+    counters  TopicStats: counters by topic, also for retried messages
+    problem   GroupProblems: a group's problems, each logged once
+    snapshot  GroupSnapshot, TopicSnapshot, QueueSnapshot: the values for metrics and status
 """

@@ -1,4 +1,4 @@
-"""Counters of one group, kept where things happen and read by snapshots."""
+"""The counters of one group, updated by its parts and read for snapshots."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ HANDLER_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 AGE_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400)
 QUICK_SECONDS = HANDLER_SECONDS[0]
 MOST_NAME_CHARACTERS = 100
-MOST_TRACE_CHARACTERS = 160  # of a line
-MOST_EXCEPTION_CLASSES = 50  # label values are bounded; what comes later counts as "other"
+MOST_TRACE_CHARACTERS = 160  # per line
+MOST_EXCEPTION_CLASSES = 50  # limits the label values; further classes count as "other"
 
 
 class TopicStats:
-    """What happened to one topic's messages; `is_retry` for those that come by the group's retry topic."""
+    """The counters for one topic's messages. `is_retry` means that they arrived through the group's retry topic."""
 
     __slots__ = (
         "_age_count",
@@ -70,25 +70,25 @@ class TopicStats:
         self.topic = topic
         self.is_retry = is_retry
         self.received = 0
-        self.pulls = 0  # those that found messages
-        self.pull_seconds = 0.0  # until they were answered, with the time that the broker held them
-        self.acked = 0  # beside `handled`, as it is counted for each batch of the hot path
+        self.pulls = 0  # pulls with messages
+        self.pull_seconds = 0.0  # response times of these pulls, including the broker's hold time
+        self.acked = 0  # not in `handled`, because the hot path counts it for each batch
         self.handled = dict.fromkeys(HANDLED_RESULTS, 0)
         self.flow_control = dict.fromkeys(FLOW_CONTROL_REASONS, 0)
-        self.held_seconds = dict.fromkeys(FLOW_CONTROL_REASONS, 0.0)  # over all queues
-        self.retries: dict[int, int] = {}  # by delay level, of what was sent back
+        self.held_seconds = dict.fromkeys(FLOW_CONTROL_REASONS, 0.0)  # sum over all queues
+        self.retries: dict[int, int] = {}  # sent-back messages by delay level
         self.dead_letters = dict.fromkeys(DEAD_LETTER_CAUSES, 0)
         self.dead_letter_reasons: dict[str, int] = {}
-        self.deduplicated = 0  # messages that were not handled, as an earlier attempt's mark stands
-        self.falls = dict.fromkeys(FALL_CAUSES, 0)  # of a queue's offset below what was committed
-        self.invalid_payloads = 0  # bodies that a typed handler does not take
-        self.lost = 0  # messages that the broker had deleted before they were pulled
+        self.deduplicated = 0  # messages that were not handled, because a record shows an earlier success
+        self.falls = dict.fromkeys(FALL_CAUSES, 0)  # how often a queue's offset fell below the committed one
+        self.invalid_payloads = 0  # bodies that a typed handler does not accept
+        self.lost = 0  # messages that the broker deleted before they were pulled
         self.duplicates: dict[str, int] = {}
         self.exceptions: dict[str, int] = {}
         self.errors: deque[LastError] = deque(maxlen=MOST_ERRORS)
         self.duration = Histogram(HANDLER_SECONDS)
         self.age = Histogram(AGE_SECONDS)
-        # ahead of the histograms, for what nearly every batch is: as quick, and as old, as the one before it
+        # Collected before the histograms: nearly every batch falls into the same buckets as the previous one.
         self._quick_count = 0
         self._quick_seconds = 0.0
         self._age_low = self._age_high = 0.0
@@ -96,36 +96,36 @@ class TopicStats:
         self._age_sum = 0.0
 
     def of(self, message: Message) -> TopicStats:
-        """The counters of the topic that a message was first sent to."""
+        """Return the counters of a message's original topic."""
         return self
 
     def pulled(self, block: MessageBlock) -> None:
-        """Count a reply's messages; those that the group does not want are marked already, and left out."""
+        """Count the messages of a response, except messages that the filter rejected."""
         self.received += block.unfinished
 
     def pull_took(self, seconds: float) -> None:
-        """Count how long a pull took that found messages."""
+        """Count the response time of a pull with messages."""
         self.pulls += 1
         self.pull_seconds += seconds
 
     def held_back(self, reason: str, oldest: Message | None) -> int:
-        """Count that a queue is not pulled because of `reason`; `oldest` is the first message that it has cached.
+        """Count that a queue is not pulled because of `reason`. `oldest` is the first message in its cache.
 
-        Returns how often that was by now.
+        Returns how often that has happened.
         """
         self.flow_control[reason] += 1
         return self.flow_control[reason]
 
     def held_for(self, reason: str, seconds: float, oldest: Message | None) -> None:
-        """Add to the time for which queues were not pulled because of `reason`."""
+        """Add to the time during which queues were not pulled because of `reason`."""
         self.held_seconds[reason] += seconds
 
     def sent_back(self, level: int) -> None:
-        """Count a message that was sent back, to come again after the delay of `level`."""
+        """Count a message that was sent back with delay level `level`."""
         self.retries[level] = self.retries.get(level, 0) + 1
 
     def acknowledged(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
-        """Count a batch of which every message was acknowledged by the handler's return: the hot path."""
+        """Count a batch that was acknowledged as a whole by the handler's return: the hot path."""
         messages = len(batch)
         self.acked += messages
         if seconds <= QUICK_SECONDS and self._age_low < age_seconds <= self._age_high:
@@ -137,11 +137,11 @@ class TopicStats:
             self._observe(messages, seconds, age_seconds)
 
     def handled_in(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
-        """Count a handler call of `seconds`; the oldest message of its batch was stored `age_seconds` before it."""
+        """Count a handler call of `seconds`. The oldest message of its batch was stored `age_seconds` earlier."""
         self._observe(len(batch), seconds, age_seconds)
 
     def snapshots(self) -> tuple[TopicSnapshot, ...]:
-        """The counters as plain values: one snapshot, or one for each topic where these stand for several."""
+        """Return snapshots of the counters, one for each topic that they cover."""
         return (self.snapshot(),)
 
     def _observe(self, messages: int, seconds: float, age_seconds: float) -> None:
@@ -159,17 +159,18 @@ class TopicStats:
         self._age_sum += age_seconds * messages
 
     def count(self, result: str) -> None:
-        """Count an attempt to handle a message that ended with `result`."""
+        """Count an attempt that ended with `result`."""
         self.handled[result] += 1
 
     def may_repeat(self, cause: str, messages: int) -> None:
-        """Count messages that were handled here and may be handled again by another member, because of `cause`."""
+        """Count messages that were handled here and may be handled again by another member, by cause."""
         self.duplicates[cause] = self.duplicates.get(cause, 0) + messages
 
     def dead_lettered(self, cause: str, reason: str) -> None:
-        """Count a message that was given up, by its cause and by the reason that it carries.
+        """Count a dead letter by its cause and reason.
 
-        Handlers may put what they like into reasons, such as ids. Where there are too many, the rarest one makes room.
+        Handlers may put anything into reasons, such as ids. If there are too many reasons, the rarest one counts as
+        OTHER_REASONS.
         """
         self.dead_letters[cause] += 1
         reasons, reason = self.dead_letter_reasons, reason[:MOST_REASON_CHARACTERS]
@@ -179,9 +180,9 @@ class TopicStats:
             reasons[OTHER_REASONS] = reasons.get(OTHER_REASONS, 0) + reasons.pop(rarest)
 
     def raised(self, error: BaseException, text: str, first: Message, at: float, *, declined: bool = False) -> None:
-        """Count a handler call that raised, at a Unix time, for a batch with `first` ahead; `text` shows the error.
+        """Count a handler call that raised at a Unix time. `text` describes the error; `first` is the first message.
 
-        `declined` where it was a decision (Retry, DeadLetter, Suspend, the deadline), whose traceback tells nothing.
+        `declined` means that it was a decision (Retry, DeadLetter, Suspend) or a timeout, so no traceback is kept.
         """
         trace = () if declined else traceback_tail(error, MOST_TRACE_LINES, MOST_TRACE_CHARACTERS)
         self.errors.append(LastError(at, text[:MOST_ERROR_CHARACTERS], self.topic, first.msg_id, trace))
@@ -196,7 +197,7 @@ class TopicStats:
             self._age_count, self._age_sum = 0, 0.0
 
     def snapshot(self) -> TopicSnapshot:
-        """The counters as plain values."""
+        """Return a snapshot of the counters of this topic."""
         self._flush_age()
         if self._quick_count:
             self.duration.observe(self._quick_seconds / self._quick_count, self._quick_count)
@@ -224,15 +225,15 @@ class TopicStats:
 
 
 def snapshots_of(stats: Mapping[str, TopicStats]) -> tuple[TopicSnapshot, ...]:
-    """The counters of a group; what comes by several retry topics is counted once."""
+    """Return the counters of a group. Retry topics that share counters are included once."""
     return tuple(topic for one in dict.fromkeys(stats.values()) for topic in one.snapshots())
 
 
 class RetriedStats(TopicStats):
-    """The retry topic of a group with several topics: each message counts under the topic that it was first sent to.
+    """The retry topic of a group with several topics. Each message counts under its original topic.
 
-    What no subscribed topic stands for, such as messages of a topic that the group has left, counts under the retry
-    topic's own name.
+    Messages without a subscribed original topic, for instance of an unsubscribed topic, count under the retry topic
+    itself.
     """
 
     __slots__ = ("_by_topic",)
@@ -242,17 +243,17 @@ class RetriedStats(TopicStats):
         self._by_topic = {topic: TopicStats(topic, is_retry=True) for topic in topics}
 
     def of(self, message: Message) -> TopicStats:
-        """The counters of the topic that a message was first sent to."""
+        """Return the counters of a message's original topic."""
         return self._by_topic.get(message.topic, self)
 
     def pulled(self, block: MessageBlock) -> None:
-        """Count a reply's messages, each under the topic that it was first sent to."""
+        """Count the messages of a response, each under its original topic."""
         for message in block.messages:
             if not message.finished:
                 self.of(message).received += 1
 
     def held_back(self, reason: str, oldest: Message | None) -> int:
-        """Count that a queue is not pulled because of `reason`; without a message that concerns all topics."""
+        """Count that a queue is not pulled because of `reason`. Without `oldest`, count it for all topics."""
         times = 0
         for stats in self._by_topic.values() if oldest is None else (self.of(oldest),):
             stats.flow_control[reason] += 1
@@ -260,12 +261,12 @@ class RetriedStats(TopicStats):
         return times
 
     def held_for(self, reason: str, seconds: float, oldest: Message | None) -> None:
-        """Add to the time for which queues were not pulled; without a message that concerns all topics."""
+        """Add to the time during which queues were not pulled. Without `oldest`, add it for all topics."""
         for stats in self._by_topic.values() if oldest is None else (self.of(oldest),):
             stats.held_seconds[reason] += seconds
 
     def acknowledged(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
-        """Count a batch of which every message was acknowledged by the handler's return."""
+        """Count a batch that was acknowledged as a whole by the handler's return."""
         for stats, messages in self._divided(batch).items():
             stats.acked += messages
             stats._observe(messages, seconds, age_seconds)
@@ -276,7 +277,7 @@ class RetriedStats(TopicStats):
             stats._observe(messages, seconds, age_seconds)
 
     def snapshots(self) -> tuple[TopicSnapshot, ...]:
-        """The subscribed topics, and the rest if there is any."""
+        """Return snapshots of the subscribed topics, and of the retry topic itself if it has counts."""
         topics = tuple(stats.snapshot() for stats in self._by_topic.values())
         rest = self.snapshot()
         return (*topics, rest) if rest.received or rest.duplicates else topics

@@ -1,4 +1,4 @@
-"""The problems that a group has now."""
+"""The current problems of a group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = structlog.get_logger(__name__)
 
 
 class GroupProblems:
-    """The problems that a group has now, told once when they begin and once when they end."""
+    """The group's current problems. Each is logged once when it starts and once when it ends."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Problem] = {}
@@ -24,23 +24,23 @@ class GroupProblems:
         return key in self._known
 
     def begin(self, key: Hashable, problem: Problem) -> None:
-        """Note that the group has a problem, and log it if it is new; a known one takes the new evidence silently.
+        """Add or update a problem. Only a new one is logged; a known one gets the new evidence.
 
-        `key` tells the problem from the group's others.
+        `key` distinguishes the group's problems.
         """
         if key not in self._known:
             log.error("group.problem", cause=problem.cause, evidence=problem.evidence, next=problem.next)
         self._known[key] = problem
 
     def set(self, key: Hashable, problem: Problem | None) -> None:
-        """Begin the problem of this key, or end it where `problem` is None."""
+        """Begin the problem with this key, or end it if `problem` is None."""
         if problem is None:
             self.end(key)
         else:
             self.begin(key, problem)
 
     def end(self, key: Hashable) -> None:
-        """Note that the group does not have this problem any more, and log it."""
+        """Remove the problem with this key, if there is one, and log its end."""
         problem = self._known.pop(key, None)
         if problem is not None:
             log.info("group.problem_ended", cause=problem.cause, was=problem.evidence)

@@ -1,7 +1,7 @@
-"""What a consumer group tells about itself: plain values that pickle, rendered as metrics and as the status page.
+"""Snapshots of a consumer group: plain picklable values for metrics and the status page.
 
-A snapshot is taken whole at one moment of the event loop, so its numbers belong together. Counters only ever grow
-during the life of one consumer; whoever keeps a group over several consumers (a restart, a dead worker) adds them up.
+A snapshot is taken at one moment of the event loop, so its values are consistent. Counters never decrease during the
+life of one consumer. A caller that keeps a group over several consumers (a restart, a lost worker) adds them up.
 """
 
 from __future__ import annotations
@@ -15,45 +15,43 @@ from rmqd.histogram import HistogramSnapshot
 
 HANDLED_RESULTS = ("acked", "retried", "dead_lettered", "expired", "corrupt")
 FLOW_CONTROL_REASONS = ("count", "size", "span", "paused")
-# Why a message was given up: the handler said so, it had all its attempts, its delay level was -1, it was corrupt.
+# Causes of a dead letter: the handler's decision, used-up attempts, delay level -1, a corrupt message.
 DEAD_LETTER_CAUSES = ("handler", "limit", "level", "corrupt")
-# Why a queue's offset fell below what this process had committed: an operator's reset, a correction at the broker's
-# word (`on_offset_illegal`), a take-over at what the broker had stored.
+# Causes of an offset that fell below the committed one: an operator's reset, a correction by the broker
+# (`on_offset_illegal`), an acquisition with a lower stored offset.
 FALL_CAUSES = ("operator", "corrected", "take_over")
-# The first that applies is a queue's state.
+# A queue's state is the first that applies.
 QUEUE_STATES = ("stuck", "paused", "locked_out", "flow_controlled", "retrying", "handling", "pulling", "waiting")
 GROUP_STATES = ("starting", "running", "draining", "failed", "stopped")
 MOST_ERROR_CHARACTERS = 500
-MOST_ERRORS = 5  # of a topic, the newest
+MOST_ERRORS = 5  # newest errors for each topic
 MOST_TRACE_LINES = 6
-MOST_REASONS = 20  # of a topic, by which dead letters are counted; the rest counts as OTHER_REASONS
+MOST_REASONS = 20  # dead-letter reasons for each topic; others count as OTHER_REASONS
 MOST_REASON_CHARACTERS = 200
 OTHER_REASONS = "other reasons"
-MOST_MEMBERS = 200  # of a group, that are named
-# What Spark does in a micro-batch: `handling` is the whole of the work on executors, the others are the driver's.
+MOST_MEMBERS = 200  # named members for each group
+# The phases of a micro-batch in Spark. `handling` is the work on the executors; the others run on the driver.
 BATCH_PHASES = ("asking_offsets", "planning", "logging_offsets", "handling", "logging_commit")
 
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """What a call of the handler raised."""
+    """An exception of a handler call."""
 
     at: float  # Unix seconds
-    error: str  # as Python shows it, cut to MOST_ERROR_CHARACTERS
+    error: str  # in Python's format, cut to MOST_ERROR_CHARACTERS
     topic: str
-    msg_id: str  # of the batch's first message
-    trace: tuple[
-        str, ...
-    ] = ()  # the last lines of its traceback; none where the handler declined by Retry and the like
+    msg_id: str  # the batch's first message
+    trace: tuple[str, ...] = ()  # last lines of the traceback; empty for a decision such as Retry
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerRates:
-    """What became of messages lately, per second."""
+    """Recent results of messages, per second."""
 
-    handled: float = 0.0  # attempts, whatever came of them
-    failed: float = 0.0  # calls of the handler that raised, or ran into their deadline
-    retried: float = 0.0  # attempts after which the message is to come again
+    handled: float = 0.0  # attempts with any result
+    failed: float = 0.0  # handler calls that raised or expired
+    retried: float = 0.0  # attempts that end in a retry
     dead_lettered: float = 0.0
 
 
@@ -64,21 +62,21 @@ class TopicSnapshot:
     topic: str
     is_retry: bool
     received: int
-    handled: dict[str, int]  # by HANDLED_RESULTS, each attempt once
-    flow_control: dict[str, int]  # by FLOW_CONTROL_REASONS
-    held_seconds: dict[str, float]  # by FLOW_CONTROL_REASONS, over all queues
-    retries: dict[int, int]  # by delay level
-    dead_letters: dict[str, int]  # by DEAD_LETTER_CAUSES
-    falls: dict[str, int]  # by FALL_CAUSES
+    handled: dict[str, int]  # attempts by HANDLED_RESULTS
+    flow_control: dict[str, int]  # keys: FLOW_CONTROL_REASONS
+    held_seconds: dict[str, float]  # keys: FLOW_CONTROL_REASONS; sum over all queues
+    retries: dict[int, int]  # keys: delay levels
+    dead_letters: dict[str, int]  # keys: DEAD_LETTER_CAUSES
+    falls: dict[str, int]  # keys: FALL_CAUSES
     handler_duration: HistogramSnapshot  # seconds
     message_age: HistogramSnapshot  # seconds from stored to handled
-    duplicates: dict[str, int]  # by cause
-    exceptions: dict[str, int]  # by class name
-    errors: tuple[LastError, ...] = ()  # the newest, at most MOST_ERRORS, the last one at the end
+    duplicates: dict[str, int]  # keys: causes
+    exceptions: dict[str, int]  # keys: class names
+    errors: tuple[LastError, ...] = ()  # at most MOST_ERRORS, the newest at the end
     dead_letter_reasons: dict[str, int] = field(default_factory=dict)  # at most MOST_REASONS, and OTHER_REASONS
-    lost: int = 0  # messages that brokers had deleted before they were pulled
-    deduplicated: int = 0  # messages that were handled before, by the mark of `message.once`, or by `deduplicate`
-    invalid_payloads: int = 0  # attempts at messages whose body the typed handler does not take
+    lost: int = 0  # messages that brokers deleted before they were pulled
+    deduplicated: int = 0  # messages with a record of an earlier success, by `message.once` or `deduplicate`
+    invalid_payloads: int = 0  # attempts with a body that the typed handler does not accept
 
     @property
     def last_error(self) -> LastError | None:
@@ -94,39 +92,39 @@ class QueueSnapshot:
     is_retry: bool
     broker: str
     queue: int
-    state: str  # of QUEUE_STATES
+    state: str  # one of QUEUE_STATES
     since: float
     committed: int | None = None
     max: int | None = None
     lag: int | None = None
     lag_seconds: float | None = None
-    cached: int = 0  # messages, those being handled included
-    handling: int = 0  # of the cached ones, those that a handler has or whose outcome is being settled
-    cached_bytes: int = 0  # frames kept alive, not only bodies
+    cached: int = 0  # messages, including those in flight
+    handling: int = 0  # cached messages that are in flight or being settled
+    cached_bytes: int = 0  # whole frames, not only bodies
     span: int = 0  # greatest minus smallest cached offset
     position: int | None = None  # the next offset to pull
     last_commit: float | None = None
     stall: Problem | None = None  # why it makes no progress while messages wait
-    pulled_from: str | None = None  # the address that was asked last
-    at_slave: bool = False  # that was not the broker's master
-    popped: bool = False  # other members pop it at the same time; the number is -1 where it is any queue of the broker
+    pulled_from: str | None = None  # the address of the last pull
+    at_slave: bool = False  # whether that address is a slave
+    popped: bool = False  # whether members share the queue; number -1 means any queue of the broker
 
     @property
     def number(self) -> str:
-        """The queue's number as people and labels have it."""
+        """The queue's number for output and labels."""
         return str(self.queue) if self.queue >= 0 else "any"
 
 
 @dataclass(frozen=True, slots=True)
 class BatchesSnapshot:
-    """The micro-batches of a group on Spark, those that had messages."""
+    """The micro-batches with messages of a group on Spark."""
 
     duration: HistogramSnapshot  # seconds, from its trigger to its commit
-    phase_seconds: dict[str, float]  # by BATCH_PHASES
+    phase_seconds: dict[str, float]  # keys: BATCH_PHASES
     last_end: float | None  # Unix seconds
-    lost: int  # messages that brokers held no more when they were to be read
-    retired_queues: int  # gone for the retention, and dropped from the checkpoint
-    late_rows: int = 0  # behind the watermark, and dropped; sums of several where Spark had added them up
+    lost: int  # messages that brokers had deleted before they were read
+    retired_queues: int  # queues that are gone since the retention time, and removed from the checkpoint
+    late_rows: int = 0  # rows dropped behind the watermark; already-added sums if Spark combined several
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +134,8 @@ class GroupSnapshot:
     name: str
     engine: str
     message_model: str
-    state: str  # of GROUP_STATES
-    paused: bool  # the whole of it
+    state: str  # one of GROUP_STATES
+    paused: bool  # whether the whole group is paused
     pauses: tuple[PauseScope, ...]
     client_id: str
     failure: str | None
@@ -149,17 +147,17 @@ class GroupSnapshot:
     rebalances: int
     handover_timeouts: int
     commit_failures: int
-    hook_failures: dict[str, int]  # by the hook's name
-    left_out_by_hooks: dict[str, int]  # messages, by the name of the hook that did not want them
+    hook_failures: dict[str, int]  # keys: hook names
+    left_out_by_hooks: dict[str, int]  # messages that a hook rejected, by hook name
     handler_hung: bool
-    problems: tuple[Problem, ...]  # of the group as a whole
-    batches: BatchesSnapshot | None = None  # None but on Spark
-    trace_records: dict[str, int] = field(default_factory=dict)  # by what became of them; empty without message trace
-    handler_processes: int | None = None  # that run; None without handler.processes
-    handler_processes_lost: dict[str, int] = field(default_factory=dict)  # by LOSS_CAUSES; empty without them
+    problems: tuple[Problem, ...]  # problems of the whole group
+    batches: BatchesSnapshot | None = None  # only on Spark
+    trace_records: dict[str, int] = field(default_factory=dict)  # keys: results; empty without message trace
+    handler_processes: int | None = None  # running processes; None without handler.processes
+    handler_processes_lost: dict[str, int] = field(default_factory=dict)  # keys: LOSS_CAUSES
     rates: HandlerRates = HandlerRates()
-    concurrency: int | None = None  # calls of the handler that may run at once now; None on Spark
+    concurrency: int | None = None  # current limit of concurrent handler calls; None on Spark
     circuit: CircuitSnapshot | None = None  # None without a circuit breaker
-    cluster: str | None = None  # its name in the configuration; None for a consumer, which does not know it
-    members: tuple[str, ...] = ()  # client ids of the group as brokers listed them last, this one's too; MOST_MEMBERS
+    cluster: str | None = None  # name in the configuration; None for a consumer, which does not know it
+    members: tuple[str, ...] = ()  # client ids of all members in the brokers' last list, at most MOST_MEMBERS
     member_count: int = 0

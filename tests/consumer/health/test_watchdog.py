@@ -216,7 +216,7 @@ async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
     broker.answer_pull(queue, None)
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
         problem = await stands_still(m, logs, "stalled_queue")
-        assert "no answer" in problem.evidence
+        assert "no response" in problem.evidence
         await seen.has(b"0")
         await goes_on(m, logs, "stalled_queue", stays=False)  # the next pull is held for longer than patience lasts
     assert len(events(logs, "queue.restarted")) == 1

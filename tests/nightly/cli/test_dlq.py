@@ -75,7 +75,7 @@ def test_java_s_dead_letters_are_shown_too(rocketmq: RealCluster, topic: str, gr
 
 def test_a_group_without_dead_letters(rocketmq: RealCluster, group: str) -> None:
     ended = rmqd("dlq", "show", group, "-n", rocketmq.nameserver)
-    said = f"{group} has no dead letters; `rmqd dlq list` has the groups that have some"
+    said = f"{group} has no dead letters; run `rmqd dlq list` to see the groups that have some"
     assert (ended.code, ended.out, ended.err) == (1, "", f"rmqd: {said}\n")
 
 
@@ -84,7 +84,7 @@ def test_a_group_that_no_broker_knows_is_refused(rocketmq: RealCluster, topic: s
     for command in ("replay", "purge"):
         common = "dlq", command, group, "--yes", "-n", rocketmq.nameserver, "--set", f"state_dir={tmp_path / command}"
         refused = rmqd(*common)
-        said = f"rmqd: no broker knows group {group}; `rmqd dlq list` has those with dead letters\n"
+        said = f"rmqd: no broker knows group {group}; run `rmqd dlq list` to see the groups with dead letters\n"
         assert (refused.code, refused.out, refused.err) == (1, "", said)
         assert not (tmp_path / command).exists()
     commit(rocketmq, group, topic, {0: 0})

@@ -360,7 +360,7 @@ async def test_a_pull_whose_answer_is_lost(
                 producer.send(b"x" * 1000, key="lost")
                 await eventually(lambda: not line.armed, "the answer is lost")
             problem = await stands_still(m, "stalled_queue", "stuck")
-            assert "no answer" in problem.evidence
+            assert "no response" in problem.evidence
             await eventually(lambda: seen.keys == ["first", "lost"], "it is pulled again")
 
 
