@@ -16,7 +16,7 @@ RMQD_REASON: Final = "RMQD_REASON"
 RMQD_EXCEPTION: Final = "RMQD_EXCEPTION"
 RMQD_LITE_TOPIC: Final = "RMQD_LITE_TOPIC"
 
-# made the broker delay the message the last time; a dead letter with them would be delayed again
+# properties of an earlier delay; with them, the broker would delay a dead letter again
 _DELIVERY_PROPERTIES: Final = frozenset(
     (names.DELAY, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.WAIT, names.RECONSUME_TIME, names.MAX_RECONSUME_TIMES)
 )
@@ -27,7 +27,7 @@ _BATCH_PROPERTIES: Final = frozenset((names.INNER_NUM, names.INNER_BASE))
 _LIGHT_QUEUE_PROPERTIES: Final = frozenset(
     (names.INNER_MULTI_DISPATCH, names.INNER_MULTI_QUEUE_OFFSET, names.LITE_TOPIC)
 )
-# a broker would treat the copy as the half message of a new transaction, which no producer ever commits; Java's
+# with it, a broker would treat the copy as the half message of a new transaction, which is never committed; Java's
 # DefaultMQPushConsumerImpl.sendMessageBack clears it too
 _TRANSACTION_PROPERTIES: Final = frozenset((names.TRANSACTION_PREPARED,))
 # the reason of an earlier dead letter, which is not valid for a new one

@@ -64,8 +64,6 @@ class Deduplication:
         self._held_elsewhere: dict[MessageQueue, float] = {}  # when another member's claim was last seen (monotonic)
 
     def around(self, call: Call, worker: Callable[[], Worker]) -> Call:
-        """Return a call for one worker."""
-
         async def claimed(batch: Batch) -> object:
             return await self._call(call, batch, worker())
 

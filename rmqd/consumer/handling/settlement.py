@@ -219,7 +219,7 @@ def explain_away(process_queue: ProcessQueue, at: float, group: str) -> Problem 
     if at >= until + AWAY_SHOWN_SECONDS:
         return None
     step = "check the service that the error names; the group continues automatically"
-    return found("failing_handler", f"messages wait, and no attempt counts: {error}", step=step, group=group)
+    return found("failing_handler", f"messages wait, and their attempts do not count: {error}", step=step, group=group)
 
 
 def count_acknowledged(

@@ -304,7 +304,8 @@ class HandlerSlots(WorkerService):
             self._hold("hung")
         elif self._hung and not self.is_settling():  # the hung messages are sent back, so the next start does not hang
             raise HandlerHungError(
-                f"all {self.concurrency} slots of handler {self.handler_name} hang past consume_timeout"
+                f"all {self.concurrency} slots of handler {self.handler_name} hang past consume_timeout; set a timeout for "
+                "every request that the handler makes"
             )
 
     def _are_calls_waited_for(self) -> bool:

@@ -80,7 +80,6 @@ class TopicSnapshot:
 
     @property
     def last_error(self) -> LastError | None:
-        """The newest error."""
         return self.errors[-1] if self.errors else None
 
 
