@@ -82,7 +82,7 @@ class Worker:
         self.replaced = False  # the result is not needed: the call ignored its cancellation, or the service ends
         self.halted = False  # the current batch is the last of this turn
         self.batch: Batch | None = None  # the batch that the handler has
-        self.is_called = True  # False if every message was decided before the handler was called
+        self.is_called = True  # False if the handler gets no message of the batch
         self._service = service
         self._ready = ready
         self._task: asyncio.Task[None] | None = None

@@ -122,8 +122,8 @@ class BatchesSnapshot:
     phase_seconds: dict[str, float]  # keys: BATCH_PHASES
     last_end: float | None  # Unix seconds
     lost: int  # messages that brokers had deleted before they were read
-    retired_queues: int  # queues that are gone since the retention time, and removed from the checkpoint
-    late_rows: int = 0  # rows dropped behind the watermark; already-added sums if Spark combined several
+    retired_queues: int  # queues that were gone for the retention time, and left the checkpoint
+    late_rows: int = 0  # rows that Spark dropped, because they were behind the watermark
 
 
 @dataclass(frozen=True, slots=True)
