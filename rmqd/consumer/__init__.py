@@ -1,35 +1,35 @@
 """The local engine: one consumer group in this process, from its rebalance to its commits.
 
-A group is a PushConsumer. `assembly` chooses its parts by consume mode and message model and puts them into one
-GroupContext; a part gets that, and what it owns. Folders stand on floors: those below know nothing of those above
-(`FLOORS` in tests/test_architecture.py). The engine knows no configuration, no files but a broadcasting group's
-offsets, and no other group. docs/architecture.md has the way of a message and the tasks; docs/proof/ownership.md the
-rules of commits.
+A group is a PushConsumer. `assembly` chooses the group's parts by consume mode and message model and collects them in
+one GroupContext. Each part receives the GroupContext and the objects that it owns. The packages form layers: a lower
+layer never imports a higher one (`FLOORS` in tests/test_architecture.py). The engine does not know the configuration
+file or other groups, and the only files that it writes are a broadcasting group's offsets. docs/architecture.md follows
+a message through the tasks; docs/proof/ownership.md has the rules for commits.
 
     push_consumer  PushConsumer: starts the handler, joins the group, runs its tasks, drains, leaves
-    assembly       which parts serve a group's mode and model
-    context        GroupContext: what the parts share
-    services       what those parts must do that exist in several kinds: service, ways back, offset store, ownership
-    contract       Consumer: what the daemon expects of a group on any engine
-    options        ConsumerOptions: what the group is told; no defaults
-    announcing     brokers know a subscription before anything is pulled by it
-    live_change    other options for a group that runs
-    pauses         what an operator paused
-    circuit        Circuit: whether the handler is called, by how its calls end
-    hooks          code of others around every batch
-    allocate       the allocate strategies: who gets which queue
+    assembly       chooses the parts for a group's mode and model
+    context        GroupContext: the objects that the parts share
+    services       protocols of the parts that exist in several kinds: service, retries, offset store, ownership
+    contract       Consumer: the daemon's interface to a group on any engine
+    options        ConsumerOptions: the settings of one group; no defaults
+    announcing     sends a new subscription to the brokers before the first pull with it
+    live_change    applies changed options to a running group
+    pauses         the scopes that an operator paused
+    circuit        Circuit: decides whether the handler is called, by the results of its calls
+    hooks          plugins that run around every batch
+    allocate       the allocate strategies: which member gets which queue
     group_status   the group's snapshot: state, queues, counters, readiness
-    stats          counters, problems, and the plain values that snapshots are made of
+    stats          counters, problems, and the plain values of snapshots
     cache          the process queue, its thresholds, the rate limit
-    handling       workers call the handler; what becomes of a batch is settled
-    founding       whether the group is new, and where it begins
-    assigned       Assignment: a queue that this member has, as the rest of the group sees it, pulled or popped
-    pull           one owned queue: take-over, pulls, moves of its offset, giving up
-    pop            a group whose brokers hand messages out one by one
-    lite           a group whose brokers hand out messages of the lite topics that it names
+    handling       workers that call the handler and settle its batches
+    founding       whether the group is new, and its start offsets
+    assigned       Assignment: a queue of this member, pulled or popped, as the rest of the group sees it
+    pull           one owned queue: acquisition, pulls, changes of its offset, release
+    pop            groups that pop: the broker hands out single messages
+    lite           groups that pop the messages of named lite topics
     rebalance      members, ownership of queues, locks
-    offsets        where offsets are stored, and when they are committed
-    health         why queues and groups stand still, or disagree
-    admin          what operators ask through brokers
-    dead_letters   what commands do with a group's dead letters; no part of a group that runs
+    offsets        offset stores, and when offsets are committed
+    health         why queues and groups make no progress, or disagree
+    admin          requests of operators that brokers forward
+    dead_letters   commands on a group's dead letters; not part of a running group
 """

@@ -1,8 +1,11 @@
-"""Which member of a group gets which queue. Every member computes this alone, so results must equal Java's.
+"""The allocate strategies: which member of a group gets which queue.
 
-A strategy is called with the group, the own client id, all queues of one topic and all client ids, both sorted and each
-once, and returns the own queues. As in Java (`CL/consumer/rebalance`, reference protocol 5.9) it gives nothing to a
-member that is not in the list, and raises where it cannot tell; then the member keeps what it has.
+Every member computes the result alone, so it must equal Java's result.
+
+A strategy is called with the group, the own client id, all queues of one topic and all client ids. Queues and client
+ids are sorted and without duplicates. The strategy returns the own queues. As in Java (`CL/consumer/rebalance`,
+reference protocol 5.9) a member that is not in the list gets no queues. If the strategy cannot decide, it raises, and
+the member keeps its present queues.
 """
 
 from __future__ import annotations
@@ -29,21 +32,21 @@ JAVA_NAMES: Final = {
     "machine_room_nearby": "MACHINE_ROOM_NEARBY-AVG",
 }
 STRATEGY_NAMES: Final = tuple(JAVA_NAMES)
-"""The names of the strategies that come with rmqd."""
+"""The strategies included in rmqd."""
 
 BROKERS_NAMES: Final = {name: JAVA_NAMES[name] for name in ("averagely", "averagely_by_circle")}
-"""The strategies by which brokers divide queues themselves, as they call them."""
+"""The strategies that brokers apply to popped queues, with the brokers' names for them."""
 VIRTUAL_NODES: Final = 10  # Java's default for each client of a ring
 ROOM_SEPARATOR: Final = "@"
 
 
 class AllocateError(RmqdError):
-    """A strategy cannot tell whose a queue is; the text says what it would need."""
+    """A strategy cannot decide who owns a queue. The message states the strategy's expectation."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocateStrategy:
-    """A strategy under the name that a configuration has for it."""
+    """A strategy with its name in the configuration."""
 
     name: str
     function: AllocateMessageQueueStrategy
@@ -51,27 +54,28 @@ class AllocateStrategy:
     def share(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> frozenset[MessageQueue]:
-        """The own queues, checked to be some of `queues`. Raises AllocateError whatever goes wrong."""
+        """Return the own queues, checked to be among `queues`. Raises AllocateError for any failure of the strategy."""
         try:
             share: object = self.function(group, client_id, tuple(queues), tuple(client_ids))
         except AllocateError:
             raise
-        except Exception as error:  # somebody else's code
+        except Exception as error:  # the strategy may be a plugin
             *_, frame = traceback.extract_tb(error.__traceback__)
             place = f"{frame.filename}:{frame.lineno}"
             raise AllocateError(f"{self.name} raised {type(error).__name__}: {error} ({place})") from error
         if not isinstance(share, Collection) or isinstance(share, str | bytes):
-            raise AllocateError(f"{self.name} returned {_a(share)}; accepted: a list of queues")
+            raise AllocateError(f"{self.name} returned {_a(share)}; expected a list of queues")
         known = frozenset(queues)
         if stray := [one for one in share if not isinstance(one, MessageQueue) or one not in known]:
-            raise AllocateError(f"{self.name} returned {stray[0]}, and the topic has no such queue")
+            raise AllocateError(f"{self.name} returned {stray[0]}, but the topic has no such queue")
         return frozenset(share)
 
 
 def averagely(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """Contiguous shares; the first members get one more where it does not divide (`AllocateMessageQueueAveragely`)."""
+    """Divide into contiguous ranges; the first members get one of the remaining queues each
+    (`AllocateMessageQueueAveragely`)."""
     if not _is_member(client_id, queues, client_ids):
         return []
     index, members = client_ids.index(client_id), len(client_ids)
@@ -84,7 +88,7 @@ def averagely(
 def averagely_by_circle(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """One queue to each member in turn (`AllocateMessageQueueAveragelyByCircle`)."""
+    """Give one queue to each member in turn (`AllocateMessageQueueAveragelyByCircle`)."""
     if not _is_member(client_id, queues, client_ids):
         return []
     return list(queues[client_ids.index(client_id) :: len(client_ids)])
@@ -93,14 +97,14 @@ def averagely_by_circle(
 def consistent_hash(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """The next member on a ring of MD5 hashes, so that few queues move (`AllocateMessageQueueConsistentHash`)."""
+    """Assign by a ring of MD5 hashes, so that few queues change owner (`AllocateMessageQueueConsistentHash`)."""
     if not _is_member(client_id, queues, client_ids):
         return []
     ring = {_ring_hash(f"{member}-{node}"): member for member in client_ids for node in range(VIRTUAL_NODES)}
     places = sorted(ring)
 
     def owner(queue: MessageQueue) -> str:
-        # the text of Java's MessageQueue
+        # text of Java's MessageQueue
         text = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
         return ring[places[bisect_left(places, _ring_hash(text)) % len(places)]]
 
@@ -110,10 +114,11 @@ def consistent_hash(
 def machine_room_nearby(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """A room's queues to the members in it, those of rooms without members to all (`AllocateMachineRoomNearby`).
+    """Divide a room's queues among the room's members (`AllocateMachineRoomNearby`).
 
-    Within both, averagely. Java has users write the rule by which rooms are told; ours is `broker_room` and
-    `client_room`. Raises AllocateError where a broker or a member does not tell its room.
+    Queues of rooms without members are divided among all members. Both divisions use `averagely`. In Java users write
+    the rule that finds the room of a broker or member; here the rules are `broker_room` and `client_room`. Raises
+    AllocateError if the name of a broker or member has no room.
     """
     if not _is_member(client_id, queues, client_ids):
         return []
@@ -133,53 +138,55 @@ def machine_room_nearby(
 
 
 def broker_room(broker_name: str) -> str:
-    """The machine room of a broker that is called `room@name`. Raises AllocateError."""
+    """Return the machine room of a broker named `room@name`. Raises AllocateError."""
     room, separator, _ = broker_name.partition(ROOM_SEPARATOR)
     if not (room and separator):
         raise AllocateError(
-            f"the broker {broker_name} does not tell its machine room; machine_room_nearby needs brokers that are "
-            "called room@name"
+            f"broker {broker_name} has no machine room in its name; expected brokers named room@name for "
+            "machine_room_nearby"
         )
     return room
 
 
 def client_room(client_id: str) -> str:
-    """The machine room of a member with the instance name `room@name`, so the id `ip@room@name`. Raises AllocateError.
+    """Return the machine room of a member with the instance name `room@name`, whose client id is `ip@room@name`.
 
-    A unit name makes a fourth part of the id; without a room in the instance name it would be taken for the name.
+    Raises AllocateError. A unit name is another part of the client id. If the instance name has no room, the unit name
+    is mistaken for the name, and the instance name for the room.
     """
     parts = client_id.split(ROOM_SEPARATOR)
     if len(parts) < 3 or not parts[1]:
         raise AllocateError(
-            f"the member {client_id} does not tell its machine room; machine_room_nearby needs instance names of the "
-            "form room@name (client.instance_name) in every member of the group"
+            f"member {client_id} has no machine room in its client id; expected instance names (client.instance_name) "
+            "of the form room@name in every member of the group, for machine_room_nearby"
         )
     return parts[1]
 
 
 @dataclass(frozen=True, slots=True)
 class ByConfig:
-    """What is written down for this member, whoever else there is (`AllocateMessageQueueByConfig`)."""
+    """The queues configured for this member, independent of other members (`AllocateMessageQueueByConfig`)."""
 
     allocated: tuple[MessageQueue, ...]
 
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Java returns the queues of all topics for each topic, which comes to the same; ours are those that exist."""
+        """Return the configured queues that exist. Java returns all topics' queues, with the same effect."""
         return [queue for queue in self.allocated if queue in queues]
 
 
 @dataclass(frozen=True, slots=True)
 class ByMachineRoom:
-    """The queues of brokers in some rooms, shared by all members (`AllocateMessageQueueByMachineRoom`)."""
+    """The queues of brokers in the configured rooms, divided among all members
+    (`AllocateMessageQueueByMachineRoom`)."""
 
     rooms: frozenset[str]
 
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Contiguous shares of equal size; what is left over goes to the first members, one each."""
+        """Return a contiguous range. Ranges have equal size; the first members get one of the remaining queues each."""
         if not _is_member(client_id, queues, client_ids):
             return []
         near = [queue for queue in queues if self._has(queue.broker_name)]
@@ -190,7 +197,7 @@ class ByMachineRoom:
 
     def _has(self, broker_name: str) -> bool:
         parts = broker_name.split(ROOM_SEPARATOR)
-        while len(parts) > 1 and not parts[-1]:  # Java's split leaves them out
+        while len(parts) > 1 and not parts[-1]:  # Java's split drops empty parts at the end
             parts.pop()
         return len(parts) == 2 and parts[0] in self.rooms
 
@@ -201,11 +208,11 @@ ALLOCATE_STRATEGIES: Mapping[str, AllocateMessageQueueStrategy] = {
     "consistent_hash": consistent_hash,
     "machine_room_nearby": machine_room_nearby,
 }
-"""The strategies that need no settings, by name."""
+"""The strategies without settings, by name."""
 
 
 def sorted_client_ids(client_ids: Sequence[str]) -> list[str]:
-    """Client ids in Java's string order (UTF-16 units), each once."""
+    """Return the client ids in Java's string order (by UTF-16 units), without duplicates."""
     return sorted(set(client_ids), key=_java_order)
 
 
@@ -219,9 +226,9 @@ def _java_order(text: str) -> bytes:
 
 
 def _is_member(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> bool:
-    """Whether there is a share to compute. Raises AllocateError where Java raises IllegalArgumentException."""
+    """Return whether the member gets a share. Raises AllocateError if Java raises IllegalArgumentException."""
     if not queues or not client_ids:
-        raise AllocateError(f"there are no {'members' if queues else 'queues'} to divide among")
+        raise AllocateError(f"there are no {'members' if queues else 'queues'} for a division")
     return client_id in client_ids
 
 

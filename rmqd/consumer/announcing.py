@@ -1,4 +1,4 @@
-"""New subscriptions: brokers know them before anything is pulled by them, as they refuse pulls by others."""
+"""Announces new subscriptions to the brokers, which refuse pulls for a subscription that they do not know."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from rmqd.wire.bodies.heartbeat import SubscriptionData
 
 
 async def announce(context: GroupContext, subscriptions: Mapping[str, SubscriptionData]) -> None:
-    """Tell every broker of new or changed subscriptions, by topic, which the caller puts in force at once after it.
+    """Send new or changed subscriptions, by topic, to every broker. The caller must then apply them at once.
 
-    A broker that does not answer learns of them by its next heartbeat, and refuses pulls by them until then.
+    A broker that does not respond learns the subscriptions from its next heartbeat, and refuses pulls for them until
+    then.
     """
     context.announced.update(subscriptions)
     try:

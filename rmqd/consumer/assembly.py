@@ -1,4 +1,4 @@
-"""Puts a group together: which parts serve its consume mode and its message model."""
+"""Assembles the parts of a group by its consume mode and message model."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def assemble(
     ends: Mapping[MessageQueue, int] | None = None,
     polls: PollService | None = None,
 ) -> tuple[GroupContext, Division]:
-    """The parts of a group, not paused, and how its topics are divided; nothing runs yet.
+    """Return the parts of a group, not paused and not running, and the division of its topics.
 
-    `ways_back` stand in place of send-backs to brokers. `ends` are the offsets before which queues are pulled no
-    further: what a filter lets through behind an end is for a hook to leave out.
-    With `polls` a program polls the messages, and `handler` is not called.
+    `ways_back` replaces the send-back to brokers. `ends` are the offsets at which pulling stops; messages behind an end
+    that a filter still returns must be removed by a hook. With `polls` a program polls the messages, and `handler` is
+    not called.
 
-    Raises RmqdError for an expression that is wrong.
-    What most groups have no use for is imported where it is used: a daemon without it starts sooner.
+    Raises RmqdError for an invalid expression. Modules that few groups need are imported only when they are used, so
+    that the daemon starts sooner.
     """
     trace = receipts = None
     if options.trace is not None:
@@ -134,7 +134,7 @@ def assemble(
 def _by_message_model(
     options: ConsumerOptions, client: ClientInstance, clock: Clock, receipts: PopReceipts | None
 ) -> tuple[WaysBack, OffsetStore, Founding, Ownership, Leases | None]:
-    """The parts that depend on the message model; the last one is the lease source of an orderly group, else None."""
+    """Return the parts that depend on the message model, last the lease source of an orderly group, else None."""
     group, is_orderly = options.group, options.consume_mode == "orderly"
     if options.message_model == "broadcasting":
         folder = unwrap_namespace(group, options.namespace)
@@ -166,7 +166,7 @@ def _by_message_model(
 
 
 def subscriptions_of(options: ConsumerOptions, version: int) -> dict[str, SubscriptionData]:
-    """What the group tells brokers to be subscribed to, by topic; `version` is Unix time in milliseconds."""
+    """Return the subscriptions to announce to brokers, by topic; `version` is Unix time in milliseconds."""
     result = {}
     for topic, subscription in options.subscriptions.items():
         build = tag_subscription if subscription.kind == "TAG" else sql_subscription
@@ -179,7 +179,7 @@ def subscriptions_of(options: ConsumerOptions, version: int) -> dict[str, Subscr
 
 
 def stats_of(options: ConsumerOptions) -> dict[str, TopicStats]:
-    """Counters by topic. What comes by the retry topic counts under its original topic, with counters of its own."""
+    """Return counters by topic. Retried messages count under their original topic, in separate counters."""
     named = {topic: unwrap_namespace(topic, options.namespace) for topic in options.subscriptions}
     stats = {topic: TopicStats(name, is_retry=False) for topic, name in named.items()}
     if options.message_model == "broadcasting" or options.is_lite:

@@ -1,23 +1,23 @@
-"""A group's circuit breaker: whether its handler is called at all, decided by how its calls end.
+"""A group's circuit breaker: decides by the results of calls whether the handler is called.
 
-While the circuit is *closed*, calls are made. It opens when too many of them fail: in a row, or by their share within
-a window of time. While it is *open* none is made. Then it is *half open*: one call is made, the probe, and no other
-beside it. If the probe fails the circuit is open once more, and if it succeeds the circuit is closed.
+While the circuit is *closed*, calls are made. It opens if too many calls fail, either in a row or as a share of the
+calls within a time window. While it is *open* no calls are made. Then it is *half open*: a single call, the probe, is
+made. If the probe fails the circuit opens again; if it succeeds the circuit closes.
 
-A failure does not tell by itself whether the handler failed, or its message. Until that is known the failure is
+A failed call does not show whether the handler or the message is at fault. Until that is known the failure is
 *suspected* to be the handler's:
 
-- It was the message's, if a call succeeds that began after it (`refuted_to`), or if the circuit has not opened within
+- The message is at fault if a call that began later succeeds (`refuted_to`), or if the circuit has not opened within
   the window. Then the attempt counts.
-- It was the handler's, if the circuit opens. Then the attempt does not count. Neither do the attempts of probes, and of
-  calls that were under way when the circuit opened.
+- The handler is at fault if the circuit opens. Then the attempt does not count. Nor do the attempts of probes, and of
+  calls that were running when the circuit opened.
 
-The circuit judges the handler, not a message. So a failure is no *evidence* if the handler has succeeded with another
-message since this message failed before. Such a failure is the message's if yet another message succeeds. It does not
-open the circuit.
+The circuit judges the handler, not a message. So a failure is not *evidence* if this message failed before and the
+handler has since succeeded with another message. Such a failure does not open the circuit. It is the message's once yet
+another message succeeds.
 
-What becomes of the messages meanwhile is the business of `handling.circuit_breaker`. Nothing here waits, or knows what
-a call is about.
+`handling.circuit_breaker` decides about the messages meanwhile. This module never waits, and does not know the content
+of a call.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from rmqd.diagnosis.causes import Problem, found
 log = structlog.get_logger(__name__)
 
 CircuitState = Literal["closed", "half_open", "open"]
-CIRCUIT_STATES: Final = ("closed", "half_open", "open")  # the metric's value is the place in this list
-LEAST_CALLS: Final = 10  # within the window, before their share can open the circuit
-SLICES: Final = 30  # of the window: calls are counted by slice, however many they are
+CIRCUIT_STATES: Final = ("closed", "half_open", "open")  # the metric's value is the index
+LEAST_CALLS: Final = 10  # calls within the window before their ratio can open the circuit
+SLICES: Final = 30  # parts of the window; calls are counted by slice, so memory does not depend on their number
 
 
 class Fate(enum.Enum):
-    """What a failed call means for its messages."""
+    """How a failed call counts for its messages."""
 
     COUNTS = "counts"
-    """An attempt like any other: no circuit can open."""
+    """An ordinary attempt: no circuit can open."""
     SUSPECTED = "suspected"
-    """It is not known yet."""
+    """Not known yet."""
     REPEATED = "repeated"
-    """It is not known before another message succeeds: as `SUSPECTED`, without evidence that could open the circuit."""
+    """Not known before another message succeeds. Like `SUSPECTED`, but not evidence that could open the circuit."""
     EXCUSED = "excused"
-    """No attempt: the handler is to blame, not the message."""
+    """Not an attempt: the handler is at fault, not the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class CircuitSnapshot:
     state: CircuitState
     since: float
     reason: str  # why it opened, with the last error; empty while it is closed
-    probe_at: float | None  # when it is half open, if it is open
+    probe_at: float | None  # when an open circuit becomes half open; None in other states
 
 
 @dataclass(slots=True)
 class _Slice:
-    """The calls that ended within a part of the window."""
+    """The calls that ended within one slice of the window."""
 
     began: float
     failed: int = 0
@@ -75,29 +75,29 @@ class _Slice:
 
 
 class Circuit:
-    """The circuit of one group in this process. `look` is to be called several times a second."""
+    """The circuit of one group in this process. The owner must call `look` several times a second."""
 
     def __init__(self, options: CircuitOptions, clock: Clock) -> None:
         self.options = options
         self.state: CircuitState = "closed"
-        self.refuted_to = float("-inf")  # failures before that (monotonic) were their messages'
+        self.refuted_to = float("-inf")  # monotonic; failures of calls before this time are the messages' fault
         self.on_change: Callable[[], None] = lambda: None  # called when `state` or `lets_through` has changed
         self._clock = clock
         self._since = clock.wall()
         self._opened_at = self._probe_at = 0.0  # monotonic
-        self._probe: object | None = None  # the batch of the call that is to tell how the handler is
-        self._abandoned: set[object] = set()  # the batches of probes that have failed by not ending
-        self._in_a_row: deque[float] = deque(maxlen=options.consecutive or 1)  # when the last calls failed
+        self._probe: object | None = None  # the batch of the probe call
+        self._abandoned: set[object] = set()  # batches of probes that failed by passing their deadline, and still run
+        self._in_a_row: deque[float] = deque(maxlen=options.consecutive or 1)  # times of the last failures
         self._slices: deque[_Slice] = deque()
         self._reason = self._error = ""
 
     @property
     def is_on(self) -> bool:
-        """Whether anything opens it."""
+        """Whether the options can open the circuit."""
         return bool(self.options.consecutive or self.options.ratio)
 
     def change(self, options: CircuitOptions | None) -> None:
-        """Go on with other options; without any, or with some that open nothing, an open circuit is closed for good."""
+        """Apply new options. None, or options that never open a circuit, close an open circuit for good."""
         if options is None:
             options = replace(self.options, consecutive=0, ratio=0.0)
         if options == self.options:
@@ -114,13 +114,13 @@ class Circuit:
         return self.state == "closed" or (self.state == "half_open" and self._probe is None)
 
     def begin(self, batch: object) -> None:
-        """A call begins. While the circuit is half open it is the probe."""
+        """Called when a call begins. While the circuit is half open, this call is the probe."""
         if self.state == "half_open" and self._probe is None:
             self._probe = batch
             self.on_change()
 
     def succeeded(self, batch: object, began: float) -> None:
-        """A call that `began` then (monotonic) has acknowledged messages."""
+        """Called when a call that began at `began` (monotonic) has acknowledged messages."""
         self._abandoned.discard(batch)
         if self.state != "closed" and batch is not self._probe:
             return
@@ -133,8 +133,8 @@ class Circuit:
             self._slice().succeeded += 1
 
     def failed(self, batch: object, error: str, *, is_evidence: bool) -> Fate:
-        """A call has failed with `error`. `is_evidence` says whether that tells something of the handler."""
-        was_probe = batch in self._abandoned  # what it tells of the handler is known since its deadline
+        """Called when a call failed with `error`. `is_evidence` is True if the failure may be the handler's fault."""
+        was_probe = batch in self._abandoned  # its failure was counted at its deadline
         self._abandoned.discard(batch)
         if self.state == "closed":
             if not self.is_on:
@@ -150,21 +150,23 @@ class Circuit:
         return Fate.EXCUSED
 
     def undecided(self, batch: object) -> None:
-        """A call has ended in a way that tells nothing of the handler: another one is to be the probe."""
+        """Called when a call ended without evidence about the handler. If it was the probe, another call becomes the
+        probe."""
         self._abandoned.discard(batch)
         if batch is self._probe:
             self._probe = None
             self.on_change()
 
     def abandoned(self, batch: object) -> None:
-        """A call did not end at its deadline: if it is the probe, it has failed. `failed` is called when it ends."""
+        """Called when a call did not end at its deadline. A probe has then failed. `failed` is called when the call
+        ends."""
         if batch is self._probe:
             self._abandoned.add(batch)
-            self._error = "the handler took longer than consume_timeout, and has not ended"
+            self._error = "the handler exceeded consume_timeout and is still running"
             self._open()
 
     def look(self) -> None:
-        """Do what is due by now."""
+        """Apply the changes that are due now."""
         if self.state == "closed":
             self._opens()
         elif self.state == "open" and self._clock.monotonic() >= self._probe_at:
@@ -173,13 +175,13 @@ class Circuit:
             self.on_change()
 
     def snapshot(self) -> CircuitSnapshot:
-        """What the group tells of it."""
+        """Return the state for the group's snapshot."""
         ahead = self._probe_at - self._clock.monotonic()
         probe_at = self._clock.wall() + max(0.0, ahead) if self.state == "open" else None
         return CircuitSnapshot(self.state, self._since, self._told(), probe_at)
 
     def problem(self, group: str) -> Problem | None:
-        """What a person should know of it; None while it is closed."""
+        """Return the problem to report to the operator; None while the circuit is closed."""
         if self.state == "closed":
             return None
         seconds = self._clock.monotonic() - self._opened_at
@@ -200,7 +202,7 @@ class Circuit:
         return self._slices[-1]
 
     def _opens(self) -> bool:
-        """Open the circuit if too many calls have failed. Returns whether it did."""
+        """Open the circuit if too many calls have failed. Return whether it opened."""
         options, oldest = self.options, self._clock.monotonic() - self.options.window_seconds
         if options.consecutive and len(self._in_a_row) == options.consecutive and self._in_a_row[0] >= oldest:
             self._reason = f"{options.consecutive} {'call' if options.consecutive == 1 else 'calls in a row'} failed"

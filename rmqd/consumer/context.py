@@ -1,4 +1,4 @@
-"""What the parts of one running group share."""
+"""The objects that the parts of one running group share."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ if TYPE_CHECKING:
 
 
 class Floor(NamedTuple):
-    """What this process had committed in a queue when it gave the queue up.
+    """The last commit of this process in a queue that it has released.
 
-    If the process takes the queue again and finds less, that is logged and counted: somebody has set the offset back.
+    If the process acquires the queue again and finds a lower stored offset, it logs and counts that: another client
+    lowered the offset.
     """
 
     committed: int
-    stored_ms: int  # of the newest message that was pulled; 0 for none
+    stored_ms: int  # store time of the newest pulled message, in milliseconds; 0 if none was pulled
 
 
 @dataclass(slots=True)
 class GroupContext:
-    """One group's options, services and switches. Topic names are those that brokers know."""
+    """One group's options, services and switches. Topic names have the namespace, as brokers know them."""
 
     options: ConsumerOptions
     client: ClientInstance
@@ -58,27 +59,27 @@ class GroupContext:
     rate_limit: RateLimit
     thresholds: Thresholds
     refused: dict[Message, tuple[int, str]] = field(default_factory=dict)  # `SendBack.refused`
-    hooks: GroupHooks | None = None  # None where none is installed
-    trace: MessageTrace | None = None  # None where message trace is off
-    announced: dict[str, SubscriptionData] = field(default_factory=dict)  # by topic: told to brokers, not pulled by yet
-    revision: int = 0  # raised whenever options, subscriptions or the rate limit changed while the group runs
+    hooks: GroupHooks | None = None  # None if no hook is installed
+    trace: MessageTrace | None = None  # None if message trace is disabled
+    announced: dict[str, SubscriptionData] = field(default_factory=dict)  # topic to data not pulled yet
+    revision: int = 0  # increased when options, subscriptions or the rate limit change while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
-    floors: dict[MessageQueue, Floor] = field(default_factory=dict)  # of queues given up since
-    start_failures: dict[str, dict[MessageQueue, RmqdError]] = field(default_factory=dict)  # by broker; to be logged
+    floors: dict[MessageQueue, Floor] = field(default_factory=dict)  # of released queues
+    start_failures: dict[str, dict[MessageQueue, RmqdError]] = field(default_factory=dict)  # unlogged, by broker
     pauses: Pauses = field(default_factory=Pauses)
-    move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # by an operator; whether it is held here
-    ends: Mapping[MessageQueue, int] = field(default_factory=dict)  # where queues are pulled no further, if anywhere
-    notice_seconds: float = 0.0  # how long a member may take to see that others came, above what one that is told takes
-    cache: type[ProcessQueue] = ProcessQueue  # of each pulled queue, unless its messages are ordered by a key
+    move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # operator's reset; True if held here
+    ends: Mapping[MessageQueue, int] = field(default_factory=dict)  # end of pulling; no entry: no end
+    notice_seconds: float = 0.0  # how much longer than a notified member another may take to notice new members
+    cache: type[ProcessQueue] = ProcessQueue  # type of each pulled queue's cache, unless messages are ordered by a key
     resumed: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while the whole group is paused
 
     @property
     def paused(self) -> bool:
-        """Whether an operator paused the whole group: nothing is pulled and nothing is handed out."""
+        """Whether an operator paused the whole group: no pulls and no handler calls."""
         return not self.resumed.is_set()
 
     def brokers(self) -> dict[str, str]:
-        """The addresses of the brokers that serve the group's topics, by name."""
+        """Return the addresses of the brokers that serve the group's topics, by broker name."""
         routes = self.client.routes
         names = {
             broker.broker_name
@@ -90,21 +91,22 @@ class GroupContext:
 
     @property
     def circuit(self) -> Circuit | None:
-        """Whether the handler is called; None for a group without a circuit breaker."""
+        """The group's circuit breaker; None for a group without one."""
         return self.service.circuit
 
     @property
     def is_held_up(self) -> bool:
-        """Whether nothing is handed out for a while, for no fault of the messages: none is to lose an attempt by it."""
+        """Whether handler calls are held back for a reason other than the messages, which must then not lose an
+        attempt."""
         is_called = self.circuit is None or self.circuit.state == "closed"
         return not is_called or self.service.problem is not None
 
     @property
     def plain_group(self) -> str:
-        """The group's name as operators know it."""
+        """The group's name without the namespace, as operators know it."""
         return unwrap_namespace(self.options.group, self.options.namespace)
 
     def found(self, cause: str, evidence: str, *, topic: str = "", step: str = "") -> Problem:
-        """A problem of this group, whose next step has its names as operators know them."""
+        """Return a problem of this group. Its next step contains names without the namespace."""
         of = unwrap_namespace(topic or "TOPIC", self.options.namespace)
         return found(cause, evidence, group=self.plain_group, topic=of, step=step)

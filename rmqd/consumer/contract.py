@@ -1,4 +1,4 @@
-"""What the daemon expects of a consumer group, whichever engine runs it: how it is run, ended and asked."""
+"""The interface between the daemon and a consumer group on any engine."""
 
 from __future__ import annotations
 
@@ -10,38 +10,39 @@ from rmqd.consumer.stats.snapshot import GroupSnapshot
 
 
 class Consumer(Protocol):
-    """One consumer group, from its first rebalance to its last commit. Used once: a restart takes a new one."""
+    """One consumer group, from its first rebalance to its last commit. Used once: a restart creates a new one."""
 
     async def run(self) -> None:
-        """Consume until `stop` was called and handlers have finished what they had.
+        """Consume until `stop` is called and the handlers have finished their batches.
 
-        Raises the error after which the group cannot go on; the daemon then starts a new consumer. To cancel this ends
-        the group at once: nothing more is committed, and what was not committed is delivered again.
+        Raises the error that ends the group; the daemon then starts a new consumer. Cancelling ends the group at once
+        without a commit, so messages that are not committed are delivered again.
         """
 
     def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
-        """Ask for the graceful end: no new pulls, handlers finish up to the group's shutdown timeout, then commit."""
+        """Request a graceful end: no new pulls, handlers get the group's shutdown timeout to finish, then a commit."""
 
     def hurry(self) -> None:
-        """Cut the drain short: abandon running handlers, commit what is finished, and end."""
+        """Cut the drain short: abandon running handlers, commit finished messages, and end."""
 
     async def change(self, options: ConsumerOptions) -> None:
-        """Go on with other options, without leaving the group. Returns when they are in force. Raises RmqdError.
+        """Apply changed options without leaving the group. Return when they are in force. Raises RmqdError.
 
-        Taken over are those options that are read while the group runs: filters of the same topics, thresholds, sizes
-        and intervals of pulls, the rate limit, the concurrency. An option that a part was built with, such as the size
-        of batches, stays as it was.
+        Only options that are read while the group runs can change: filters of the same topics, thresholds, sizes and
+        intervals of pulls, the rate limit, the concurrency. An option that configured a part when it was built, such as
+        the batch size, keeps its value.
         """
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Stop pulling and handing out, and keep the queues. Also before `run`."""
+        """Stop pulling and calling the handler, but keep the queues. May be called before `run`."""
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Go on with all that was paused within this scope."""
+        """Resume every queue that was paused within this scope."""
 
     @property
     def paused(self) -> bool:
         """Whether the whole group is paused."""
 
     def snapshot(self) -> GroupSnapshot:
-        """The group's state and figures at this moment. It is cheap, and must not fail, even before and after `run`."""
+        """Return the group's current state and figures. Cheap, never raises, and can be called before and after
+        `run`."""

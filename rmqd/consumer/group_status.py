@@ -1,4 +1,4 @@
-"""A group's snapshot: its state, queues, counters and readiness, collected from its parts when it is asked for."""
+"""A group's snapshot: its state, queues, counters and readiness, collected from its parts on request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENGINE = "local"
 
 
 class GroupStatus:
-    """The state of a group, why it failed, and whether it is ready."""
+    """The group's state, its failure, and its readiness."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class GroupStatus:
         results: RecentResults,
         processes: ProcessCounts | None = None,
     ) -> None:
-        """`processes` are those that the handler runs in, where it has some of its own."""
+        """`processes` counts the processes in which the handler runs; None if it runs in this process."""
         self._processes = processes
         self._results = results
         self.state = "starting"
@@ -38,14 +38,14 @@ class GroupStatus:
         self._hung = False
 
     def failed(self, error: BaseException) -> None:
-        """Note that the group ends because of `error`."""
+        """Called when the group ends because of `error`."""
         causes = _leaves(error)
         self.state = "failed"
         self._failure = "; ".join(describe(cause) for cause in causes)
         self._hung = any(isinstance(cause, HandlerHungError) for cause in causes)
 
     def snapshot(self) -> GroupSnapshot:
-        """All figures of the group, taken at one moment."""
+        """Return all figures of the group at one moment."""
         context, assigned = self._context, self._rebalance.assigned
         reason, topics = self._not_ready(), snapshots_of(context.stats)
         counts = Counter(message_queue.topic for message_queue in assigned)
@@ -101,7 +101,7 @@ class GroupStatus:
 
 
 def _leaves(error: BaseException) -> list[BaseException]:
-    """The errors inside of exception groups."""
+    """Return the errors inside exception groups."""
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
     return [error]

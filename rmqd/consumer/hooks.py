@@ -1,7 +1,7 @@
-"""Hooks: code of other distributions that is told of every batch, and that chooses what handlers get.
+"""Hooks: plugins that are called around every batch, and that choose the messages for handlers.
 
-What a hook raises is logged and counted, and never affects what becomes of a message. Where none is installed nothing
-of this is called.
+An exception of a hook is logged and counted, and never affects a message. If no hook is installed, none of this is
+called.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class HookContext:
-    """What a hook is told beside the messages. There is one for each handler call, and one for each pull."""
+    """A hook's information besides the messages. One for each handler call, and one for each pull."""
 
     group: str
     message_queue: MessageQueue
     client_id: str
     outcome: str | None = None
-    """After a batch. `success`: the handler returned; `declined`: it raised Retry, DeadLetter or Suspend; `failed`: it
-    raised something else; `cut_short`: it was cancelled, at `consume_timeout` or at the end of the group."""
+    """Set after a batch. `success`: the handler returned; `declined`: it raised Retry, DeadLetter or Suspend; `failed`:
+    it raised another exception; `cut_short`: it was cancelled, at `consume_timeout` or at the end of the group."""
     exception: BaseException | None = None
     duration_seconds: float | None = None
     values: dict[str, Any] = field(default_factory=dict)
-    """For hooks: what `before_batch` puts here, `after_batch` of the same batch finds."""
+    """For hooks: values that `before_batch` stores here are available in `after_batch` of the same batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """One installed hook, by those of its methods that it has."""
+    """One installed hook; None for each method that it does not define."""
 
     name: str
     before_batch: Callable[[Batch, HookContext], object] | None = None
@@ -53,7 +53,7 @@ class Hook:
 
 
 class GroupHooks:
-    """The hooks of a process as one group calls them. Sync handlers' hooks run in the handlers' threads."""
+    """The installed hooks as called by one group. Hooks of sync handlers run in the handlers' threads."""
 
     def __init__(self, hooks: Sequence[Hook], group: str, client_id: str, clock: Clock) -> None:
         self._group = group
@@ -62,19 +62,21 @@ class GroupHooks:
         self._before = [(hook.name, hook.before_batch) for hook in hooks if hook.before_batch is not None]
         self._after = [(hook.name, hook.after_batch) for hook in reversed(hooks) if hook.after_batch is not None]
         self._wants = [(hook.name, hook.wants) for hook in hooks if hook.wants is not None]
-        self.choose = bool(self._wants)  # whether a hook wants to choose messages
+        self.choose = bool(self._wants)  # whether a hook chooses messages
         self._counting = threading.Lock()
         self.failures: Counter[str] = Counter({hook.name: 0 for hook in hooks})
         self.left_out: Counter[str] = Counter({name: 0 for name, _ in self._wants})
 
     def around(self, handler: LoadedHandler) -> LoadedHandler:
-        """The handler with the hooks before and after each call; the handler itself if there are none."""
+        """Return the handler with hook calls before and after each call, or the handler itself if there are no
+        hooks."""
         if not self._before and not self._after:
             return handler
         return replace(handler, handle=self._async_call(handler) if handler.is_async else self._sync_call(handler))
 
     def unwanted(self, messages: Sequence[Message], message_queue: MessageQueue) -> list[Message]:
-        """The messages of a pull that a hook does not want handled. One about which a hook fails is wanted."""
+        """Return the messages of a pull that a hook does not want. If a hook raises for a message, the message is
+        kept."""
         context = HookContext(self._group, message_queue, self._client_id)
         return [message for message in messages if not message.finished and not self._is_wanted(message, context)]
 
@@ -83,8 +85,8 @@ class GroupHooks:
             try:
                 answer = wants(message, context)
                 if not isinstance(answer, bool):
-                    raise TypeError(f"wants gave {answer!r}; accepted: True or False")  # noqa: TRY301
-            except BaseException as error:  # noqa: BLE001  a hook's failure must cost no message
+                    raise TypeError(f"wants returned {answer!r}; expected True or False")  # noqa: TRY301
+            except BaseException as error:  # noqa: BLE001  a hook's failure must not lose a message
                 self._failed(name, "wants", error)
                 continue
             if not answer:
@@ -93,7 +95,7 @@ class GroupHooks:
         return True
 
     def _async_call(self, handler: LoadedHandler) -> Callable[[Batch], Any]:
-        # plain statements, here and below: a context manager would take longer than many a handler
+        # No context manager here and below: it would take longer than many handlers.
         @functools.wraps(handler.handle)
         async def handle(batch: Batch) -> Any:
             context, started = self._begin(batch), self._now()
@@ -143,11 +145,11 @@ class GroupHooks:
         for name, call in calls:
             try:
                 call(batch, context)
-            except BaseException as error:  # noqa: BLE001  a hook's failure must cost no message
+            except BaseException as error:  # noqa: BLE001  a hook's failure must not lose a message
                 self._failed(name, what, error)
 
     def _failed(self, name: str, what: str, error: BaseException) -> None:
-        with self._counting:  # handlers' threads fail side by side
+        with self._counting:  # hooks in handlers' threads can fail at the same time
             self.failures[name] += 1
         log.error("hook.failed", group=self._group, hook=name, call=what, error=text_of(error, repr), exc_info=error)
 

@@ -1,9 +1,8 @@
-"""Other options for a group that runs, which it takes over without leaving the group.
+"""Applies changed options to a running group without leaving the group.
 
-A broker refuses a pull by a filter that it does not know yet. So a changed filter is told to every broker by a
-heartbeat before the first pull by it. A pull that is under way meanwhile may be answered by the old filter: its answer
-is thrown away, the queue's position stays, and it is sent again. So each message that both filters match is handled
-once.
+A broker refuses a pull with a filter that it does not know yet. So a heartbeat sends a changed filter to every broker
+before the first pull with it. The broker may answer a pull in flight with the old filter. Such a response is discarded,
+and the pull is sent again from the same offset. So each message that matches both filters is handled once.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 async def change_while_running(context: GroupContext, rebalance: Rebalance, options: ConsumerOptions) -> None:
-    """Put `options` in force, which have the same topics. Raises InvalidNameError with nothing changed."""
+    """Put `options`, which have the same topics, in force. If it raises InvalidNameError, nothing has changed."""
     filters = _changed_filters(context, options)
     if filters:
         try:
@@ -51,7 +50,7 @@ async def change_while_running(context: GroupContext, rebalance: Rebalance, opti
 
 
 def _withdraw(context: GroupContext, filters: Mapping[str, SubscriptionData]) -> None:
-    """Tell brokers the old filters again, with newer versions, where a change is given up that they may know."""
+    """After a failed change, send the old filters with newer versions, because brokers may know the new filters."""
     newest = max(data.sub_version for data in filters.values())
     before = subscriptions_of(context.options, newest + 1)
     context.subscriptions.update({topic: before[topic] for topic in filters})
@@ -60,7 +59,7 @@ def _withdraw(context: GroupContext, filters: Mapping[str, SubscriptionData]) ->
 
 
 def _changed_filters(context: GroupContext, options: ConsumerOptions) -> dict[str, SubscriptionData]:
-    """The filters that are not those in force, each with a version above its last one: brokers keep the highest."""
+    """Return the filters that differ from those in force, with higher versions, because brokers keep the highest."""
     before = context.options.subscriptions
     now_ms = int(context.clock.wall() * 1000)
     last = max(context.subscriptions[topic].sub_version for topic in options.subscriptions)

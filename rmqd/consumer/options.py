@@ -1,7 +1,7 @@
-"""What one consumer group is told to do: plain values, with their units in their names.
+"""The settings of one consumer group: plain values with units in their names.
 
-There are no defaults here. Defaults and accepted ranges are the configuration's business; an engine that had its own
-would disagree with it one day.
+There are no defaults here. Defaults and valid ranges belong to the configuration; a second set of defaults in an engine
+would sooner or later differ.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ OnOffsetIllegal = Literal["correct", "stop"]
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which messages of a topic a group wants: a tag expression (`*` for all) or an SQL92 condition.
+    """The wanted messages of a topic: a tag expression (`*` for all) or an SQL92 condition.
 
-    With `lite_topics`, all messages of these lite topics below it, and no others.
+    With `lite_topics`, all messages of these lite topics of the topic, and no others.
     """
 
     expression: str
@@ -38,16 +38,16 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class FailureOptions:
-    """What a group does about what its handler raises, before a message is sent back."""
+    """How a group reacts to a handler's exception before it sends a message back."""
 
     in_place: int
     """How often the handler is called again in its slot."""
     backoff_seconds: float
     max_backoff_seconds: float
     retry_on: frozenset[str]
-    """Names of exceptions after which it is called again in place; empty: all."""
+    """Exception names that are retried in place; empty for all."""
     dead_letter_on: frozenset[str]
-    """Names of exceptions whose messages go to the dead letters at once."""
+    """Exception names that dead-letter the message at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,40 +55,40 @@ class CircuitOptions:
     """When a group stops calling its handler, and for how long."""
 
     consecutive: int
-    """Calls in a row that failed; 0: their number does not matter."""
+    """Failed calls in a row that open the circuit; 0 disables this rule."""
     ratio: float
-    """Of the calls within the window that failed; 0: their share does not matter."""
+    """Share of failed calls within the window that opens the circuit; 0 disables this rule."""
     window_seconds: float
     open_for_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class DeduplicationOptions:
-    """By what, and where, a group notes which messages are handled."""
+    """How a group recognizes a message that was handled before, and where it stores the records."""
 
     by: str
-    """What makes a message the same one: `msg_id`, `keys`, `property:NAME`."""
+    """The identity of a message: `msg_id`, `keys` or `property:NAME`."""
     store: StoreName
     url: str
-    """Of `sqlite`, the path of its file."""
+    """For `sqlite`, the path of the file."""
     keep_seconds: float
-    """How long it is known that a message was handled."""
+    """How long a record of a handled message is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """Everything that the engine must know about one group."""
+    """All settings of one group that the engine needs."""
 
     group: str
-    """As brokers know it, and so are the topics in here: with the namespace, where there is one."""
+    """The name at the brokers, with the namespace if there is one. Topic names here have the namespace too."""
     namespace: str
-    """Left out of the names that handlers and hooks see; empty for none."""
+    """Removed from the names that handlers and hooks see; empty for none."""
     message_model: MessageModel
     local_offsets_directory: str
-    """Where broadcasting groups keep their offsets, each in a folder of its name, which is without the namespace."""
+    """Folder for a broadcasting group's offsets, in a subfolder with the group's name without the namespace."""
     consume_mode: ConsumeMode
     order_by: str
-    """What messages are kept in order by: `keys`, `sharding_key`, `property:NAME`; empty for the consume mode alone."""
+    """Order of messages: `keys`, `sharding_key` or `property:NAME`; empty if only the consume mode decides."""
     subscriptions: Mapping[str, Subscription]
     """By topic name, without the group's retry topic."""
     consume_from_where: ConsumeFromWhere
@@ -97,21 +97,21 @@ class ConsumerOptions:
     allocate_strategy: AllocateStrategy
     concurrency: int
     auto_concurrency: bool
-    """Whether `concurrency` is only the most that it may become, and how many calls are made at once is found out."""
+    """Whether the group finds the best number of concurrent calls itself, with `concurrency` as the limit."""
     hooks: HooksWanted
-    """Of the installed hooks; by names where it is some of them."""
+    """The installed hooks to call: all, none or a tuple of names."""
     consume_message_batch_max_size: int
     consume_message_batch_max_wait_seconds: float
-    """How long the oldest message waits for a full batch; 0: it does not."""
+    """How long the oldest message may wait for a full batch; 0: no wait."""
     consume_timeout_seconds: float
     max_reconsume_times: int
-    """-1: as Java, 16 in concurrent groups and no limit where what fails is repeated in place."""
+    """-1: as in Java, 16 in concurrent groups, and unlimited if failed messages are retried in place."""
     delay_level_when_next_consume: int
-    """0: the broker decides (3 + reconsume times); -1: straight to the dead letters."""
+    """0: the broker decides (3 + reconsume times); -1: dead-letter at once."""
     auto_commit: bool
-    """Orderly groups: whether a handler's return commits; else it says so itself."""
+    """Orderly groups: whether a handler's return commits; if False, the handler commits explicitly."""
     suspend_current_queue_time_seconds: float
-    """How long a queue, or a key, rests before what failed is repeated in place."""
+    """How long a queue, or a key, is suspended before a retry in place."""
     pull_batch_size: int
     pull_interval_seconds: float
     pull_threshold_for_queue: int
@@ -125,31 +125,31 @@ class ConsumerOptions:
     shutdown_timeout_seconds: float
     queue_handover_timeout_seconds: float
     pop_invisible_time_seconds: float
-    """Groups in POP mode: how long others do not see what this member popped."""
+    """Pop groups: how long a popped message stays invisible to other members."""
     pop_batch_nums: int
     pop_threshold_for_queue: int
     pull_rate_limit: int
     """Messages a second; 0: no limit."""
     max_body_size_bytes: int
-    """Decompressed; a larger body is corrupt."""
+    """Limit after decompression; a message with a larger body is corrupt."""
     on_corrupt_message: OnCorruptMessage
     on_offset_illegal: OnOffsetIllegal
     failures: FailureOptions | None
-    """None: what is raised is sent back, as in Java."""
+    """None: failed messages are sent back at once, as in Java."""
     circuit: CircuitOptions | None
-    """None: the handler is called whatever becomes of its calls."""
+    """None: failed calls never stop further calls."""
     deduplication: DeduplicationOptions | None
-    """None: a message that comes again is handled again."""
+    """None: a redelivered message is handled again."""
     offset_store: Callable[[], OffsetStore] | None
-    """Makes the group's own store; None: brokers have its offsets, or a file where it is broadcasting."""
+    """Creates the group's custom offset store; None for the brokers, or for a file in a broadcasting group."""
     trace: TraceOptions | None
-    """Where message trace goes; None for a group without."""
+    """Where message trace is sent; None if it is disabled."""
     replay: str = ""
-    """Of a shadow group, which replay it is: it has records of its own."""
+    """For a shadow group, the id of its replay, which has deduplication records separate from other replays."""
 
     @property
     def repeats_in_place(self) -> bool:
-        """Whether what fails is handed out again here, before what has to follow it, and not sent back."""
+        """Whether a failed message is retried here, before the messages that must follow it, and not sent back."""
         return self.consume_mode == "orderly" or bool(self.order_by)
 
     @property
@@ -159,5 +159,5 @@ class ConsumerOptions:
 
     @property
     def announced_model(self) -> str:
-        """The message model by the name that brokers know it by."""
+        """The brokers' name for the message model."""
         return "LITE_SELECTIVE" if self.is_lite else self.message_model.upper()

@@ -1,4 +1,4 @@
-"""What an operator paused: a whole group, or those queues of it that a scope names."""
+"""The scopes that an operator paused: a whole group, or some of its queues."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rmqd.wire.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class PauseScope:
-    """Queues by their topic, broker and number; None stands for all. Without any it is the whole group."""
+    """Queues selected by topic, broker and queue id. None matches all, so all three None means the whole group."""
 
     topic: str | None = None
     broker: str | None = None
     queue: int | None = None
 
     def covers(self, other: PauseScope) -> bool:
-        """Whether all that `other` names is named here too."""
+        """Return whether this scope includes every queue of `other`."""
         pairs = ((self.topic, other.topic), (self.broker, other.broker), (self.queue, other.queue))
         return all(mine is None or mine == theirs for mine, theirs in pairs)
 
     def names(self, queue: MessageQueue) -> bool:
-        """Whether this queue is meant."""
+        """Return whether the scope includes this queue."""
         return self.covers(PauseScope(queue.topic, queue.broker_name, queue.queue_id))
 
     def __str__(self) -> str:
@@ -35,21 +35,21 @@ WHOLE_GROUP: Final = PauseScope()
 
 
 class Pauses:
-    """The scopes that are paused. They stay when a queue goes to another member, and hold again when it comes back."""
+    """The paused scopes. They stay when a queue moves to another member, and apply again when the queue returns."""
 
     def __init__(self, scopes: Iterable[PauseScope] = ()) -> None:
         self._scopes: set[PauseScope] = set(scopes)
 
     def add(self, scope: PauseScope) -> None:
-        """Pause the queues of another scope too."""
+        """Pause one more scope."""
         self._scopes.add(scope)
 
     def end(self, scope: PauseScope) -> None:
-        """End all that was paused within this scope; a wider pause goes on."""
+        """End every pause within this scope; a wider pause stays."""
         self._scopes = {paused for paused in self._scopes if not scope.covers(paused)}
 
     def end_whole(self) -> None:
-        """End the pause of the whole group; queues that were paused by themselves stay so."""
+        """End the pause of the whole group; queues that were paused separately stay paused."""
         self._scopes.discard(WHOLE_GROUP)
 
     @property
@@ -59,9 +59,9 @@ class Pauses:
 
     @property
     def scopes(self) -> tuple[PauseScope, ...]:
-        """All of them, in a steady order."""
+        """All scopes in a stable order."""
         return tuple(sorted(self._scopes, key=lambda scope: (scope.topic or "", scope.broker or "", scope.queue or -1)))
 
     def hold(self, queue: MessageQueue) -> bool:
-        """Whether this queue is paused."""
+        """Return whether this queue is paused."""
         return bool(self._scopes) and any(scope.names(queue) for scope in self._scopes)

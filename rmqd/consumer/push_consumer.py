@@ -1,4 +1,4 @@
-"""One consumer group in this process: put together, started, drained."""
+"""One consumer group in this process: assembles, starts and drains it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ log = structlog.get_logger(__name__)
 
 
 class PushConsumer:
-    """Consumes one group, as its consume mode and its message model say.
+    """Consumes one group with the group's consume mode and message model.
 
-    `run` starts the handler, joins the group, and consumes until `stop`; it returns when what handlers had is finished
-    and committed, and the brokers know that the member has left. A `stop` during the handler's start cancels that. It
-    raises what ends the group otherwise: a handler that does not start, HandlerHungError, a fault of ours. It can be
-    run once.
+    `run` starts the handler, joins the group and consumes until `stop`. It returns when the handlers have finished,
+    their messages are committed, and the brokers have removed the member. A `stop` while the handler starts cancels the
+    start. `run` raises the error that ends the group: a handler's failed start, HandlerHungError or a bug in rmqd. It
+    can be called once.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class PushConsumer:
         ends: Mapping[MessageQueue, int] | None = None,
         polls: PollService | None = None,
     ) -> None:
-        """`ways_back`, `ends` and `polls` are those of `assemble`."""
+        """For `ways_back`, `ends` and `polls` see `assemble`."""
         self.group = options.group
         self._handler = handler
         self._client = client
@@ -104,20 +104,20 @@ class PushConsumer:
         self._status.state = "stopped"
 
     def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
-        """Ask for the graceful end; handlers get `shutdown_timeout` to finish what they have."""
+        """Request a graceful end; handlers get `shutdown_timeout` to finish."""
         if shutdown_timeout_seconds is not None:
             self._drain_seconds = shutdown_timeout_seconds
         self._stopping.set()
 
     def hurry(self) -> None:
-        """End at once: what is finished is committed, what handlers have now will be delivered again."""
+        """End at once: finished messages are committed, messages in flight are delivered again."""
         self._drain_seconds = 0.0
         self._stopping.set()
         for assigned in self._rebalance.assigned.values():
             assigned.hurry()
 
     async def change(self, options: ConsumerOptions) -> None:
-        """Go on with other options, as far as they are read while the group runs. Returns when they hold."""
+        """Apply changed options, as far as they are read while the group runs. Return when they are in force."""
         with structlog.contextvars.bound_contextvars(group=self.group):
             await change_while_running(self._context, self._rebalance, options)
         self._drain_seconds = options.shutdown_timeout_seconds
@@ -128,13 +128,13 @@ class PushConsumer:
         return self._context.paused
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Pull nothing and hand out nothing more; the queues are kept, and handlers finish what they have."""
+        """Stop pulling and starting handler calls. The queues are kept, and running calls finish."""
         self._context.pauses.add(scope)
         self._apply_pauses()
         log.info("group.paused", group=self.group, scope=str(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Go on with all that was paused within this scope."""
+        """Resume every queue that was paused within this scope."""
         self._context.pauses.end(scope)
         self._apply_pauses()
         log.info("group.resumed", group=self.group, scope=str(scope))
@@ -151,26 +151,26 @@ class PushConsumer:
             assigned.apply_pauses()
 
     def snapshot(self) -> GroupSnapshot:
-        """What the group tells about itself now."""
+        """Return the group's current state and figures."""
         return self._status.snapshot()
 
     @property
     def context(self) -> GroupContext:
-        """What the group's parts share."""
+        """The objects that the group's parts share."""
         return self._context
 
     @property
     def assigned(self) -> Mapping[MessageQueue, Assignment]:
-        """This member's queues, also those that are being taken over or given up."""
+        """This member's queues, including queues that are being acquired or released."""
         return self._rebalance.assigned
 
     def assignments(self) -> list[Assignment] | None:
-        """The assignments of this member; None until each topic was divided once and each assignment is taken over."""
+        """Return this member's assignments; None until each topic was divided and each queue acquired."""
         assigned = list(self._rebalance.assigned.values())
         return None if self._rebalance.unrouted or any(one.loop is None for one in assigned) else assigned
 
     def consumer_data(self) -> ConsumerData:
-        """The group's part of a heartbeat."""
+        """Return the group's part of a heartbeat."""
         return ConsumerData(
             group_name=self.group,
             message_model=MessageModel[self._context.options.announced_model],
@@ -180,13 +180,13 @@ class PushConsumer:
         )
 
     def on_consumer_ids_changed(self) -> None:
-        """Hear a broker's notice that members came or went: the next rebalance comes at once."""
+        """Called when a broker reports that members joined or left. Triggers a rebalance at once."""
         self._rebalance.noticed()
         self._consistency.noticed()
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
         """Answer a broker's request for this group."""
-        once_in_group.set(self._in_group)  # it may have the handler called, in a task of the client's
+        once_in_group.set(self._in_group)  # the request may call the handler, in a task of the client
         return await self._requests.answer(command)
 
     async def _consume(self) -> None:
@@ -211,7 +211,7 @@ class PushConsumer:
                 helpers += self._division.begin(tasks, self._rebalance.soon)
                 taking_part = tasks.create_task(self._take_part(), name=f"rebalance:{self.group}")
                 await self._stopping.wait()
-                if self._status.state == "starting":  # it has no queue yet, and may wait for servers that are down
+                if self._status.state == "starting":  # no queues yet; joining may wait for unreachable servers
                     taking_part.cancel()
                 self._status.state = "draining"
                 self._rebalance.leave_all(self._drain_seconds)
@@ -219,7 +219,7 @@ class PushConsumer:
                 for helper in helpers:
                     helper.cancel()
             await context.ownership.close(calls_left=context.service.calls_left)
-        except BaseExceptionGroup:  # not a cancellation, which says no good-bye
+        except BaseExceptionGroup:  # not after a cancellation, which does not unregister the member
             await self._rebalance.abandon()
             await context.ownership.close(calls_left=context.service.calls_left)
             raise
@@ -232,13 +232,14 @@ class PushConsumer:
             log.info("group.left")
 
     async def _take_part(self) -> None:
-        """Join the group and have its queues until the end."""
+        """Join the group and own queues until the end."""
         await self._join()
         self._status.state = "running"
         await self._rebalance.run()
 
     async def _join(self) -> None:
-        """Learn the routes and tell the brokers about us, so that the first pass finds us in the list."""
+        """Look up the routes and register with the brokers, so that this member is in the list of the first
+        rebalance."""
         topics = list(self._context.options.subscriptions)
         await asyncio.gather(*(self._learn_route(topic) for topic in topics))
         await check_filters(self._client, self.group, self._context.subscriptions.values())
@@ -249,7 +250,7 @@ class PushConsumer:
             await self._learn_route(retry_topic(self.group), is_reported=is_reported)  # the first heartbeat creates it
 
     async def _learn_route(self, topic: str, *, is_reported: bool = False) -> None:
-        """Ask for a topic's route. Not logged where it `is_reported` already why there may be none."""
+        """Look up a topic's route. A failure is not logged if its cause already `is_reported`."""
         try:
             await self._client.routes.lookup(topic)
             self._context.founding.note_route(topic)

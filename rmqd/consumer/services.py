@@ -1,4 +1,4 @@
-"""The parts of a group that differ by its consume mode and message model, as the rest of the group sees them."""
+"""Protocols for the parts of a group that differ by consume mode and message model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rmqd.wire.messages.message import Message
 
 @dataclass(frozen=True, slots=True)
 class RunningCall:
-    """A batch that a handler has now, since `started` (monotonic seconds)."""
+    """A batch that the handler is processing since `started` (monotonic seconds)."""
 
     process_queue: ProcessQueue
     batch: Batch
@@ -28,217 +28,218 @@ class RunningCall:
 
 
 class ConsumeMessageService(Protocol):
-    """Hands messages to the handler, and sees to what becomes of them."""
+    """Passes messages to the handler and settles them."""
 
     circuit: Circuit | None
     """None for a group without a circuit breaker."""
     calls_left: bool
-    """After the end of `run`: whether calls of the handler may still run."""
+    """After the end of `run`: whether handler calls may still run."""
 
     @property
     def concurrency(self) -> int:
         """How many calls may run at once now."""
 
     def change(self, options: ConsumerOptions) -> None:
-        """Take over another concurrency."""
+        """Apply a changed concurrency."""
 
     async def run(self) -> None:
-        """Work until cancelled. Raises what the group cannot go on after."""
+        """Work until cancelled. Raises the error that ends the group."""
 
     def submit(self, process_queue: ProcessQueue) -> None:
-        """Note that a queue has messages to hand out: it joins the line that workers serve."""
+        """Add a queue to the queues that wait for a worker, because it has messages for the handler."""
 
     def pause(self) -> None:
-        """Hand out nothing more; handlers finish what they have."""
+        """Start no more calls; running calls finish."""
 
     def resume(self) -> None:
-        """Go on handing out."""
+        """Start calls again."""
 
     def halt(self, process_queue: ProcessQueue) -> None:
-        """Begin no further batch of this queue in the turns that are under way."""
+        """Start no further batch of this queue, even in a worker that is processing the queue."""
 
     def calls(self) -> list[RunningCall]:
-        """What handlers do now; each call takes one slot of the group's concurrency."""
+        """Return the running calls; each takes one slot of the group's concurrency."""
 
     @property
     def problem(self) -> Problem | None:
-        """What keeps the whole group from handing anything out, if that is known."""
+        """Why the whole group starts no calls, if known."""
 
     @property
     def keeps_calls_open(self) -> bool:
-        """Whether a handler takes its time as it gathers messages, and nothing is held up by that."""
+        """Whether a handler keeps calls open to collect messages, which delays nothing."""
 
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
-        """What keeps messages of this queue from being handed out, or sent back, if that is known."""
+        """Return why messages of this queue are not handled or not sent back, if known."""
 
     async def call_apart(self, batch: Batch, ended: Callable[[], None]) -> None:
-        """Call the handler outside of the slots, for an operator. Raises what it raises; settles nothing.
+        """Call the handler outside the slots, for an operator. Raises the handler's exception; settles nothing.
 
-        `ended` is called when the call has ended, which may be long after this was cancelled.
+        `ended` is called when the call ends, which may be long after a cancellation of this method.
         """
 
 
 class WaysBack(Protocol):
-    """What may become of a message that was not acknowledged. Each way says whether the message is taken care of."""
+    """How an unacknowledged message leaves the queue. `retry` and `dead_letter` return whether that has succeeded."""
 
     limit: str
-    """Why a message is given up after its last attempt."""
+    """Why a message is dead-lettered after its last attempt."""
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
-        """Whether the group gives the message up if this attempt fails; so many of the former ones may not count."""
+        """Return whether the message is dead-lettered if this attempt fails. `not_counted` earlier attempts do not
+        count."""
 
     def delay_level(self, message: Message, asked: int) -> int:
-        """The level that a retry is delayed by where the handler or the group `asked` for one; 0 asks for none."""
+        """Return the delay level of a retry. `asked` is the level that handler or group requested; 0 for none."""
 
     async def retry(self, message: Message, delay_level: int) -> bool:
-        """Have the message delivered again."""
+        """Retry the message later."""
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
-        """Give the message up: to the group's dead letters, or dropped where it has none."""
+        """Dead-letter the message, or drop it if the group has no dead letters."""
 
 
 class OffsetWatcher(Protocol):
-    """The owner of a queue, as the offset store tells it what others do to the queue's stored offset."""
+    """The owner of a queue, which the offset store notifies when other clients change the stored offset."""
 
     @property
     def process_queues(self) -> Sequence[ProcessQueue]:
-        """The queue's cache; none before it is pulled."""
+        """The queue's cache; empty until the queue is pulled."""
 
     def set_back(self, offset: int) -> None:
-        """Hear that an operator has set the stored offset to `offset`, and that no pull will tell of it."""
+        """Called when an operator reset the stored offset to `offset` and no pull response will report it."""
 
     def overlapped(self, messages: int) -> None:
-        """Hear that so many messages were finished both here and by another member."""
+        """Called when this number of messages was finished both here and by another member."""
 
 
 class CarriedCommit(NamedTuple):
-    """A commit that a pull carries. `ended` is called with the future of the pull's answer."""
+    """A commit carried by a pull. `ended` is called with the future of the pull's response."""
 
     offset: int
     ended: Callable[[asyncio.Future[RemotingCommand]], None]
 
 
 class OffsetStore(Protocol):
-    """Where the group's offsets are kept. An offset is the first one that is not consumed."""
+    """Stores the group's offsets. An offset is the first unconsumed one."""
 
     committed: dict[MessageQueue, int]
     committed_at: dict[MessageQueue, float]
-    """Unix seconds of the last commit that was taken."""
+    """Unix seconds of the last successful commit."""
     failures: int
-    """Commits that failed; each is tried again."""
+    """Failed commits; each is retried."""
     carries_until: float
-    """When the next round of commits is overdue: monotonic, with the seconds in which the machine was suspended."""
+    """When the next round of commits is overdue: monotonic seconds, plus the time that the machine was suspended."""
 
     async def open(self) -> None:
-        """Make ready, before the first queue is taken. Raises RmqdError where the store cannot be used."""
+        """Prepare the store before the first queue is acquired. Raises RmqdError if the store is unusable."""
 
     async def close(self) -> None:
-        """Let go of what `open` took; after the last commit."""
+        """Release the resources that `open` acquired. Called after the last commit."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """The stored offset; None for a group that is new to the queue. Raises RmqdError."""
+        """Return the stored offset; None if the queue has none for this group. Raises RmqdError."""
 
     def take_over(
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
-        """Begin a new ownership at the stored offset; forget what an earlier ownership knew.
+        """Start a new ownership at the stored offset, and forget the data of an earlier one.
 
-        For a while `watcher` is told what others do to the stored offset. `in_peace` says that the former owner has let
-        go of the queue; otherwise it may still commit.
+        For a while `watcher` is notified if other clients change the stored offset. `in_peace` is True if the previous
+        owner has released the queue. Otherwise the previous owner may still commit.
         """
 
     def forget(self, queue: MessageQueue) -> None:
-        """Forget a queue that this member has given up."""
+        """Forget a queue that this member has released."""
 
     async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
-        """Store an offset. Raises RmqdError.
+        """Commit an offset. Raises RmqdError.
 
-        An offset that is not above the committed one is left out, unless an operator's reset goes `downward`.
+        An offset at or below the committed one is not sent, unless an operator's reset goes `downward`.
         """
 
     async def commit_upward(
         self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Commit for a queue that is being given up, unless a higher offset is stored. Raises RmqdError.
+        """Commit for a queue that is being released, unless a higher offset is stored. Raises RmqdError.
 
-        The next owner may have begun, and be further already. `may_commit` is asked right before the request would be
-        sent. Returns False if it said no.
+        The next owner may already have started and committed a higher offset. `may_commit` is called immediately before
+        the request would be sent; if it returns False, nothing is sent and this method returns False.
         """
 
     async def carry(
         self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
     ) -> CarriedCommit | None:
-        """Have a pull commit an offset, which the caller sends at once by this connection to the queue's master.
+        """Prepare a commit within a pull, which the caller sends at once on this connection to the queue's master.
 
-        `may_commit` is asked right before. Returns None if this pull must not commit.
+        `may_commit` is called immediately before. Returns None if this pull must not commit.
         """
 
     def doubt(self) -> None:
-        """Look at what is stored ahead of the next commit of each queue: others may have committed meanwhile."""
+        """Re-read the stored offset before each queue's next commit, because another member may have committed."""
 
     async def settled(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        """Wait, until then (monotonic), for the end of commits that could still replace `offset`.
+        """Wait, at most `until` (monotonic), for the end of commits that could still replace `offset`.
 
-        Returns whether some have ended, so that they may have replaced it, and it has to be looked at again.
+        Returns whether such a commit has ended. The caller must then read the stored offset again.
         """
 
     def wrote(self, queue: MessageQueue, stored: int) -> bool:
-        """Whether a stored offset is one that this ownership has committed, or may have committed."""
+        """Return whether this ownership has committed, or may have committed, a stored offset."""
 
     def may_be_lost(self, queue: MessageQueue) -> bool:
-        """Whether less than what was committed may be stored, without anybody having set it back."""
+        """Return whether the stored offset may be lower than the committed one without a reset."""
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
-        """Commit many offsets. Returns whether all were taken; the next round tries again what was not."""
+        """Commit many offsets. Return whether all succeeded; the next round retries the others."""
 
 
 class Leases(Protocol):
-    """Where an orderly group learns whether a queue is its own."""
+    """Shows an orderly group whether it holds the lock of a queue."""
 
     def lease(self, queue: MessageQueue) -> Lease | None:
-        """The holding of the queue's lock under which a batch may be handed out now."""
+        """Return the lease of the queue's lock under which a batch may be handled now; None if the lock is not held."""
 
 
 class Ownership(Protocol):
-    """Which of its queues this member may consume now.
+    """Decides which assigned queues this member may consume now.
 
-    The rebalance says which queues a member is to have. Ownership says whether it may begin: not before the former
-    owner has finished and committed. docs/proof/ownership.md has both kinds, and what brokers do.
+    The rebalance assigns queues. Ownership delays the start of a queue until the previous owner has finished and
+    committed. docs/proof/ownership.md describes both kinds of ownership and the brokers' part.
     """
 
     timeouts: int
-    """How often the wait for a queue's former owner was given up."""
+    """How many waits for a queue's previous owner ended in a timeout."""
 
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
-        """Hear which members one broker lists now."""
+        """Called with the members that one broker lists now."""
 
     def noticed(self) -> None:
-        """Hear a broker's notice that members came or went."""
+        """Called when a broker reports that members joined or left."""
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """Free the locks that members which are gone have left behind, where this kind of ownership does so."""
+        """Release the locks of members that no longer exist, if this kind of ownership uses locks."""
 
     async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
-        """Return when the queue may be consumed; `lost` is called at once when that ends before `release`.
+        """Return when the queue may be consumed. `lost` is called at once if ownership ends before `release`.
 
-        A former owner may take `notice_seconds` to see that somebody waits for it. Returns False if the wait was given
-        up, so that a former owner may still have the queue.
+        A previous owner may need `notice_seconds` to notice that another member waits. Returns False after a timeout; a
+        previous owner may then still hold the queue.
         """
 
     async def release(self, queue: MessageQueue) -> None:
-        """Let the next owner have a queue. The caller has committed before: the next owner reads the stored offset."""
+        """Release a queue to its next owner, which reads the stored offset. So the caller must commit first."""
 
     def linger(self, queue: MessageQueue) -> float:
-        """For how many more seconds a queue can be kept whose handlers did not end in the time for giving it up."""
+        """Return how many more seconds a queue may be held whose handlers overrun the drain time."""
 
     async def close(self, *, calls_left: bool) -> None:
         """Release everything that is still held when the group ends.
 
-        `calls_left` says that calls of the handler may still be running, which nobody waits for any more.
+        `calls_left` is True if handler calls may still run that were abandoned.
         """
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Whether an acquired queue may be consumed now; only orderly groups can lose that for a while."""
+        """Return whether an acquired queue may be consumed now. Only orderly groups can lose that for a while."""
 
     async def run(self) -> None:
-        """Keep what is owned, until cancelled."""
+        """Maintain the ownership of the acquired queues until cancelled."""

@@ -26,8 +26,8 @@ from tests.consumer.allocate_cases import (
 
 QUEUES = [MessageQueue("T", broker, number) for broker in ("broker-a", "broker-b") for number in range(4)]
 CLIENTS = ["10.0.0.1@c1", "10.0.0.2@c2", "10.0.0.3@c3"]
-ROOM_OF_CLIENT = "the member 10.0.0.1@c1 does not tell its machine room"
-ROOM_OF_BROKER = "the broker broker-a does not tell its machine room"
+ROOM_OF_CLIENT = "member 10.0.0.1@c1 has no machine room in its client id"
+ROOM_OF_BROKER = "broker broker-a has no machine room in its name"
 
 
 def short(queues: list[MessageQueue]) -> str:

@@ -1,10 +1,10 @@
-"""What operators ask of a member through a broker: mqadmin, dashboards.
+"""Requests of operators that a broker forwards to a member: from mqadmin and dashboards.
 
-Nothing here changes what is consumed, except for a reset, which is the order to do so.
+Of these requests only a reset affects consumption.
 
-    requests            OperatorRequests: one answer for each request code
-    direct_consumption  one message handled by request, beside queues and slots
-    running_info        how the member describes itself, in the Java client's words
-    rates               rates of topics, and when a queue moved last
-    stacks              stacks of tasks and threads: our answer to a jstack
+    requests            OperatorRequests: a response for each request code
+    direct_consumption  one message handled by request, outside queues and slots
+    running_info        the member's description, in the Java client's terms
+    rates               rates of topics, and when a queue last made progress
+    stacks              stacks of tasks and threads: the counterpart of a jstack
 """

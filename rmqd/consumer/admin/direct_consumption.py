@@ -1,4 +1,4 @@
-"""One message that an operator has a member handle: beside its queues and slots, and without consequences for them."""
+"""One message that a member handles for an operator, outside its queues and slots and without effect on them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from rmqd.wire.messages.message import Message
 
 log = structlog.get_logger(__name__)
 
-ANSWER_SECONDS: Final = 9.0  # the broker waits 10 s, and then tells the operator nothing but that
-SHORTEST_SECONDS: Final = 0.1  # for a call whose turn came late
-MOST_WAITING: Final = 100  # messages; what comes beside them is refused
+ANSWER_SECONDS: Final = 9.0  # the broker waits 10 s, and then reports only a timeout to the operator
+SHORTEST_SECONDS: Final = 0.1  # for a call that had to wait long
+MOST_WAITING: Final = 100  # messages; further requests are refused
 CANCEL_GRACE_SECONDS: Final = 0.5
 MOST_REMARK_CHARACTERS: Final = 2000
-_QUEUE_ID: Final = slice(12, 16)  # in a stored message
+_QUEUE_ID: Final = slice(12, 16)  # position in a stored message
 
 
 class DirectConsumption:
     """Calls the handler with single messages. Commits nothing, sends nothing back, counts nothing.
 
-    As many at once as the group's concurrency, beside the calls in its slots: a message is handled also where these are
-    taken, or the group is paused. The others wait for their turn, within the time that there is for an answer.
+    As many calls as the group's concurrency may run at once, in addition to the calls in the slots. So a message is
+    handled even if all slots are in use or the group is paused. Further messages wait, within the time for the
+    response.
     """
 
     def __init__(self, context: GroupContext) -> None:
@@ -45,9 +46,9 @@ class DirectConsumption:
         self._closed = False
 
     async def consume(self, record: bytes, broker_name: str) -> ConsumeMessageDirectlyResult:
-        """Handle one stored message, which may take 9 s with the wait for its turn.
+        """Handle one stored message within 9 s, including the wait for a free call.
 
-        Raises RmqdError where it cannot be decoded, where too many others are being handled, and at the group's end.
+        Raises RmqdError if the message cannot be decoded, if too many others wait, and when the group stops.
         """
         self._check_open()
         clock, options = self._context.clock, self._context.options
@@ -67,7 +68,7 @@ class DirectConsumption:
         )
 
     async def close(self) -> None:
-        """End the calls that are under way, and take no more: the handler is about to be stopped."""
+        """Cancel the running calls and accept no more, because the handler is about to be stopped."""
         self._closed = True
         for call in self._calls:
             call.cancel()
@@ -76,19 +77,19 @@ class DirectConsumption:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise RmqdError(f"consumer group {self._context.options.group} is ending")
+            raise RmqdError(f"consumer group {self._context.options.group} is stopping")
 
     async def _take_turn(self) -> None:
-        """Wait until a call may begin; `_turns` is released when it has ended. Raises RmqdError."""
-        taken = f"the handler has {self._context.options.concurrency} messages of operators already"
+        """Wait until a call may start; the end of the call releases `_turns`. Raises RmqdError."""
+        taken = f"the handler is busy with {self._context.options.concurrency} messages of operators"
         if self._turns.locked() and self._waiting >= MOST_WAITING:
-            raise RmqdError(f"{taken}, and {self._waiting} more wait: ask again later")
+            raise RmqdError(f"{taken}, and {self._waiting} more wait; try again later")
         self._waiting += 1
         try:
             async with self._context.clock.timeout(ANSWER_SECONDS):
                 await self._turns.acquire()
         except TimeoutError:
-            raise RmqdError(f"{taken}, and none was done in {ANSWER_SECONDS:g} s: ask again later") from None
+            raise RmqdError(f"{taken}, and none finished within {ANSWER_SECONDS:g} s; try again later") from None
         finally:
             self._waiting -= 1
         if self._closed:
@@ -96,9 +97,9 @@ class DirectConsumption:
             self._check_open()
 
     async def _call(self, batch: Batch, seconds: float) -> BaseException | None:
-        """Call the handler, and return what it raised; None if it returned.
+        """Call the handler and return its exception; None if it returned.
 
-        A call that does not end in time is cancelled; the thread of a synchronous handler is left to itself.
+        A call that exceeds the time is cancelled; the thread of a synchronous handler keeps running.
         """
         call = asyncio.create_task(
             called_apart(self._context.service, batch, self._turns.release),
@@ -111,13 +112,13 @@ class DirectConsumption:
             self._check_open()
             if call.done():
                 return call.result()
-            return ConsumeTimeoutError(f"the handler took longer than {ANSWER_SECONDS:g} s, and was cut off")
+            return ConsumeTimeoutError(f"the handler took longer than {ANSWER_SECONDS:g} s and was cancelled")
         finally:
             call.cancel()
 
 
 async def _decode(record: bytes, broker_name: str, namespace: str, max_body_size: int) -> Message:
-    """Decode a stored message as if it had been pulled from its queue; a retried one shows its original topic."""
+    """Decode a stored message as if it had been pulled from its queue; a retried one has its original topic."""
     queue_id = int.from_bytes(record[_QUEUE_ID], signed=True)
     block = frame_messages(record, MessageQueue("", broker_name, queue_id), namespace=namespace)
     if block.is_closed:
@@ -125,18 +126,18 @@ async def _decode(record: bytes, broker_name: str, namespace: str, max_body_size
     if block.corrupt:
         raise ProtocolError(f"the message is corrupt: {block.corrupt[0].reason}")
     if len(block.messages) != 1:
-        raise ProtocolError(f"the body must be one message, and is {len(block.messages)}")
+        raise ProtocolError(f"the body contains {len(block.messages)} messages; expected 1")
     block.message_queue = MessageQueue(block.messages[0].record_topic, broker_name, queue_id).without(namespace)
     return block.messages[0]
 
 
 def _outcome(batch: Batch, error: BaseException | None) -> tuple[CMResult, str | None]:
-    """RocketMQ's word for what the handler did, and a remark where that word leaves something out."""
+    """Return RocketMQ's name for the handler's decision, and a remark if that name omits something."""
     decision = batch.decisions().get(0)
     if decision is not None and decision.outcome is not Outcome.ACK:
         dead = decision.outcome is Outcome.DEAD_LETTER
         return CMResult.LATER, f"the handler asks for a dead letter: {decision.reason}" if dead else None
-    if decision is not None:  # it stands, also if the handler raises afterwards
+    if decision is not None:  # the decision stands even if the handler raises afterwards
         return CMResult.SUCCESS, None if error is None else _describe(error)
     if error is not None:
         meant = decision_of(error)
@@ -154,7 +155,7 @@ def _outcome(batch: Batch, error: BaseException | None) -> tuple[CMResult, str |
 
 
 def _describe(error: BaseException) -> str:
-    """The exception and where it came from, in one line."""
+    """Return the exception and its origin in one line."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f", at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
     return describe(error)[:MOST_REMARK_CHARACTERS] + place

@@ -1,4 +1,4 @@
-"""How fast a group works: rates of its topics and the last progress of its queues, from counters read now and then."""
+"""The speed of a group: rates of its topics and the last progress of its queues, from sampled counters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Counters(NamedTuple):
 
 
 class QueueProgress(NamedTuple):
-    """A queue at one moment; `at` is when it moved last, or had nothing to do."""
+    """A queue at one moment; `at` is the time of its last progress, or when it was last idle."""
 
     process_queue: ProcessQueue
     finished: int
@@ -40,9 +40,9 @@ class QueueProgress(NamedTuple):
 
 
 class Rates:
-    """Rates over the last minute and hour, or since the start where that is later.
+    """Rates over the last minute and hour, or since the start if that is later.
 
-    `stats` may get topics later: a group that pulls again reads its pop retry topics.
+    `stats` may gain topics: a group that changes from pop to pull reads its pop retry topics.
     """
 
     def __init__(self, stats: Mapping[str, TopicStats], clock: Clock) -> None:
@@ -55,7 +55,7 @@ class Rates:
         self._begin()
 
     def sample(self) -> None:
-        """Read the topics' counters; for the hour every minute."""
+        """Read the topics' counters every 10 s; for the hour, keep one sample a minute."""
         self._begin()
         self._rounds += 1
         for topic in self._stats:
@@ -64,11 +64,11 @@ class Rates:
                 self._hour[topic].append(counters)
 
     def status(self, topic: str) -> ConsumeStatus:
-        """A topic's rates up to now."""
+        """Return a topic's current rates."""
         self._begin()
         now, minute, hour = self._count(topic), self._minute[topic][0], self._hour[topic][0]
         seconds = max(now.at - minute.at, 1.0)
-        calls = minute if now.calls > minute.calls else hour  # Java: the hour's, where the minute saw none
+        calls = minute if now.calls > minute.calls else hour  # Java: the hour's, if the minute had no calls
         return ConsumeStatus(
             pull_rt=_milliseconds(now.pull_seconds - minute.pull_seconds, now.pulls - minute.pulls),
             pull_tps=(now.received - minute.received) / seconds,
@@ -79,7 +79,7 @@ class Rates:
         )
 
     def look_at(self, queues: Mapping[MessageQueue, ProcessQueue]) -> None:
-        """See which queues have moved; the others are forgotten."""
+        """Record which queues made progress; forget all other queues."""
         now, before = self._clock.monotonic(), self._progress
         self._progress = {}
         for message_queue, process_queue in queues.items():
@@ -90,12 +90,12 @@ class Rates:
             self._progress[message_queue] = QueueProgress(process_queue, finished, idle, at)
 
     def moved_at(self, queue: MessageQueue) -> float:
-        """When the queue was last seen to move or to have nothing to do (monotonic); the sight may be 10 s late."""
+        """Return when the queue last made progress or was idle (monotonic). May be 10 s late."""
         progress = self._progress.get(queue)
         return self._clock.monotonic() if progress is None else progress.at
 
     def _begin(self) -> None:
-        """Begin with the topics that are new."""
+        """Add topics that are new."""
         for topic in self._stats.keys() - self._minute.keys():
             first = self._count(topic)
             self._minute[topic] = deque([first], maxlen=MINUTE_SAMPLES)

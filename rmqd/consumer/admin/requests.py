@@ -1,4 +1,4 @@
-"""What brokers ask of a group in an operator's name: its offsets, how it does, and one message handled apart."""
+"""Requests that brokers forward from operators: the group's offsets, its running info, and direct consumption."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SUCCESS: Final = int(ResponseCode.SUCCESS)
 
 
 class OperatorRequests:
-    """Answers for one group. `run` keeps the rates that running info tells."""
+    """Answers the requests for one group. `run` samples the rates for running info."""
 
     def __init__(self, context: GroupContext, rebalance: Rebalance, status: GroupStatus) -> None:
         self._context = context
@@ -47,7 +47,7 @@ class OperatorRequests:
         self._running_infos = Coalesced(self._running_info)
 
     async def run(self) -> None:
-        """Watch the group's counters, until cancelled; calls of the handler that are under way end then too."""
+        """Sample the group's counters until cancelled. The end also cancels running calls for operators."""
         try:
             while True:
                 await self._context.clock.sleep(SAMPLE_SECONDS)
@@ -57,7 +57,7 @@ class OperatorRequests:
             await self._direct.close()
 
     async def answer(self, command: RemotingCommand) -> Reply | None:
-        """Answer one request; None where no answer is wanted. Raises ProtocolError for one that cannot be read."""
+        """Answer one request; None if no response is expected. Raises ProtocolError for an undecodable request."""
         with structlog.contextvars.bound_contextvars(group=self._context.options.group):
             return await self._answer(command)
 
@@ -80,7 +80,7 @@ class OperatorRequests:
         return (_SUCCESS, "", {}, body)
 
     async def _reset(self, command: RemotingCommand) -> None:
-        """Move the queues of a topic that this member has. All members get the same list, each has its own queues."""
+        """Reset this member's queues of a topic. All members get the same list, and each resets its own queues."""
         reset = await self._resets.read(command)
         ours = self._rebalance.move_all(reset.offsets)
         log.warning(
@@ -91,13 +91,14 @@ class OperatorRequests:
         )
 
     def _offsets(self, topic: str) -> bytes:
-        """The group's offset in each queue of a topic, up to which all is finished; it may not be committed yet."""
+        """Return the group's offset of each queue of a topic: the first unfinished one, which may not be committed
+        yet."""
         assigned = self._rebalance.assigned.items()
         offsets = {queue: one.commit_offset() for queue, one in assigned if queue.topic == topic}
         return GetConsumerStatusBody({queue: at for queue, at in offsets.items() if at is not None}).to_json()
 
     async def _running_info(self, with_stacks: bool) -> bytes:
-        await asyncio.sleep(0)  # so that whoever asks in the same turn shares what takes long
+        await asyncio.sleep(0)  # lets concurrent requests share one result
         self._rates.look_at(self._pulled())
         return running_info(
             self._context,

@@ -1,4 +1,4 @@
-"""How a member describes itself to mqadmin and to dashboards: in the words of the Java client."""
+"""A member's description for mqadmin and dashboards, in the terms of the Java client."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from rmqd.wire.bodies.running_info import ConsumerRunningInfo, PopProcessQueueIn
 from rmqd.wire.command import LANGUAGE
 from rmqd.wire.message_queue import MessageQueue
 
-CLIENT_VERSION: Final = "V5_5_0"  # the version in rmqd's frames; tools know RocketMQ's versions only
+CLIENT_VERSION: Final = "V5_5_0"  # the version in rmqd's frames; tools only know RocketMQ's versions
 MIB: Final = 1024 * 1024
-# where Java has another name than our own in camel case
+# names in Java that are not our names in camel case
 _JAVA_NAMES: Final = {
     "group": "consumerGroup",
     "subscriptions": "subscription",
@@ -45,7 +45,7 @@ def running_info(
     started_at: float,
     jstack: str | None,
 ) -> ConsumerRunningInfo:
-    """Everything about the group in this process. `started_at` is Unix seconds."""
+    """Return the running info of the group in this process. `started_at` is Unix seconds."""
     return ConsumerRunningInfo(
         properties=properties(context, started_at),
         subscription_set=tuple(context.subscriptions.values()),
@@ -64,7 +64,8 @@ def running_info(
 
 
 def properties(context: GroupContext, started_at: float) -> dict[str, str]:
-    """Options under Java's names and in Java's units, and what tools look at. No secrets, and no handler's options."""
+    """Return the options with Java's names and units, and the entries that tools read. No secrets, no handler
+    options."""
     options = context.options
     return {
         **_client_properties(context.client.options),
@@ -131,10 +132,10 @@ def _text(value: object) -> str:
 
 
 def _pulled(context: GroupContext, assigned: Assignment, rates: Rates) -> ProcessQueueInfo:
-    """A queue that is pulled; one that waits for its former owner has no place yet.
+    """Return a pulled queue. A queue that waits for its previous owner has no offset yet.
 
-    A lock is renewed every 20 s, so one that is held counts as of now. As in Java, a queue of a group that is not
-    orderly has the time at which its cache was made there: `rmqd offsets reset` knows by it that a queue was moved.
+    A lock is renewed every 20 s, so a held lock counts as renewed now. As in Java, a queue of a group that is not
+    orderly has the creation time of its cache in this field: `rmqd offsets reset` detects by it that a queue was reset.
     """
     loop, clock = assigned.loop, context.clock
     orderly = context.options.consume_mode == "orderly"
@@ -168,11 +169,11 @@ def _popped(context: GroupContext, assigned: Assignment) -> PopProcessQueueInfo:
 
 
 def _states(assigned: Iterable[Assignment]) -> str:
-    """How many queues are in which state: what the log and `rmqd status` tell in full."""
+    """Return how many queues are in each state. The log and `rmqd status` have the details."""
     counts = Counter("starting" if (queue := entry.snapshot()) is None else queue.state for entry in assigned)
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
 
 
 def _milliseconds(clock: Clock, monotonic: float) -> int:
-    """Wall time of a moment of the monotonic clock."""
+    """Return the wall time of a monotonic time."""
     return int((clock.wall() - clock.monotonic() + monotonic) * 1000)

@@ -1,4 +1,4 @@
-"""What the process does right now, line by line: our answer where Java gives a jstack."""
+"""The current stacks of the process, in place of Java's jstack."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MOST_NAMES: Final = 20
 
 
 def stacks() -> str:
-    """The stacks of all tasks of the running event loop, and of all threads; equal ones stand together.
+    """Return the stacks of all tasks of the running event loop, and of all threads. Equal stacks are grouped.
 
-    Bounded in size: what is left out is counted at the end.
+    The size is limited; the last line counts the omitted stacks.
     """
     tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
     named = ((task.get_name(), _lines(_awaiting(task.get_coro()))) for task in tasks)
@@ -32,7 +32,7 @@ def stacks() -> str:
 
 
 def _awaiting(coroutine: Any) -> Iterator[tuple[FrameType, int]]:
-    """The frames of a coroutine, the outermost first: each one waits for the next."""
+    """Yield the frames of a coroutine, the outermost first: each one awaits the next."""
     while coroutine is not None:
         for prefix, waits_for in (("cr", "cr_await"), ("gi", "gi_yieldfrom"), ("ag", "ag_await")):
             if hasattr(coroutine, waits_for):
@@ -50,14 +50,14 @@ def _calling(frame: FrameType) -> Iterable[tuple[FrameType, int]]:
 
 
 def _lines(frames: Iterable[tuple[FrameType, int]]) -> tuple[str, ...]:
-    """A stack's lines, the innermost frame first, as Java writes them."""
+    """Return a stack's lines, the innermost frame first, as in Java."""
     lines = [f"    at {frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})" for frame, line in frames][::-1]
     left_out = len(lines) - MOST_FRAMES
     return (*lines[:MOST_FRAMES], f"    and {left_out} more") if left_out > 0 else tuple(lines)
 
 
 def _together(what: str, stacks: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[str]:
-    """One text for each different stack, with the names of all that have it."""
+    """Yield one text for each different stack, with the names of all tasks or threads that have it."""
     names: dict[tuple[str, ...], list[str]] = {}
     for name, lines in stacks:
         names.setdefault(lines, []).append(name)

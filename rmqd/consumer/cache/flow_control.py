@@ -1,4 +1,4 @@
-"""When a queue must not be pulled: its cache exceeds a threshold, or the group is paused."""
+"""Flow control: a queue is not pulled if its cache exceeds a threshold or the group is paused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-NO_SPAN: Final = 2**63  # the cache of an orderly queue has no gaps that could grow
+NO_SPAN: Final = 2**63  # the cache of an orderly queue has no growing gaps
 LOG_EVERY: Final = 1000  # Java: queueFlowControlTimes % 1000
 
 Reason = Literal["count", "size", "span", "paused"]
@@ -21,9 +21,9 @@ Reason = Literal["count", "size", "span", "paused"]
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """How much one queue may cache: messages, bytes, and the span of their offsets.
+    """The limits of one queue's cache: messages, bytes, and the span of their offsets.
 
-    A pull is sent while no threshold is exceeded, so the cache goes over by one reply at most.
+    A pull is sent while no threshold is exceeded, so the cache exceeds it by one response at most.
     """
 
     count: int
@@ -32,7 +32,7 @@ class Thresholds:
 
     @classmethod
     def divided(cls, options: ConsumerOptions, owned_queues: int) -> Thresholds:
-        """The group's thresholds for each of `owned_queues`; those per topic are shared out, as Java does."""
+        """Return the thresholds for each of `owned_queues`. Thresholds per topic are divided among them, as in Java."""
         count, size = options.pull_threshold_for_queue, options.pull_threshold_size_for_queue_bytes
         if owned_queues and options.pull_threshold_for_topic != -1:
             count = max(1, options.pull_threshold_for_topic // owned_queues)
@@ -43,22 +43,23 @@ class Thresholds:
 
 
 def exceeded(process_queue: ProcessQueue, thresholds: Thresholds) -> Reason | None:
-    """Which threshold holds the next pull back, if one does; in Java's order of checks."""
+    """Return the threshold that blocks the next pull, or None. The order of checks is Java's."""
     if process_queue.cached_count > thresholds.count:
         return "count"
     if process_queue.cached_bytes > thresholds.size_bytes:
         return "size"
-    # offsets in the cache differ by less than the span as long as the pulled range is not longer than it
+    # The exact span is computed only if the range from the first cached offset to the next pull exceeds the limit.
     blocks = process_queue.blocks
     pulled = process_queue.next_offset - 1 - blocks[0].messages[0].queue_offset if blocks else 0
     if pulled > thresholds.span and process_queue.span() > thresholds.span:
         return "span"
-    # finished messages would be handled again if the process died; the span ends with the last message that is not
+    # Finished messages would be handled again if the process died. `span` does not include those above the last
+    # unfinished message.
     return "span" if process_queue.finished_behind() > thresholds.span else None
 
 
 def note_held_back(process_queue: ProcessQueue, reason: Reason, thresholds: Thresholds) -> None:
-    """Count that a queue is not pulled, and log it now and then if it is because of a threshold."""
+    """Count that a queue is not pulled. If a threshold is the reason, log it occasionally."""
     oldest = process_queue.oldest()
     times = process_queue.stats.held_back(reason, oldest)
     if reason != "paused" and oldest is not None:
@@ -75,9 +76,9 @@ def note_held_back(process_queue: ProcessQueue, reason: Reason, thresholds: Thre
 
 
 def log_now_and_then(times: int, queue: MessageQueue, reason: Reason, **cache: int) -> None:
-    """Log that a queue is held back, if it is the first time, or one of 1,000.
+    """Log that a queue is not pulled, the first time and then every 1,000th time.
 
-    Java counts a try to pull every 50 ms. Here it counts once until the queue is pulled again, however long that takes.
+    Java counts an attempt to pull every 50 ms. rmqd counts once until the queue is pulled again.
     """
     if times % LOG_EVERY == 1:
         log.warning("queue.flow_controlled", queue=str(queue), reason=reason, **cache, times=times)

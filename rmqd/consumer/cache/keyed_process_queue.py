@@ -1,13 +1,13 @@
 """The cache of a queue whose messages are handed out in order and one at a time for each key: `order_by`.
 
-A key is *held* by one message of it: by the first that is not finished. That one waits for a handler, is with one, or
-rests after a failure. The later messages of the key stand *behind* it, and none of them can be taken. When the holder
-is finished, the next one holds the key. Messages without the key hold nothing, and wait for nothing.
+The first unfinished message of a key *holds* the key. The holder waits for a handler, is in flight, or is suspended
+after a failure. The later messages of the key wait *behind* it and cannot be taken. When the holder is finished, the
+next message holds the key. Messages without a key hold nothing and wait for nothing.
 
-So finished messages may lie far above one that waits behind a slow key. The commit offset stays below that one, and a
-next owner that began there would handle the finished ones again. Therefore a queue that is left goes on for a while:
-what lies below a message that a handler had or has is still handed out, and only what lies above is let go. A message
-that rests after a failure has one more attempt then, if something above it is finished, or with a handler.
+So finished messages may have much higher offsets than a message that waits behind a slow key. The commit offset stays
+below the waiting message, so the next owner would handle the finished messages again. Therefore the release of a queue
+takes longer: messages below a finished or in-flight message are still handed out, and only messages above it are
+discarded. A message suspended after a failure gets one more attempt if a message above it is finished or in flight.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ ALL_OF_THEM: Final = sys.maxsize
 
 
 def key_by(order_by: str) -> KeyOf:
-    """What returns a message's key, by a group's `order_by`; None or an empty text is no key.
+    """Return the function for a message's key, by a group's `order_by`. The function returns None or "" for no key.
 
-    A message with several keys (RocketMQ separates them by spaces) has their whole text as its key here.
+    If a message has several keys (RocketMQ separates them by spaces), the whole text is one key here.
     """
     return value_by(order_by)
 
 
 def value_by(name: str) -> KeyOf:
-    """What returns a message's `keys`, its `sharding_key`, or its property, by `property:NAME`."""
+    """Return the function for a message's `keys`, its `sharding_key`, or, with `property:NAME`, a property."""
     stored = NAMED.get(name) or name.removeprefix(PROPERTY)
     return lambda message: message.stored_properties.get(stored)
 
@@ -53,7 +53,7 @@ class _Held:
 
 
 class KeyedProcessQueue(ProcessQueue):
-    """The cache of one MessageQueue, from which at most one message of each key is taken at a time."""
+    """The cache of one MessageQueue. At most one message of each key is in flight at a time."""
 
     __slots__ = ("_finished_to", "_goes_on_to", "_held", "_key_of", "_last_attempts", "_owed", "_resting")
 
@@ -63,31 +63,32 @@ class KeyedProcessQueue(ProcessQueue):
         super().__init__(message_queue, next_offset, stats, namespace)
         self._key_of = key_of
         self._held: dict[str, _Held] = {}
-        self._finished_to = NONE_OF_THEM  # the highest offset that is finished
-        self._resting: set[Message] = set()  # what failed, and waits for its next attempt
-        # once the queue is left: up to which offset it goes on, what is to have one more attempt, and what had it
+        self._finished_to = NONE_OF_THEM  # the highest finished offset
+        self._resting: set[Message] = set()  # failed messages that wait for their next attempt
+        # During a release: the limit below which messages are handed out, the messages that get one more attempt, and
+        # the messages that had it.
         self._goes_on_to = ALL_OF_THEM
         self._owed: set[Message] = set()
         self._last_attempts: set[Message] = set()
 
     @property
     def waiting_count(self) -> int:
-        """How many messages no handler has."""
+        """How many messages are not in flight."""
         return super().waiting_count + sum(len(held.behind) for held in self._held.values())
 
     @property
     def has_behind(self) -> bool:
-        """Whether a message waits for another one of its key."""
+        """Whether any message waits for an earlier one of its key."""
         return any(held.behind for held in self._held.values())
 
     @property
     def is_busy(self) -> bool:
-        """Whether a handler has a batch or, in a queue that is left, is still to have what lies below one."""
+        """Whether a batch is in flight or, during a release, a message below one must still be handed out."""
         return self.in_flight > 0 or (self.leaving and bool(self.pending or self._owed))
 
     def finish(self, messages: list[Message]) -> None:
-        """Mark messages as done, and let the next ones of their keys be taken."""
-        if len(messages) > 1:  # keys are taken in any order, and blocks rely on that of the queue
+        """Mark messages as finished, so that the next messages of their keys can be taken."""
+        if len(messages) > 1:  # keys are taken in any order, but blocks rely on queue order
             messages = sorted(messages, key=self._order)
         super().finish(messages)
         if messages:
@@ -96,7 +97,7 @@ class KeyedProcessQueue(ProcessQueue):
             self._release(message)
 
     def let_go(self, is_wanted: Callable[[Message], bool]) -> int:
-        """Take what waits and is not wanted any more as finished; returns how many messages that are."""
+        """Finish waiting messages that are not wanted any more. Return their number."""
         unwanted = []
         for held in self._held.values():
             unwanted += [message for message in held.behind if not is_wanted(message)]
@@ -105,7 +106,7 @@ class KeyedProcessQueue(ProcessQueue):
         return len(unwanted) + super().let_go(is_wanted)
 
     def leave(self) -> None:
-        """Hand out only what lies below a message that a handler had or has; nothing at all of a paused queue."""
+        """Start the release: hand out only messages below a finished or in-flight one, and none of a paused queue."""
         below = NONE_OF_THEM if self.is_paused else max(self._finished_to, self._handed_out_to())
         self._goes_on_to, self.leaving = below, True
         self.resume()
@@ -113,20 +114,20 @@ class KeyedProcessQueue(ProcessQueue):
         self._owe(self._resting)
 
     def postpone(self, messages: list[Message]) -> None:
-        """Keep messages that failed; they wait for `return_postponed`."""
+        """Keep failed messages until `return_postponed`."""
         super().postpone(messages)
         self._resting.update(messages)
         if self.leaving:
             self._owe(messages)
 
     def sort(self, rank: Callable[[Message], int]) -> None:
-        """Have the messages of the lowest rank handed out first: pending ones are of different keys."""
+        """Hand out the messages of the lowest rank first. Possible because pending messages have different keys."""
         ordered = sorted(self.pending, key=rank)
         self.pending.clear()
         self.pending.extend(ordered)
 
     def return_postponed(self, messages: list[Message]) -> bool:
-        """Have postponed messages handed out again, but for those that this ownership has no more attempt for."""
+        """Hand out postponed messages again, except those without another attempt in this ownership."""
         self._resting.difference_update(messages)
         if not self.leaving or self.dropped:
             return super().return_postponed(messages)
@@ -139,20 +140,20 @@ class KeyedProcessQueue(ProcessQueue):
         return bool(again)
 
     def finished_above(self) -> int:
-        """After `leave`: how many finished messages lie above the commit offset; gaps in between count too."""
+        """Return, after `leave`, the number of finished messages above the commit offset, gaps included."""
         offsets = (message.queue_offset for block in self.blocks for message in block.messages if not message.finished)
         unfinished = sum(offset < self._finished_to for offset in offsets)
         return max(0, self._finished_to + 1 - self.commit_offset() - unfinished)
 
     def give_up_waiting(self) -> None:
-        """Hand out nothing more of a queue that is left."""
+        """Stop handing out messages of a queue that is being released."""
         self._let_go_from(NONE_OF_THEM)
         self._goes_on_to = NONE_OF_THEM
         self._owed.clear()
         self._tell_idle()
 
     def drop(self, because: str) -> None:
-        """End this ownership: results that come later change nothing."""
+        """End this ownership: later results have no effect."""
         super().drop(because)
         self._held.clear()
         self._owed.clear()
@@ -172,7 +173,7 @@ class KeyedProcessQueue(ProcessQueue):
     def _release(self, message: Message) -> None:
         key = self._key_of(message)
         held = self._held.get(key) if key else None
-        if held is None or held.holder is not message:  # without a key, corrupt, or let go from behind another
+        if held is None or held.holder is not message:  # no key, corrupt, or discarded while it waited behind another
             return
         if held.behind:
             held.holder = held.behind.popleft()
@@ -181,15 +182,15 @@ class KeyedProcessQueue(ProcessQueue):
             del self._held[key]  # type: ignore[arg-type]
 
     def _owe(self, messages: Iterable[Message]) -> None:
-        """Note that messages are to have one more attempt, where what is above them would be handled again."""
+        """Grant messages one more attempt if finished messages above them would otherwise be handled again."""
         handled_to = min(self._goes_on_to, max(self._finished_to, self._handed_out_to(but=self._resting)))
         below = (message for message in messages if message.queue_offset < handled_to)
         self._owed.update(message for message in below if message not in self._last_attempts)
 
     def _handed_out_to(self, but: Collection[Message] = ()) -> int:
-        """The highest offset of the messages that handlers have, or that rest, without some of them.
+        """Return the highest offset of messages that are in flight or suspended, except those in `but`.
 
-        What lies above `_goes_on_to` waits no more, and no handler has it: it was let go.
+        Unfinished messages above `_goes_on_to` were discarded: they neither wait nor are in flight.
         """
         others = {*self._all_waiting(), *but}
         for block in reversed(self.blocks):
@@ -204,7 +205,7 @@ class KeyedProcessQueue(ProcessQueue):
             yield from held.behind
 
     def _let_go_from(self, offset: int) -> None:
-        """Let what waits from an offset on go, unfinished."""
+        """Discard the waiting messages from `offset` on, without finishing them."""
         self.cached_count -= sum(message.queue_offset >= offset for message in self._all_waiting())
         waiting = [message for message in self.waiting if message.queue_offset < offset]
         self.waiting.clear()

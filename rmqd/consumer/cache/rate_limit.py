@@ -8,9 +8,9 @@ from rmqd.clock import Clock, wait_within
 
 
 class RateLimit:
-    """Spaces pulls so that on average no more than `per_second` messages arrive; 0 is no limit.
+    """Spaces pulls so that on average at most `per_second` messages arrive; 0 disables the limit.
 
-    A pull is paid for afterwards, since only the reply tells how many messages came.
+    A pull is charged afterwards, because only the response shows how many messages arrived.
     """
 
     def __init__(self, per_second: float, clock: Clock) -> None:
@@ -20,7 +20,8 @@ class RateLimit:
         self._changed = asyncio.Event()
 
     def change(self, per_second: float) -> None:
-        """Another limit, at once: what is still to be paid for is paid at the new rate, also by who waits already."""
+        """Apply another limit at once. Messages not yet charged are charged at the new rate, also for a current
+        `wait`."""
         if per_second == self.per_second:
             return
         now = self._clock.monotonic()
@@ -36,10 +37,10 @@ class RateLimit:
             await wait_within(self._clock, delay, self._changed.wait())
 
     def spend(self, messages: int) -> None:
-        """Count the messages of a reply, which the next pulls have to wait for."""
+        """Charge the messages of a response: the next pulls wait for them."""
         if self.per_second:
             self._free_at = max(self._free_at, self._clock.monotonic()) + messages / self.per_second
 
     def most(self, pull_batch_size: int) -> int:
-        """How many messages a pull may ask for, so that a low rate does not come in bursts."""
+        """Return how many messages a pull may request, so that a low rate does not cause bursts."""
         return min(pull_batch_size, max(1, int(self.per_second))) if self.per_second else pull_batch_size

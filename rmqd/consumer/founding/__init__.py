@@ -1,8 +1,8 @@
-"""Whether a group is new or a queue came to it later, and where it begins. Decided by what is stored.
+"""The start offsets of a new group, and of queues added later. Stored offsets decide which of the two applies.
 
-The stores' own ways to found a group are in `consumer.offsets` (`founding_by_brokers`, `founding_by_file`).
+`consumer.offsets` has the parts that depend on the offset store (`founding_by_brokers`, `founding_by_file`).
 
-    founding      Founding: found the group once; where to begin in a queue without an offset
-    start_offset  StartPolicy: what `consume_from_where` means for a queue; Start: the offset, and why
-    order         the order in which offsets of a new group are stored, so that one cut short is recognised
+    founding      Founding: stores a new group's start offsets once; the start offset of a queue without one
+    start_offset  StartPolicy: the meaning of `consume_from_where` for a queue; Start: the offset, and why
+    order         the order of storing a new group's offsets, which shows whether an earlier attempt was interrupted
 """

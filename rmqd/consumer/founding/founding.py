@@ -1,10 +1,10 @@
-"""Whether a group is new, or a queue came to a known group later: decided by what is stored, not by this process.
+"""Decides whether a group is new, or a queue was added to an existing group. Stored offsets decide, not this process.
 
-A queue without an offset may mean three things. The group is new, and begins where `consume_from_where` says. The queue
-is: the topic has grown, a broker was added, a topic was made; then nothing in it may be passed over, whether or not the
-group ran meanwhile. Or another member is about to begin there. So a new group is founded at once: the member that finds
-no offset anywhere stores the start of every queue in the topics' first routes, not only of its own share. From then on
-a queue without an offset came later.
+A queue without an offset has three possible reasons. First: the group is new and starts as `consume_from_where`
+specifies. Second: the queue is new, because a topic grew or was created or a broker was added. Then no message in it
+may be skipped, even if the group was not running. Third: another member is about to start there. To tell these apart,
+the member that finds no offset of the group at all stores at once the start offset of every queue in the topics' first
+routes, not only of its own queues. From then on a queue without an offset was added later.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-AWAY_SECONDS = 60.0  # that a broker of the first routes may be silent before a new group begins without it
-CLOCKS_APART_MS: Final = 60_000  # what our clock may be ahead of a broker's
-QUESTIONS: Final = 32  # under way at once at one broker
+AWAY_SECONDS = 60.0  # how long an unreachable broker of the first routes delays a new group
+CLOCKS_APART_MS: Final = 60_000  # tolerance for our clock being ahead of a broker's
+QUESTIONS: Final = 32  # concurrent requests to one broker
 
 
 class Founding(ABC):
-    """Decides where one group begins in queues for which it has no offset."""
+    """Decides the start offsets of one group's queues that have no stored offset."""
 
     def __init__(
         self, client: ClientInstance, options: ConsumerOptions, clock: Clock, *, leaves_brokers_out: bool = True
@@ -45,19 +45,19 @@ class Founding(ABC):
         self._first: dict[str, frozenset[MessageQueue]] = {}  # the queues of each topic's first route
         self._turn = asyncio.Lock()
         self._leaves_brokers_out = leaves_brokers_out
-        self._is_known = options.consume_from_where == "first_offset"  # then a new group and a new queue begin alike
+        self._is_known = options.consume_from_where == "first_offset"  # then a new group and a new queue start alike
         self._began: float | None = None
-        self._owed: dict[MessageQueue, int] = {}  # left out, and when (Unix milliseconds): their broker was away
-        self._starts: dict[MessageQueue, Start] = {}  # decided here
+        self._owed: dict[MessageQueue, int] = {}  # deferred while their broker was unreachable; Unix milliseconds
+        self._starts: dict[MessageQueue, Start] = {}  # decided by this process
 
     def note_route(self, topic: str) -> None:
-        """Note a topic's first route: its present queues, or none if name servers do not know the topic."""
+        """Record a topic's first route: its present queues, or none if name servers do not know the topic."""
         self._first.setdefault(topic, frozenset(self.client.routes.queues(topic)))
 
     async def start(self, queue: MessageQueue, stored: int | None) -> Start:
-        """Where to begin in a queue; `stored` is the group's offset of it, if it has one.
+        """Return the start offset of a queue; `stored` is the group's offset of it, if there is one.
 
-        Raises RmqdError where that cannot be known yet.
+        Raises RmqdError if the start offset cannot be determined yet.
         """
         if stored is None:
             await self.ensure()
@@ -71,7 +71,7 @@ class Founding(ABC):
         return await self.policy.of_later_queue(queue)
 
     async def ensure(self) -> None:
-        """Found the group if it is new. Raises RmqdError."""
+        """Store the start offsets of all queues if the group is new. Raises RmqdError."""
         async with self._turn:
             if not self._is_known:
                 self._began = self.clock.monotonic() if self._began is None else self._began
@@ -79,32 +79,33 @@ class Founding(ABC):
                 self._is_known = True
 
     def is_owed(self, queue: MessageQueue) -> bool:
-        """Whether the queue was in a first route, but its start could not be stored: it is no later queue."""
+        """Return whether the queue was in a first route, but its start offset could not be stored. It was not added
+        later."""
         return queue in self._owed
 
     @abstractmethod
     async def stored(self, queue: MessageQueue) -> int | None:
-        """The group's offset of a queue, as it is now; None if it has none. Raises RmqdError."""
+        """Return the group's current offset of a queue; None if it has none. Raises RmqdError."""
 
     @abstractmethod
     async def _found(self, first: list[MessageQueue]) -> None:
-        """Store the start of these queues if the group is new."""
+        """Store the start offsets of these queues if the group is new."""
 
     def _be_patient(self, failed: Mapping[str, RmqdError]) -> None:
-        """Raise the error of a broker that fails, for a while: it may know the group, and may come back."""
+        """Raise a failing broker's error for a grace period: the broker may know the group, and may recover."""
         waited = 0.0 if self._began is None else self.clock.monotonic() - self._began
         if failed and (waited < AWAY_SECONDS or not self._leaves_brokers_out):
             raise next(iter(failed.values()))
 
     def _owe(self, queues: Iterable[MessageQueue]) -> None:
-        """Leave these queues out of the founding, as their brokers are away, and remember when that was."""
+        """Defer these queues because their brokers are unreachable, and remember the time."""
         now_ms = int(self.clock.wall() * 1000)
         for queue in queues:
             self._owed[queue] = now_ms
             log.warning("queue.not_founded", queue=str(queue))
 
     async def _owed_start(self, queue: MessageQueue, owed_ms: int) -> Start:
-        """The start that the queue would have had with the others; its end at that time is looked up by the time."""
+        """Return the start offset that the queue would have had then. Its end at that time is found by store time."""
         if self.policy.where == "last_offset":
             return Start(await self.policy.search(queue, owed_ms - CLOCKS_APART_MS), "last_offset")
         return await self.policy.of_new_group(queue)
@@ -112,9 +113,9 @@ class Founding(ABC):
     async def _at_brokers(
         self, queues: Iterable[MessageQueue], action: Callable[[MessageQueue], Awaitable[None]]
     ) -> dict[str, RmqdError]:
-        """Run an action for each queue, at all brokers at once. Returns the brokers' failures by broker name.
+        """Run an action for each queue, at all brokers at once. Return the brokers' failures by broker name.
 
-        A broker's first failure ends the actions for its queues: each of them would take as long to fail.
+        A broker's first failure ends the actions for its queues, because each of them would take as long to fail.
         """
         failed: dict[str, RmqdError] = {}
 
@@ -132,7 +133,7 @@ class Founding(ABC):
         return failed
 
     async def _first_queues(self) -> list[MessageQueue]:
-        """The queues of the first routes that still exist. A topic that had no route at first has none here."""
+        """Return the queues of the first routes that still exist. A topic without a first route has none."""
         for topic in self._topics:
             if topic not in self._first:
                 with contextlib.suppress(RouteNotFoundError):

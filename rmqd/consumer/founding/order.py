@@ -1,10 +1,10 @@
-"""The order in which a new group's offsets are stored, so that a founding that was cut short can be recognised. Pure.
+"""The order of storing a new group's offsets, which shows whether an earlier attempt was interrupted. Pure functions.
 
-A topic grows upward: the queues of a known group that came later have higher ids, on their broker, than those that it
-has offsets of. So the founding goes downward. While it is under way, and after it was killed, some queue without an
-offset lies below one with an offset, which no growth brings about.
+A topic grows upward: queues added to an existing group have higher ids, on their broker, than the queues with offsets.
+So a new group's offsets are stored downward. While that is incomplete, some queue without an offset has a lower id than
+a queue with one, which growth never causes.
 
-A topic that has one queue on a broker cannot show that. Such queues are stored between the others, next to last.
+If a topic has a single queue on a broker, its order shows nothing. Such queues are stored next to last.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SINGLE = 0.5  # after the second lowest queues, before the lowest
 
 
 def in_levels(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
-    """The queues in the order in which they are to be stored; those of one level in any order."""
+    """Return the queues in the order of storing. The queues of one level may be stored in any order."""
     levels: dict[float, list[MessageQueue]] = defaultdict(list)
     for ids in _by_place(queues).values():
         for rank, queue in enumerate(ids):
@@ -27,7 +27,7 @@ def in_levels(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
 
 
 def is_unfinished(queues: Iterable[MessageQueue], stored: Collection[MessageQueue]) -> bool:
-    """Whether a founding has not ended, where of these queues only those in `stored` have an offset."""
+    """Return whether storing was interrupted, given that of these queues only those in `stored` have an offset."""
     for ids in _by_place(queues).values():
         has = [queue in stored for queue in ids]
         if has != sorted(has, reverse=True):
@@ -36,7 +36,7 @@ def is_unfinished(queues: Iterable[MessageQueue], stored: Collection[MessageQueu
 
 
 def _by_place(queues: Iterable[MessageQueue]) -> dict[tuple[str, str], list[MessageQueue]]:
-    """By topic and broker, each in the order of queue ids."""
+    """Return the queues by topic and broker, each in the order of queue ids."""
     places: dict[tuple[str, str], list[MessageQueue]] = defaultdict(list)
     for queue in sorted(queues):
         places[queue.topic, queue.broker_name].append(queue)

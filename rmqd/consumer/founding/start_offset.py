@@ -1,4 +1,4 @@
-"""Where the consumption of a queue begins: what `consume_from_where` means, and what holds for later queues."""
+"""The start offset of a queue: the meaning of `consume_from_where`, and the rule for queues added later."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ Why = Literal["committed", "last_offset", "first_offset", "timestamp", "later_qu
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first offset to pull, the reason for it, and whether the group's offset of the queue is stored already."""
+    """The first offset to pull, the reason for it, and whether it is already the group's stored offset."""
 
     offset: int
     why: Why
     is_stored: bool = False
 
     def tell(self, queue: MessageQueue) -> None:
-        """Log where the queue begins, and why: each queue's start is in the log."""
+        """Log the queue's start offset and its reason."""
         log.info("queue.started", queue=str(queue), offset=self.offset, why=self.why)
 
 
 @dataclass(frozen=True, slots=True)
 class StartPolicy:
-    """Where a new group begins: the group's options, and when this member started."""
+    """The start offsets of a new group, by the group's options and the time when this member started."""
 
     client: ClientInstance
     where: ConsumeFromWhere
@@ -48,16 +48,16 @@ class StartPolicy:
     started_ms: int
 
     async def of_new_group(self, queue: MessageQueue) -> Start:
-        """Where a new group begins (`RebalancePushImpl.computePullFromWhere`). Raises RmqdError.
+        """Return a new group's start offset (`RebalancePushImpl.computePullFromWhere`). Raises RmqdError.
 
-        | consume_from_where | topic                          | the group's retry topic |
-        |--------------------|--------------------------------|-------------------------|
-        | last_offset        | the queue's end                | its first kept message  |
-        | first_offset       | its first kept message         | its first kept message  |
-        | timestamp          | first message stored then      | the queue's end         |
+        | consume_from_where | topic | the group's retry topic |
+        |--------------------|--------------------------------|-------------------------| | last_offset | the queue's
+        end | its first kept message | | first_offset | its first kept message | its first kept message | | timestamp |
+        first message stored then | the queue's end |
 
-        Java says 0 for "first", and lets the broker correct it; with `on_offset_illegal: stop` nobody would. A queue
-        whose first message was stored after this member had started was empty then: it begins there, not at its end.
+        Java uses 0 for "first" and lets the broker correct it, but with `on_offset_illegal: stop` there is no
+        correction. If a queue's first message was stored after this member had started, the queue was empty then, and
+        starts at that message.
         """
         where, is_retry = self.where, is_retry_topic(queue.topic)
         if where == "first_offset" or (where == "last_offset" and is_retry):
@@ -69,17 +69,18 @@ class StartPolicy:
         return Start(await self.search(queue, self.timestamp_ms), where)
 
     async def of_later_queue(self, queue: MessageQueue) -> Start:
-        """The start of a known group in a later queue: its first message, as nothing in it may be passed over."""
+        """Return an existing group's start offset in a queue added later: the first message, so that none is
+        skipped."""
         return Start(await self._first(queue), "first_offset" if self.where == "first_offset" else "later_queue")
 
     async def of_lost_queue(self, queue: MessageQueue, committed: int, stored_ms: int) -> Start:
-        """The start where the broker has lost what this process committed, and perhaps the queue with it.
+        """Return the start offset if the broker has lost this process's commit, and perhaps the queue with it.
 
-        Where the queue is another one, of a topic that was made anew, it has messages below that are newer than all
-        that was pulled; or it ends below.
+        If the topic was recreated and the queue is another one, it either ends below the commit, or has messages below
+        it that are newer than every pulled message.
         """
         end = await self._end(get_max_offset, queue)
-        if not end and is_retry_topic(queue.topic):  # nothing is known of it, or it is empty, which a pull will show
+        if not end and is_retry_topic(queue.topic):  # the queue is unreadable, or empty, which a pull will show
             return Start(committed, "committed")
         unseen = await self.search(queue, stored_ms + 1) if stored_ms else committed
         if min(end, unseen) >= committed:
@@ -87,7 +88,7 @@ class StartPolicy:
         return Start(max(await self._first(queue), unseen if stored_ms else 0), "later_queue")
 
     async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first message that was stored at a time, or after it. Raises RmqdError."""
+        """Return the offset of the first message stored at or after a time. Raises RmqdError."""
         return await self._ask(search_offset, queue, timestamp_ms)
 
     async def _first(self, queue: MessageQueue) -> int:
@@ -96,9 +97,9 @@ class StartPolicy:
     async def _end(
         self, question: Callable[[RemotingClient, str, MessageQueue], Awaitable[int]], queue: MessageQueue
     ) -> int:
-        """One end of a queue; 0 for a retry topic that this user may not ask about: Java begins there at 0 too.
+        """Return one end of a queue; 0 for a retry topic that this user may not query: Java starts there at 0 too.
 
-        The question needs the action Get on the group, and a member that only has Sub must see its retries.
+        The request needs the action Get on the group, but a member with Sub alone must receive its retries.
         """
         try:
             return await self._ask(question, queue)

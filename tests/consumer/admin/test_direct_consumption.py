@@ -273,7 +273,7 @@ async def test_a_call_under_way_ends_with_the_group(broker: ScriptedBroker, queu
         await begun.wait()
         await m.stop()
         assert ended.is_set()
-        with pytest.raises(RmqdError, match="is ending"):
+        with pytest.raises(RmqdError, match="is stopping"):
             await m.consumer.on_request(RemotingCommand(DIRECTLY, ext_fields=FIELDS, body=encode_message(MESSAGE)))
 
 
@@ -296,6 +296,6 @@ async def test_more_than_may_wait_are_refused(
         await asyncio.sleep(0)
         code, remark = await ask(m)
         assert code == ResponseCode.SYSTEM_ERROR
-        assert "the handler has 1 messages of operators already, and 1 more wait" in remark
+        assert "the handler is busy with 1 messages of operators, and 1 more wait" in remark
         go_on.set()
         assert [await first, await second] == [(ResponseCode.SUCCESS, "")] * 2

@@ -78,13 +78,13 @@ def crash(queues: Sequence[MessageQueue]) -> Any:
 FAILURES = {
     "refuses": (refuse, "the moon is not full"),
     "raises": (crash, "own raised IndexError: tuple index out of range (" + __file__ + ":"),
-    "None": (lambda _: None, "own returned None; accepted: a list of queues"),
-    "text": (lambda _: "t1", "own returned a str; accepted: a list of queues"),
+    "None": (lambda _: None, "own returned None; expected a list of queues"),
+    "text": (lambda _: "t1", "own returned a str; expected a list of queues"),
     "stray": (
         lambda _: [MessageQueue(TOPIC, "elsewhere", 0)],
-        "own returned t1@elsewhere:0, and the topic",
+        "own returned t1@elsewhere:0, but the topic",
     ),
-    "no queues": (lambda _: [0], "own returned 0, and the topic has no such queue"),
+    "no queues": (lambda _: [0], "own returned 0, but the topic has no such queue"),
 }
 
 
