@@ -2,9 +2,9 @@
 
 A queue without an offset has three possible reasons. First: the group is new and starts as `consume_from_where`
 specifies. Second: the queue is new, because a topic grew or was created or a broker was added. Then no message in it
-may be skipped, even if the group was not running. Third: another member is about to start there. To tell these apart,
-the member that finds no offset of the group at all stores at once the start offset of every queue in the topics' first
-routes, not only of its own queues. From then on a queue without an offset was added later.
+may be skipped, even if the group was not running. Third: another member is about to start there. To distinguish these,
+the first member, which finds no offset of the group at all, stores at once the start offset of every queue in the
+topics' first routes, including other members' queues. From then on a queue without an offset was added later.
 """
 
 from __future__ import annotations

@@ -1,20 +1,19 @@
-"""Where a group's offsets are stored, and when they are committed.
+"""The stores of a group's offsets, and the time of commits.
 
-A clustering group's are on the brokers, where other members and operators change them too; a broadcasting group's are
-in a local file that only this process writes. Both are an OffsetStore (`consumer.services`). One commit of a queue is
-under way at a time, and none goes back without an operator: docs/proof/ownership.md.
+A clustering group's offsets are on the brokers, where other members and operators change them too. A broadcasting
+group's offsets are in a local file that only this process writes. Both are an OffsetStore (`consumer.services`). One
+commit of a queue runs at a time, and only an operator lowers an offset: docs/proof/ownership.md.
 
-    persistence                     OffsetPersistence: a round of commits every few seconds, broker by broker, and of
-                                    questions how far behind the group is
-    broker_store                    RemoteBrokerOffsetStore: commits in turn, by epoch, upward
-    offset_watch                    OffsetWatch: what others do to the stored offset in the first seconds of an
-                                    ownership
-    unheard_commits                 UnheardCommits: commits without an answer, which may still replace later ones
-    pull_commits                    PullCommits: commits that pulls carry
-    first_commits                   FirstCommits: the first commit of a topic on a broker goes alone
-    founding_by_brokers             BrokerFounding: founds a clustering group, beside others that may do the same
-    own_store                       OwnOffsetStore: in a store of the user's own, and on the brokers for tools
-    local_file_store, offsets_file  a broadcasting group's offsets, and the file in Java's shape
-    founding_by_file                FileFounding: a group without a file is new
+    persistence                     OffsetPersistence: periodic rounds of commits and lag requests for each broker
+    broker_store                    RemoteBrokerOffsetStore: serialized commits, by epoch, upward
+    offset_watch                    OffsetWatch: changes of the stored offset by other clients, in the first seconds of
+                                    an ownership
+    unheard_commits                 UnheardCommits: unanswered commits, which may still replace later ones
+    pull_commits                    PullCommits: commits carried by pulls
+    first_commits                   FirstCommits: the first commit of a topic on a broker is sent alone
+    founding_by_brokers             BrokerFounding: stores a new clustering group's start offsets
+    own_store                       OwnOffsetStore: in a custom store, and on the brokers for tools
+    local_file_store, offsets_file  a broadcasting group's offsets, and the file in Java's format
+    founding_by_file                FileFounding: a broadcasting group without a file is new
     process_lock, private_files     the folder of local state: one process at a time; modes of files
 """

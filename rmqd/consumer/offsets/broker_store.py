@@ -1,4 +1,4 @@
-"""The group's offsets on the brokers: read once at a take-over, written every few seconds and at the end."""
+"""The group's offsets on the brokers: read once at an acquisition, written every few seconds and at the end."""
 
 from __future__ import annotations
 
@@ -27,40 +27,37 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 OFFSET_TIMEOUT_SECONDS = 5.0  # Java: updateConsumerOffset
-REPEAT_SECONDS = 30.0  # an offset that does not change is written again: its group may have been deleted meanwhile
+REPEAT_SECONDS = 30.0  # an unchanged offset is committed again, because its group may have been deleted meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """When a queue's offset was last known to be stored (monotonic), and the connection that told so."""
+    """When a queue's offset was last known to be stored (monotonic), and the connection that confirmed it."""
 
     at: float
     on: RemotingConnection | None
 
 
 class RemoteBrokerOffsetStore:
-    """Commits with answered requests, and only upward within one ownership of a queue.
+    """Commits with confirmed requests, and only upward within one ownership of a queue (docs/proof/ownership.md).
 
-    docs/proof/ownership.md has the rules.
+    *One commit at a time.* A broker's threads may execute two requests of one connection in any order, so the lower of
+    two offsets could remain. So each queue has a lock (`_turns`), and the next commit of the queue is sent only after
+    the response to the previous one. A commit runs in a separate task: if the caller is cancelled, the request still
+    gets its response, failure or timeout before another one is sent.
 
-    *One commit at a time.* The broker's threads may execute two requests of one connection in any order, so that the
-    lower of two offsets could be the one that stays. So each queue has a lock, its turn (`_turns`), and the next commit
-    of the queue is sent only after the answer to the one before. A commit runs in a task of its own: where the caller
-    is cancelled, the request still gets its answer, its failure or its deadline before another one is sent.
+    *Epochs.* While a commit waits for the lock, it may become invalid, because an operator resets the queue, or the
+    queue is released and acquired again. Both events increase the queue's epoch (`_epochs`). A commit remembers the
+    epoch at its decision and compares it before it is sent, so no commit from before a reset is sent after the reset.
+    Only the reset itself may lower an offset. It is kept in `_resets` until a response confirms it.
 
-    *Epochs.* While a commit waits for its turn, what it was decided on may have become wrong: an operator has reset the
-    queue, or the queue was given up and taken again. Each of the two raises the queue's epoch (`_epochs`). A commit
-    notes the epoch when it is decided on and compares it before it is sent, so no commit of before a reset comes after
-    it. The reset itself is the only commit that may lower an offset, and it is remembered in `_resets` until an answer
-    confirms it.
+    *Offsets that a broker may have lost.* A restarted broker, or a replica in its place, may have a lower offset than
+    the committed one, because the last seconds were not flushed or not replicated. So an offset that was confirmed on
+    another connection than the present one (`_written`) is committed again.
 
-    *What a broker may have lost.* A broker that was restarted, or a replica in its place, may have less than what was
-    committed, because the last seconds were not flushed or not replicated. So an offset that was stored by way of
-    another connection than the present one (`_written`) is stored again.
-
-    Four other classes: `OffsetWatch` (an operator or a former owner writes, in the first seconds of an ownership),
-    `UnheardCommits` (our own commits without an answer), `PullCommits` (commits that pulls carry) and `FirstCommits`
-    (the broker's own race at a group's first commit of a topic).
+    Four other classes: `OffsetWatch` (changes by an operator or a previous owner in the first seconds of an ownership),
+    `UnheardCommits` (our unanswered commits), `PullCommits` (commits carried by pulls) and `FirstCommits` (the broker's
+    race at a group's first commit of a topic).
     """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
@@ -68,13 +65,13 @@ class RemoteBrokerOffsetStore:
         self._group = group
         self._clock = clock
         self.committed: dict[MessageQueue, int] = {}
-        self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last answered commit
+        self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last confirmed commit
         self.failures = 0
         self._turns: dict[MessageQueue, asyncio.Lock] = {}
         self._firsts = FirstCommits(self._connection)
         self._written: dict[MessageQueue, _Written] = {}
-        self._resets: set[MessageQueue] = set()  # moved by an operator, which no answer has confirmed yet
-        self._epochs: dict[MessageQueue, int] = {}  # raised by a reset and at the end of an ownership
+        self._resets: set[MessageQueue] = set()  # queues with an unconfirmed reset
+        self._epochs: dict[MessageQueue, int] = {}  # increased by a reset and at the end of an ownership
         self._unheard = UnheardCommits(clock)
         self.carries_until = float("-inf")
         self._pulls = PullCommits(clock, self._unheard, self._stored_by_pull)
@@ -82,24 +79,24 @@ class RemoteBrokerOffsetStore:
         self._under_way: set[asyncio.Task[bool]] = set()
 
     async def open(self) -> None:
-        """Do nothing: brokers are asked queue by queue, and one that is away delays its own queues only."""
+        """Do nothing: each queue's broker is queried later, and an unreachable broker delays only its own queues."""
 
     async def close(self) -> None:
-        """Cancel the commits that still run for queues that were given up."""
+        """Cancel the commits that still run for released queues."""
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """The committed offset that the broker has, behind a commit that is under way; None if it has none.
+        """Return the broker's stored offset after the current commit; None if it has none.
 
-        Raises RmqdError. A slave that has no offset proves nothing: SlaveUnawareError.
+        Raises RmqdError. A slave without an offset proves nothing: SlaveUnawareError.
         """
         found = await self.look_up(queue)
         return None if found is None else found.offset
 
     async def look_up(self, queue: MessageQueue) -> StoredOffset | None:
-        """The same, with whether the broker can tell an offset of 0 from none."""
+        """Return the stored offset, and whether the broker distinguishes an offset of 0 from none."""
         async with self._alone(queue):
             return await self._prove(queue)
 
@@ -108,7 +105,7 @@ class RemoteBrokerOffsetStore:
         is_slave = self._client.routes.master(broker) is None
         found = await self._look_up(queue)
         if is_slave and (found is None or not found.is_certain):
-            raise SlaveUnawareError(broker, f"no route names its master, and its slave knows no offset of {queue}")
+            raise SlaveUnawareError(broker, f"its master is in no route, and its slave has no offset of {queue}")
         return found
 
     async def _look_up(self, queue: MessageQueue) -> StoredOffset | None:
@@ -121,7 +118,7 @@ class RemoteBrokerOffsetStore:
         return None if found is None else found.offset
 
     async def found(self, queue: MessageQueue, offset: int) -> None:
-        """Store where a new group begins in any member's queue, unless an offset is stored. Raises RmqdError."""
+        """Store a new group's start offset of any queue, unless an offset is stored. Raises RmqdError."""
         async with self._alone(queue), self._firsts.alone(queue, again=False):
             if await self._prove(queue) is None:
                 await self._update(queue, offset)
@@ -129,8 +126,8 @@ class RemoteBrokerOffsetStore:
     def take_over(
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
-        """Begin a new ownership at the offset that the broker has; forget what an earlier ownership knew."""
-        RemoteBrokerOffsetStore.forget(self, queue)  # what a class that inherits knows goes on
+        """Start a new ownership at the broker's offset, and forget the data of an earlier one."""
+        RemoteBrokerOffsetStore.forget(self, queue)  # not the override of a subclass, whose data stays
         if offset is not None:
             self.committed[queue] = offset
             self._firsts.begin(queue, offset)
@@ -138,12 +135,12 @@ class RemoteBrokerOffsetStore:
             until, highest = self._clock.monotonic() + WATCH_SECONDS, offset or 0
             floor = highest if in_peace else 0
             self._watches[queue] = OffsetWatch(watcher, until, self._connection(queue), floor, highest)
-        # brokers of 4.9 say 0 too where nothing is stored, and refuse resets of a topic until all its queues are
+        # 4.9 brokers also return 0 if nothing is stored, and refuse a topic's reset until all its queues are.
         at = float("-inf") if offset == 0 else self._clock.monotonic()
         self._written[queue] = _Written(at, self._connection(queue))
 
     def forget(self, queue: MessageQueue) -> None:
-        """Forget a queue that this member has given up; its commits that wait for their turn are not sent any more."""
+        """Forget a released queue; its commits that still wait for the lock are not sent."""
         self.committed.pop(queue, None)
         self.committed_at.pop(queue, None)
         self._written.pop(queue, None)
@@ -152,10 +149,10 @@ class RemoteBrokerOffsetStore:
         self._epochs[queue] = self._epoch(queue) + 1
 
     async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
-        """Store an offset and wait for the answer. Raises RmqdError.
+        """Commit an offset and wait for the response. Raises RmqdError.
 
-        An offset that is not above the committed one is left out, unless an operator's reset goes `downward`; that is
-        remembered until an answer confirms it, also if this request fails.
+        An offset at or below the committed one is not sent, unless an operator's reset goes `downward`. A reset is
+        repeated until a response confirms it, even if this request fails.
         """
         if downward:
             self._epochs[queue] = self._epoch(queue) + 1
@@ -167,10 +164,11 @@ class RemoteBrokerOffsetStore:
     async def commit_upward(
         self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Commit for a queue that is being given up, unless the broker has a higher offset. Raises RmqdError.
+        """Commit for a queue that is being released, unless the broker has a higher offset. Raises RmqdError.
 
-        The next owner may be further already. So the stored offset is read first, in the same turn. Returns False if
-        `may_commit` said no, or the queue was reset or given up meanwhile; True if the offset, or a higher one, stays.
+        The next owner may already have committed more, so the stored offset is read first, under the same lock. Returns
+        False if `may_commit` returned False, or if the queue was reset or released meanwhile; True if this or a higher
+        offset stays.
         """
         return await self._send(queue, self._upward(queue, offset, self._epoch(queue), may_commit))
 
@@ -183,7 +181,7 @@ class RemoteBrokerOffsetStore:
             if stored is not None and queue not in self._resets:
                 if stored not in self._ours(queue):
                     if stored < (known or 0) and not self.may_be_lost(queue):
-                        # somebody else set it back: an operator, whose reset the next owner's first pull brings
+                        # An operator has reset the queue. The next owner's first pull will receive the reset.
                         log.warning("offset.set_back", queue=str(queue), offset=offset, stored=stored)
                         return True
                     if (watch := self._watches.get(queue)) is not None:
@@ -196,12 +194,12 @@ class RemoteBrokerOffsetStore:
     async def carry(
         self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
     ) -> CarriedCommit | None:
-        """Have a pull commit an offset, if it may: `pull_commits` has the rules. The caller sends it at once."""
+        """Prepare a commit in a pull, if allowed: `pull_commits` has the rules. The caller sends it at once."""
         epoch, watch = self._epoch(queue), self._watches.get(queue)
         if not self._may_carry(queue, offset, on):
             return None
         if watch is not None and (watch.on is not on or not watch.is_over(self._clock.monotonic())):
-            is_busy = self._client.offset_request(queue).locked()  # the pull must not wait behind other requests
+            is_busy = self._client.offset_request(queue).locked()  # the pull must not wait for other requests
             async with self._turn(queue):
                 if is_busy or not await watch.allows_pull(self._clock, partial(self._look, queue, offset)):
                     return None
@@ -213,23 +211,23 @@ class RemoteBrokerOffsetStore:
         return offset > self.committed.get(queue, offset) and self._is_at_master(queue, on) and self._is_free(queue)
 
     def _is_at_master(self, queue: MessageQueue, on: RemotingConnection) -> bool:
-        """Whether a connection is the one to the queue's master by which the stored offset is known."""
+        """Return whether the connection is to the queue's master, and confirmed the stored offset."""
         master = self._client.routes.master(self._client.routes.endpoint(queue)) or ""
         return self._written[queue].on is on is self._client.remoting.connected(master)
 
     def _is_free(self, queue: MessageQueue) -> bool:
-        """Whether a pull's commit cannot meet another one, nor a reset, nor the next owner."""
+        """Return whether a pull's commit cannot conflict with another commit, a reset or the next owner."""
         return (
             not self._turn(queue).locked()
             and not self._unheard.offsets(queue)
             and queue not in self._resets
             and self._firsts.is_begun(queue)
             and self._clock.monotonic() + suspended_seconds() < self.carries_until
-            and not is_logical(queue.broker_name)  # the broker would store it under the number of a queue of its own
+            and not is_logical(queue.broker_name)  # the broker would store it for another queue
         )
 
     def _stored_by_pull(self, commit: PullCommit) -> None:
-        """Note that a pull's commit was stored; after a reset, or a later commit, it may have replaced that."""
+        """Called when a pull's commit was stored. It may have replaced a reset or a later commit."""
         queue, known = commit.queue, self.committed.get(commit.queue)
         if commit.epoch == self._epoch(queue) and known is not None and commit.offset > known:
             self._unheard.answered(queue, commit.unheard)
@@ -238,19 +236,19 @@ class RemoteBrokerOffsetStore:
             self._unheard.settle(commit.unheard, 0.0)
 
     def doubt(self) -> None:
-        """Look at what is stored ahead of the next commit of each queue: others may have committed meanwhile."""
+        """Re-read the stored offset before each queue's next commit, because another member may have committed."""
         for watch in self._watches.values():
             watch.is_doubtful = True
 
     async def settled(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        """Wait, until then (monotonic), for the end of commits that could still replace `offset`.
+        """Wait, at most `until` (monotonic), for the end of commits that could still replace `offset`.
 
-        Returns whether some have ended, so that they may have replaced it, and it has to be looked at again.
+        Returns whether such a commit has ended. The caller must then read the stored offset again.
         """
         return await self._unheard.over(queue, offset, until)
 
     def wrote(self, queue: MessageQueue, stored: int) -> bool:
-        """Whether a stored offset is one that this ownership has committed, or may have committed."""
+        """Return whether this ownership has committed, or may have committed, a stored offset."""
         return stored in self._ours(queue)
 
     def _ours(self, queue: MessageQueue) -> frozenset[int]:
@@ -258,12 +256,12 @@ class RemoteBrokerOffsetStore:
         return self._unheard.offsets(queue) | (frozenset() if known is None else {known})
 
     def may_be_lost(self, queue: MessageQueue) -> bool:
-        """Whether the broker may have less than what was committed, without anybody having set it back."""
+        """Return whether the broker's offset may be lower than the committed one without a reset."""
         written = self._written.get(queue)
         return written is not None and written.on is not self._connection(queue)
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
-        """Commit many offsets side by side. Returns whether all were taken; the next round tries again what was not."""
+        """Commit many offsets concurrently. Return whether all succeeded; the next round retries the others."""
         now = self._clock.monotonic()
         due = [(queue, offset) for queue, offset in offsets.items() if self._is_due(queue, offset, now)]
         results = await asyncio.gather(*(self._try_commit(queue, offset, self._epoch(queue)) for queue, offset in due))
@@ -285,12 +283,12 @@ class RemoteBrokerOffsetStore:
 
     @contextlib.asynccontextmanager
     async def _alone(self, queue: MessageQueue) -> AsyncIterator[OffsetRead | None]:
-        """Hold the queue's turn; begin once no pull carries a commit that may still be stored. Gives what was read."""
+        """Hold the queue's lock once no pull's commit can still be stored. Yields the stored offset if it was read."""
         async with self._turn(queue), self._client.offset_request(queue):
             yield await self._pulls.over(queue, self._query)
 
     async def _send(self, queue: MessageQueue, work: Coroutine[None, None, bool]) -> bool:
-        """Run a commit to its end, also if the caller is cancelled."""
+        """Run a commit to its end, even if the caller is cancelled."""
         task = asyncio.create_task(work, name=f"commit:{queue}")
         self._under_way.add(task)
         task.add_done_callback(self._sent)
@@ -299,7 +297,7 @@ class RemoteBrokerOffsetStore:
     def _sent(self, task: asyncio.Task[bool]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # read, as asyncio reports one that nobody reads; the caller may have been cancelled
+            task.exception()  # mark as retrieved for asyncio; the caller may have been cancelled
 
     async def _in_turn(self, queue: MessageQueue, offset: int, epoch: int) -> bool:
         async with self._alone(queue) as look:
@@ -308,7 +306,7 @@ class RemoteBrokerOffsetStore:
             return is_wanted and await self._write(queue, offset, epoch, lambda: True)
 
     async def _look(self, queue: MessageQueue, offset: int, look: OffsetRead | None = None) -> bool:
-        """Read the stored offset, where others may have moved it, ahead of a commit. Returns whether to commit."""
+        """Before a commit, read the stored offset if other clients may have changed it. Return whether to commit."""
         watch = self._watches.get(queue)
         if watch is None:
             return True
@@ -324,7 +322,7 @@ class RemoteBrokerOffsetStore:
         return True
 
     async def _write(self, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]) -> bool:
-        """Store an offset; the caller holds the queue's turn. Returns whether the commit was still wanted."""
+        """Commit an offset; the caller holds the queue's lock. Return whether the commit was still wanted."""
         async with self._firsts.alone(queue, again=self.committed.get(queue) == offset):
             if self._epoch(queue) != epoch or not may_commit():
                 return False
@@ -332,7 +330,7 @@ class RemoteBrokerOffsetStore:
             is_taken, on = await self._update(queue, offset)
         if self._epoch(queue) != epoch:
             return False
-        if not is_taken:  # an operator's reset comes with the next pull, and this commit counts for nothing
+        if not is_taken:  # a reset waits for the next pull, so this commit was ignored
             if (watch := self._watches.get(queue)) is not None:
                 watch.is_reset, watch.on = True, self._connection(queue)
             return True
@@ -350,9 +348,9 @@ class RemoteBrokerOffsetStore:
             self.committed_at[queue] = self._clock.wall()
 
     async def _update(self, queue: MessageQueue, offset: int) -> tuple[bool, RemotingConnection | None]:
-        """Send one commit. Returns whether it was stored, and the connection to whoever answered: maybe a slave.
+        """Send one commit. Return whether it was stored, and the connection that was used, which may be a slave's.
 
-        It is not stored where an operator's reset waits for a pull.
+        It is not stored if an operator's reset waits for a pull.
         """
         remoting = self._client.remoting
         try:
@@ -369,9 +367,9 @@ class RemoteBrokerOffsetStore:
             raise
 
     def _is_due(self, queue: MessageQueue, offset: int, now: float) -> bool:
-        """Whether a round must look at the stored offset or commit. Most queues of a wide group are idle."""
+        """Return whether a round must check the stored offset or commit. Most queues of a large group are idle."""
         watch = self._watches.get(queue)
-        if self._pulls.is_recent(queue):  # the next pull, or the next round, has more
+        if self._pulls.is_recent(queue):  # the next pull or round has a higher offset
             return False
         return self._is_news(queue, offset) or (watch is not None and not watch.is_over(now))
 
@@ -392,7 +390,7 @@ class RemoteBrokerOffsetStore:
         return None
 
     def _connection(self, queue: MessageQueue) -> RemotingConnection | None:
-        """The connection to the broker that stores the queue's offset; None while there is none."""
+        """Return the connection to the broker that stores the queue's offset; None if there is none."""
         address = self._client.routes.address(self._client.routes.endpoint(queue))
         return None if address is None else self._client.remoting.connected(address)
 

@@ -1,4 +1,4 @@
-"""Founds a clustering group: its offsets are on the brokers, and other members may found it at the same time."""
+"""Start offsets of a clustering group. They are on the brokers, and other members may store them at the same time."""
 
 from __future__ import annotations
 
@@ -22,43 +22,44 @@ from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)
 
-FOUNDER_SECONDS = 5.0  # that another member gets to finish what looks like its founding
+FOUNDER_SECONDS = 5.0  # time for another member to finish storing start offsets
 LOOK_SECONDS = 0.25
-_ROUNDS: Final = 3  # of storing what is not there when it is looked at again
+_ROUNDS: Final = 3  # attempts to store start offsets that are missing afterwards
 
 
 @dataclass(slots=True)
 class _Found:
-    """What brokers say about a group's queues."""
+    """The brokers' answers about a group's queues."""
 
     offsets: dict[MessageQueue, StoredOffset | None] = field(default_factory=dict)
-    failed: dict[str, RmqdError] = field(default_factory=dict)  # by broker name
-    refused: dict[MessageQueue, AccessRefusedError] = field(default_factory=dict)  # this client may not know
+    failed: dict[str, RmqdError] = field(default_factory=dict)  # broker name -> error
+    refused: dict[MessageQueue, AccessRefusedError] = field(default_factory=dict)  # no permission to query
 
     def missing(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """The queues for which the group has no offset."""
+        """Return the queues without an offset of the group."""
         return [queue for queue in queues if queue in self.offsets and self.offsets[queue] is None]
 
     def certain(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """The queues for which the group certainly has an offset. A 0 of a broker of 4.x is an offset, or none."""
+        """Return the queues with a certain offset of the group. For a 4.x broker 0 may mean no offset."""
         return {queue for queue in queues if (found := self.offsets.get(queue)) is not None and found.is_certain}
 
 
 class BrokerFounding(Founding):
-    """Tells by the stored offsets whether the group is known, and stores the starts of a new one.
+    """Decides by the stored offsets whether a group is new, and stores the start offsets of a new group.
 
-    *The mark.* A group that has an offset on a queue of its retry topic has been founded. The founder stores that
-    offset last, on every broker; consumers of other clients store one sooner or later. Several members may found the
-    group at the same time: each reads an offset just before it would write one, and leaves what is there.
+    *The mark.* A group with an offset on a queue of its retry topic is not new. The founder, the member that stores the
+    start offsets, stores that offset last, on every broker. Consumers of other clients store it sooner or later.
+    Several members may store start offsets at the same time: each reads an offset immediately before it would write
+    one, and keeps an existing one.
 
-    *Without a mark*, all queues without an offset make a new group. If some queues have one and others have none, there
-    are two explanations. Either a founder is under way, or was killed: then the order in which it writes shows that
-    (`founding.order`), and the founding is brought to its end. Or the group is another client's, or has no retry topic,
-    and its topic has grown: then it is a known group.
+    *Without a mark*, a group is new if no queue has an offset. If only some queues have one, there are two
+    explanations. Either a founder is still writing, or was killed: the order of writing shows that (`founding.order`),
+    and the missing offsets are then stored. Or the group belongs to another client, or has no retry topic, and its
+    topic has grown: then the group is not new.
 
-    *Where the order shows nothing*, as with topics of a single queue, a founder that lives gets `FOUNDER_SECONDS` to
-    set its mark. One that was killed there is mistaken for a known group: the queues that it left out begin at their
-    first message, so messages are repeated and none is lost.
+    *If the order shows nothing*, as for topics of a single queue, a running founder gets `FOUNDER_SECONDS` to set its
+    mark. If a founder was killed at that point, the group is mistaken for an existing one. Its remaining queues start
+    at their first message, so messages are repeated, but none is lost.
     """
 
     def __init__(
@@ -76,12 +77,12 @@ class BrokerFounding(Founding):
         self._unproven: dict[MessageQueue, float] = {}  # a slave knows no offset: since when (monotonic)
 
     async def stored(self, queue: MessageQueue) -> int | None:
-        """The offset that the broker has. A slave that has none counts once its master has been away for a while."""
+        """Return the broker's offset. A slave without one is trusted after its master has been down for a while."""
         try:
             offset = await self._store.read(queue)
         except SlaveUnawareError:
             since = self._unproven.setdefault(queue, self.clock.monotonic())
-            await self.ensure()  # a founding waits for the same master
+            await self.ensure()  # storing start offsets waits for the same master
             if self.clock.monotonic() - since < AWAY_SECONDS:
                 raise
             return None
@@ -102,7 +103,7 @@ class BrokerFounding(Founding):
         log.info("group.founded", queues=len(self._starts), brokers=brokers, consume_from_where=self.policy.where)
 
     async def _unfounded(self, first: list[MessageQueue]) -> _Found | None:
-        """What brokers have stored for a group that is new, or whose founding was cut short; None for a known group."""
+        """Return the stored offsets of a group that is new, or has incomplete start offsets; otherwise None."""
         deadline = self.clock.monotonic() + FOUNDER_SECONDS
         while True:
             marks = self._marks(self.client.routes.by_endpoint(first))
@@ -121,7 +122,7 @@ class BrokerFounding(Founding):
             await self.clock.sleep(LOOK_SECONDS)
 
     def _marks(self, brokers: Collection[str]) -> list[MessageQueue]:
-        """The queues of the retry topic. A broker makes it at the first heartbeat, before name servers know."""
+        """Return the retry topic's queues. A broker creates the topic at the first heartbeat, before routes have it."""
         routed = self.client.routes.queues(self._retry)
         return sorted({*routed, *(MessageQueue(self._retry, name, 0) for name in brokers)})
 
@@ -140,10 +141,10 @@ class BrokerFounding(Founding):
         return found
 
     async def _store_starts(self, missing: list[MessageQueue], failed: Collection[str]) -> dict[str, RmqdError]:
-        """Store where the group begins, and look again. Returns the brokers' failures by broker name.
+        """Store the start offsets, and check the result. Return the brokers' failures by broker name.
 
-        A broker makes a table for a group's topic with its first commit, and no lock: where another member's first
-        commit comes at the same time, one of the two is answered with success, and lost.
+        A broker creates a table for a group's topic with its first commit, without a lock. If another member's first
+        commit arrives at the same time, both are answered with success, and one is lost.
         """
         failures: dict[str, RmqdError] = {}
         for _ in range(_ROUNDS):
@@ -163,7 +164,7 @@ class BrokerFounding(Founding):
         await self._store.found(queue, self._starts[queue].offset)
 
     async def _mark(self, brokers: Collection[str]) -> None:
-        """Mark the group as founded. Where that fails, the member that takes the retry topic's queue does it."""
+        """Mark the group as not new. If that fails, the member that acquires the retry topic's queue does it."""
         marks = [queue for queue in self._marks(brokers) if queue.broker_name in brokers]
         failed = await self._at_brokers(marks, self._store_start)
         for name, error in failed.items():

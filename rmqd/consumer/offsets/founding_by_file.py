@@ -1,4 +1,4 @@
-"""Founds a broadcasting group: its offsets are in a file of this member, and nobody else writes it."""
+"""Start offsets of a broadcasting group. They are in this member's file, which no other process writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 class FileFounding(Founding):
-    """A group without a file is new. The file is made with all starts, so a queue that is not in it came later."""
+    """A group without a file is new. Its file gets all start offsets, so a queue missing in it was added later."""
 
     def __init__(
         self, client: ClientInstance, options: ConsumerOptions, clock: Clock, store: LocalFileOffsetStore
@@ -20,7 +20,7 @@ class FileFounding(Founding):
         self._store = store
 
     async def stored(self, queue: MessageQueue) -> int | None:
-        """The offset that the file has."""
+        """Return the offset in the file."""
         return await self._store.read(queue)
 
     async def _found(self, first: list[MessageQueue]) -> None:

@@ -1,7 +1,7 @@
-"""offsets.json: the offsets of a broadcasting group in a local file, in the Java client's shape.
+"""offsets.json: the offsets of a broadcasting group in a local file, in the Java client's format.
 
-Both files are only ever replaced as a whole, so a crash at any instant leaves each of them old or new. What damages one
-all the same (a disk, a hand, a program that writes in place) is met by the other one.
+The file and its backup are only replaced as a whole, so a crash leaves each of them either old or new. If one is
+damaged anyway (a disk, an editor, another program), the other one is used.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 FILE_NAME: Final = "offsets.json"
-_IDENTITY: Final = "rmqdIdentity"  # Java reads the offsetTable alone
+_IDENTITY: Final = "rmqdIdentity"  # Java reads only the offsetTable
 BACKUP_NAME: Final = "offsets.json.bak"
 
 
 class OffsetsFile:
-    """The files of one group. Every method blocks; to be called from one thread at a time."""
+    """The files of one group. Every method blocks; call them from one thread at a time."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
         self.backup = directory / BACKUP_NAME
         self.identity = ""
-        """The text of the group's identity; empty while it is not known, and in files of rmqd 0.1.0."""
-        self.stored_at = 0.0  # when what `load` returned was written (Unix seconds)
-        self._stored: bytes | None = None  # what the file, or the backup in its place, is known to hold
+        """The text of the group's identity; empty while it is unknown, and in files of rmqd 0.1.0."""
+        self.stored_at = 0.0  # time of the last write of the loaded file (Unix seconds)
+        self._stored: bytes | None = None  # known content of the file, or of the backup that replaces it
 
     @property
     def is_there(self) -> bool:
-        """Whether something was stored before, or is now; known after `load`."""
+        """Whether a file existed at `load`, or was saved since."""
         return self._stored is not None
 
     def load(self) -> dict[MessageQueue, int]:
-        """The offsets that are stored; the backup's where the file is damaged or missing; none in a new group.
+        """Return the stored offsets, from the backup if the file is damaged or missing; empty for a new group.
 
-        Raises OffsetStoreError where something was stored and cannot be read: the group must not begin anew unasked.
+        Raises OffsetStoreError if a file exists but cannot be read: the group must not start again without a decision.
         """
         content, problem = _read(path := self.path)
         if content is None:
@@ -60,7 +60,7 @@ class OffsetsFile:
         return _offsets(content)
 
     def change_to(self, identity: str) -> dict[MessageQueue, int]:
-        """Put the files aside, which are of another cluster or namespace, and load those that were put aside for this.
+        """Rename the files of another cluster or namespace, and load the renamed files of this one.
 
         Raises OSError, OffsetStoreError.
         """
@@ -76,7 +76,7 @@ class OffsetsFile:
         return offsets
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store these offsets on the disk, and what was stored before as the backup. Raises OSError."""
+        """Write these offsets to disk, and the previous content as the backup. Raises OSError."""
         content = _content(offsets, self.identity)
         make_folder(self.path.parent)
         if self._stored is not None:
@@ -90,14 +90,13 @@ class OffsetsFile:
             text or f"{path} is missing" for path, text in ((self.path, problem), (self.backup, backup_problem))
         )
         return (
-            f"{found}. Nothing was consumed, and the files are as they were found. Put a good copy in the place of "
-            f"{self.path}, and the group goes on from it; or move both files away, and it begins anew where its "
-            "consume_from_where says"
+            f"{found}; nothing was consumed, and the files are unchanged. To continue, replace {self.path} with a good "
+            "copy. To start at the position of consume_from_where, move both files away"
         )
 
 
 def _read(path: Path) -> tuple[bytes | None, str]:
-    """A file's content if it can be used, and else why not; no reason where there is no file."""
+    """Return a file's content if it is usable, or else the reason; both empty if there is no file."""
     try:
         content = path.read_bytes()
         _offsets(content)
@@ -111,7 +110,7 @@ def _read(path: Path) -> tuple[bytes | None, str]:
 
 
 def _offsets(content: bytes) -> dict[MessageQueue, int]:
-    """The offsets that a file's content has. Raises ProtocolError for what is no offsets file."""
+    """Return the offsets in a file's content. Raises ProtocolError if it is not a valid offsets file."""
     if not content:
         raise ProtocolError("it is empty")
     data = fields.as_object(loose_json.loads(content), "its content")
@@ -122,7 +121,7 @@ def _offsets(content: bytes) -> dict[MessageQueue, int]:
 
 
 def _content(offsets: Mapping[MessageQueue, int], identity: str) -> bytes:
-    """The file's content for these offsets, with Java's line breaks and tabs, as people compare such files."""
+    """Return the file's content with Java's line breaks and tabs, because users compare such files."""
     entries = ",\n".join(
         f'\t\t{{\n\t\t\t"brokerName":{json.dumps(queue.broker_name)},\n\t\t\t"queueId":{queue.queue_id},'
         f'\n\t\t\t"topic":{json.dumps(queue.topic)}\n\t\t}}:{offset}'

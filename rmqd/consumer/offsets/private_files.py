@@ -1,4 +1,4 @@
-"""Files and folders of local state: for their owner and the owner's group, whatever the umask lets others do."""
+"""Files and folders of local state, accessible to their owner and the owner's group whatever the umask."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER_MODE: Final = 0o750
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those around it that are missing; one that is there keeps the mode that somebody gave it."""
+    """Create a folder and its missing parents. Existing folders keep their mode."""
     try:
         path.mkdir(mode=FOLDER_MODE, exist_ok=True)
     except FileNotFoundError:
@@ -22,17 +22,17 @@ def make_folder(path: Path) -> None:
 
 
 def open_file(path: Path | str, flags: int) -> int:
-    """A descriptor of a file, which is made where the flags say so; what others may do with an older one is taken."""
+    """Return a descriptor of a file, which is created if the flags say so. Removes other users' permissions."""
     descriptor = os.open(path, flags, FILE_MODE)
     mode = os.fstat(descriptor).st_mode & 0o777
     if mode & ~FILE_MODE:
-        with suppress(OSError):  # somebody else's file, or a disk that has no modes
+        with suppress(OSError):  # the file has another owner, or the disk has no modes
             os.fchmod(descriptor, mode & FILE_MODE)
     return descriptor
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole: its content is on the disk before the name leads to it. Raises OSError."""
+    """Replace a file atomically: the content is on disk before the name refers to it. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with os.fdopen(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
@@ -47,12 +47,12 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Have the names in a folder on the disk, too. Raises OSError."""
+    """Write the names in a folder to disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that cannot sync a directory by itself
+        if error.errno != errno.EINVAL:  # a file system that cannot sync a directory
             raise
     finally:
         os.close(descriptor)

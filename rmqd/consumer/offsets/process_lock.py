@@ -1,7 +1,7 @@
-"""A lock that a process holds until it ends: two processes that write the same files would undo each other's work.
+"""A file lock that a process holds until it ends, so that two processes never write the same files.
 
-The operating system lets go of it when the process is gone, by kill -9 too. So there is nothing to clean up, and the
-lock file may stay where it is.
+The operating system releases it when the process ends, even after kill -9. So no cleanup is necessary, and the lock
+file may remain.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _turn = threading.Lock()
 
 
 def hold(path: Path) -> None:
-    """Lock a file, which is made where it is missing; one that this process holds already stays held.
+    """Lock a file and create it if it is missing. A lock that this process already holds stays.
 
-    Raises InUseError where another process has it, and OSError where it can't be locked at all.
+    Raises InUseError if another process holds it, and OSError if it cannot be locked at all.
     """
     path = path.resolve()
     with _turn:
@@ -35,7 +35,7 @@ def hold(path: Path) -> None:
 
 
 def check_free(path: Path) -> None:
-    """Lock a file and let go of it again. Raises as `hold` does."""
+    """Check that a file can be locked, without keeping the lock. Raises like `hold`."""
     path = path.resolve()
     with _turn:
         if path not in _held:
@@ -43,9 +43,9 @@ def check_free(path: Path) -> None:
 
 
 def _locked(path: Path) -> int:
-    """A descriptor that has the lock; children that are executed do not inherit it.
+    """Return a descriptor that holds the lock. Executed child processes do not inherit it.
 
-    It is open for reading where that is enough: a file open for writing keeps its disk from being made read-only.
+    It is opened for reading if that is sufficient: a file open for writing prevents its disk from becoming read-only.
     """
     descriptor = open_file(path, os.O_RDONLY | os.O_CREAT)
     try:
@@ -54,7 +54,7 @@ def _locked(path: Path) -> int:
         except OSError as error:
             if error.errno != errno.EBADF:
                 raise
-            os.close(descriptor)  # NFS wants it open for writing
+            os.close(descriptor)  # NFS requires a file open for writing
             descriptor = os.open(path, os.O_RDWR)
             fcntl.flock(descriptor, _AT_ONCE)
         _write_owner(path)
@@ -72,12 +72,12 @@ def _write_owner(path: Path) -> None:
     try:
         path.write_text(f"{os.getpid()} on {socket.gethostname()}\n")
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # a full disk: the lock holds, without its owner's name
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # full disk: keep the lock without the owner's name
             raise
 
 
 def _let_go() -> None:
-    """In a forked child: what it has inherited would keep the lock after the parent's end."""
+    """Close the inherited descriptors in a forked child, which would keep the lock after the parent's end."""
     for descriptor in _held.values():
         os.close(descriptor)
     _held.clear()

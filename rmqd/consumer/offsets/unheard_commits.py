@@ -1,9 +1,8 @@
-"""Commits whose fate is unknown, because they were sent and not answered.
+"""Commits with an unknown result, because they were sent and not answered.
 
-The broker may have stored such an offset, or may store it later, even after a commit that was sent after it: a request
-that was read from a connection is executed although the connection has ended. So a lower offset may replace a higher
-one that the broker has confirmed. The offset store therefore writes again while such a commit is possible, and at a
-hand-over waits until none is.
+The broker may have stored such an offset, or may store it later, even after a later commit: a request that was read
+from a connection is executed even if the connection has ended. So a lower offset may replace a higher, confirmed one.
+While that is possible, the offset store repeats its commit, and a hand-over waits.
 """
 
 from __future__ import annotations
@@ -16,64 +15,64 @@ from rmqd.clock import Clock, wait_within
 from rmqd.errors import RemotingClosedError, RemotingTimeoutError, RmqdError, TlsError
 from rmqd.wire.message_queue import MessageQueue
 
-SETTLE_SECONDS: Final = 2.0  # in which a broker has taken up what it had read of a connection that ended
-FORGOTTEN_SECONDS: Final = 30.0  # a broker that stands still for longer than that loses its clients anyway
+SETTLE_SECONDS: Final = 2.0  # time until a broker has executed all requests of a closed connection
+FORGOTTEN_SECONDS: Final = 30.0  # a broker that hangs longer loses its clients anyway
 
 
 @dataclass(slots=True, eq=False)
 class UnheardCommit:
-    """An offset that the broker may store until then."""
+    """An offset that the broker may store until a deadline."""
 
     offset: int
-    until: float  # monotonic: later it has no effect
+    until: float  # monotonic; no effect later
 
 
 class UnheardCommits:
-    """The offsets that may still replace each queue's stored one, and until when; what is written later stays."""
+    """The offsets that may still replace each queue's stored one, and until when. Later commits are not affected."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._commits: dict[MessageQueue, list[UnheardCommit]] = {}
-        self._heard = asyncio.Event()  # of any of them
+        self._heard = asyncio.Event()  # set when any of them ends
 
     def sent(self, queue: MessageQueue, offset: int, answer_seconds: float) -> UnheardCommit:
-        """Note a commit that a pull carries, whose answer may take longer than `answer_seconds`."""
+        """Record a commit in a pull, whose response may take longer than `answer_seconds`."""
         unheard = UnheardCommit(offset, self._clock.monotonic() + answer_seconds + FORGOTTEN_SECONDS)
         self._commits.setdefault(queue, []).append(unheard)
         return unheard
 
     def answered(self, queue: MessageQueue, commit: UnheardCommit) -> None:
-        """Note that such a commit is stored, so that the broker does not store it again."""
+        """Record that such a commit is stored, so the broker does not store it again."""
         self.settle(commit, float("-inf"))
         self.stored(queue, float("-inf"))
 
     def failed(self, queue: MessageQueue, offset: int, error: RmqdError) -> None:
-        """A commit ended by an error. Keep it in mind, unless the broker refused it or it was never sent."""
+        """Called when a commit failed. Record it, unless the broker refused it or it was never sent."""
         now = self._clock.monotonic()
         if isinstance(error, RemotingTimeoutError) and error.on_late is not None:
             unheard = UnheardCommit(offset, now + FORGOTTEN_SECONDS)
             error.on_late(lambda is_answered: self.settle(unheard, 0.0 if is_answered else SETTLE_SECONDS))
-        elif isinstance(error, RemotingClosedError | TlsError):  # TLS is one explanation of why it ended
+        elif isinstance(error, RemotingClosedError | TlsError):  # TLS may be the reason for the closed connection
             unheard = UnheardCommit(offset, now + SETTLE_SECONDS)
         else:
             return
         self._commits.setdefault(queue, []).append(unheard)
 
     def stored(self, queue: MessageQueue, asked_at: float) -> None:
-        """Note that the broker had our newest offset when it was asked at `asked_at`.
+        """Record that the broker had our newest offset when it was asked at `asked_at`.
 
-        Commits whose time had ended by then cannot replace it any more, and are forgotten.
+        Commits that had expired by then cannot replace it any more, and are forgotten.
         """
         left = [unheard for unheard in self._commits.pop(queue, ()) if unheard.until > asked_at]
         if left:
             self._commits[queue] = left
 
     def offsets(self, queue: MessageQueue) -> frozenset[int]:
-        """The unanswered offsets that the broker may have stored for the queue, or may still store."""
+        """Return the unanswered offsets that the broker may have stored for the queue, or may still store."""
         return frozenset(unheard.offset for unheard in self._commits.get(queue, ()))
 
     async def over(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        """Wait, but not beyond `until` (monotonic), for the end of the commits that could replace `offset`.
+        """Wait, at most `until` (monotonic), for the end of the commits that could replace `offset`.
 
         Returns whether any of them has ended. It may have replaced the offset, until `stored` is called.
         """
@@ -86,6 +85,6 @@ class UnheardCommits:
         return False
 
     def settle(self, unheard: UnheardCommit, seconds: float) -> None:
-        """Note that a commit has no effect after so many seconds."""
+        """Record that a commit has no effect after `seconds`."""
         unheard.until = min(unheard.until, self._clock.monotonic() + seconds)
         self._heard.set()

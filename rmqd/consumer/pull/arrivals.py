@@ -1,24 +1,24 @@
-"""What becomes of the messages that a reply brought: in one order for pulls, for pops, and for ranges of Spark batches.
+"""Accepts the messages of a response, in the same steps for pulls, pops and ranges of Spark batches.
 
-1. *Open* them (`opening`): compressed bodies, and batches that are stored as one record, as far as the cache has room.
-   A message that cannot be opened is corrupt, as one is whose CRC is wrong.
-2. *Set the corrupt ones aside*, as `on_corrupt_message` says. They are told of and counted once, and neither the filter
-   nor a hook is asked about them: their tags and properties may be as wrong as their bodies.
-3. *Choose*: the rest by tag, as brokers compare only hashes of tags, and then by the hooks, which are asked only about
-   messages that a handler would get. What is not wanted counts as finished.
-4. *Count* what is wanted, for the rate limit and in the figures.
-5. *Put* all into the process queue, and have the service hand it out.
+1. *Open* them (`opening`): decompress bodies and unwrap batches that are stored as one record, as far as the cache has
+   room. A message that cannot be opened is corrupt, like a message with a wrong CRC.
+2. *Set corrupt messages aside*, as `on_corrupt_message` specifies. They are logged and counted once, and skip filter
+   and hooks, because their tags and properties may be corrupt too.
+3. *Select*: first by tag, because brokers compare only hashes of tags, then by the hooks, which see only messages that
+   a handler would get. An unwanted message counts as finished.
+4. *Count* the wanted messages, for the rate limit and the metrics.
+5. *Put* all messages into the process queue, and notify the service.
 
-`Arrivals.take` does 3 to 5, without waiting for anything. The first two steps differ by what follows where a message is
-not finished:
+`Arrivals.take` does steps 3 to 5 without waiting. The first two steps differ by the consequence of an unfinished
+message:
 
-- **A pull** is the only way to the message, and a commit passes it for good. So a message counts as corrupt when two
-  replies have had the same bytes (`evidence`). One that is to be dead-lettered stays in the cache until a broker took
-  it, so that no commit passes it (`corrupt_messages`); by the policy `stop` the queue is pulled no further.
-- **A pop** is repeated by the broker, for every message that is not acknowledged in time. So the first reading counts,
-  a corrupt message that is left alone stops no others, and what is not wanted is acknowledged as if it were handled.
-- **A range** of a Spark batch is read anew as a whole where it fails. So the first reading counts, a corrupt message is
-  dead-lettered before anything behind it is put, and by the policy `stop` the range ends before it.
+- **A pull** is the only source of the message, and a commit passes it for good. So a message counts as corrupt only
+  after two responses had the same bytes (`evidence`). A message that must be dead-lettered stays in the cache until a
+  broker has accepted it, so that no commit passes it (`corrupt_messages`). With the policy `stop` pulling stops there.
+- **A pop** is repeated by the broker for every message that is not acknowledged in time. So the first response counts,
+  an ignored corrupt message blocks no others, and an unwanted message is acknowledged like a handled one.
+- **A range** of a Spark batch is read again completely after a failure. So the first response counts, a corrupt message
+  is dead-lettered before any message behind it is put, and with the policy `stop` the range ends before it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CORRUPT_ADVICE = "move the offset with `rmqd offsets reset`, or set on_corrupt_m
 
 
 class Arrivals:
-    """Takes in the messages of one group's replies, by one filter."""
+    """Accepts the messages of one group's responses with one filter."""
 
     def __init__(
         self, service: ConsumeMessageService, hooks: GroupHooks | None, rate_limit: RateLimit | None = None
@@ -51,19 +51,19 @@ class Arrivals:
         self._tags = frozenset[bytes]()
 
     def choose_by(self, tags: Iterable[str]) -> None:
-        """Take messages with one of these tags only from now on; all messages, where there is none."""
+        """Select messages with one of these tags from now on; all messages if there are no tags."""
         self._tags = frozenset(tag.encode() for tag in tags)
 
     def let_go(self, process_queue: ProcessQueue) -> int:
-        """Take those cached messages as finished that have none of the tags; returns how many."""
+        """Finish cached messages that have none of the tags. Return their number."""
         return process_queue.let_go(lambda message: message.has_tag(self._tags)) if self._tags else 0
 
     def take(
         self, block: MessageBlock, process_queue: ProcessQueue, next_offset: int, corrupt: Sequence[Message] = ()
     ) -> None:
-        """Have a reply's messages handled, and move on to `next_offset`.
+        """Pass a response's messages to the handlers, and set the next offset to `next_offset`.
 
-        The `corrupt` ones are not in the block. They are cached at their places, and no handler gets them.
+        The `corrupt` messages are not in the block. They are cached at their offsets, and not handed out.
         """
         if self._tags:
             for message in block.messages:
@@ -85,7 +85,7 @@ class Arrivals:
 def tell_corrupt(
     process_queue: ProcessQueue, message: Message, offset: int, reason: str, policy: OnCorruptMessage
 ) -> None:
-    """Count and log a corrupt message, which is at this offset of the queue."""
+    """Count and log a corrupt message at this offset of the queue."""
     process_queue.stats.of(message).count("corrupt")
     log.error(
         "message.corrupt",
@@ -97,7 +97,7 @@ def tell_corrupt(
 
 
 async def dead_letter_corrupt(ways_back: WaysBack, process_queue: ProcessQueue, message: Message, reason: str) -> bool:
-    """Try once to dead-letter a corrupt message; whether a broker took it."""
+    """Try once to dead-letter a corrupt message. Return whether a broker accepted it."""
     is_taken = await ways_back.dead_letter(message, reason, None)
     if is_taken:
         process_queue.stats.of(message).dead_lettered("corrupt", reason)

@@ -1,4 +1,4 @@
-"""One ownership of a queue, from the hand-over by its last owner to the hand-over to its next one."""
+"""One ownership of a queue, from the hand-over by its previous owner to the hand-over to its next one."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-MOVE_SECONDS = 5.0  # for a queue that an operator moves while it goes from one member to the next
+MOVE_SECONDS = 5.0  # time limit for a reset of a queue that changes its owner
 
 
 class AssignedQueue(Assignment):
-    """Takes a queue over, pulls it, and gives it up when told to.
+    """Acquires a queue, pulls it, and releases it on request.
 
-    `run` goes through these stages: wait until the former owner has let go (`Ownership.acquire`); read the stored
-    offset and decide where to begin; pull (`PullLoop`, in a task of its own); give up (`GivingUp`).
+    `run` has these stages: wait until the previous owner has released the queue (`Ownership.acquire`); read the stored
+    offset and determine the start offset; pull (`PullLoop`, in a separate task); release (`GivingUp`).
 
-    Three things cut the pull loop short, by the event `_cut`: the queue's lock was lost, an operator moved the queue,
-    or the watchdog found that the loop hangs. The loop's task is cancelled then, and a new task goes on with the same
-    loop object, hence with the same cache, once the cause is dealt with.
+    Three events interrupt the pull loop, by `_cut`: the queue's lock was lost, an operator reset the queue, or the
+    watchdog found that the loop hangs. The loop's task is then cancelled. Once the cause is handled, a new task
+    continues with the same loop object, and so with the same cache.
     """
 
     is_popped = False
@@ -40,17 +40,17 @@ class AssignedQueue(Assignment):
         super().__init__(context, message_queue)
         self.status = QueueStatus(context, message_queue)
         self._giving_up = GivingUp(context, message_queue, self._leaving)
-        self._cut = asyncio.Event()  # the pull loop is to begin anew
-        self._in_peace = True  # whether the former owner has let go, so that it commits nothing any more
+        self._cut = asyncio.Event()  # the pull loop must be restarted
+        self._in_peace = True  # whether the previous owner has released the queue, so that it commits nothing any more
         self._is_doubtful = False  # whether the queue's lock was lost, or may have been
         self._sought: int | None = None
         self._seek_ended = asyncio.Event()
         self._moved_to: int | None = None
-        self._move_until = 0.0  # monotonic: later it has no effect
+        self._move_until = 0.0  # monotonic deadline of the reset
 
     @property
     def loop(self) -> PullLoop | None:
-        """What pulls it; None until it was taken over."""
+        """The pull loop; None until the queue was acquired."""
         return self.status.loop
 
     @property
@@ -58,23 +58,23 @@ class AssignedQueue(Assignment):
         return self.loop is not None and self._context.ownership.holds(self.message_queue)
 
     def commit_offset(self) -> int | None:
-        """The offset below which all is finished; None until the queue was taken over."""
+        """Return the offset below which all messages are finished; None until the queue was acquired."""
         return None if self.loop is None else self.loop.process_queue.commit_offset()
 
     def set_back(self, offset: int) -> None:
-        """Go where an operator's reset has set the stored offset, as no pull will tell of it."""
+        """Continue at the stored offset that an operator's reset changed, because no pull will report it."""
         self.move_to(offset)
 
     def overlapped(self, messages: int) -> None:
-        """Count messages that another member has finished as well, for which we did not wait or which did not wait."""
+        """Count messages that another member has finished as well, because one member did not wait for the other."""
         if messages:
             self._context.stats[self.message_queue.topic].may_repeat("handed_over", messages)
 
     def move_to(self, offset: int) -> bool:
-        """Go on at `offset` at once, as an operator says: a pull that the broker holds is cut short.
+        """Continue at `offset` at once after an operator's reset: a pull held at the broker is interrupted.
 
-        A queue that another member still has goes on there only if it is handed over within 5 s. After that the order
-        is void, as the member that had the queue got the order too and has obeyed it.
+        If another member still owns the queue, the reset applies only if the queue is acquired within 5 s. Later it is
+        void, because the previous owner received the same reset and has applied it.
         """
         self._moved_to = offset
         self._move_until = float("inf") if self._is_ours else self._context.clock.monotonic() + MOVE_SECONDS
@@ -82,9 +82,9 @@ class AssignedQueue(Assignment):
         return True
 
     async def seek(self, offset: int) -> None:
-        """Continue at `offset`, as the program says that polls the queue. What is cached is dropped at once.
+        """Continue at `offset`, as requested by the program that polls the queue. The cache is dropped at once.
 
-        Nothing is committed by that. Returns once the next pull begins there, or the queue is given up.
+        Commits nothing. Returns when the next pull starts there, or the queue is released.
         """
         self._sought = offset
         self._seek_ended.clear()
@@ -94,12 +94,12 @@ class AssignedQueue(Assignment):
         await self._seek_ended.wait()
 
     def look_around(self) -> None:
-        """Have the pull under way asked of another replica, where the one that has it is down."""
+        """Send the pull in flight to another replica if its replica is down."""
         if self.loop is not None:
             self.loop.request.look_elsewhere()
 
     def restart(self) -> None:
-        """Have the queue pulled by a new loop, at the same place."""
+        """Restart the pull loop at the same offset."""
         self._cut.set()
 
     async def run(self) -> None:
@@ -109,7 +109,7 @@ class AssignedQueue(Assignment):
         self._context.problems.end(("unread", self.message_queue))
 
     async def consume(self) -> None:
-        """Take the queue over, and pull it until `leave`."""
+        """Acquire the queue, and pull it until `leave`."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 owning = tasks.create_task(self._own(), name=f"pull:{self.message_queue}")
@@ -119,7 +119,7 @@ class AssignedQueue(Assignment):
             self._seek_ended.set()
 
     async def abandon(self) -> None:
-        """The group has failed, and nothing of it runs any more: commit what is finished."""
+        """Called when the group has failed and none of its tasks run any more: commit the finished messages."""
         await self._giving_up.abandon(self.loop, lambda: self._moved_to)
 
     async def _own(self) -> None:
@@ -134,17 +134,17 @@ class AssignedQueue(Assignment):
         await self._pull(loop)
 
     async def _start(self) -> Start:
-        """Decide where to begin, and store that before the first pull. Raises RmqdError."""
+        """Determine the start offset, and store it before the first pull. Raises RmqdError."""
         try:
             return await self.find_start()
         except RmqdError as error:
             self.status.start_failure = error
-            if isinstance(error, AccessRefusedError):  # where the queue ends, too, must be permitted here
+            if isinstance(error, AccessRefusedError):  # reading the queue's end requires a permission here
                 self._context.client.remoting.security.refusals.needed(error)
             raise
 
     async def find_start(self) -> Start:
-        """The stored offset; otherwise where the group begins, which is stored. Raises RmqdError."""
+        """Return the stored offset; otherwise store and return the start offset. Raises RmqdError."""
         context, queue = self._context, self.message_queue
         stored = await context.founding.stored(queue)
         if stored is None and (floor := context.floors.get(queue)) is not None:
@@ -157,14 +157,14 @@ class AssignedQueue(Assignment):
         return start
 
     def _check_floor(self, offset: int) -> None:
-        """Log and count it if the queue begins below what this process had committed before. It begins there anyway."""
+        """Log and count it if the queue starts below this process's earlier commit. It starts there anyway."""
         floor = self._context.floors.pop(self.message_queue, None)
         if floor is not None and offset < floor.committed:
             log.warning("offset.fell", queue=str(self.message_queue), offset=offset, committed_before=floor.committed)
             self._context.stats[self.message_queue.topic].falls["take_over"] += 1
 
     async def _pull(self, loop: PullLoop) -> None:
-        """Run the pull loop, anew whenever it was cut short."""
+        """Run the pull loop; restart it after each interruption."""
         while True:
             self._cut.clear()
             if self._is_doubtful or not self._context.ownership.holds(self.message_queue):
@@ -183,18 +183,18 @@ class AssignedQueue(Assignment):
                 pulling.cancel()
 
     def _lost(self) -> None:
-        """Stop handing out and pulling: the queue's lock is lost, or in doubt, until it is granted again."""
+        """Stop handing out and pulling until the queue's lock, which is lost or uncertain, is granted again."""
         self._is_doubtful = True
         if self.loop is not None:
             self._context.service.halt(self.loop.process_queue)
         self._cut.set()
 
     async def _win_back(self, loop: PullLoop) -> None:
-        """Wait for the queue's lock, and go on where we were, unless another member has consumed the queue meanwhile.
+        """Wait for the queue's lock, and continue at the same offset unless another member has consumed the queue.
 
-        The stored offset tells which: if it is one of our own commits, or less than ours on a broker that may have lost
-        some, nobody else committed, and the cache is still right. Otherwise somebody else had the queue. Then the cache
-        is dropped, and the queue is pulled from the stored offset, as after a take-over.
+        The stored offset shows that. If it is one of our commits, or a lower one on a broker that may have lost some,
+        no other member has committed, and the cache is still valid. Otherwise another member owned the queue. Then the
+        cache is dropped, and the queue is pulled from the stored offset, as after an acquisition.
         """
         context, queue = self._context, self.message_queue
         await context.ownership.acquire(queue, self._lost)

@@ -1,4 +1,4 @@
-"""How long the pulls and pops of a queue wait before they ask again."""
+"""Pauses between the pulls and pops of a queue."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MOST_BUSY_SECONDS: Final = 8.0
 
 
 def after_error() -> float:
-    """Seconds after a failure of which nothing more is known."""
+    """Return the pause after an unspecified failure, in seconds."""
     return spread(EXCEPTION_DELAY_SECONDS)
 
 
 async def until_answered(context: GroupContext, queue: MessageQueue, ask: Callable[[], Awaitable[T]]) -> T:
-    """What `ask` returns. It is called again while it raises an RmqdError: the queue cannot be started without it."""
+    """Return the result of `ask`, which is called until it raises no RmqdError: the queue cannot start without it."""
     while True:
         try:
             return await ask()
@@ -43,7 +43,7 @@ async def until_answered(context: GroupContext, queue: MessageQueue, ask: Callab
 
 
 def _note(context: GroupContext, queue: MessageQueue, error: RmqdError) -> None:
-    """Log a failed start, in one line with all others at the queue's broker within a second."""
+    """Log a failed start, in one line for all queues of the broker that failed within a second."""
     broker = context.client.routes.endpoint(queue)
     failures = context.start_failures.setdefault(broker, {})
     if not failures:
@@ -58,29 +58,28 @@ def _tell(context: GroupContext, broker: str) -> None:
 
 
 class PullBackoff:
-    """Chooses how long one queue waits before it asks again; longer and longer where the answer stays the same."""
+    """Chooses the pause before one queue's next request. It grows while responses stay the same."""
 
     def __init__(self) -> None:
-        self._refusals = 0  # how many answers in a row were refusals
-        self._went_away = False  # whether the last answer was that the broker shuts down
+        self._refusals = 0  # consecutive refusals
+        self._went_away = False  # whether the last response said that the broker is shutting down
         self._unheld = 0
 
     def answered(self) -> None:
-        """The broker gave messages, or held the pull until there were some."""
+        """Called when the broker returned messages, or held the pull until there were some."""
         self._refusals = self._unheld = 0
         self._went_away = False
 
     def after_nothing(self) -> float:
-        """Seconds after an answer that says "nothing" without waiting, as of a broker that shuts down, or of a slave
-        that has not got as far."""
+        """Return the pause after an immediate empty response, as from a broker that shuts down or a slave that lags."""
         self._unheld += 1
         return doubled(UNHELD_DELAY_SECONDS, self._unheld, MOST_UNHELD_SECONDS)
 
     def after(self, error: RmqdError, *, at_master: bool) -> float:
-        """Seconds after a failure; spread, so that the queues of a broker that comes back do not ask all at once.
+        """Return the pause after a failure in seconds. Random, so that the queues of a broker do not all pull at once.
 
-        A slave that is not to be read (slaveReadEnable: false) says that it is busy, and no more: the master that is
-        waited for may be back any moment.
+        A slave that must not be read (slaveReadEnable: false) responds "busy". That does not lengthen the pause,
+        because its master may return at any moment.
         """
         if isinstance(error, GoAwayError):
             is_first, self._went_away = not self._went_away, True

@@ -1,8 +1,8 @@
-"""What becomes of a queue's messages that are stored corrupt: `on_corrupt_message` decides.
+"""Handles a queue's messages that are stored corrupt, as `on_corrupt_message` specifies.
 
-A message that is to be dead-lettered is held in the cache until a broker took it: no handler gets it, and no commit
-passes it. The others of its reply are handled meanwhile; the queue is not pulled further. Each try goes by the policy
-of that moment.
+A message that must be dead-lettered stays in the cache until a broker has accepted it: it is not handed out, and no
+commit passes it. The other messages of its response are handled meanwhile, but the queue is not pulled. Each attempt
+uses the policy at that moment.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ class CorruptMessages:
         self._context = context
         self._message_queue = message_queue
         self.held: deque[BadRecord] = deque()
-        """Those that wait for a broker to take them."""
-        self._told = frozenset[int]()  # the places of the last ones
+        """Messages that no broker has accepted yet."""
+        self._told = frozenset[int]()  # offsets of the last reported records
 
     @property
     def policy(self) -> OnCorruptMessage:
-        """What to do about them now."""
+        """The present policy for corrupt messages."""
         return self._context.options.on_corrupt_message
 
     def forget(self) -> None:
-        """Forget the held messages: the cache that held them was dropped."""
+        """Forget the held messages, because their cache was dropped."""
         self.held.clear()
 
     def hold(self, records: Sequence[BadRecord]) -> list[Message]:
-        """Take in the corrupt records of a reply. Returns the messages that the cache is to hold in their place."""
+        """Hold the corrupt records of a response. Return the messages that the cache must hold in their place."""
         self._tell(records)
         if self.policy == "skip" or not records:
             return []
         for record in records:
-            # a place that cannot be right would be committed
+            # an impossible offset would be committed
             record.message.queue_offset = record.offset
             record.message.finished = False
         held = [record.message for record in records]
@@ -57,7 +57,7 @@ class CorruptMessages:
         return held
 
     async def settle(self) -> None:
-        """Treat the held messages by the policy, until none is held or the queue was moved."""
+        """Apply the policy to the held messages until none is left or the queue was reset."""
         process_queue = self._loop.process_queue
         while self.held and self._loop.process_queue is process_queue and self._loop.request.reset_to is None:
             record = self.held[0]
@@ -73,7 +73,7 @@ class CorruptMessages:
                 await self._loop.wait_at(record.offset)
 
     async def stop_at(self, record: BadRecord) -> None:
-        """Stop the queue at a record until an operator acts, and look now and then whether one has."""
+        """Stop the queue at a record until an operator acts, and check periodically."""
         self._tell([record])
         evidence = f"message at offset {record.offset} is corrupt: {record.reason}"
         topic = record.message.topic
@@ -89,7 +89,7 @@ class CorruptMessages:
         return False
 
     def _tell(self, records: Sequence[BadRecord]) -> None:
-        """Count and log each once, though it may come again, and be treated by one policy after the other."""
+        """Count and log each record once, even if it is pulled again or the policy changes."""
         places = frozenset(record.at for record in records)
         for record in records:
             if record.at not in self._told:

@@ -1,22 +1,22 @@
-"""What the replies to a queue's pulls prove, one after the other: which messages there are, and where to go on.
+"""Validates the responses to a queue's pulls: which messages exist, and the next offset.
 
-A commit passes what a reply leaves out, for good. So a bit that was flipped on the way must not make messages
-disappear. A reply is believed up to the first place where it contradicts itself or the pull (`ReplyWalk`). From that
-place on the queue is asked again, and then at the broker's master: what was only damaged on the way comes right the
-second time. What two replies in turn say alike is believed:
+A commit passes messages that a response omits, and they are then lost. So a bit flipped in transit must not hide
+messages. A response is trusted up to the first point where it contradicts itself or the pull (`ReplyWalk`). From that
+point the queue is pulled again, and then at the broker's master: damage in transit does not repeat. If two consecutive
+responses agree, they are trusted:
 
-- *A record is bad*: it has the same bytes at the same place. What cannot be opened may be most of a reply, and large
-  once it is opened: the first reply tells of all such records, so that the second proves them all.
-- *There is a gap*: both have nothing there. Without a filter that is true of few queues, such as compacted ones, so
-  each reply with gaps costs another pull. With a filter brokers go on behind all that it passed over, and to prove each
-  such step would double the pulls. It is believed at once where it ends at the queue's end, or is as long as the step
-  before: brokers scan a fixed number of offsets a pull. A wrong bit would have to yield just one of these.
-- *Nothing was found*, and the queue is to be asked further on: the same rule with a filter. Without one that is said of
-  a hole in the broker's store only, and believed at once, as far as the queue's end; at its end, where queues wait, any
-  wrong bit points beyond.
+- *A record is bad*: it has the same bytes at the same offset. Undecodable records may be most of a response, and large
+  once decompressed. The first response reports all of them, so that the second one confirms all of them.
+- *There is a gap*: both responses have no message there. Without a filter few queues have gaps, such as compacted ones,
+  so each response with gaps costs another pull. With a filter a response continues behind all skipped messages, and
+  confirming each such step would double the pulls. A gap is trusted at once if it ends at the queue's end or is as long
+  as the step before: brokers scan a fixed number of offsets per pull. A flipped bit hardly produces exactly that.
+- *Nothing was found*, and the response has a higher next offset: with a filter the same rule applies. Without a filter
+  only a hole in the broker's store causes this. It is trusted at once up to the queue's end. At that end, where idle
+  queues are, any flipped bit yields an offset beyond it.
 
-What no second reply shows is a record's offset that is wrong by so little that it stays between its neighbours, in a
-queue that is filtered: it is handled and committed under that offset.
+One error remains undetected: in a filtered queue, a record's offset may be so slightly wrong that it still lies between
+its neighbours. The message is then handled and committed at the wrong offset.
 """
 
 from __future__ import annotations
@@ -38,43 +38,43 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Believed:
-    """The part of a reply that is believed. The reply's block keeps this part only."""
+    """The trusted part of a response. The response's block keeps only this part."""
 
     next_offset: int
     bad: list[BadRecord] = field(default_factory=list)
-    """Records that were bad in two replies. The last one is at `next_offset` if it must not be passed over."""
+    """Records that were bad in two responses. The last one is at `next_offset` if it must not be skipped."""
     doubt: Doubt | None = None
-    """Why the queue is pulled again at `next_offset`; None if the whole reply is believed."""
+    """Why the queue is pulled again at `next_offset`; None if the whole response is trusted."""
 
 
 class PullEvidence:
-    """Judges the replies to one queue's pulls, in their order."""
+    """Validates the responses to one queue's pulls, in their order."""
 
     def __init__(self, queue: MessageQueue, traffic: Traffic) -> None:
-        self.takes_all = True  # no filter chooses among the messages
+        self.takes_all = True  # no filter selects messages
         self._queue = queue
         self._traffic = traffic
-        self._gaps: dict[int, int] = {}  # that one reply had, as {begin: end}; a second reply has to confirm them
-        self._bad: dict[int, BadRecord] = {}  # that one reply had, by place; a second reply has to confirm them
-        self._step = 0  # offsets that the last filtered reply passed, of those that do not end at the queue's end
-        self._fruitless = 0  # doubtful replies in turn that nothing could be taken from
+        self._gaps: dict[int, int] = {}  # gaps of one response as {begin: end}, to be confirmed by a second
+        self._bad: dict[int, BadRecord] = {}  # bad records of one response by offset, to be confirmed by a second
+        self._step = 0  # length of the last filtered response that did not end at the queue's end
+        self._fruitless = 0  # consecutive contradictory responses without a trusted message
 
     def most(self, offset: int, batch_size: int) -> int:
-        """How many messages to ask for: one, where the last reply had a record whose end could not be found.
+        """Return how many messages to request: one if the last response had a record of unknown length.
 
-        The broker knows the size of that record, and then sends nothing else in the reply.
+        The broker knows the size of that record, and then returns nothing else.
         """
         bad = self._bad.get(offset)
         return 1 if bad is not None and bad.takes_rest else batch_size
 
     def forget(self) -> None:
-        """Forget what earlier replies had: the queue is pulled at another place from here on."""
+        """Forget earlier responses, because the queue is pulled at another offset from now on."""
         self._gaps = {}
         self._bad = {}
         self._fruitless = 0
 
     def is_plain(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> bool:
-        """Whether all of a reply is believed, as it nearly always is."""
+        """Return whether the whole response is trusted, as almost always."""
         if not is_plain(block, asked, header):
             return False
         if self._gaps:
@@ -84,21 +84,21 @@ class PullEvidence:
     def found(
         self, block: MessageBlock, asked: int, header: PullMessageResponseHeader, *, passes_over: bool
     ) -> Believed:
-        """Judge a reply with messages; the block keeps those that are believed. Raises ProtocolError.
+        """Validate a response with messages; the block keeps the trusted ones. Raises ProtocolError.
 
-        A record that is proven to be bad ends the part that is believed, unless the policy `passes_over` such records.
+        A confirmed bad record ends the trusted part, unless the policy `passes_over` such records.
         """
-        if self.is_plain(block, asked, header):  # as one may be that is not opened yet
+        if self.is_plain(block, asked, header):  # possible for a block that is not opened yet
             return Believed(header.next_begin_offset)
         if header.next_begin_offset <= asked:
-            raise ProtocolError(f"a pull at {asked} found messages, and is to go on at {header.next_begin_offset}")
+            raise ProtocolError(f"a pull at {asked} found messages, but its next offset is {header.next_begin_offset}")
         walk = ReplyWalk(block, asked, header, takes_all=self.takes_all)
         believed = self._walk(walk, header, passes_over=passes_over)
         block.messages, block.corrupt, block.unfinished = walk.messages, [], len(walk.messages)
         return believed
 
     def opened(self, block: MessageBlock, asked: int, believed: Believed, *, passes_over: bool) -> Believed:
-        """Judge the believed messages again once they are opened: one that cannot be opened may have wrong flags."""
+        """Validate the trusted messages again after decompression: if that fails, the message's flags may be wrong."""
         if block.cut_at is not None and block.cut_at < believed.next_offset:
             believed = Believed(block.cut_at, [record for record in believed.bad if record.at < block.cut_at])
         records = [bad_record(block, corrupt, asked) for corrupt in block.corrupt]
@@ -119,29 +119,29 @@ class PullEvidence:
 
     @property
     def has_bad(self) -> bool:
-        """Whether some records were bad in one reply, and a second one has not come."""
+        """Whether records were bad in one response and a second response is pending."""
         return bool(self._bad)
 
     def got_further(self, next_offset: int) -> None:
-        """Note that the last reply brought the queue forward to `next_offset`."""
+        """Called when the last response moved the queue forward to `next_offset`."""
         self._fruitless = 0
         if self._bad:
             self._bad = {at: record for at, record in self._bad.items() if at >= next_offset}
 
     def got_nowhere(self, doubt: Doubt) -> None:
-        """Note that nothing of the last reply was believed. Raises ProtocolError at the second such reply in a row."""
+        """Called when no part of the last response was trusted. Raises ProtocolError the second time in a row."""
         self._fruitless += 1
         if self._fruitless > 1:
-            raise ProtocolError(f"the reply to a pull at {doubt.at} cannot be believed: {doubt.reason}")
+            raise ProtocolError(f"the response to a pull at {doubt.at} is contradictory: {doubt.reason}")
 
     def nothing(self, asked: int, header: PullMessageResponseHeader) -> int:
-        """Judge a reply without messages. Returns the offset of the next pull. Raises ProtocolError."""
+        """Validate a response without messages. Return the offset of the next pull. Raises ProtocolError."""
         to = header.next_begin_offset
         if to <= asked:
             return asked
         if to > header.max_offset:
-            ends = f"though the queue ends at {header.max_offset}"
-            raise ProtocolError(f"a pull at {asked} found nothing and is to go on at {to}, {ends}")
+            ends = f"the queue's end at {header.max_offset}"
+            raise ProtocolError(f"a pull at {asked} found nothing, but its next offset {to} is beyond {ends}")
         if self.takes_all or self._is_usual_step(asked, header):
             return to
         known, self._gaps = self._gaps.get(asked, asked), {asked: to}
@@ -191,8 +191,8 @@ class PullEvidence:
             log.info("queue.gap_found", queue=str(self._queue), offset=low, missing=high - low)
 
     def _refute(self, offset: int) -> None:
-        """Forget the gaps of the last reply, which this one does not confirm; log the one at `offset`."""
+        """Forget the gaps of the last response, which this response does not confirm; log the gap at `offset`."""
         to = self._gaps.get(offset, offset)
         if to > offset and self.takes_all:
-            self._tell(Doubt(offset, f"it had no message from {offset} to {to - 1}, and there are some"))
+            self._tell(Doubt(offset, f"offsets {offset} to {to - 1} had no messages before, but have some now"))
         self._gaps = {}

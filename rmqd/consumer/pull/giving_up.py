@@ -1,17 +1,17 @@
-"""The end of one ownership of a queue: handlers finish what they have, the last commit is answered, the lock is freed.
+"""The release of a queue: handlers finish, the last commit is confirmed, and the lock is released.
 
-The order of these steps is what keeps a hand-over between two members of rmqd free of duplicates:
+The order of these steps avoids duplicates at a hand-over between two rmqd members:
 
-1. *Hand out nothing more.* What no handler has stays unfinished, so the commit offset does not pass it.
-2. *Drain*: wait until no handler has a batch of the queue, for at most the time that was given.
-3. *Commit for the last time*, and wait for the answer. Without the answer the next owner could read the former offset.
-4. *Unlock.* Only now does the next owner, which waits for the lock, read the stored offset and begin there.
+1. *Hand out nothing more.* Waiting messages stay unfinished, so the commit offset does not pass them. 2. *Drain*: wait
+until no batch of the queue is in flight, at most for the given time. 3. *Commit for the last time*, and wait for the
+response. Otherwise the next owner could read an older offset. 4. *Unlock.* Only now does the next owner, which waits
+for the lock, read the stored offset and start there.
 
-The next owner waits for a limited time only. When the drain has taken all of it, somebody else may have the queue, and
-nothing may be committed any more: what handlers finish later is handled twice. Therefore what is finished at the
-beginning of the drain is committed right away, side by side with the drain.
+The next owner waits only for a limited time. If the drain takes all of it, another member may own the queue, and no
+commit is allowed any more: messages that finish later are handled twice. Therefore the messages that are finished when
+the drain starts are committed at once, during the drain.
 
-The rules of commits and locks at a hand-over, with their reasons, are in docs/proof/ownership.md.
+docs/proof/ownership.md explains the rules of commits and locks at a hand-over.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-LAST_COMMIT_SECONDS: Final = 3.0  # how long a stop retries its last commits, at least, unless an error is final
+LAST_COMMIT_SECONDS: Final = 3.0  # minimum time to retry the last commits at a stop, unless an error is permanent
 AGAIN_SECONDS: Final = 0.2
 
 
 class GivingUp:
-    """Gives one queue up.
+    """Releases one queue.
 
-    Where another member waits for the queue, nothing is committed once the time for leaving is over. Where the whole
-    group ends here (`Leaving.is_last`), the last commit is tried for some seconds more: no other member takes the queue
-    before it is unlocked.
+    If another member waits for the queue, nothing is committed after the deadline. If the whole group stops here
+    (`Leaving.is_last`), the last commit is tried for some seconds more: no other member acquires the queue before it is
+    unlocked.
     """
 
     def __init__(self, context: GroupContext, queue: MessageQueue, leaving: Leaving) -> None:
@@ -51,16 +51,16 @@ class GivingUp:
         self._leaving = leaving
 
     async def run(self, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
-        """Give up the queue that `loop` pulls. `moved_to` returns the offset that an operator moved it to meanwhile."""
+        """Release the queue that `loop` pulls. `moved_to` returns the offset of an operator's reset, or None."""
         context, leaving, message_queue = self._context, self._leaving, self._queue
         if loop is not None:
             process_queue = loop.process_queue
-            # an operator's reset that the answer to a last pull brings, or has brought, is for the next ownership
+            # a reset in the response to a last pull, or a pending one, applies to the next ownership
             loop.request.successor = partial(context.move, message_queue)
             if (reset_to := loop.request.reset_to) is not None:
                 context.move(message_queue, reset_to)
             process_queue.leave()
-            context.service.submit(process_queue)  # a group by key has some of it handled still
+            context.service.submit(process_queue)  # a group by key still handles some of its messages
             drained = await self._drain(loop)
             self._prolong()
             if moved_to() is None or not context.ownership.holds(message_queue):
@@ -68,8 +68,8 @@ class GivingUp:
                 self._count_repeated(process_queue, is_committed=is_committed)
             await self._commit_move(moved_to)
             process_queue.drop(leaving.cause)
-            if not drained and (leaving.is_last or leaving.hurried.is_set()):  # a hurry is the group's end, too
-                return  # released when the group's handlers have ended
+            if not drained and (leaving.is_last or leaving.hurried.is_set()):  # a forced stop also ends the group
+                return  # released when all handlers of the group have ended
         if (floor := context.store.committed.get(message_queue)) is not None:
             newest_ms = 0 if loop is None else loop.process_queue.newest_store_timestamp
             context.floors[message_queue] = Floor(floor, newest_ms)
@@ -77,14 +77,14 @@ class GivingUp:
         await context.ownership.release(message_queue)
 
     async def abandon(self, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
-        """Commit the finished messages of a group that fails. Messages that handlers still have are delivered again."""
+        """Commit the finished messages of a failed group. Messages in flight are delivered again."""
         if loop is None:
             return
         process_queue, leaving = loop.process_queue, self._leaving
         if not process_queue.leaving:
             process_queue.leave()
         leaving.is_last, leaving.until = True, self._context.clock.monotonic() + LAST_COMMIT_SECONDS
-        # the broker forgot the operator's reset when it told us of it, so nobody else would obey
+        # The broker reported the operator's reset once, to this member, so no other member would apply it.
         move = loop.request.reset_to if moved_to() is None else moved_to()
         is_committed = move is None and await self._commit(process_queue.commit_offset())
         self._count_repeated(process_queue, is_committed=is_committed)
@@ -94,8 +94,8 @@ class GivingUp:
     def _prolong(self) -> None:
         """Set the deadline of the last commit.
 
-        At a hand-over: as long as the lock is safely ours. At a stop: at least LAST_COMMIT_SECONDS from now, and just
-        that if the stop is hurried.
+        At a hand-over: as long as this member certainly holds the lock. At a stop: at least LAST_COMMIT_SECONDS from
+        now; after a forced stop exactly that.
         """
         leaving, now = self._leaving, self._context.clock.monotonic()
         if not leaving.is_last:
@@ -106,30 +106,30 @@ class GivingUp:
             leaving.until = max(leaving.until, now + LAST_COMMIT_SECONDS)
 
     def _count_repeated(self, process_queue: ProcessQueue, *, is_committed: bool) -> None:
-        """Count messages that are finished here above the stored offset: the next owner handles them again."""
+        """Count the messages that are finished here above the stored offset: the next owner handles them again."""
         offset = process_queue.commit_offset()
         stored = offset if is_committed else self._context.store.committed.get(self._queue, offset)
         if repeated := process_queue.finished_above() + max(0, offset - stored):
             process_queue.stats.may_repeat(self._leaving.cause, repeated)
 
     def _may_commit(self) -> bool:
-        """Whether a commit may still be sent: after the time, or without the lock, another member may own the queue."""
+        """Return whether a commit may be sent. After the deadline or without the lock another member may own it."""
         return self._context.ownership.holds(self._queue) and self._context.clock.monotonic() < self._leaving.until
 
     async def _drain(self, loop: PullLoop) -> bool:
-        """Wait until no handler has a batch of the queue; False if the time for it ran out."""
-        # a reset leaves batches of the former cache with handlers: their results are ignored, but they must end before
-        # the next owner begins
+        """Wait until no batch of the queue is in flight. Return False after a timeout."""
+        # After a reset, batches of an earlier cache may be in flight. Their results are ignored, but they must end
+        # before the next owner starts.
         process_queues = (*loop.formers, loop.process_queue)
         if not any(one.is_busy for one in process_queues):
             return True
-        # commit beside the wait: once the time has run out nothing may be committed, and the next owner would handle
-        # again what is finished already
+        # Commit during the wait: after a timeout no commit is allowed, and the next owner would handle the finished
+        # messages again.
         commit = asyncio.create_task(self._try_once(loop.process_queue.commit_offset()))
         try:
             return await self._leaving.drain(process_queues)
         finally:
-            commit.cancel()  # ends the wait for the answer only: the store carries on a commit that was sent
+            commit.cancel()  # ends only the wait for the response: the store completes a commit that was sent
             await asyncio.gather(commit, return_exceptions=True)
 
     async def _try_once(self, offset: int) -> None:
@@ -140,11 +140,10 @@ class GivingUp:
                 self._failed(offset, error)
 
     async def _commit(self, offset: int) -> bool:
-        """Store the offset, unless the broker has a higher one. Returns whether the broker has it.
+        """Commit the offset, unless the broker has a higher one. Return whether the broker has it.
 
-        Tries until the broker has the offset and no earlier commit of ours, which had no answer, can replace it; or
-        until the time is over. It gives up at an error that cannot pass, and at any error if the stored offset would
-        not change.
+        Retries until the deadline, or until the broker has the offset and no unconfirmed earlier commit of ours can
+        replace it. Gives up at a permanent error, and at any error if the stored offset would not change.
         """
         store, message_queue = self._context.store, self._queue
         is_news = store.committed.get(message_queue) != offset
@@ -154,7 +153,7 @@ class GivingUp:
                 while self._may_commit():
                     try:
                         is_committed = await store.commit_upward(message_queue, offset, self._may_commit)
-                        # `settled` says True where an older commit has ended, and may have replaced ours: look again
+                        # True: an older commit has ended and may have replaced ours, so commit again
                         if not (is_committed and await store.settled(message_queue, offset, self._leaving.until)):
                             return is_committed
                     except RmqdError as error:
@@ -163,15 +162,15 @@ class GivingUp:
                             break
                         await self._context.clock.sleep(AGAIN_SECONDS)
         except TimeoutError:
-            failure = failure or RmqdError("its broker did not answer in time")
+            failure = failure or RmqdError("its broker did not respond in time")
         if failure is not None:
             self._failed(offset, failure)
         return False
 
     async def _commit_move(self, moved_to: Callable[[], int | None]) -> None:
-        """Store where an operator moved the queue while it was being given up, so that the next owner begins there.
+        """Commit the offset of an operator's reset during the release, so that the next owner starts there.
 
-        The move may also come during the last commit, or during this one. It is tried as long as a last commit is.
+        The reset may also arrive during the last commit, or during this one. Retries for as long as a last commit.
         """
         stored: int | None = None
         failure: RmqdError | None = None
@@ -195,7 +194,7 @@ class GivingUp:
 
 
 def _may_pass(error: RmqdError) -> bool:
-    """Whether the broker may accept the same request a moment later."""
+    """Return whether the broker may accept the same request a moment later."""
     if isinstance(error, BrokerError):
         return error.retriable
     return isinstance(error, RemotingError | RouteNotFoundError)

@@ -1,4 +1,4 @@
-"""Pulls one queue: asks the broker for what comes next, and puts it where workers take it from."""
+"""The pull loop of one queue: sends pulls and puts the messages into the cache for the workers."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 log = structlog.get_logger(__name__)
 
 SUSPEND_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
-CARRY_SECONDS: Final = 0.005  # how often pulls carry commits at most: a queue may be pulled thousands of times a second
+CARRY_SECONDS: Final = 0.005  # minimum interval of commits in pulls: a queue may be pulled thousands of times a second
 UNHELD_SECONDS: Final = 0.01
-MOST_ALIKE: Final = 5  # impossible answers, before the queue counts as stuck
+MOST_ALIKE: Final = 5  # equal contradictory responses until the queue counts as stuck
 
 
 class PullLoop(PulledQueue):
-    """One queue's pulls, for as long as it is owned."""
+    """One queue's pulls, as long as this member owns the queue."""
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue, offset: int) -> None:
         super().__init__(context, message_queue, offset)
         self._namespace = context.options.namespace
         self._origin = topic_of_pop_retry(context.options.group, message_queue.topic)
-        self._had_trouble = False  # since the broker last gave messages, or held a pull until there were some
-        self._alike = 0  # impossible answers that say the same, one after the other
+        self._had_trouble = False  # True after an error, until a pull succeeds
+        self._alike = 0  # equal contradictory responses in a row
         self._backoff = PullBackoff()
         self._moves = OffsetMoves(self, context, message_queue)
         self._corrupt = CorruptMessages(self, context, message_queue)
         self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
         self._evidence = PullEvidence(message_queue, context.client.remoting.traffic)
-        self._carried_at = float("-inf")  # when a pull last could carry a commit, monotonic
+        self._carried_at = float("-inf")  # when a pull could last carry a commit, monotonic
         self._configure()
 
     async def run(self) -> None:
@@ -85,36 +85,36 @@ class PullLoop(PulledQueue):
                 else:
                     await self._not_found(reply)
                 self.failure = None
-                if self._interval and reply.code == FOUND:  # an idle queue's next message must not wait for it
+                if self._interval and reply.code == FOUND:  # no delay for an idle queue's next message
                     await context.clock.sleep(self._interval)
             except RmqdError as error:
                 await self._failed(error)
 
     async def move_to(self, offset: int) -> None:
-        """Go on at `offset`, as an operator says, whatever is cached or was committed. Not while `run` runs."""
+        """Continue at `offset` after an operator's reset, regardless of cache and commits. Not while `run` runs."""
         log.warning(
             "offset.moved", queue=str(self._message_queue), offset=self.process_queue.next_offset, moved_to=offset
         )
         try:
             await self._moves.begin_at(offset)
-        except RmqdError as error:  # the next round of commits has it
+        except RmqdError as error:  # the next round of commits retries
             if not error.is_reported:
                 log.warning("offset.commit_failed", queue=str(self._message_queue), offset=offset, error=str(error))
 
     def start_again(self, offset: int, because: str) -> None:
         """Drop the cache and pull from `offset` on.
 
-        What handlers have now is ignored when it returns, and counts as handled twice, with the cause `because`.
+        Results of messages in flight are ignored, and these messages count as duplicates with the cause `because`.
         """
         super().start_again(offset, because)
         self._corrupt.forget()
         self._evidence.forget()
 
     def take_over_options(self) -> int:
-        """Apply the group's present options at once, not only from the next pull on.
+        """Apply the group's changed options at once instead of at the next pull.
 
-        Where the filter is another one, the pull under way is asked anew: what it brings may have been chosen by the
-        old filter, though stored later. Returns how many cached messages were let go, as the new tags don't match them.
+        If the filter changed, the pull in flight is sent again, because the broker may apply the old filter to messages
+        stored later. Returns the number of cached messages that were finished because the new tags do not match them.
         """
         if not self._configure():
             return 0
@@ -130,7 +130,7 @@ class PullLoop(PulledQueue):
             await self._failed(error)
 
     def _configure(self) -> bool:
-        """Apply the group's present options, if they changed since the last time. Returns whether the filter did."""
+        """Apply the group's present options if they changed. Return whether the filter changed."""
         context, topic = self._context, self._message_queue.topic
         self._revision = context.revision
         options, subscription = context.options, context.subscriptions[topic]
@@ -144,7 +144,7 @@ class PullLoop(PulledQueue):
         return is_other
 
     def _is_at_end(self) -> bool:
-        """Whether this group is to handle the queue's messages up to an offset only, and all of them are pulled."""
+        """Return whether the queue has an end for this group and is pulled up to it."""
         end = self._context.ends.get(self._message_queue)
         return end is not None and self.process_queue.next_offset >= end
 
@@ -159,7 +159,7 @@ class PullLoop(PulledQueue):
         return reply
 
     async def _carry(self, on: RemotingConnection) -> CarriedCommit | None:
-        """Have the pull that is sent next by this connection commit what is finished, if it may."""
+        """Let the next pull on this connection commit the finished messages, if allowed."""
         queue, offset = self._message_queue, self.process_queue.commit_offset()
         return await self._context.store.carry(queue, offset, on, self._may_carry)
 
@@ -185,7 +185,7 @@ class PullLoop(PulledQueue):
             await self._take_believed(block, asked, header)
 
     async def _take_believed(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> None:
-        """Take what is believed of a reply, and wait or ask again for the rest."""
+        """Accept the trusted part of a response, and wait or pull again for the rest."""
         process_queue, passes_over = self.process_queue, self._corrupt.policy != "stop"
         believed = self._evidence.found(block, asked, header, passes_over=passes_over)
         if block.is_closed:
@@ -209,7 +209,7 @@ class PullLoop(PulledQueue):
                 self._evidence.got_nowhere(believed.doubt)
 
     def _is_well(self, next_offset: int) -> None:
-        """Note that the broker has the queue, and our place in it: failures and doubts of before are over."""
+        """Reset failures and pending checks, because the broker has the queue and our offset in it."""
         self._backoff.answered()
         self._moves.end_doubt()
         self._evidence.got_further(next_offset)
@@ -222,7 +222,7 @@ class PullLoop(PulledQueue):
             self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
             asked = self.process_queue.next_offset
             if header.next_begin_offset < asked and is_logical(self._message_queue.broker_name):
-                await self.offset_moved(reply)  # for unmoved logical queues brokers say so in place of OFFSET_MOVED
+                await self.offset_moved(reply)  # logical queues without a move respond this, not OFFSET_MOVED
                 return
             self.process_queue.continue_at(self._evidence.nothing(asked, header))
             self.stuck = None
@@ -236,7 +236,7 @@ class PullLoop(PulledQueue):
             raise BrokerError.of(reply.code, reply.remark, self._message_queue.broker_name)
 
     async def offset_moved(self, reply: RemotingCommand) -> None:
-        """Treat an answer PULL_OFFSET_MOVED: the broker refuses the offset and offers another. Raises RmqdError."""
+        """Handle the response PULL_OFFSET_MOVED: the broker refuses the offset and offers another. Raises RmqdError."""
         self._had_trouble = True
         await self._moves.answered(reply)
 
@@ -252,16 +252,16 @@ class PullLoop(PulledQueue):
             log.warning("pull.failed", queue=str(self._message_queue), error=str(error))
         if isinstance(error, TopicNotExistError):
             self._moves.look_again()
-            if is_retry_topic(self._message_queue.topic):  # it is deleted together with the group
-                self._context.client.heartbeat.beat_soon()  # which makes it anew
+            if is_retry_topic(self._message_queue.topic):  # the topic is deleted together with the group
+                self._context.client.heartbeat.beat_soon()  # recreates it
         if self._bring_up_to_date(error):
             self.request.broker_id = 0
         if not (isinstance(error, RemotingError) and self.request.has_another()):
             await self._context.clock.sleep(self._backoff.after(error, at_master=self.request.at_master))
 
     def _contradicted(self, error: ProtocolError, before: RmqdError | None) -> None:
-        """Show the queue as stuck where its broker gives the same impossible answer again and again."""
+        """Mark the queue as stuck after several equal contradictory responses."""
         self._alike = self._alike + 1 if before is not None and str(before) == str(error) else 1
         if self._alike >= MOST_ALIKE:
-            step = "nothing is passed over; the broker's log may say more"
+            step = "no message is skipped; see the broker's log for the cause"
             self.stuck = self._context.found("pull_failed", str(error), step=step)

@@ -1,27 +1,26 @@
-"""What becomes of a queue whose offset a broker or an operator moves.
+"""Changes of a queue's offset by a broker or an operator.
 
-An operator's reset is an order: what is cached is let go, and what handlers have counts no more.
+An operator's reset is an order: the cache is dropped, and results of messages in flight are ignored.
 
-A broker's word (PULL_OFFSET_MOVED) tells only where its queue begins or ends; what was pulled before is in memory, and
-nobody else will ever get it. So it is handled, retried and dead-lettered as if nothing had happened, and the commit
-offset stays at the first message that is not finished. Only the next pull begins elsewhere:
+A broker's PULL_OFFSET_MOVED shows only where its queue begins or ends. Messages that were pulled before are in memory,
+and no other member can pull them again. So they are handled, retried and dead-lettered as usual, and the commit offset
+stays at the first unfinished message. Only the next pull starts elsewhere:
 
-| the broker offers              | the queue                                                                        |
-|--------------------------------|----------------------------------------------------------------------------------|
-| more than was asked            | goes on there: the messages between are gone at the broker                       |
-| the same                       | asks again after a while, as after an error                                      |
-| less, but all that is committed| goes on there, once what is cached is finished: the broker will give the same    |
-|                                | offsets to other messages, and the cache holds one message of an offset          |
-| less than what is committed    | the same, after `OffsetDoubt`; what is committed is set back at once             |
+| the broker offers | the queue |
+|--------------------------------|----------------------------------------------------------------------------------| |
+a higher offset | continues there: the messages in between no longer exist at the broker | | the same offset | pulls
+again after a pause, as after an error | | a lower one, not below the | continues there once the cached messages are
+finished: the broker will reuse the | | committed offset | offsets, and the cache holds one message for each offset | |
+one below the committed offset | the same, after `OffsetDoubt`; the committed offset is lowered at once |
 
-A broker that offers less has lost its end, or the topic was made anew, and since then it may have given some of the
-asked offsets to other messages: the end that it offers lies behind those, and where it has got as far as before, it
-offers nothing. What is stored later than all that was pulled shows them. So a queue that is to go down goes to the
-first such message. One is also looked for when a queue is pulled by another connection, exists again, or is doubted no
-more. A member that has pulled nothing of the queue goes by the time at which the broker first took its offset, or at
-which its own file got it (broadcasting). One that has just started knows no time where brokers keep the offsets. If its
-first pull is refused, it goes on at the end, and reports how many messages lie before it: an operator knows whether the
-topic was made anew.
+A broker that offers a lower offset has lost the end of its queue, or the topic was recreated. Since then it may have
+given some of the offsets to other messages. The offered end is above those messages, and if the queue has grown past
+the requested offset, the broker offers nothing. These messages are recognized by a store time after that of every
+pulled message. So a queue that must go down continues at the first such message. The same search runs when a queue is
+pulled on another connection, exists again, or a check has ended. A member without a pulled message of the queue uses
+the time at which the broker first accepted its offset, or at which its offset file was written (broadcasting). A member
+that has just started has no such time if brokers keep the offsets. If its first pull is refused, it continues at the
+end and reports how many messages precede it: an operator knows whether the topic was recreated.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class OffsetMoves:
-    """Moves one queue. The queue's pull loop owns it."""
+    """Changes the offset of one queue. The queue's pull loop owns it."""
 
     def __init__(self, loop: PulledQueue, context: GroupContext, message_queue: MessageQueue) -> None:
         self._loop = loop
@@ -52,22 +51,22 @@ class OffsetMoves:
         self._message_queue = message_queue
         self._doubt = OffsetDoubt(message_queue, context.clock)
         self._looked_on: RemotingConnection | None = None
-        self._accepted_ms = 0  # when the broker first had the queue's offset, by our clock
+        self._accepted_ms = 0  # when the broker first accepted the queue's offset, by our clock
 
     @property
     def must_look(self) -> bool:
-        """Whether offsets that were pulled may have been given to other messages since it was looked."""
+        """Whether pulled offsets may have been reused for other messages since the last check."""
         request = self._loop.request
         return request.connection is not self._looked_on and request.at_master
 
     def look_again(self) -> None:
-        """Have the next answer checked for a queue that was made anew: `look_back`."""
+        """Check the next response for a recreated queue: `look_back`."""
         self._looked_on = None
 
     async def look_back(self, reply: RemotingCommand) -> bool:
-        """Look for messages that have offsets which were pulled before; whether the queue goes back to them.
+        """Search for other messages at offsets that were pulled before. Return whether the queue goes back to them.
 
-        `reply` is to a pull, and counts for nothing then. Raises RmqdError.
+        `reply` is the response to a pull, and must be discarded if this returns True. Raises RmqdError.
         """
         if reply.code != FOUND and reply.code not in NOTHING:
             return False
@@ -87,11 +86,11 @@ class OffsetMoves:
         return True
 
     async def _first_unseen(self, since_ms: int) -> int | None:
-        """The first message that is stored later than all that was pulled, if it lies below the next pull.
+        """Return the offset of the first message stored after every pulled one, if it is below the next pull's offset.
 
-        Where nothing was pulled, `since_ms` counts (0: not known).
+        If no message was pulled, `since_ms` is the time to compare (0 if unknown).
 
-        What the broker finds by the time is looked at: some find the last message where none is as late.
+        The broker's search result is verified, because some brokers return the last message if no message is as late.
         """
         process_queue, request = self._loop.process_queue, self._loop.request
         since_ms = process_queue.newest_store_timestamp or since_ms
@@ -99,14 +98,14 @@ class OffsetMoves:
             return None
         try:
             found = await self._context.founding.policy.search(self._message_queue, since_ms + 1)
-        except BrokerError as error:  # it may have been forbidden, which must not end the consumption
+        except BrokerError as error:  # a missing permission must not end the consumption
             log.debug("offset.not_found_by_time", queue=str(self._message_queue), error=str(error))
             return None
         if found >= process_queue.next_offset:
             return None
         reply = await request.ask(found, 0, 0, 1)
         if (reset_to := request.reset_told(found, reply)) is not None:
-            request.reset_to = reset_to  # it is told once
+            request.reset_to = reset_to  # a reset is reported only once
         if reply.code != FOUND:
             return None
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
@@ -118,18 +117,18 @@ class OffsetMoves:
         return None
 
     def end_doubt(self) -> None:
-        """Note that the broker accepts the queue's offset after all."""
+        """Called when the broker accepts the queue's offset after all."""
         self._doubt.end()
 
     async def answered(self, reply: RemotingCommand) -> None:
-        """Treat an answer PULL_OFFSET_MOVED, or another one that offers less than was asked, by the table above.
+        """Handle PULL_OFFSET_MOVED, or another response with an offset below the requested one, by the table above.
 
         Raises RmqdError.
         """
         loop, remark = self._loop, reply.remark or ""
         if not loop.request.at_master:
             loop.request.broker_id = 0
-            raise BrokerError.of(reply.code, "says a slave; the master is asked", self._message_queue.broker_name)
+            raise BrokerError.of(reply.code, "from a slave; asking the master", self._message_queue.broker_name)
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         loop.max_offset = header.max_offset
         asked, offered = loop.process_queue.next_offset, header.next_begin_offset
@@ -153,7 +152,7 @@ class OffsetMoves:
             await self._correct(asked, offered, remark, unread)
 
     async def reset(self, offset: int) -> None:
-        """Go where an operator reset the group, as the answer to a pull told. Raises RmqdError."""
+        """Apply an operator's reset that the response to a pull reported. Raises RmqdError."""
         log.warning(
             "offset.corrected",
             queue=str(self._message_queue),
@@ -164,7 +163,7 @@ class OffsetMoves:
         await self.begin_at(offset)
 
     async def begin_at(self, offset: int) -> None:
-        """Drop the cache, as an operator moved the queue, and ignore what handlers do now. Raises RmqdError."""
+        """Drop the cache after an operator's reset, and ignore the results of messages in flight. Raises RmqdError."""
         if offset < self._context.store.committed.get(self._message_queue, 0):
             self._loop.process_queue.stats.falls["operator"] += 1
         self._accepted_ms = 0
@@ -173,12 +172,12 @@ class OffsetMoves:
         await self._context.store.commit(self._message_queue, offset, downward=True)
 
     def _filed_ms(self) -> int:
-        """When the offset came into a broadcasting group's own file (Unix milliseconds); 0 in other groups."""
+        """Return when the offset was written to a broadcasting group's file (Unix milliseconds); 0 in other groups."""
         is_own = self._context.options.message_model == "broadcasting"
         return int(self._context.store.committed_at.get(self._message_queue, 0.0) * 1000) if is_own else 0
 
     def _is_doubtful(self, offered: int) -> bool:
-        """Whether an offer below the committed offset has to be confirmed: one reply of a broker is not enough."""
+        """Return whether an offer below the committed offset still needs confirmation by later responses."""
         committed = self._context.store.committed.get(self._message_queue, 0)
         return offered < committed and not self._doubt.is_over(self._loop.request.address or "", committed, offered)
 
@@ -186,17 +185,15 @@ class OffsetMoves:
         loop = self._loop
         if loop.stuck is None:
             log.error("offset.illegal", queue=str(self._message_queue), offset=asked, broker_offers=offered)
-        evidence = f"offset {asked} is illegal, the broker offers {offered}"
+        evidence = f"offset {asked} is illegal; the broker offers {offered}"
         loop.stuck = self._context.found("offset_illegal", evidence, topic=self._message_queue.topic)
         await loop.wait_for_operator()
 
     async def _correct(self, asked: int, offered: int, remark: str, unread: int = 0) -> None:
         if unread:
             queue, topic = self._message_queue, self._message_queue.topic
-            evidence = (
-                f"the offset {asked} of {queue} was beyond its end: {unread} messages before {offered} are not read"
-            )
-            step = "if the topic was created again, `rmqd offsets reset {group} {topic} --to first` has them handled"
+            evidence = f"offset {asked} was beyond the end of {queue}: {unread} messages before {offered} are not read"
+            step = "if the topic was recreated, handle them with `rmqd offsets reset {group} {topic} --to first`"
             self._context.problems.begin(
                 ("unread", queue), self._context.found("offset_illegal", evidence, topic=topic, step=step)
             )
@@ -221,19 +218,19 @@ class OffsetMoves:
             process_queue.stats.falls["corrected"] += 1
         try:
             await store.commit(self._message_queue, process_queue.commit_offset(), downward=falls)
-        except RmqdError as error:  # the next round of commits has it
+        except RmqdError as error:  # the next round of commits retries
             if not error.is_reported:
                 log.warning("offset.commit_failed", queue=str(self._message_queue), offset=offered, error=str(error))
 
 
 def _check(asked: int, header: PullMessageResponseHeader) -> None:
-    """Raise ProtocolError where the offer contradicts what the same answer says of the queue's ends.
+    """Raise ProtocolError if the offer contradicts the queue's ends in the same response.
 
-    An offset is illegal because it is below the queue's first one, which is then what is offered, or above its last.
+    An offset is illegal either below the queue's first offset, which is then offered, or above its last one.
     """
     offered = header.next_begin_offset
     if offered == asked:
-        raise ProtocolError(f"the broker refuses offset {asked}, and offers the same")
+        raise ProtocolError(f"the broker refuses offset {asked}, but offers the same offset")
     if offered > asked and (offered > header.max_offset or asked < header.min_offset != offered):
-        ends = f"its queue has {header.min_offset} to {header.max_offset}"
-        raise ProtocolError(f"the broker refuses offset {asked} and offers {offered}, though {ends}")
+        ends = f"its queue has offsets {header.min_offset} to {header.max_offset}"
+        raise ProtocolError(f"the broker refuses offset {asked} and offers {offered}, but {ends}")

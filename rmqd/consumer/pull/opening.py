@@ -1,4 +1,4 @@
-"""Opens what a reply brought: a little at once, and what may keep the event loop in a thread of rmqd's own."""
+"""Opens the messages of a response: small work at once, longer work in one of rmqd's threads."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from rmqd.consumer.context import GroupContext
 from rmqd.wire.messages.message import Message, MessageBlock
 from rmqd.wire.messages.opening import NO_LIMIT, Opening
 
-THREADS: Final = 2  # of the process; each decompresses one reply, as far as there is room for it
+THREADS: Final = 2  # per process; each decompresses one response, as far as there is room
 
 
 async def open_pulled(block: MessageBlock, context: GroupContext, process_queue: ProcessQueue) -> bool:
-    """Open what a pull brought, as far as the queue's size threshold has room. Returns whether the answer still counts.
+    """Open a pull's messages as far as the queue's size threshold allows. Return whether the response is still valid.
 
-    Where that took a thread, the group's filter may have changed meanwhile, or an operator moved the queue. Then the
-    messages were chosen by what is not asked for any more, and have to be pulled again.
+    During work in a thread the group's filter may have changed, or an operator may have reset the queue. Then the
+    messages were selected with outdated settings, and must be pulled again.
     """
     topic, offset = process_queue.message_queue.topic, process_queue.next_offset
     subscription = context.subscriptions[topic]
     room = context.thresholds.size_bytes - process_queue.cached_bytes
-    must_stop = context.options.on_corrupt_message == "stop"  # at the first one: no other is looked at
+    must_stop = context.options.on_corrupt_message == "stop"  # at the first corrupt message, without opening others
     await open_bodies(block, context.options.max_body_size_bytes, room, offset, ends_at_corrupt=must_stop)
     is_same = context.subscriptions[topic] is subscription and process_queue.next_offset == offset
     return is_same and not process_queue.dropped
@@ -39,22 +39,22 @@ async def open_bodies(
     unwraps: bool = True,
     ends_at_corrupt: bool = False,
 ) -> list[Message]:
-    """Decompress messages and unwrap batches. Returns the messages that were left out of the block.
+    """Decompress messages and unwrap batches. Return the messages that were removed from the block.
 
-    Left out are the messages from the one on that would make all of them more than `room_bytes`; members of a batch
-    below the offset `low`; and, with `ends_at_corrupt`, those behind the first message that cannot be opened. A batch
-    counts as corrupt unless `unwraps`.
+    Removed are: all messages from the point at which their total exceeds `room_bytes`; members of a batch below the
+    offset `low`; and, with `ends_at_corrupt`, the messages behind the first corrupt one. A batch counts as corrupt
+    unless `unwraps`.
     """
     opening = Opening(block, max_body_size, room_bytes, low, unwraps=unwraps, ends_at_corrupt=ends_at_corrupt)
     if not opening.at_once():
         try:
             await asyncio.get_running_loop().run_in_executor(_threads(), opening.rest)
         finally:
-            opening.cancelled = True  # ends a thread's work that nobody waits for, if this was cancelled
+            opening.cancelled = True  # after a cancellation, end the thread's work
     return opening.finish()
 
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """The process's threads for opening; not asyncio's own pool, which handlers may fill for minutes."""
+    """Return the process's threads for decompression. Handlers may fill asyncio's own pool for minutes."""
     return ThreadPoolExecutor(THREADS, "rmqd-opening")

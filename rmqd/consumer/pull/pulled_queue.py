@@ -1,8 +1,8 @@
-"""The state of one queue that is pulled, and the waits while it is not.
+"""The state of one pulled queue, and its waits between pulls.
 
-A queue is not pulled while it is paused, while its cache is full, while messages at the next offset are still handled,
-and while an operator has to act. A broker tells of an operator's reset only in the answer to a pull. So a queue that
-waits is probed now and then: it is asked for one message, which is not taken.
+A queue is not pulled while it is paused, while its cache is full, while messages at the next offset are still in
+flight, or while an operator must act. A broker reports an operator's reset only in the response to a pull. So a waiting
+queue is probed periodically with a pull of one message, which is discarded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 RECHECK_SECONDS: Final = 1.0
-PROBE_SECONDS: Final = 10.0  # how soon an operator's reset reaches a queue that is held
+PROBE_SECONDS: Final = 10.0  # maximum delay of an operator's reset at a waiting queue
 
 FOUND: Final = int(ResponseCode.SUCCESS)
 NOTHING: Final = frozenset((int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)))
@@ -40,38 +40,38 @@ MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 
 
 class PulledQueue(Loop):
-    """What is known and cached of a queue. `process_queue` is replaced when an operator moves the offset."""
+    """The state and cache of a queue. `process_queue` is replaced when an operator resets the offset."""
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue, offset: int) -> None:
         super().__init__(context, message_queue)
         options, topic = context.options, message_queue.topic
         self.process_queue = self._cache(offset, context.stats[topic])
-        self.formers: list[ProcessQueue] = []  # those before it, of which handlers may still have batches
+        self.formers: list[ProcessQueue] = []  # earlier caches of this queue with batches still in flight
         self.request = PullRequest(context.client, options.group, message_queue, context.subscriptions[topic])
-        self.stuck: Problem | None = None  # why nothing is pulled until an operator acts
+        self.stuck: Problem | None = None  # why pulling stopped until an operator acts
         self.waits_for_rate = False
         self.max_offset: int | None = None
-        self.measured_at = 0.0  # when the broker was last asked for it, beside the pulls
+        self.measured_at = 0.0  # when the queue's end was last queried outside pulls
         self.looked_at = self._probed_at = self.asked_at
 
     @property
     def process_queues(self) -> tuple[ProcessQueue]:
-        """The queue's one cache, as every kind of loop tells its caches."""
+        """The queue's one cache, in the form common to all kinds of loops."""
         return (self.process_queue,)
 
     @property
     def is_behind(self) -> bool:
-        """Whether messages wait on the broker, as far as it has told."""
+        """Whether the broker has reported messages that are not pulled yet."""
         return self.max_offset is not None and self.max_offset > self.process_queue.next_offset
 
     @abstractmethod
     async def offset_moved(self, reply: RemotingCommand) -> None:
-        """Treat an answer PULL_OFFSET_MOVED: the broker refuses the offset and offers another. Raises RmqdError."""
+        """Handle the response PULL_OFFSET_MOVED: the broker refuses the offset and offers another. Raises RmqdError."""
 
     def start_again(self, offset: int, because: str) -> None:
         """Drop the cache and pull from `offset` on.
 
-        What handlers have now is ignored when it returns, and counts as handled twice, with the cause `because`.
+        Results of messages in flight are ignored, and these messages count as duplicates with the cause `because`.
         """
         process_queue = self.process_queue
         process_queue.drop(because)
@@ -88,9 +88,9 @@ class PulledQueue(Loop):
         return self._context.cache(self._message_queue, offset, stats, options.namespace)
 
     async def probe(self, offset: int | None = None) -> None:
-        """Ask for one message, without waiting and without taking it: an operator's reset is told in such a reply.
+        """Pull one message without waiting, and discard it: such a response reports an operator's reset.
 
-        At another `offset` than the next one, nothing else that is said counts.
+        At an `offset` other than the next one, only a reset and the queue's end in the response are used.
         """
         self._probed_at = self._context.clock.monotonic()
         asked = self.process_queue.next_offset if offset is None else offset
@@ -106,23 +106,23 @@ class PulledQueue(Loop):
             log.debug("probe.failed", queue=str(self._message_queue), error=str(error))
 
     async def pause(self) -> None:
-        """Wait for as long as after an error, before the next pull."""
+        """Wait before the next pull for as long as after an error."""
         await self._context.clock.sleep(EXCEPTION_DELAY_SECONDS)
 
     async def wait_for_operator(self) -> None:
-        """Wait before it is looked whether an operator moved the queue."""
+        """Wait before the next check whether an operator reset the queue."""
         self.looked_at = self._context.clock.monotonic()
         await self._context.clock.sleep(PROBE_SECONDS)
 
     async def wait_at(self, offset: int) -> None:
-        """Wait as after an error, and see to it that an operator is heard, who may move the queue meanwhile."""
+        """Wait as after an error, and check for a reset by an operator meanwhile."""
         self.looked_at = self._context.clock.monotonic()
         await self.pause()
         if self._context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
             await self.probe(offset)
 
     async def _wait_for_rate(self) -> None:
-        """Wait until the group's rate limit lets the next pull through."""
+        """Wait until the group's rate limit permits the next pull."""
         self.waits_for_rate = True
         try:
             await self._context.rate_limit.wait()
@@ -135,12 +135,12 @@ class PulledQueue(Loop):
         return exceeded(self.process_queue, self._context.thresholds)
 
     async def _wait_for_relief(self, reason: Reason) -> None:
-        """Wait until the reason to hold back has gone; it is counted once."""
+        """Wait while this reason applies; it is counted once."""
         note_held_back(self.process_queue, reason, self._context.thresholds)
         await self._wait_while(lambda: self._hold_back() == reason, reason)
 
     async def _wait_while(self, is_held: Callable[[], bool], reason: Reason | None = None) -> None:
-        """Wait until nothing holds the queue back, or an operator moves it. The time counts for the `reason`."""
+        """Wait until the condition ends or an operator resets the queue. The time counts for `reason`."""
         process_queue, clock = self.process_queue, self._context.clock
         self.held_by = reason
         self._probed_at = since = clock.monotonic()
@@ -157,7 +157,7 @@ class PulledQueue(Loop):
             self.held_by = None
 
     async def _relieved(self, process_queue: ProcessQueue) -> None:
-        """Wait until messages were finished, or for a second."""
+        """Wait until messages are finished, at most one second."""
         context = self._context
         relief = context.resumed.wait() if context.paused else process_queue.wait_relief()
         await wait_within(context.clock, RECHECK_SECONDS, relief)

@@ -1,4 +1,4 @@
-"""The pulls of one queue as requests: to which broker, by which filter, and given up for another one."""
+"""The pull requests of one queue: their broker and filter, and the switch to another broker."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 
 
 class AskedAnewError(RmqdError):
-    """The answer to the pull under way is not wanted any more: another pull is to be sent."""
+    """The response to the pull in flight is not wanted any more: the pull must be sent again."""
 
 
 class _Waiting(NamedTuple):
-    """A pull that waits for its answer."""
+    """A pull that waits for its response."""
 
     connection: RemotingConnection
     future: asyncio.Future[RemotingCommand]
@@ -43,39 +43,39 @@ class _Waiting(NamedTuple):
     commit: CarriedCommit | None
 
     def give_up(self, hear: Callable[[int, RemotingCommand], None]) -> None:
-        """Give the answer to `hear`, with the offset that was asked. The caller settles the future."""
+        """Pass the response to `hear`, with the requested offset. The caller settles the future."""
         later = self.connection.hand_over(self.future, partial(hear, self.offset))
         if self.commit is not None:
             later.add_done_callback(self.commit.ended)
 
 
 class PullRequest:
-    """Sends one pull of a queue after the other. `broker_id` is the replica that is asked next, if it is there.
+    """Sends the pulls of one queue, one after the other. `broker_id` is the preferred replica for the next pull.
 
-    While that one is down, another one is asked. Only a pull of the master may carry a commit, so that makes no
-    difference to what is stored where.
+    If that replica is down, another one is asked. Only a pull at the master may carry a commit, so offsets are still
+    stored at the master.
     """
 
     def __init__(self, client: ClientInstance, group: str, queue: MessageQueue, subscription: SubscriptionData) -> None:
         self.broker_id = 0
-        self.address: str | None = None  # the broker's address that was asked the last time
-        self.at_master = True  # whether that address is the broker's master
-        self.connection: RemotingConnection | None = None  # the connection by which it was asked
+        self.address: str | None = None  # address of the last pull
+        self.at_master = True  # whether `address` is the broker's master
+        self.connection: RemotingConnection | None = None  # connection of the last pull
         self.reset_to: int | None = None
-        """An operator's reset, told in the answer to a pull that counted no more; whoever obeys it sets it to None."""
+        """An operator's reset, reported in a late response. The reader that applies it sets it to None."""
         self.successor: Callable[[int], object] | None = None
-        """Who is told of such a reset once the queue is given up: the broker tells nobody else of it."""
+        """Callback for such a reset after the queue was released: the broker reports it to no other member."""
         self._client = client
         self._group = group
         self._queue = queue
         self._sub_version = -1
         self._routes_version = -1
-        self._replicas: Mapping[int, str] = {}  # of the broker that serves the queue, by replica id
+        self._replicas: Mapping[int, str] = {}  # addresses of the queue's broker by replica id
         self._waiting: _Waiting | None = None
         self.filter_by(subscription)
 
     def filter_by(self, subscription: SubscriptionData) -> bool:
-        """Have the next pulls filtered so; says whether that is a change."""
+        """Use this filter for the next pulls. Return whether it has changed."""
         is_other = self._sub_version != subscription.sub_version
         self._sub_version = subscription.sub_version
         self._subscription = subscription
@@ -84,7 +84,7 @@ class PullRequest:
 
     def _write_template(self) -> None:
         self._credentials = self._client.remoting.security.credentials
-        # brokers know the filter of a group that heartbeats name; for another one each pull has it
+        # Brokers know the filters of groups in heartbeats; for other groups each pull contains the filter.
         self._flags = 0 if self._group in self._client.groups else PullSysFlag.SUBSCRIPTION
         self._template = PullRequestTemplate(
             group=self._group,
@@ -100,16 +100,16 @@ class PullRequest:
     async def ask(
         self, offset: int, flags: int, suspend_ms: int, most: int, carry: Carry | None = None
     ) -> RemotingCommand:
-        """Pull, and wait for the answer, whatever its code. Raises RmqdError, among them AskedAnewError.
+        """Pull and wait for the response, whatever its code. Raises RmqdError, including AskedAnewError.
 
-        `carry` is asked for a commit that the pull is to carry; it must be sent, and its end be told.
+        `carry` returns the commit that the pull must carry. That commit must be sent, and its end reported.
         """
         client = self._client
         if self._routes_version != client.routes.version:
             self._look_up()
         address = self._replicas.get(self.broker_id)
         connection = None if address is None else client.remoting.ready(address)
-        if address is None or connection is None:  # that replica is down or not connected: another one may be asked
+        if address is None or connection is None:  # This replica is down or not connected; another one may respond.
             address = self._address()
             if address is None:
                 raise BrokerAwayError(self._queue.topic, self._queue.broker_name)
@@ -120,7 +120,7 @@ class PullRequest:
         commit = None
         if carry is not None:
             commit = await carry(connection)
-            if self.reset_to is not None:  # told meanwhile; `carry` must give no commit then
+            if self.reset_to is not None:  # reported meanwhile; then `carry` must not return a commit
                 raise AskedAnewError("an operator has reset the queue")
         if self._credentials is not client.remoting.security.credentials:
             self._write_template()
@@ -140,40 +140,41 @@ class PullRequest:
         finally:
             self._waiting = None
         if reply.code == _GO_AWAY:
-            client.remoting.leave(connection, "the broker says that it goes away")
+            client.remoting.leave(connection, "the broker is shutting down")
         return reply
 
     def _look_up(self) -> None:
-        """Take from the routes what each pull needs of them."""
+        """Copy the data from the routes that each pull needs."""
         routes = self._client.routes
         self._routes_version = routes.version
         self._replicas = routes.replicas(routes.endpoint(self._queue))
 
     def ask_anew(self) -> None:
-        """Have the pull under way end by AskedAnewError. What its answer brings is pulled again."""
+        """End the pull in flight with AskedAnewError. Its messages are pulled again."""
         if self._waiting is None or self._waiting.future.done():
             return
         self._waiting.give_up(self._came_late)
-        self._waiting.future.set_exception(AskedAnewError("the pull is asked anew"))
+        self._waiting.future.set_exception(AskedAnewError("the pull is sent again"))
 
     def look_elsewhere(self) -> None:
-        """Have the pull under way asked of another replica, where the one that has it is down."""
+        """Send the pull in flight to another replica if its replica is down."""
         if self._waiting is not None and self.has_another():
             self.ask_anew()
 
     def has_another(self) -> bool:
-        """Whether the next pull would go to another address than the last one."""
+        """Return whether the next pull would use another address than the last one."""
         return self.address is not None and self._address() not in (None, self.address)
 
     def _address(self) -> str | None:
         return self._client.replicas.to_read(self._client.routes.endpoint(self._queue), self.broker_id)
 
     def reset_told(self, asked: int, reply: RemotingCommand) -> int | None:
-        """Where an operator's reset puts the group, if the reply to a pull at `asked` tells one. Raises ProtocolError.
+        """Return the offset of a reset that the response to a pull at `asked` reports, or None. Raises ProtocolError.
 
-        A broker that leads a logical queue drops the remark that names a reset, and where the pull was at the queue's
-        end it says PULL_NOT_FOUND (`rewriteResponseForStaticTopic` in Java's PullMessageProcessor). But it offers
-        another offset only where the one that was asked is not between the ends that it tells, or by a reset.
+        A broker that leads a logical queue drops the remark that identifies a reset. At the queue's end it even
+        responds with PULL_NOT_FOUND (`rewriteResponseForStaticTopic` in Java's PullMessageProcessor). But it offers
+        another offset for only two reasons: the requested offset is outside the queue's reported range, or there was a
+        reset.
         """
         is_unnamed = is_logical(self._queue.broker_name) and reply.code in (_MOVED, _NOT_FOUND)
         if not is_unnamed and not (reply.code == _MOVED and reply.remark == OPERATOR_RESET):
@@ -186,7 +187,7 @@ class PullRequest:
         return header.next_begin_offset if is_legal and is_elsewhere else None
 
     def _came_late(self, asked: int, reply: RemotingCommand) -> None:
-        """A broker tells of an operator's reset once, in the answer to whichever pull comes first."""
+        """Check a late response for an operator's reset: a broker reports it once, in the next response to a pull."""
         with contextlib.suppress(ProtocolError):
             if (offset := self.reset_told(asked, reply)) is None:
                 return

@@ -1,4 +1,4 @@
-"""What one owned queue tells about itself: its state, the figures of the moment, and why it stands still."""
+"""The status of one owned queue: its state, its current figures, and the reason of a stall."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from rmqd.errors import RemotingError, RmqdError
 log = structlog.get_logger(__name__)
 
 STALE_SECONDS: Final = 5.0
-OVERDUE_SECONDS: Final = 21.0  # a pull is held for 15 s, and then answered within the broker's 5 s round
-UNANSWERED_SECONDS: Final = 22.0  # the same, and a little patience
+OVERDUE_SECONDS: Final = 21.0  # a pull is held for 15 s, and then answered within the broker's 5 s check interval
+UNANSWERED_SECONDS: Final = 22.0  # the same plus a margin
 
 
 class QueueStatus(AssignmentStatus):
-    """The state of a queue that is pulled, and since when."""
+    """The state of a pulled queue, and since when."""
 
     loop: PullLoop | None = None
-    start_failure: RmqdError | None = None  # of the last attempt to take the queue over
-    _quiet: tuple[object, QueueSnapshot] | None = None  # the last snapshot while it was quiet, and what it depends on
+    start_failure: RmqdError | None = None  # error of the last attempt to acquire the queue
+    _quiet: tuple[object, QueueSnapshot] | None = None  # last snapshot while idle, and the values that it depends on
 
     @property
     def failure(self) -> RmqdError | None:
-        """The last failure: of a pull, or of an attempt to take the queue over; None after a success."""
+        """The last failure of a pull or of an attempt to acquire the queue; None after a success."""
         return self.start_failure if self.loop is None else self.loop.failure
 
     @property
     def turned_at(self) -> float | None:
-        """When the loop last asked, was answered, or looked whether to go on; None while it may wait for long."""
+        """When the loop last sent a pull, received a response or checked a wait; None while it may wait for long."""
         loop = self.loop
         return None if loop is None or loop.waits_for_rate else max(loop.asked_at, loop.answered_at, loop.looked_at)
 
     def progress(self) -> object:
-        """What changes whenever the queue moves: messages of it were finished, or it was pulled on and has none.
+        """Return a value that changes with every progress: a finished message, or a pull into an empty cache.
 
-        While messages are here, those that arrive behind them are no progress: a handler that hangs would otherwise be
-        seen only when a threshold stops the pulls.
+        While messages are cached, further pulls are not progress: otherwise a hanging handler would be noticed only
+        when a threshold stops the pulls.
         """
         if self.loop is None:
             return None
@@ -53,14 +53,14 @@ class QueueStatus(AssignmentStatus):
         return process_queue, pulled_to, process_queue.put_count - process_queue.cached_count
 
     def has_work(self) -> bool:
-        """Whether the queue has something to do, or nobody can tell whether it has."""
+        """Return whether the queue has work, or its work is unknown."""
         loop = self.loop
         if loop is None or loop.is_behind or self._is_blind(loop):
             return True
         return loop.process_queue.cached_count > len(loop.process_queue.uncommitted)
 
     def snapshot(self) -> QueueSnapshot | None:
-        """What is known of the queue; None until it was taken over, unless that takes too long."""
+        """Return the queue's snapshot; None until the queue was acquired, unless that takes too long."""
         loop, store, message_queue = self.loop, self._context.store, self._message_queue
         if loop is None and self.stall is None and self._context.ownership.holds(message_queue):
             return None
@@ -91,7 +91,7 @@ class QueueStatus(AssignmentStatus):
         return snapshot
 
     def is_quiet(self, now: float) -> bool:
-        """Whether it plainly waits for messages: a pull of it is held, and all that ever came is handled."""
+        """Return whether the queue is idle: a pull is held at the broker, and all messages are handled."""
         loop, context, message_queue = self.loop, self._context, self._message_queue
         if loop is None or self._state != "waiting" or self.stall is not None or loop.failure is not None:
             return False
@@ -107,7 +107,7 @@ class QueueStatus(AssignmentStatus):
         )
 
     def measure(self) -> Coroutine[Any, Any, None] | None:
-        """Ask for the queue's end where no pull tells it: it is held back, or its first pull has no answer yet."""
+        """Query the queue's end if no pull reports it: the queue is held back, or its first pull is unanswered."""
         loop = self.loop
         return None if loop is None or not (loop.max_offset is None or self._is_stale(loop)) else self._measure(loop)
 
@@ -124,9 +124,9 @@ class QueueStatus(AssignmentStatus):
             log.debug("lag.unknown", queue=str(message_queue), error=str(error))
 
     def _is_stale(self, loop: PullLoop) -> bool:
-        """Whether the queue grows unseen. A held pull is answered as soon as it grows, so what that knows is fresh."""
+        """Return whether the queue may grow unnoticed. A held pull would be answered as soon as the queue grows."""
         is_held_back = loop.held_by is not None or loop.stuck is not None
-        # an answer that is overdue, and a pull that fails, say nothing either
+        # an overdue response or a failing pull gives no information either
         patience = STALE_SECONDS if is_held_back or loop.failure else OVERDUE_SECONDS
         return self._context.clock.monotonic() - loop.answered_at >= patience
 
@@ -147,13 +147,13 @@ class QueueStatus(AssignmentStatus):
         )
 
     def _is_blind(self, loop: PullLoop) -> bool:
-        """Whether nothing tells if messages wait: no pull is answered, nor the question for the queue's end since."""
+        """Return whether the backlog is unknown: neither a pull nor a later query of the queue's end was answered."""
         silent = isinstance(loop.failure, RemotingError) or self._unanswered(loop) > 0
         refused = loop.failure is not None and not isinstance(loop.failure, RemotingError)
         return refused or loop.stuck is not None or (silent and loop.measured_at < loop.asked_at)
 
     def _unanswered(self, loop: PullLoop) -> float:
-        """For how long a pull waits for an answer that should have come; 0 where none does."""
+        """Return for how many seconds a response is overdue; 0 if none is."""
         waits = loop.asked_at > loop.answered_at and loop.held_by is None and loop.failure is None
         seconds = self._context.clock.monotonic() - loop.asked_at if waits else 0.0
         return seconds if seconds >= UNANSWERED_SECONDS else 0.0

@@ -1,9 +1,9 @@
-"""Brokers that are down and in no route any more: this member keeps the queues that it has there.
+"""Brokers that are down and missing from all routes: this member keeps its queues there.
 
-Name servers take a broker out of the routes when it is silent, and a rebalance would give its queues up. That would win
-nothing, as nobody can consume them, and cost duplicates: a queue that is given up and taken again goes on where the
-broker was when it last wrote its offsets to disk, and what was handled since would be handled twice. So such queues
-are kept for ten minutes, with their caches and with what this member knows of their offsets.
+Name servers remove a silent broker from the routes, and a rebalance would then release its queues. That has no benefit,
+because no member can consume them, and it causes duplicates. A queue that is released and acquired again continues at
+the offset that the broker last wrote to disk, and messages handled since then would be handled again. So such queues
+are kept for ten minutes, with their caches and their known offsets.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-SURE_SECONDS: Final = 3.0  # until the routes of all topics have been asked for once
-KEEP_SECONDS: Final = 600.0  # a machine is replaced in that time; after it, the broker has been taken away
+SURE_SECONDS: Final = 3.0  # until the routes of all topics have been requested once
+KEEP_SECONDS: Final = 600.0  # time for replacing a machine; afterwards the broker counts as removed
 
 
 class Absences:
-    """Remembers which brokers of one group are away, and says which queues are kept for them."""
+    """Tracks the missing brokers of one group, and decides which queues are kept for them."""
 
     def __init__(self, client: ClientInstance, clock: Clock) -> None:
         self.is_unsure = False
-        """Whether another look should follow soon."""
+        """Whether another check should follow soon."""
         self._client = client
         self._clock = clock
-        self._since: dict[str, float] = {}  # by the broker's name (monotonic)
-        self._missed: dict[tuple[str, str], float] = {}  # by topic, and the name of a broker that answers
+        self._since: dict[str, float] = {}  # broker name -> since when (monotonic)
+        self._missed: dict[tuple[str, str], float] = {}  # (topic, name of a reachable broker) -> since when
 
     def kept(self, topic: str, held: Collection[MessageQueue]) -> frozenset[MessageQueue]:
-        """Those of a topic's queues held here that are to be kept although the topic's route does not have them."""
+        """Return the held queues of a topic that must be kept although the topic's route does not contain them."""
         route = self._client.routes.route(topic)
         present = frozenset(broker.broker_name for broker in route.broker_datas) if route is not None else frozenset()
         endpoints = {queue: self._client.routes.endpoint(queue) for queue in held}
@@ -55,8 +55,8 @@ class Absences:
                 routes.refresh_soon()
             is_unsure = now - self._missed[topic, name] < SURE_SECONDS
             self.is_unsure = self.is_unsure or is_unsure
-            # a broker that answers and is in other topics' routes does not have this topic any more; one that is in
-            # none has not registered yet with a name server that was restarted just now
+            # A reachable broker that is in other topics' routes does not have this topic any more. A reachable broker
+            # in no route has not registered yet with a name server that has just restarted.
             return is_unsure or name not in routes.brokers()
         if name not in self._since:
             log.warning("broker.away", broker=name, kept_seconds=KEEP_SECONDS)

@@ -1,4 +1,4 @@
-"""Where a broadcasting group differs: every member has every queue, and nothing is delivered a second time."""
+"""The special parts of a broadcasting group: every member consumes every queue, and nothing is redelivered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_LIMIT: Final = -1
 
 
 class EndlessLease:
-    """Stands in the place of a queue's lock, for handlers that look whether the queue is still theirs: it always is."""
+    """Replaces a queue's lease for handlers that check whether they still own the queue: always valid."""
 
     valid = True
 
@@ -26,42 +26,42 @@ ENDLESS: Final = EndlessLease()
 
 
 class EveryQueue:
-    """The ownership of a broadcasting group: every member has all queues at once, so nothing is locked or waited for.
+    """The ownership in a broadcasting group: every member owns all queues at once, without locks or waits.
 
-    That holds for orderly groups too: the order within a queue is kept in each member by itself.
+    That includes orderly groups: each member keeps the order within a queue independently.
     """
 
     timeouts = 0
 
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
-        """Do nothing: who else is in the group makes no difference to this member's queues."""
+        """Do nothing: other members do not affect this member's queues."""
 
     def noticed(self) -> None:
-        """Do nothing: who else is in the group makes no difference to this member's queues."""
+        """Do nothing: other members do not affect this member's queues."""
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """Do nothing: members that are gone have left no locks behind."""
+        """Do nothing: there are no locks."""
 
     async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
-        """Return at once: the queue may be consumed, and that never ends."""
+        """Return True at once: the queue may be consumed, without an end."""
         return True
 
     async def release(self, queue: MessageQueue) -> None:
-        """Do nothing: nobody waits for the queue."""
+        """Do nothing: no other member waits for the queue."""
 
     def linger(self, queue: MessageQueue) -> float:
-        """Return 0: to keep the queue for longer would spare nobody a duplicate."""
+        """Return 0: holding the queue longer would avoid no duplicates."""
         return 0.0
 
     async def close(self, *, calls_left: bool) -> None:
-        """Do nothing: nobody waits for the queues."""
+        """Do nothing: no other member waits for the queues."""
 
     def holds(self, queue: MessageQueue) -> bool:
         """Return True: a queue of a broadcasting group cannot be lost."""
         return True
 
     def lease(self, queue: MessageQueue) -> EndlessLease:
-        """The lease under which a batch of an orderly group is handed out: one that never ends."""
+        """Return the lease of an orderly group's batch, which never ends."""
         return ENDLESS
 
     async def run(self) -> None:
@@ -69,9 +69,9 @@ class EveryQueue:
 
 
 class NoWayBack:
-    """A message that is given up is dropped, with a log line: the group has neither a retry topic nor dead letters.
+    """Drops a message after its last attempt and logs it: the group has neither a retry topic nor dead letters.
 
-    In a concurrent group the first failure is the last attempt, as in Java. An orderly one repeats in place first.
+    In a concurrent group the first failure is the last attempt, as in Java. An orderly group retries in place first.
     """
 
     limit = "broadcasting groups have no retries"
@@ -82,15 +82,15 @@ class NoWayBack:
             self.limit = "max_reconsume_times reached"
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
-        """Whether the message is dropped if this attempt fails."""
+        """Return whether the message is dropped if this attempt fails."""
         return self._max != NO_LIMIT and message.reconsume_times - not_counted >= self._max
 
     def delay_level(self, message: Message, asked: int) -> int:
-        """Return a level that nobody uses, as nothing is sent back."""
+        """Return `asked`, which is not used, because nothing is sent back."""
         return asked
 
     async def retry(self, message: Message, delay_level: int) -> bool:
-        """Drop the message, as nothing can be delivered again; callers ask `is_last_attempt` before, which says so."""
+        """Drop the message, because redelivery is impossible. Callers check `is_last_attempt` first."""
         return await self.dead_letter(message, self.limit, None)
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:

@@ -1,4 +1,4 @@
-"""Queue locks on the brokers under one name: what brokers grant lives for 60 s, in their memory."""
+"""Queue locks with one name at the brokers, which keep them in memory for 60 s."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ LOCK_TIMEOUT_SECONDS: Final = 1.0  # Java: lockBatchMQ
 
 
 class BrokerLocks:
-    """Asks for locks of this name and gives them up, for this client."""
+    """Requests and releases locks with this name for this client."""
 
     def __init__(self, client: ClientInstance, name: str) -> None:
-        self.refused = False  # the brokers forbid the lock
+        self.refused = False  # whether brokers refuse lock requests
         self._client = client
         self._name = name
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._granted_on: dict[str, RemotingConnection | None] = {}  # by the broker's name
+        self._granted_on: dict[str, RemotingConnection | None] = {}  # broker name -> connection
 
     def turn(self, broker_name: str) -> asyncio.Lock:
-        """A lock of this process, held around each request about a broker's locks, so that they are sent in turn.
+        """Return a process-local lock that serializes requests about a broker's locks.
 
-        Otherwise a request for a lock could arrive after the one that gives the same lock up.
+        Otherwise a request for a lock could arrive after the request that releases it.
         """
         return self._turns[broker_name]
 
     async def lock(self, broker_name: str, queues: Collection[MessageQueue]) -> frozenset[MessageQueue] | None:
-        """Lock queues of one broker, or renew the locks. Returns those that are ours now; None without an answer."""
+        """Lock queues of one broker, or renew the locks. Return the locked queues; None without a response."""
         address = self._address(broker_name)
         if address is None:
             return None
@@ -55,7 +55,7 @@ class BrokerLocks:
             )
         except RmqdError as error:
             refused = isinstance(error, BrokerError) and not error.retriable
-            unknown = isinstance(error, AccessRefusedError) and error.refusal.is_about_who  # as the client tells
+            unknown = isinstance(error, AccessRefusedError) and error.refusal.is_about_who  # reported by the client
             if refused and not self.refused and not unknown:
                 log.warning("ownership.lock_refused", broker=broker_name, lock=self._name, error=str(error))
             self.refused = self.refused or refused
@@ -65,21 +65,21 @@ class BrokerLocks:
         return granted
 
     def connection(self, broker_name: str) -> RemotingConnection | None:
-        """The connection by which the broker is asked now; None while there is none."""
+        """Return the present connection to the broker; None if there is none."""
         address = self._address(broker_name)
         return None if address is None else self._client.remoting.connected(address)
 
     def may_be_lost(self, broker_name: str) -> bool:
-        """Whether the broker was restarted since it granted anything, or is another one: locks live in its memory."""
+        """Return whether the broker, which keeps locks in memory, was restarted or replaced since it granted a lock."""
         connection = self.connection(broker_name)
         return connection is not None and self._granted_on.get(broker_name) is not connection
 
     def may_any_be_lost(self) -> bool:
-        """Whether that is so for any broker. A group has few brokers, and perhaps thousands of queues."""
+        """Return whether any broker's locks may be lost. Cheap, because a group has few brokers but many queues."""
         return any(map(self.may_be_lost, {*self._client.routes.brokers(), *self._granted_on}))
 
     async def unlock(self, broker_name: str, queues: Collection[MessageQueue], client_id: str | None = None) -> bool:
-        """Unlock queues, for us or in the name of another client. Returns whether the broker answered."""
+        """Unlock queues, for this client or another one. Return whether the broker responded."""
         address = self._address(broker_name)
         if address is None:
             return False
@@ -92,11 +92,11 @@ class BrokerLocks:
         return True
 
     def broker_of(self, queue: MessageQueue) -> str:
-        """The name of the broker that has the queue's lock."""
+        """Return the name of the broker with the queue's lock."""
         return self._client.routes.endpoint(queue)
 
     def by_broker(self, queues: Iterable[MessageQueue]) -> dict[str, set[MessageQueue]]:
-        """Queues by the name of the broker that has their locks."""
+        """Return the queues by the name of the broker with their locks."""
         return {name: set(own) for name, own in self._client.routes.by_endpoint(queues).items()}
 
     def _address(self, broker_name: str) -> str | None:

@@ -1,16 +1,16 @@
-"""Which members of a group are there, and which are surely gone, by the lists of several brokers.
+"""Decides by the lists of several brokers which members of a group exist, and which have certainly left.
 
-A broker takes a member out of its list when the member's connection ends, and lists it again after the heartbeat on its
-next connection. So one list without a member proves little: often it is the broker, or the line to it, that has lost
-all connections at once, and all members come back within seconds. A list proves that a member is gone only if our own
-connection to that broker has stood for as long as every member needs for its heartbeat (`BACK_SECONDS`), and the list
-was asked for after that.
+A broker removes a member from its list when the member's connection ends, and lists it again after the heartbeat on its
+next connection. So a single list without a member proves little: often the broker or its network has lost all
+connections at once, and all members return within seconds. A list proves that a member has left only if our own
+connection to that broker has existed for as long as every member needs for its heartbeat (`BACK_SECONDS`), and the list
+was requested after that.
 
-Between two looks at a list a member may be back, and gone again. Its broker sends a notice of each change, so a member
-counts as gone only when no notice has come for as long as it may take to come back.
+Between two lists a member may return and leave again. Its broker sends a notification of each change, so a member
+counts as gone only if no notification has arrived for as long as a return may take.
 
-Wrongly to believe that a member is gone breaks its locks, and messages are handled twice. Wrongly to believe that it is
-there only makes others wait.
+If a member is wrongly regarded as gone, its locks are broken and messages are handled twice. If it is wrongly regarded
+as present, other members only wait.
 """
 
 from __future__ import annotations
@@ -30,52 +30,52 @@ from rmqd.errors import RmqdError
 log = structlog.get_logger(__name__)
 
 GONE_SECONDS: Final = 70.0  # longer than a lock lives
-SURE_SECONDS: Final = 1.0  # a member whose connection alone was cut is back with its next heartbeat, which is soon
-BACK_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # in which all are back where all connections were cut
-LIST_TIMEOUT_SECONDS: Final = 1.0  # short, as a take-over waits meanwhile; without an answer it is asked again
+SURE_SECONDS: Final = 1.0  # a member that lost only its connection soon returns with its next heartbeat
+BACK_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # time in which all members return after all connections were lost
+LIST_TIMEOUT_SECONDS: Final = 1.0  # short, because an acquisition waits; without a response the request is repeated
 
 
 class Departures:
-    """Compares each broker's list with its last one. A member that joins is known to one of them before the others."""
+    """Compares each broker's list with its previous one. A joining member appears at one broker before the others."""
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
         self._client = client
         self._group = group
         self._clock = clock
-        self._lists: dict[str, frozenset[str]] = {}  # by broker address
+        self._lists: dict[str, frozenset[str]] = {}  # broker address -> members
         self._gone: dict[str, float] = {}  # client id -> when it was missed
         self._noticed_at = float("-inf")
         self.hear = Coalesced(self._hear)
-        """Ask one broker now. Returns whether its list proves who has gone."""
+        """Request one broker's list now. Returns whether the list proves who has left."""
 
     @property
     def gone(self) -> Mapping[str, float]:
-        """The members that were in a broker's list and are in none any more, with the time when that was seen."""
+        """Members that were in a broker's list and are in none any more, with the time when that was noticed."""
         return self._gone
 
     def noticed(self) -> None:
-        """Hear a broker's notice: who is missing may have come back for a moment."""
+        """Called when a broker reports a change: a missing member may have returned briefly."""
         self._noticed_at = self._clock.monotonic()
 
     def is_sure(self, client_id: str) -> bool:
-        """Whether a member has been missing for longer than it takes to come back by another connection."""
+        """Return whether a member has been missing for longer than a reconnection takes."""
         missing_since = max(self._gone.get(client_id, float("inf")), self._noticed_at)
         return self._clock.monotonic() - missing_since >= SURE_SECONDS
 
     @property
     def is_alone(self) -> bool:
-        """Whether the last lists have no other member, and those that were in them before are surely gone."""
+        """Whether the last lists contain no other member, and all earlier members have certainly left."""
         return not self.has_others and all(map(self.is_sure, self._gone))
 
     @property
     def has_others(self) -> bool:
-        """Whether any broker's last list has another member."""
+        """Whether any broker's last list contains another member."""
         return bool(self._present() - {self._client.client_id})
 
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
-        """Note the members that one broker lists now.
+        """Called with the members that one broker lists now.
 
-        Where it lacks one that it had, the other brokers whose last lists have that member are asked again.
+        If a member disappeared from this list, the other brokers whose last lists contain it are asked again.
         """
         others = self._note(address, client_ids)
         await asyncio.gather(*(self.hear(other) for other in others if not self._client.remoting.is_down(other)))
@@ -95,7 +95,7 @@ class Departures:
         return has_stood and client.client_id in client_ids
 
     def _note(self, address: str, client_ids: Collection[str]) -> list[str]:
-        """Keep one broker's list. Returns the brokers whose last list still has a member that is missing from it."""
+        """Store one broker's list. Return the brokers whose last list still contains a member missing here."""
         now = self._clock.monotonic()
         before = self._lists.get(address, frozenset())
         missing = before.difference(client_ids)

@@ -1,4 +1,4 @@
-"""How a topic's queues are divided among a group's members."""
+"""The division of a topic's queues among a group's members."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from rmqd.wire.topics import is_retry_topic, retry_topic
 log = structlog.get_logger(__name__)
 
 _WITH_RETRIES: Final = ("clustering", "concurrently")
-_KEPT: Final = "until then the member keeps the queues that it has; docs/configuration.md says what the strategies need"
-_MISSING: Final = "correct allocate_queues, or bring the broker or the queues back (`rmqd topics show {topic}`)"
+_KEPT: Final = "until then the member keeps its present queues; docs/configuration.md explains the strategies"
+_MISSING: Final = "correct allocate_queues, or restore the broker or the queues (`rmqd topics show {topic}`)"
 
 
 class Share(NamedTuple):
-    """The queues of a topic that one member is to have, those to pull and those to pop."""
+    """The queues of a topic assigned to one member, to pull and to pop."""
 
     pulled: frozenset[MessageQueue] = frozenset()
     popped: frozenset[MessageQueue] = frozenset()
 
 
 class Division:
-    """How a topic's queues are divided: each member computes its share by the group's allocate strategy."""
+    """Divides a topic's queues: each member computes its share by the group's allocate strategy."""
 
     is_of_members: ClassVar[bool] = True  # whether the consumer joins the group
 
@@ -38,14 +38,14 @@ class Division:
         self._context = context
 
     def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
-        """The member begins to take part. Returns what runs beside its assignments until it is cancelled.
+        """Called when the member joins. Return further tasks, which run until they are cancelled.
 
-        `changed` asks for the next rebalance. Warns where a member without a queue of the retry topic would never see
-        a retry.
+        `changed` triggers the next rebalance. Logs a warning if `allocate_queues` lists no queue of the retry topic,
+        because this member would then never receive a retry.
         """
         options = self._context.options
         strategy = options.allocate_strategy.function
-        # broadcasting groups have no retries, and orderly ones try again in place
+        # broadcasting groups have no retries, and orderly groups retry in place
         if (
             isinstance(strategy, ByConfig)
             and (options.message_model, options.consume_mode) == _WITH_RETRIES
@@ -57,9 +57,9 @@ class Division:
     async def share_of(
         self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
     ) -> Share | None:
-        """This member's share of a topic with these queues, in a group of these members; `held` is what it has of it.
+        """Return this member's share of a topic's `queues`; `held` are the queues of the topic that it owns now.
 
-        None where the strategy fails, as Java: what the member has is kept, and it is asked again.
+        None if the strategy fails: the member keeps its queues, as in Java, and the strategy is called again later.
         """
         options, client_id = self._context.options, self._context.client.client_id
         if client_id not in client_ids:
@@ -76,18 +76,18 @@ class Division:
         return Share(pulled=frozenset(share))
 
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
-        """The assignment for a queue of a share; this division has nothing popped."""
+        """Return the assignment for a queue of a share. This division never assigns popped queues."""
         assert not is_popped
         return AssignedQueue(self._context, message_queue)
 
     def _tell_missing(self, topic: str, queues: Collection[MessageQueue]) -> None:
-        """Report queues that the configuration names for this member and that the topic does not have."""
+        """Report queues that the configuration lists for this member but the topic does not have."""
         strategy = self._context.options.allocate_strategy.function
         if not isinstance(strategy, ByConfig):
             return
         missing = [str(queue) for queue in strategy.allocated if queue.topic == topic and queue not in queues]
         if missing:
-            evidence = f"allocate_queues names what {topic} does not have: {', '.join(missing)}"
+            evidence = f"allocate_queues lists queues that {topic} does not have: {', '.join(missing)}"
             problem = self._context.found("allocate_failed", evidence, topic=topic, step=_MISSING)
             self._context.problems.begin(("missing", topic), problem)
         else:

@@ -1,13 +1,13 @@
-"""Which members the group has, as one of its brokers lists them.
+"""The group's members, as listed by one of its brokers.
 
-Every member computes its share of the queues from this list, so a wrong list gives a queue to two members or to none.
-A broker lists those from which it has had a heartbeat on a connection that still stands. Two things make such a list
-wrong for a moment. A broker that was just restarted does not know this member before its next heartbeat: a heartbeat is
-sent at once, and the list asked for again. And it does not know all the others yet: where it lacks some that there were
-a moment ago, its list is not believed until they had the time to come.
+Every member computes its queues from this list, so a wrong list assigns a queue to two members or to none. A broker
+lists the members that sent it a heartbeat on a connection that is still open. Two things make a list temporarily wrong.
+First, a restarted broker does not know this member before its next heartbeat. So a heartbeat is sent at once, and the
+list requested again. Second, a restarted broker does not know all other members yet. If recently known members are
+missing, the list is not trusted until they had time to reconnect.
 
-An empty list after an accepted heartbeat has another cause: the broker does not know the group, and creates none
-(autoCreateSubscriptionGroup=false). It answers such a heartbeat with success.
+An empty list after a successful heartbeat has another cause: the broker does not know the group, and does not create it
+(autoCreateSubscriptionGroup=false). It reports success for such a heartbeat.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ log = structlog.get_logger(__name__)
 
 
 class MemberList:
-    """Asks for a group's client ids, and remembers the last list that was believed."""
+    """Requests a group's client ids, and stores the last trusted list."""
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context
         self._last: frozenset[str] = frozenset()
-        self._believed: dict[str, RemotingConnection | None] = {}  # by address, which connection brought its last list
+        self._believed: dict[str, RemotingConnection | None] = {}  # address -> connection of its last list
 
     @property
     def last(self) -> frozenset[str]:
-        """The client ids of the last list that was believed; none before that."""
+        """The client ids of the last trusted list; empty before that."""
         return self._last
 
     async def of(self, topic: str) -> list[str] | None:
-        """The client ids as one of the topic's brokers lists them; None while no broker's list can be believed."""
+        """Return the client ids from one of the topic's brokers; None while no broker's list is trusted."""
         client, group = self._context.client, self._context.options.group
         route = client.routes.route(topic)
         brokers = [broker.broker_name for broker in route.broker_datas] if route is not None else []
@@ -48,7 +48,8 @@ class MemberList:
             try:
                 members = await get_consumer_list(client.remoting, address, group)
                 if client.client_id not in members:
-                    # a broker that restarted knows us only after the next heartbeat; without us we would get no queue
+                    # A restarted broker knows this member only after the next heartbeat. Without this member in the
+                    # list it would get no queue.
                     await client.heartbeat.beat_address(address)
                     members = await get_consumer_list(client.remoting, address, group)
             except RmqdError as error:

@@ -1,9 +1,10 @@
-"""Whether brokers send a notice when members come and go; where none does, the list of members is looked at instead.
+"""Whether brokers notify members of joins and leaves. If not, the member list is polled.
 
-A notice is the request NOTIFY_CONSUMER_IDS_CHANGED. A member that has queues learns by it that another one has come and
-waits for some of them. Brokers send it by default (`notifyConsumerIdsChangedEnable`), and a member gets it for its own
-joining too, before the answer to its first heartbeat. So each member knows from its start whether its brokers do.
-Where they don't, a former owner may need up to `LOOK_SECONDS` to see a newcomer, and the newcomer waits so much longer.
+The notification is the request NOTIFY_CONSUMER_IDS_CHANGED. It informs a member with queues that a new member waits for
+some of them. Brokers send it by default (`notifyConsumerIdsChangedEnable`). A member also gets it for its own joining,
+before the response to its first heartbeat. So each member knows from its start whether its brokers send notifications.
+Otherwise a previous owner may need up to `LOOK_SECONDS` to notice a new member, and the new member waits longer by that
+time.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ LOOK_SECONDS: Final = 2.0
 
 
 class Notices:
-    """What one member of a group was told. `notice_seconds` of the context is how long others may take to see it."""
+    """The notifications to one member of a group. Sets the context's `notice_seconds`."""
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context
         self._is_clustering = context.options.message_model == "clustering"
-        self._is_new = False  # whether a notice came since the members were listed the last time
+        self._is_new = False  # whether a notification arrived since the last member list
         self._members: frozenset[str] = frozenset()
         context.notice_seconds = LOOK_SECONDS
 
     def came(self) -> None:
-        """Note that a broker told this member of a change."""
+        """Called when a broker notified this member of a change."""
         self._is_new = True
         self._context.notice_seconds = 0.0
 
     def listed(self, members: Collection[str]) -> bool:
-        """Note the members that a broker lists. Returns whether they changed; perhaps no broker told us of that."""
+        """Called with a broker's member list. Return whether it changed, with or without a notification."""
         before, self._members = self._members, frozenset(members)
         is_other = bool(before) and before != self._members
         if is_other and not self._is_new:
@@ -45,7 +46,7 @@ class Notices:
     async def wait(self, told: asyncio.Event, seconds: float, look: Callable[[], Awaitable[bool]]) -> None:
         """Wait until `told` is set, for at most `seconds`.
 
-        Where brokers send no notices, also `look` at the list every other second, and return when its members changed.
+        If brokers send no notifications, also call `look` every two seconds, and return when the members have changed.
         """
         clock = self._context.clock
         until = clock.monotonic() + seconds

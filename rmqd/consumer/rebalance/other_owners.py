@@ -1,9 +1,9 @@
-"""Which queues members of other clients still have. They hold no lock of ours, but tell their queues when asked.
+"""Which queues members of other clients still own. They hold no lock of ours, but report their queues on request.
 
-A Java member gives a queue up some time after a newcomer has taken it: once a broker has notified it, and its own
-rebalance has run. Until then it goes on handling what it has cached. Its running info lists the queue until its last
-commit of the queue is sent. The broker relays the request and the answer on the connection that carried that commit.
-So whoever sees that the queue is gone from the list, and reads the stored offset then, begins behind the last commit.
+A Java member releases a queue some time after a new member has acquired it: after a broker's notification and its own
+rebalance. Until then it handles its cached messages. Its running info lists the queue until its last commit of the
+queue is sent. The broker relays the request and the response on the connection that carried that commit. So a member
+that no longer sees the queue in the list, and then reads the stored offset, starts after the last commit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class OtherOwners:
-    """The members of one group that are not rmqd, as brokers know them by their language."""
+    """The members of one group that are not rmqd, identified by their language at the broker."""
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
         self._client = client
@@ -34,11 +34,11 @@ class OtherOwners:
         self._asking: set[asyncio.Task[frozenset[MessageQueue]]] = set()
 
     async def have(self, queue: MessageQueue, address: str, within_seconds: float) -> bool:
-        """Whether such a member has the queue, says the broker; True if that is unknown after so many seconds.
+        """Return whether such a member owns the queue; True if that is still unknown after `within_seconds`.
 
-        A member that cannot be asked counts as one without queues: its client does not answer, or it is gone.
+        A member that does not respond counts as one without queues: its client does not answer, or it no longer exists.
         """
-        # not cancelled with the caller: the broker would look silent while it waits for a member's answer
+        # not cancelled with the caller: the broker would seem unresponsive while it waits for a member
         asking = asyncio.create_task(self._queues(address), name=f"other-owners:{address}")
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
@@ -46,7 +46,7 @@ class OtherOwners:
         return not asking.done() or queue in asking.result()
 
     def close(self) -> None:
-        """Wait for no answer any more."""
+        """Stop waiting for responses."""
         for asking in self._asking:
             asking.cancel()
 
@@ -58,7 +58,7 @@ class OtherOwners:
             log.debug("ownership.owners_unknown", address=address, error=str(error))
             return queues
         for client_id in sorted({one.client_id for one in members if one.language != LANGUAGE.name}):
-            try:  # one after the other: each takes one of the broker's threads while it is asked
+            try:  # one by one: each request occupies a thread of the broker
                 queues |= (await consumer_running_info(remoting, address, self._group, client_id)).mq_table.keys()
             except RmqdError as error:
                 log.debug("ownership.owners_unknown", address=address, client_id=client_id, error=str(error))

@@ -1,17 +1,17 @@
-"""Which member of rmqd has a queue, so that a new owner waits until the former one has finished and committed.
+"""Ownership locks between rmqd members: a new owner waits until the previous one has finished and committed.
 
-After a rebalance two members disagree for a moment: the new owner may begin while handlers of the former one still have
-messages that are not committed. Java's client begins at once, and those messages are handled twice. Members of rmqd
-show each other who has a queue by a lock on the broker. The owner holds it from before it reads the stored offset until
-its last commit is answered; the next owner asks for it again and again (`acquire`), for at most
-`queue_handover_timeout`. Then it begins without the lock, and what the former owner finishes is handled twice.
+After a rebalance two members overlap for a moment: the new owner may start while the previous one still has uncommitted
+messages in flight. Java's client starts at once, and those messages are handled twice. rmqd members show each other
+their queues by a lock at the broker. The owner holds it from before it reads the stored offset until its last commit is
+confirmed. The next owner requests it repeatedly (`acquire`), for at most `queue_handover_timeout`. Then it starts
+without the lock, and messages that the previous owner still finishes are handled twice.
 
-The lock is the broker's ordinary queue lock, under the group's name with a suffix. It must not be under the group's own
-name: while a group holds any lock of its own, the broker puts every retry that is *sent* for it into the dead letters.
-Members of other clients hold no such lock. They are asked whether they still have the queue (`other_owners`).
+The lock is the broker's ordinary queue lock, with the group's name plus a suffix. The group's name is impossible:
+while a group holds a lock of that name, the broker dead-letters every message that is *sent* to its retry topic.
+Members of other clients hold no such lock. They are asked whether they still own the queue (`other_owners`).
 
-A member that was killed leaves its locks behind, for up to a minute. Where several brokers' lists of members prove that
-it is gone (`departures`), the others unlock in its name.
+A killed member leaves its locks behind for up to a minute. If the member lists of several brokers prove that it is gone
+(`departures`), the other members unlock in its name.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 LOCK_NAME_SUFFIX: Final = "-rmqd-owner"
-CLAIM_SECONDS: Final = 1.0  # how soon a queue that is owned without its lock is locked once that is free
+CLAIM_SECONDS: Final = 1.0  # how soon a queue owned without its lock gets the lock after it is released
 POLL_SECONDS: Final = 0.05
-ASK_SECONDS: Final = 0.25  # how soon a member of another client is asked again
-POLLED_AT_ONCE: Final = 100  # queues; where more wait, each of them is asked for less often
+ASK_SECONDS: Final = 0.25  # interval of requests to a member of another client
+POLLED_AT_ONCE: Final = 100  # queues; if more wait, each is polled less often
 
 
 class QueueOwnership:
@@ -51,26 +51,26 @@ class QueueOwnership:
         self._locked: set[MessageQueue] = set()
         self._departures = Departures(client, group, clock)
         self._others = OtherOwners(client, group, clock)
-        self._broken: dict[tuple[str, str], float] = {}  # (client id, topic) -> when who had these locks was missed
-        self._to_break: dict[str, list[MessageQueue]] = {}  # by topic, where somebody may be gone
-        self._asking: dict[str, set[MessageQueue]] = defaultdict(set)  # by broker name; to be locked
-        self._leaving: dict[str, set[MessageQueue]] = defaultdict(set)  # the same; to be unlocked
-        self._waiting = 0  # queues that other members have
+        self._broken: dict[tuple[str, str], float] = {}  # (client id, topic) -> when the member was missed
+        self._to_break: dict[str, list[MessageQueue]] = {}  # topic -> queues, while members may be gone
+        self._asking: dict[str, set[MessageQueue]] = defaultdict(set)  # broker name -> queues to lock
+        self._leaving: dict[str, set[MessageQueue]] = defaultdict(set)  # broker name -> queues to unlock
+        self._waiting = 0  # queues owned by other members
         self.timeouts = 0
 
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
-        """Hear which members one broker lists now."""
+        """Called with the members that one broker lists now."""
         await self._departures.members_are(address, client_ids)
 
     def noticed(self) -> None:
-        """Hear a broker's notice that members came or went."""
+        """Called when a broker reports that members joined or left."""
         self._departures.noticed()
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """Break the locks that members which are gone have on these queues; they would last up to a minute.
+        """Break the locks that missing members hold on these queues; otherwise the locks last up to a minute.
 
-        Every member does so, whichever takes the queues now. Where a member may still come back, or a broker's list
-        proves nothing yet, `run` tries again, and breaks the locks if the member stays away.
+        Every member does so, whichever member acquires the queues. If a member may still return, or a broker's list
+        proves nothing yet, `run` tries again, and breaks the locks if the member stays missing.
         """
         if not self._unbroken(topic):
             self._to_break.pop(topic, None)
@@ -88,12 +88,12 @@ class QueueOwnership:
                     self._broken[client_id, topic] = at
 
     async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
-        """Own a queue once its former owner has given it up or is gone, at the latest after `queue_handover_timeout`.
+        """Own a queue once its previous owner has released it or is gone, at the latest after `queue_handover_timeout`.
 
-        Where brokers tell nobody that a member has come, the former owner learns it up to `notice_seconds` later, and
-        is waited for so much longer. So it is where the topic has other queues than before, which the former owner may
-        not have seen yet. While this member cannot reach the queue's broker, the wait does not count: the former owner
-        may reach it, and nothing could begin here anyway. Returns False if the wait was given up.
+        If brokers do not notify members, the previous owner may notice this member up to `notice_seconds` later, and
+        the wait is longer by that time. The wait is also longer if the topic's queues have changed, because the
+        previous owner may not know them yet. Time while this member cannot reach the queue's broker does not count: the
+        previous owner may reach it, and this member could not start anyway. Returns False after a timeout.
         """
         self._waiting += 1
         try:
@@ -127,12 +127,12 @@ class QueueOwnership:
         return not timed_out
 
     async def _is_kept(self, queue: MessageQueue, seconds: float) -> bool:
-        """Whether a member of another client still has the queue; True if that is unknown after so many seconds."""
+        """Return whether a member of another client still owns the queue; True if that is unknown after `seconds`."""
         address = self._client.routes.address(self._locks.broker_of(queue))
         return self._departures.has_others and address is not None and await self._others.have(queue, address, seconds)
 
     async def release(self, queue: MessageQueue) -> None:
-        """Unlock a queue, so that its next owner begins; the caller has committed before."""
+        """Unlock a queue for its next owner. The caller must commit first."""
         self._owned.discard(queue)
         self._locked.discard(queue)
         broker_name = self._locks.broker_of(queue)
@@ -145,20 +145,20 @@ class QueueOwnership:
                 await self._locks.unlock(broker_name, queues)
 
     def linger(self, queue: MessageQueue) -> float:
-        """Return 0: the next owner does not wait any longer either."""
+        """Return 0: the next owner does not wait longer either."""
         return 0.0
 
     async def close(self, *, calls_left: bool) -> None:
-        """Release everything that is still held, even while handlers run: nobody is to wait for a member that ended."""
+        """Release everything that is still held, even while handlers run: other members should not wait any longer."""
         self._others.close()
         await asyncio.gather(*(self.release(queue) for queue in list(self._owned)))
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Return True: the lock only makes a new owner wait. Which member has a queue is decided by the rebalance."""
+        """Return True: the lock only delays a new owner. The rebalance decides who owns a queue."""
         return True
 
     async def run(self) -> None:
-        """Keep the locks alive, until cancelled."""
+        """Keep the locks alive until cancelled."""
         renewed = self._clock.monotonic()
         while True:
             await self._clock.sleep(CLAIM_SECONDS)
@@ -172,7 +172,7 @@ class QueueOwnership:
                 await self._claim((self._owned - self._locked) | lost)
 
     def _seen_by_all_at(self, queue: MessageQueue) -> float:
-        """When the former owner knows the topic's present queues; where locks are refused, none would tell that."""
+        """Return when the previous owner knows the topic's present queues; irrelevant if locks are refused."""
         return float("-inf") if self._locks.refused else self._client.routes.known_to_all_at(queue.topic)
 
     def _is_out_of_reach(self, queue: MessageQueue) -> bool:
@@ -180,12 +180,12 @@ class QueueOwnership:
         return address is None or self._client.remoting.is_down(address)
 
     async def _is_left_alone(self, queue: MessageQueue) -> bool:
-        """Whether no other member can still commit: nobody else is listed, and nobody is about to connect again."""
+        """Return whether no other member can still commit: none is listed, and none is about to reconnect."""
         if not self._departures.is_alone:
             return False
         routes, remoting = self._client.routes, self._client.remoting
         address = routes.address(self._locks.broker_of(queue))
-        # a member that is slow to come back to this broker may long be back in others' lists
+        # A member that is slow to reconnect to this broker may already be in the lists of others.
         others = map(routes.address, {one.broker_name for one in routes.queues(queue.topic)})
         reached = {other for other in others if other is not None and not remoting.is_down(other)}
         brokers = reached if address is None else {address, *reached}
@@ -197,7 +197,7 @@ class QueueOwnership:
         return address is not None and await self._departures.hear(address)
 
     def _unbroken(self, topic: str) -> dict[str, float]:
-        """The members that are gone and may have left locks of the topic behind, with the time since when."""
+        """Return the missing members that may have left locks of the topic behind, with the time since when."""
         gone = self._departures.gone
         self._broken = {broken: at for broken, at in self._broken.items() if gone.get(broken[0]) == at}
         return {client_id: at for client_id, at in gone.items() if (client_id, topic) not in self._broken}
@@ -213,7 +213,7 @@ class QueueOwnership:
         self._locked |= granted & self._owned
 
     async def _lock(self, queue: MessageQueue) -> bool:
-        """Ask for the queue's lock, in one request with all queues of its broker that are asked for meanwhile."""
+        """Request the queue's lock, in one request with all other queues of its broker that wait at that time."""
         broker_name = self._locks.broker_of(queue)
         asking = self._asking[broker_name]
         asking.add(queue)

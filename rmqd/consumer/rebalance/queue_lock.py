@@ -1,13 +1,13 @@
-"""The locks by which an orderly group has each queue consumed by one member at a time, of whatever client.
+"""The locks of an orderly group: one member at a time, of any client, consumes a queue.
 
-The locks have the group's own name, as Java's do. Brokers keep them in memory, for 60 s after the last renewal, and we
-count them as ours for 30 s only: where the line to the broker is cut, we have stopped half a minute before another
-member gets the lock. Therefore nobody's locks are broken: a member that is gone from the list may live behind a cut
-line, and that its lock ends by itself is what keeps two members from handling a queue at the same time.
+The locks have the group's own name, as in Java. Brokers keep them in memory for 60 s after the last renewal, but rmqd
+relies on them for only 30 s. So after a network failure this member has stopped half a minute before another member
+gets the lock. Locks of other members are therefore never broken: a member missing from the list may still run behind a
+network failure, and only the lock's expiry keeps two members from handling a queue at the same time.
 
-When the connection to a broker ends, the broker may have been restarted and have forgotten all locks. So they count for
-nothing until they are granted again on the next connection. The member that had a lock asks for it at once. A member
-that was locked out before waits for `RESTART_SECONDS` first, so that it does not get a lock that was only forgotten.
+When the connection to a broker ends, the broker may have restarted and forgotten all locks. So the locks are void until
+they are granted again on the next connection. The member that held a lock requests it at once. A member that was locked
+out before first waits for `RESTART_SECONDS`, so that it does not get a lock that was only forgotten.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 EXPIRE_SECONDS: Final = 30.0  # Java: rocketmq.client.rebalance.lockMaxLiveTime; the broker's is 60 s
-ASK_SECONDS: Final = 0.2  # how soon a lock that somebody gives up is ours
-ASK_PATIENT_SECONDS: Final = 1.0  # the same, once it was waited for so often that it may take long
+ASK_SECONDS: Final = 0.2  # how soon a released lock is acquired
+ASK_PATIENT_SECONDS: Final = 1.0  # the same after many requests, when the wait may be long
 HASTY_ROUNDS: Final = 100
 TICK_SECONDS: Final = 1.0
 LINGER_SECONDS: Final = 20.0  # Java: UNLOCK_DELAY_TIME_MILLS
-RESTART_SECONDS: Final = 6.0  # until members that had locks on a broker that was restarted have asked again
+RESTART_SECONDS: Final = 6.0  # until members with locks on a restarted broker have requested them again
 
 
 class QueueLease:
-    """One holding of a queue's lock, from the broker's grant to its loss."""
+    """One period of holding a queue's lock, from the broker's grant to its loss."""
 
     __slots__ = ("_clock", "_lost", "_on", "_until", "is_ending", "is_told")
 
@@ -47,17 +47,17 @@ class QueueLease:
         self._until = until
         self._on = on
         self._lost = lost
-        self.is_told = False  # whether the queue's owner was told that the lock is in doubt
-        self.is_ending = False  # whether the queue is being given up past its time, which handlers may ask
+        self.is_told = False  # whether the queue's owner was notified that the lock is uncertain
+        self.is_ending = False  # whether the release of the queue overruns; handlers may check that
 
     @property
     def valid(self) -> bool:
-        """Whether a handler may rely on having the queue to itself."""
+        """Whether a handler may rely on exclusive ownership of the queue."""
         return not self.is_ending and self.holds
 
     @property
     def holds(self) -> bool:
-        """Whether no other member can have the lock."""
+        """Whether no other member can hold the lock."""
         return self._on is not None and self._on.is_open and self._clock() < self._until
 
     @property
@@ -72,14 +72,14 @@ class QueueLease:
         self._until = float("-inf")
 
     def tell(self) -> None:
-        """Tell the queue's owner, once, that the lock is in doubt: it hands out nothing before it is granted again."""
+        """Notify the queue's owner once that the lock is uncertain: it must hand out nothing until the next grant."""
         if not self.is_told:
             self.is_told = True
             self._lost()
 
 
 class _Wait:
-    """A queue whose lock somebody waits for."""
+    """A queue whose lock is requested."""
 
     def __init__(self, lost: Callable[[], None]) -> None:
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -101,20 +101,20 @@ class QueueLock:
         self._wanted = asyncio.Event()
 
     def _now(self) -> float:
-        # a broker's minute goes on while this machine is suspended
+        # The broker's 60 s continue while this machine is suspended.
         return self._clock.monotonic() + suspended_seconds()
 
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
-        """Do nothing: not the members but the locks say who has a queue."""
+        """Do nothing: locks, not members, determine who owns a queue."""
 
     def noticed(self) -> None:
-        """Do nothing: not the members but the locks say who has a queue."""
+        """Do nothing: locks, not members, determine who owns a queue."""
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """Do nothing: locks of an orderly group end by themselves only."""
+        """Do nothing: locks of an orderly group only expire."""
 
     async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
-        """Return once the queue is locked, however long another member has it."""
+        """Return once the queue is locked, however long another member holds the lock."""
         wait = self._waits[queue] = _Wait(lost)
         self._wanted.set()
         try:
@@ -127,7 +127,7 @@ class QueueLock:
         return True
 
     async def release(self, queue: MessageQueue) -> None:
-        """Unlock a queue, so that its next owner begins; the caller has committed before."""
+        """Unlock a queue for its next owner. The caller must commit first."""
         broker_name = self._locks.broker_of(queue)
         async with self._locks.turn(broker_name):
             lease = self._leases.pop(queue, None)
@@ -136,9 +136,9 @@ class QueueLock:
             await self._locks.unlock(broker_name, [queue])
 
     def linger(self, queue: MessageQueue) -> float:
-        """For how long the queue is kept while handlers do not end: as long as Java delays the unlocking.
+        """Return how long the queue is kept while handlers overrun: as long as Java delays the unlocking.
 
-        No other member can have it meanwhile. Handlers can see by their batch's lease that they are to end.
+        No other member can own it meanwhile. Handlers can see by their batch's lease that they must end.
         """
         lease = self._leases.get(queue)
         if lease is None or not lease.holds:
@@ -149,24 +149,24 @@ class QueueLock:
     async def close(self, *, calls_left: bool) -> None:
         """Release everything that is still held when the group ends.
 
-        Where calls of the handler may still be running (`calls_left`), nothing is unlocked: the locks end by
-        themselves a minute later, so that no other member handles a queue beside such a call.
+        If handler calls may still run (`calls_left`), nothing is unlocked. The locks expire a minute later, so that no
+        other member handles a queue during such a call.
         """
         if not calls_left:
             await asyncio.gather(*(self.release(queue) for queue in list(self._leases)))
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Whether the lock is ours: its connection stands, and it was renewed in the last 30 s."""
+        """Return whether this member holds the lock: its connection is open, and it was renewed in the last 30 s."""
         lease = self._leases.get(queue)
         return lease is not None and lease.holds
 
     def lease(self, queue: MessageQueue) -> QueueLease | None:
-        """The lease under which a batch may be handed out now; None while the lock is not ours."""
+        """Return the lease for handing out a batch now; None while the lock is not held."""
         lease = self._leases.get(queue)
         return lease if lease is not None and lease.holds else None
 
     async def run(self) -> None:
-        """Ask for what is waited for, and renew what is held, until cancelled."""
+        """Request the wanted locks and renew the held ones, until cancelled."""
         while True:
             self._wanted.clear()
             await self._round()
@@ -198,7 +198,7 @@ class QueueLock:
         await asyncio.gather(*(self._ask(name, queues, due & queues) for name, queues in brokers.items()))
 
     async def _ask(self, broker_name: str, queues: set[MessageQueue], due: set[MessageQueue]) -> None:
-        """One request for all queues of a broker: those that are waited for, and those whose locks are due."""
+        """Send one request for all queues of a broker that wait for a lock, or whose lock is due for renewal."""
         async with self._locks.turn(broker_name):
             queues = {queue for queue in queues if queue in self._waits or queue in self._leases}
             if not queues:
@@ -213,10 +213,10 @@ class QueueLock:
                 self._answered(queue, queue in granted, asked_at + EXPIRE_SECONDS)
 
     def _may_be_anothers(self, queue: MessageQueue) -> bool:
-        """Whether another member may still have the lock, which a broker that was just restarted has forgotten.
+        """Return whether another member may still own the lock, although a restarted broker has forgotten it.
 
-        Without a connection it may, too: heartbeats make the next one. A request for the lock would make it as well,
-        and get the lock before the other member could ask for it.
+        That is also possible without a connection. Heartbeats open the next one. A request for the lock would open it
+        as well, and would get the lock before the other member could request it.
         """
         before, now = self._waits[queue].locked_out_on, self._locks.connection(self._locks.broker_of(queue))
         if queue in self._leases or before is None or before is now:
@@ -232,11 +232,11 @@ class QueueLock:
         if lease is not None:
             if granted and (lease.holds or lease.is_cut):
                 if lease.is_cut:
-                    lease.tell()  # what was stored meanwhile is looked at before anything is handed out
+                    lease.tell()  # the stored offset is checked before anything is handed out
                 lease.renew(until, on)
                 self._grant(queue)
             else:
-                self._lose(queue, "it is not ours any more" if not granted else "it could not be renewed")
+                self._lose(queue, "the broker no longer grants it" if not granted else "it could not be renewed")
         elif wait is not None:
             wait.rounds += 1
             if granted:

@@ -1,10 +1,10 @@
-"""Which queues this member has: asks who is in the group, computes its share, takes and gives up queues.
+"""The rebalance: finds the group's members, computes this member's share, acquires and releases queues.
 
-There is no coordinator. In each pass, every member asks a broker for the group's members, takes the topic's queues from
-the route, sorts both, and computes with the same allocate strategy which queues are its own. Members that have seen the
-same lists come to shares that fit together. While their lists differ, a queue may be in two shares or in none; the
-notice of a change, or the next pass, ends that. Meanwhile the ownership keeps two members from consuming a queue
-side by side: in an orderly group always (`queue_lock`), in others for a limited time (`ownership`).
+There is no coordinator. In each pass every member asks a broker for the group's members, takes the topic's queues from
+the route, sorts both, and computes its queues with the same allocate strategy. Members with the same lists compute
+disjoint shares that cover all queues. While their lists differ, a queue may be in two shares or in none, until the
+notification of the change or the next pass. Meanwhile ownership keeps two members from consuming a queue at the same
+time: in an orderly group always (`queue_lock`), in other groups for a limited time (`ownership`).
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ APART_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInterval
 
 @dataclass(frozen=True, slots=True)
 class RebalancePlan:
-    """What a pass changes: the queues to take and the queues to give up."""
+    """The changes of a pass: queues to acquire and queues to release."""
 
     take: frozenset[MessageQueue]
     give_up: frozenset[MessageQueue]
 
 
 def plan(wanted: Iterable[MessageQueue], held: Iterable[MessageQueue]) -> RebalancePlan:
-    """The way from the queues that are held to those that the group's members agree on."""
+    """Return the changes from the held queues to the wanted ones."""
     wanted, held = frozenset(wanted), frozenset(held)
     return RebalancePlan(take=wanted - held, give_up=held - wanted)
 
 
 class Rebalance:
-    """Runs the passes: at the start, at a broker's notice, when a route changes or a queue was given up, or after 20 s.
+    """Runs the passes: at the start, after a broker's notification, a changed route or a release, and every 20 s.
 
-    While the last pass could not settle all topics (a list of members is missing, say), the next one follows after a
-    second. Two passes never begin less than a second apart.
+    If the last pass could not divide all topics (for example because no member list was available), the next one
+    follows after a second. Passes start at least one second apart.
     """
 
     def __init__(self, context: GroupContext, division: Division) -> None:
-        self.assigned: dict[MessageQueue, Assignment] = {}  # also what is being given up
-        self._pulled = 0  # queues of them
-        self._cut_short: list[Assignment] = []  # those whose `run` raised or was cancelled, as the group failed
+        self.assigned: dict[MessageQueue, Assignment] = {}  # includes queues that are being released
+        self._pulled = 0  # number of pulled queues
+        self._cut_short: list[Assignment] = []  # assignments whose `run` raised or was cancelled when the group failed
         self.count = 0  # passes that changed the assignment
         self.unrouted: frozenset[str] = frozenset(context.subscriptions)  # topics without a first assignment
         self._context = context
@@ -70,7 +70,7 @@ class Rebalance:
         context.move = self.move
         self._soon = asyncio.Event()
         self._ending = asyncio.Event()
-        self._moves: dict[MessageQueue, tuple[int, float]] = {}  # of queues not held here: where to, and when asked
+        self._moves: dict[MessageQueue, tuple[int, float]] = {}  # resets of other queues: offset, time
         self._members = MemberList(context)
         self._notices = Notices(context)
         self._absences = Absences(context.client, context.clock)
@@ -78,24 +78,24 @@ class Rebalance:
 
     @property
     def members(self) -> frozenset[str]:
-        """The client ids of the group, as a broker listed them last; none before the first list."""
+        """The group's client ids in the last list from a broker; empty before the first list."""
         return self._members.last
 
     def soon(self) -> None:
-        """Have the next pass at once, or a second after the one before."""
+        """Start the next pass at once, but at least one second after the previous one."""
         self._soon.set()
 
     def noticed(self) -> None:
-        """Hear a broker's notice that members came or went."""
+        """Called when a broker reports that members joined or left."""
         self._notices.came()
         self._context.ownership.noticed()
         self._soon.set()
 
     async def run(self) -> None:
-        """Rebalance until `leave_all`, then until the last queue was given up. A queue's failure ends it.
+        """Rebalance until `leave_all`, then until the last queue is released. A queue's failure ends it.
 
-        Raises GroupRefusedError, when all queues are given up: where the group runs on Spark, or where its brokers
-        cannot serve it.
+        Raises GroupRefusedError after the release of all queues, if the group runs on Spark or its brokers cannot serve
+        it.
         """
         cannot_run: GroupRefusedError | None = None
         async with asyncio.TaskGroup() as tasks:
@@ -115,34 +115,34 @@ class Rebalance:
             raise cannot_run
 
     async def _keep_apart(self, began: float) -> None:
-        """Wait until a second after the last pass has begun, or the end.
+        """Wait until one second after the start of the last pass, or until the end.
 
-        Each pass asks brokers for every topic's members. While a deployment replaces its members one after the other,
-        brokers tell each of them of every change, many times a second; one pass answers for all that came before it.
+        Each pass asks brokers for every topic's members. While a deployment replaces its members, brokers send
+        notifications of every change to every member, many times a second. One pass covers all earlier notifications.
         """
         clock = self._context.clock
         await wait_within(clock, began + APART_SECONDS - clock.monotonic(), self._ending.wait())
 
     def leave_all(self, drain_seconds: float) -> None:
-        """Give up every queue, and take no more: the group ends."""
+        """Release every queue, and acquire no more: the group ends."""
         self._ending.set()
         for assigned in self.assigned.values():
             assigned.leave(drain_seconds, last=True)
         self._soon.set()
 
     async def abandon(self) -> None:
-        """Commit what is finished of the queues that a group had which has failed."""
+        """Commit the finished messages of a failed group's queues."""
         await asyncio.gather(*(assigned.abandon() for assigned in self._cut_short))
 
     def move(self, queue: MessageQueue, offset: int) -> bool:
-        """Have a queue go on at `offset`, as an operator says; False if it is not held here."""
+        """Continue a queue at `offset` after an operator's reset. Return False if the queue is not held here."""
         return bool(self.move_all({queue: offset}))
 
     def move_all(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Have queues go on at these offsets, as an operator says. Returns those that are held here.
+        """Continue queues at these offsets after an operator's reset. Return the queues held here.
 
-        All members get the same order, and each moves the queues that it holds. A queue may be between two members just
-        now: where this one takes it within 5 s, it is moved then.
+        All members get the same reset, and each applies it to its queues. A queue may be between two members at the
+        moment: if this member acquires it within 5 s, the reset is applied then.
         """
         now = self._context.clock.monotonic()
         self._moves = {queue: move for queue, move in self._moves.items() if now - move[1] < MOVE_SECONDS}
@@ -155,14 +155,14 @@ class Rebalance:
         return held
 
     async def _pass(self, tasks: asyncio.TaskGroup) -> bool:
-        """One pass over all topics; False if another one should follow soon."""
+        """Run one pass over all topics. Return False if another one should follow soon."""
         members: set[str] = set()
         topics = list(self._context.subscriptions)
         results = await asyncio.gather(*(self._share_of(topic, members) for topic in topics))
         if self._ending.is_set():
             return True
         if members and self._notices.listed(members):
-            # who came has read the routes just now, and divides the queues that are there now
+            # New members have just read the routes, and divide the queues in them.
             self._context.client.routes.refresh_soon(topics)
         rivals = self._rivals.among(members)
         if members and not self._rivals.seen(rivals):
@@ -170,7 +170,7 @@ class Rebalance:
         balanced = not rivals
         for topic, share in zip(topics, results, strict=True):
             if share is None:
-                # a topic without queues is looked for by the route table, which tells when it has some
+                # the route table polls a topic without queues, and reports new ones
                 balanced = balanced and (is_retry_topic(topic) or not self._context.client.routes.queues(topic))
                 continue
             self.unrouted -= {topic}
@@ -179,14 +179,14 @@ class Rebalance:
         return balanced
 
     async def _others_came(self) -> bool:
-        """Whether the group's members have changed, by the first topic whose brokers can tell."""
+        """Return whether the group's members have changed, by the first topic whose brokers respond."""
         for topic in self._context.subscriptions if self._division.is_of_members else ():
             if (members := await self._members.of(topic)) is not None:
                 return self._notices.listed(members)
         return False
 
     async def _share_of(self, topic: str, everybody: set[str]) -> Share | None:
-        """This member's share of a topic; None while it cannot be told, or where the queues are others by now.
+        """Return this member's share of a topic; None while it is unknown, or if the queues have changed meanwhile.
 
         Adds the group's members to `everybody`.
         """
@@ -203,21 +203,21 @@ class Rebalance:
             return None
         everybody |= set(members)
         await context.ownership.break_locks(topic, queues)
-        # a driver on Spark that looks who is there takes no queue
+        # a Spark driver that only checks for other members gets no queue
         others = self._rivals.among(members)
         client_ids = sorted_client_ids([one for one in members if one not in others])
         share = await self._division.share_of(topic, queues, client_ids, self._held(topic))
-        # a broker that has come back meanwhile counts as present, and its queues are in no such share
+        # the share lacks the queues of a broker that has returned meanwhile
         return share if context.client.routes.queues(topic) == queues else None
 
     def _held(self, topic: str) -> dict[MessageQueue, Assignment]:
         return {queue: assigned for queue, assigned in self.assigned.items() if queue.topic == topic}
 
     def _apply(self, tasks: asyncio.TaskGroup, topic: str, share: Share) -> None:
-        """Take and give up what this member has of a topic.
+        """Acquire and release queues of a topic to match the share.
 
-        A queue is never pulled and popped at once: each way ends, with its last commit or acknowledgement, before the
-        other begins. The end of an assignment brings the next pass, and that takes what had to wait.
+        A queue is never pulled and popped at once: one mode ends, with its last commit or acknowledgement, before the
+        other starts. The end of an assignment triggers the next pass, which acquires the waiting queues.
         """
         held = self._held(topic)
         popped = {queue for queue, assigned in held.items() if assigned.is_popped}
@@ -228,7 +228,7 @@ class Rebalance:
         self._change(tasks, topic, plan(to_pull | self._absences.kept(topic, pulled), pulled), is_popped=False)
 
     def _change(self, tasks: asyncio.TaskGroup, topic: str, change: RebalancePlan, *, is_popped: bool) -> None:
-        """Take and give up. A queue that comes back while it is being given up is taken again once that is done."""
+        """Acquire and release queues. A queue that returns during its release is acquired again afterwards."""
         drain_seconds = self._context.options.queue_handover_timeout_seconds
         given_up = [queue for queue in sorted(change.give_up) if not self.assigned[queue].is_leaving]
         for queue in given_up:
@@ -264,5 +264,5 @@ class Rebalance:
             self.soon()
 
     def divide_thresholds(self) -> None:
-        """Share out what the group may cache among the queues that it pulls."""
+        """Divide the group's cache limits among the queues that it pulls."""
         self._context.thresholds = Thresholds.divided(self._context.options, self._pulled)

@@ -1,18 +1,17 @@
-"""Members of a group's other engine: a group runs on one engine at a time, in Python or on Spark.
+"""Detects members of a group's other engine. A group may run on one engine at a time: in Python or on Spark.
 
-The two engines divide a group's queues in ways that know nothing of each other, so that both at once would handle
-everything twice. A member tells by the client ids in the group's member list which engine the others run on. Each one
-sends its heartbeat, then reads the list, and only then pulls; so of two that start at the same time at least one sees
-the other.
+The two engines divide a group's queues independently, so both at once would handle every message twice. A client id in
+the group's member list shows the engine of its member. Each member sends its heartbeat, then reads the list, and only
+then pulls. So if two start at the same time, at least one sees the other.
 
-If both see each other, one has to leave, and both must agree which. One is the *junior*: a driver on Spark beside a
-local member, and of two drivers the one with the higher client id. At its start the junior leaves at once. The
-*senior* waits for the junior to leave (`JOINING_SECONDS`). If the other one is still there then, it was there before
-and is consuming, and the senior leaves.
+If both see each other, one must leave, and both must agree which. The *junior* is a Spark driver, if the other is a
+local member, or the driver with the higher client id. A junior that starts leaves at once. The *senior* waits for the
+junior to leave (`JOINING_SECONDS`). If the other member is still present then, it was there first and is consuming, and
+the senior leaves.
 
-A member that already consumes is `clear` and has more patience than a newcomer, which therefore leaves first. Two that
-both consume find each other where one of them was cut off from the brokers for a while: then the junior leaves after
-`JUNIOR_SECONDS`, before the senior's patience ends.
+A member that already consumes is `clear` and waits longer than a new one, so the new one leaves first. Two consuming
+members can meet if one of them was disconnected from the brokers for a while. Then the junior leaves after
+`JUNIOR_SECONDS`, before the senior's time ends.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from rmqd.errors import GroupHeldElsewhereError
 
 log = structlog.get_logger(__name__)
 
-JOINING_SECONDS: Final = 3.0  # how long a senior that starts waits for the other one to leave
-JUNIOR_SECONDS: Final = 15.0  # the same for a junior that consumes already
-SENIOR_SECONDS: Final = 30.0  # the same for a senior that consumes already
+JOINING_SECONDS: Final = 3.0  # how long a starting senior waits for the other member to leave
+JUNIOR_SECONDS: Final = 15.0  # the same for a junior that already consumes
+SENIOR_SECONDS: Final = 30.0  # the same for a senior that already consumes
 
 
 class Rivals:
-    """What one member sees of the other engine. It is `clear` once it has seen a list without any rival."""
+    """One member's view of the other engine. `clear` is True once it has received a list without rivals."""
 
     def __init__(self, group: str, client_id: str, clock: Clock) -> None:
         self._group = group
@@ -44,15 +43,15 @@ class Rivals:
         self.clear = False
 
     def among(self, client_ids: Collection[str]) -> set[str]:
-        """The rivals among these members: for a local member all drivers on Spark, for such a driver everybody else."""
+        """Return the rivals of this member: for a local member all Spark drivers, for a Spark driver all others."""
         if is_spark(self._client_id):
             return set(client_ids) - {self._client_id}
         return {client_id for client_id in client_ids if is_spark(client_id)}
 
     def seen(self, rivals: Collection[str]) -> bool:
-        """Note the rivals of the moment. Returns whether this member may consume.
+        """Called with the present rivals. Return whether this member may consume.
 
-        Raises GroupHeldElsewhereError once its patience is over and it must leave.
+        Raises GroupHeldElsewhereError when the waiting time is over and this member must leave.
         """
         if not rivals:
             self._since, self.clear = None, True

@@ -136,7 +136,7 @@ async def test_queues_that_are_written_down_are_taken_whoever_is_there(broker: S
         await eventually(lambda: running.owned() == {(TOPIC, 1)}, "the one that exists is taken")
         found = problem(running)
     assert found.cause == "allocate_failed"
-    assert found.evidence == f"allocate_queues names what {TOPIC} does not have: {TOPIC}@a:3"
+    assert found.evidence == f"allocate_queues lists queues that {TOPIC} does not have: {TOPIC}@a:3"
 
 
 @pytest.mark.parametrize(("topics", "told"), [([TOPIC], True), ([TOPIC, RETRY], False)])

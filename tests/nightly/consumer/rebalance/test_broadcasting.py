@@ -183,7 +183,7 @@ async def test_a_group_whose_files_are_damaged_fails_and_leaves_them(
     async def run() -> None:
         async with member(broker.peer.address, seen, **place()) as running:
             await asyncio.wait((running.task,))
-            assert "Put a good copy in the place of" in (running.consumer.snapshot().failure or "")
+            assert "with a good copy" in (running.consumer.snapshot().failure or "")
 
     with pytest.raises(OffsetStoreError, match=r"offsets\.json is damaged"):
         await run()
