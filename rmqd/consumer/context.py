@@ -64,7 +64,7 @@ class GroupContext:
     announced: dict[str, SubscriptionData] = field(default_factory=dict)  # topic to data not pulled yet
     revision: int = 0  # increased when options, subscriptions or the rate limit change while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
-    floors: dict[MessageQueue, Floor] = field(default_factory=dict)  # of released queues
+    floors: dict[MessageQueue, Floor] = field(default_factory=dict)  # queue to last commit
     start_failures: dict[str, dict[MessageQueue, RmqdError]] = field(default_factory=dict)  # unlogged, by broker
     pauses: Pauses = field(default_factory=Pauses)
     move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # operator's reset; True if held here

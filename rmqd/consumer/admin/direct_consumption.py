@@ -126,7 +126,7 @@ async def _decode(record: bytes, broker_name: str, namespace: str, max_body_size
     if block.corrupt:
         raise ProtocolError(f"the message is corrupt: {block.corrupt[0].reason}")
     if len(block.messages) != 1:
-        raise ProtocolError(f"the body contains {len(block.messages)} messages; expected 1")
+        raise ProtocolError(f"the body contains {len(block.messages)} messages; expected one message")
     block.message_queue = MessageQueue(block.messages[0].record_topic, broker_name, queue_id).without(namespace)
     return block.messages[0]
 

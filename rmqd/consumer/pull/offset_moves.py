@@ -192,7 +192,9 @@ class OffsetMoves:
     async def _correct(self, asked: int, offered: int, remark: str, unread: int = 0) -> None:
         if unread:
             queue, topic = self._message_queue, self._message_queue.topic
-            evidence = f"offset {asked} was beyond the end of {queue}: {unread} messages before {offered} are not read"
+            evidence = (
+                f"offset {asked} of {queue} was beyond the queue's end: {unread} messages before {offered} are not read"
+            )
             step = "if the topic was recreated, handle them with `rmqd offsets reset {group} {topic} --to first`"
             self._context.problems.begin(
                 ("unread", queue), self._context.found("offset_illegal", evidence, topic=topic, step=step)
